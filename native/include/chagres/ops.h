@@ -1,0 +1,122 @@
+/*
+ * Operations that a training step needs and Transformer Engine's C API lacks.
+ *
+ * Two libraries export these functions: chagres_ops (one .cu file an operation family, compiled by NVRTC at first use)
+ * and chagres_reference (the same arithmetic on the CPU). Every function enqueues its work on `stream` and returns
+ * OPS_SUCCESS or another OpsStatus; ops_last_error() then has the text. Pointers named below are device pointers unless
+ * they say "host". A count of zero is no error and does nothing. dtype arguments take NVTEDType's values
+ * (Int32 2, Float32 4, Float16 5, BFloat16 6). Arithmetic is FP32 whatever the storage.
+ * Letters: T tokens, V vocabulary rows, H hidden size, R rows, C columns, h heads, d head dimension, B sequences.
+ * Threading: any thread; the caller has made the stream's device current.
+ */
+#ifndef CHAGRES_OPS_H
+#define CHAGRES_OPS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st *OpsStream;
+
+enum OpsStatus {
+  OPS_SUCCESS = 0,
+  OPS_INVALID_ARGUMENT = 1, /* null pointer, negative size, dtype the operation does not take */
+  OPS_CUDA_ERROR = 2,       /* the CUDA runtime refused; text has its code and name */
+  OPS_COMPILE_ERROR = 3,    /* NVRTC refused; text has its log */
+  OPS_NOT_OPEN = 4          /* ops_open has not succeeded in this process */
+};
+
+/* Where a token's position in its sequence comes from. */
+enum OpsTokenLayout {
+  OPS_THD = 0,  /* packed: position = t - cu_seqlens[sequence of t] */
+  OPS_BSHD = 1, /* position = t % sequence_length */
+  OPS_SBHD = 2  /* position = t / batch */
+};
+
+/* Opens the CUDA runtime and NVRTC by full path (host strings) and names the folder for compiled kernels (created when
+ * absent; files are named by the hash of source, architecture and NVRTC version). include_directory: CUDA headers, may
+ * be null. The reference ignores all four. Calling it again with the same paths does nothing. */
+int ops_open(const char *cuda_runtime, const char *nvrtc, const char *include_directory, const char *cache_directory);
+
+/* Text of this thread's last failing call, "" when there was none; owned by the thread, valid until its next call. */
+const char *ops_last_error(void);
+
+/* Compiles every kernel of every operation for compute capability major.minor without needing a GPU; the number of
+ * compiled files goes to *compiled (host). The reference compiles nothing and writes 0. */
+int ops_compile_all(int major, int minor, int *compiled);
+
+/* y[i] = x[i] + residual[i]. y may be x or residual. */
+int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* y[i] = residual[i] + keep[i] * x[i] / (1 - p). mask: one bit an element, LSB first, ceil(count / 8) bytes, bit = kept.
+ * rng_state: int64[2], Philox seed and offset; element i draws from Philox4x32-10 with counter (offset + i / 4) and
+ * subsequence 0, word i % 4; kept when word * 2^-32 >= p. Equal bits on every provider. 0 <= p < 1. */
+int ops_dropout_add(const void *x, const void *residual, void *y, uint8_t *mask, const int64_t *rng_state,
+                    float probability, int64_t count, int dtype, OpsStream stream);
+
+/* dx[i] = keep[i] * dy[i] / (1 - p). dx may be dy. */
+int ops_dropout_backward(const void *dy, const uint8_t *mask, void *dx, float probability, int64_t count, int dtype,
+                         OpsStream stream);
+
+/* y[t, :] = table[ids[t], :]; table [V, H], ids int32 [T], y [T, H]. A row whose id is outside 0..V-1 is zero. */
+int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary,
+                          int64_t hidden, int dtype, OpsStream stream);
+
+/* gradient[v, :] = beta * gradient[v, :] + sum over t with ids[t] == v of dy[t, :]; gradient FP32 [V, H]; beta 0 writes
+ * without reading. The order of the sum is fixed: equal inputs give equal bits. */
+int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens,
+                           int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream);
+
+/* sum[c] = beta * sum[c] + sum over r of x[r, c]; x [R, C] of dtype, sum FP32 [C]; beta 0 writes without reading.
+ * The order of the sum is fixed. */
+int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream stream);
+
+/* y[i] = beta * y[i] + x[i]; x of dtype, y FP32; beta 0 writes without reading. */
+int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream);
+
+/* y[i] = x[i] rounded to nearest even in y_dtype. */
+int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream stream);
+
+/* Masked cross-entropy over the first `classes` of `stride` columns: per token l_t = logsumexp(z_t) - z_t[label], for
+ * labels in 0..classes-1; other labels are ignored. log_sum_exp: FP32 [T]. loss: FP32 [1] = mean of l_t over counted
+ * tokens (0 when none). counted: int32 [1]. logits [T, stride]. The order of the sum is fixed. */
+int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss,
+                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
+                              OpsStream stream);
+
+/* dlogits[t, c] = gradient * (softmax(z_t)[c] - [c == label]) / counted for counted tokens and c < classes, else 0.
+ * dlogits may be logits. */
+int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
+                               const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
+                               int64_t stride, int dtype, OpsStream stream);
+
+/* y[r, :] = x[index[r], :]; x [x_rows, C], y [R, C]. A row whose index is outside 0..x_rows-1 becomes zero. */
+int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t x_rows,
+                    int dtype, OpsStream stream);
+
+/* y[index[r], :] = x[r, :]; x [R, C], y [y_rows, C]; indices outside 0..y_rows-1 are skipped, other rows of y stay.
+ * Indices must be distinct. */
+int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t y_rows,
+                     int dtype, OpsStream stream);
+
+/* Rotates query and key in place inside a packed projection qkv [T, 3, h, d] (values stay): with position p and
+ * i < d/2: (a, b) = (x[i], x[i + d/2]) -> (a cos - b sin, b cos + a sin) of angle angles[p, i]; angles FP32
+ * [positions, d], TE's layout concat(f, f). direction +1 forward, -1 backward (the inverse rotation).
+ * layout is an OpsTokenLayout; cu_seqlens int32 [B + 1] for OPS_THD, else null; extent is B for OPS_THD, the sequence
+ * length for OPS_BSHD, the batch for OPS_SBHD. Tokens past cu_seqlens[B], and positions past `positions`, stay as they
+ * are. TE rotates only into a second, unpacked buffer for packed tokens. */
+int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout,
+                      int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype,
+                      OpsStream stream);
+
+/* scale[0] = min(1, max_norm / (norm[0] + 1e-6)); a NaN or infinite norm gives 0. */
+int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* CHAGRES_OPS_H */
