@@ -1,0 +1,131 @@
+package dev.chagres.bindings;
+
+/**
+ * Checks the status that a native function returned: nothing happens for success, anything else is thrown as the
+ * library's own exception with the library's text and the current device.
+ *
+ * <p>Call it outside any {@code try} that catches {@code Throwable} from a method handle, or the real error is lost.
+ * Success costs one comparison and allocates nothing.
+ *
+ * <p>Threading: thread-safe; must be called on the thread that made the native call, which is where the text is kept.
+ */
+public final class Status {
+
+    private static final String[] TE_NAMES = {"TE_SUCCESS", "TE_ERROR", "TE_REFUSED", "TE_MISSING", "TE_NOT_OPEN"};
+    private static final String[] OPS_NAMES = {
+        "OPS_SUCCESS", "OPS_INVALID_ARGUMENT", "OPS_CUDA_ERROR", "OPS_COMPILE_ERROR", "OPS_NOT_OPEN"
+    };
+    private static final String[] NCCL_NAMES = {
+        "ncclSuccess", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError", "ncclInvalidArgument",
+        "ncclInvalidUsage", "ncclRemoteError", "ncclInProgress"
+    };
+
+    private Status() {}
+
+    /**
+     * Checks what a {@code te_} function returned.
+     *
+     * @throws TransformerEngineException when {@code status} is not {@code TE_SUCCESS}
+     */
+    public static void te(int status, String function) {
+        if (status != 0) {
+            throw teFailure(status, function);
+        }
+    }
+
+    /**
+     * Checks what an {@code ops_} function returned.
+     *
+     * @throws OpsException when {@code status} is not {@code OPS_SUCCESS}
+     */
+    public static void ops(int status, String function) {
+        if (status != 0) {
+            throw opsFailure(status, function);
+        }
+    }
+
+    /**
+     * Checks what a function of the CUDA runtime returned.
+     *
+     * @throws CudaException when {@code status} is not {@code cudaSuccess}; {@code cudaErrorNotReady} counts as failure
+     */
+    public static void cuda(int status, String function) {
+        if (status != 0) {
+            throw cudaFailure(status, function);
+        }
+    }
+
+    /**
+     * Checks what an NCCL function returned.
+     *
+     * @throws NcclException when {@code status} is not {@code ncclSuccess}; {@code ncclInProgress}, which only
+     *     non-blocking communicators return, counts as failure
+     */
+    public static void nccl(int status, String function) {
+        if (status != 0) {
+            throw ncclFailure(status, function);
+        }
+    }
+
+    /**
+     * Checks what a cuDNN function returned.
+     *
+     * @throws CudnnException when {@code status} is not {@code CUDNN_STATUS_SUCCESS}
+     */
+    public static void cudnn(int status, String function) {
+        if (status != 0) {
+            throw cudnnFailure(status, function);
+        }
+    }
+
+    private static TransformerEngineException teFailure(int status, String function) {
+        String text = ErrorTexts.text("te_last_error");
+        return new TransformerEngineException(failure(
+                TransformerEngineException.LIBRARY, function, status, name(TE_NAMES, "TeStatus", status), text));
+    }
+
+    private static OpsException opsFailure(int status, String function) {
+        String text = ErrorTexts.text("ops_last_error");
+        return new OpsException(
+                failure(OpsException.LIBRARY, function, status, name(OPS_NAMES, "OpsStatus", status), text));
+    }
+
+    private static CudaException cudaFailure(int status, String function) {
+        String name = ErrorTexts.text("cudaGetErrorName", status);
+        String text = ErrorTexts.text("cudaGetErrorString", status);
+        return new CudaException(
+                failure(CudaException.LIBRARY, function, status, orUnknown(name, "cudaError_t", status), text));
+    }
+
+    private static NcclException ncclFailure(int status, String function) {
+        String last = ErrorTexts.ncclLastError();
+        String text = joined(ErrorTexts.text("ncclGetErrorString", status), last);
+        return new NcclException(
+                failure(NcclException.LIBRARY, function, status, name(NCCL_NAMES, "ncclResult_t", status), text));
+    }
+
+    private static CudnnException cudnnFailure(int status, String function) {
+        String text = ErrorTexts.cudnnLastError();
+        String name = orUnknown(ErrorTexts.text("cudnnGetErrorString", status), "cudnnStatus_t", status);
+        return new CudnnException(failure(CudnnException.LIBRARY, function, status, name, text));
+    }
+
+    private static NativeFailure failure(String library, String function, int code, String name, String text) {
+        return new NativeFailure(library, function, code, name, text, ErrorTexts.currentDevice());
+    }
+
+    private static String joined(String first, String second) {
+        if (first.isBlank() || second.isBlank()) {
+            return first + second;
+        }
+        return first + "; " + second;
+    }
+
+    private static String name(String[] names, String type, int status) {
+        return status >= 0 && status < names.length ? names[status] : orUnknown("", type, status);
+    }
+
+    private static String orUnknown(String name, String type, int status) {
+        return name.isBlank() ? "unknown " + type : name;
+    }
+}

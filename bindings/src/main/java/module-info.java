@@ -1,0 +1,9 @@
+/**
+ * Transformer Engine, cuDNN, NCCL, the CUDA runtime and this project's operations as Java functions, and the finding,
+ * opening and checking of their libraries.
+ */
+module dev.chagres.bindings {
+    requires static transitive org.jspecify;
+
+    exports dev.chagres.bindings;
+}
