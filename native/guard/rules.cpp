@@ -1,0 +1,101 @@
+#include "rules.hpp"
+
+#include <algorithm>
+
+namespace chagres::guard {
+
+namespace {
+
+/* Functions of the opened library that the conditions call; null where it lacks them. */
+struct Asked {
+  decltype(&nvte_get_num_compute_streams) compute_streams;
+  decltype(&nvte_get_matmul_config_attribute) matmul_config;
+  decltype(&nvte_get_quantization_config_attribute) quantization_config;
+  decltype(&nvte_get_fused_attn_fwd_params_attribute) fused_attn_fwd_params;
+  decltype(&nvte_get_fused_attn_bwd_params_attribute) fused_attn_bwd_params;
+};
+Asked ask;
+
+template <typename Function>
+void look_up(Function &function, const char *name) {
+  function = reinterpret_cast<Function>(find(name));
+}
+
+int compute_stream_count() { return ask.compute_streams == nullptr ? 0 : ask.compute_streams(); }
+
+bool workspace_and_pack(const Check &check, NVTETensor workspace, const NVTETensorPack *pack) {
+  return check.handle("params (its workspace)", Kind::tensor, workspace) &&
+         check.pointer("params (its auxiliary pack)", pack) && check.pack("params (its auxiliary pack)", pack);
+}
+
+bool may_be_live(const Check &check, const char *argument, NVTETensor tensor) {
+  return check.handle_or_none(argument, Kind::tensor, tensor);
+}
+
+}  // namespace
+
+void look_up_asked_functions() {
+  look_up(ask.compute_streams, "get_num_compute_streams");
+  look_up(ask.matmul_config, "get_matmul_config_attribute");
+  look_up(ask.quantization_config, "get_quantization_config_attribute");
+  look_up(ask.fused_attn_fwd_params, "get_fused_attn_fwd_params_attribute");
+  look_up(ask.fused_attn_bwd_params, "get_fused_attn_bwd_params_attribute");
+}
+
+int gemm_workspace_count(int num_gemms) { return std::min(num_gemms, compute_stream_count()); }
+
+bool compute_stream_index(const Check &check, int idx) {
+  const int count = compute_stream_count();
+  return (idx >= 0 && idx < count) || check.refuse("idx", "expected 0 to %d, got %d", count - 1, idx);
+}
+
+bool tensor_attribute(const Check &check, NVTETensorParam param, const void *buf, std::size_t size_in_bytes) {
+  if (param > kNVTEColumnwiseAmax || size_in_bytes < sizeof(NVTEBasicTensor)) return true;
+  return check.basic_tensor("buf", static_cast<const NVTEBasicTensor *>(buf));
+}
+
+bool grouped_tensor_attribute(const Check &check, NVTEGroupedTensorParam param, const void *buf,
+                              std::size_t size_in_bytes) {
+  if (param == kNVTEGroupedWithGEMMSwizzledScales || size_in_bytes < sizeof(NVTEBasicTensor)) return true;
+  return check.basic_tensor("buf", static_cast<const NVTEBasicTensor *>(buf));
+}
+
+bool matmul_config(const Check &check, NVTEMatmulConfig config) {
+  if (config == nullptr) return true;
+  if (ask.matmul_config == nullptr) return true;
+  NVTETensor auxiliary = nullptr;
+  std::size_t written = 0;
+  ask.matmul_config(config, kNVTEMatmulConfigEpilogueAuxTensor, &auxiliary, sizeof(auxiliary), &written);
+  return may_be_live(check, "config (its auxiliary tensor)", auxiliary);
+}
+
+bool quantization_config(const Check &check, NVTEQuantizationConfig config) {
+  if (config == nullptr) return true;
+  if (ask.quantization_config == nullptr) return true;
+  NVTETensor noop = nullptr;
+  NVTETensor random_state = nullptr;
+  ask.quantization_config(config, kNVTEQuantizationConfigNoopTensor, &noop, sizeof(noop), nullptr);
+  ask.quantization_config(config, kNVTEQuantizationConfigRNGState, &random_state, sizeof(random_state), nullptr);
+  return may_be_live(check, "quantization config (its noop tensor)", noop) &&
+         may_be_live(check, "quantization config (its RNG state)", random_state);
+}
+
+bool fused_attn_fwd_params(const Check &check, NVTEFusedAttnFwdParams params) {
+  if (ask.fused_attn_fwd_params == nullptr) return true;
+  NVTETensor workspace = nullptr;
+  const NVTETensorPack *pack = nullptr;
+  ask.fused_attn_fwd_params(params, kNVTEFusedAttnFwdParamsWorkspace, &workspace, sizeof(workspace), nullptr);
+  ask.fused_attn_fwd_params(params, kNVTEFusedAttnFwdParamsAuxCtxTensors, &pack, sizeof(pack), nullptr);
+  return workspace_and_pack(check, workspace, pack);
+}
+
+bool fused_attn_bwd_params(const Check &check, NVTEFusedAttnBwdParams params) {
+  if (ask.fused_attn_bwd_params == nullptr) return true;
+  NVTETensor workspace = nullptr;
+  const NVTETensorPack *pack = nullptr;
+  ask.fused_attn_bwd_params(params, kNVTEFusedAttnBwdParamsWorkspace, &workspace, sizeof(workspace), nullptr);
+  ask.fused_attn_bwd_params(params, kNVTEFusedAttnBwdParamsAuxCtxTensors, &pack, sizeof(pack), nullptr);
+  return workspace_and_pack(check, workspace, pack);
+}
+
+}  // namespace chagres::guard

@@ -1,0 +1,30 @@
+/* Conditions on single functions' arguments that rules.py names in EXTRA. Each is true when the call may go on. */
+#ifndef CHAGRES_GUARD_RULES_HPP
+#define CHAGRES_GUARD_RULES_HPP
+
+#include "guard.hpp"
+
+namespace chagres::guard {
+
+/* To be called once the library is open and before any condition. */
+void look_up_asked_functions();
+
+/* How many workspaces nvte_multi_tensor_gemm reads: it deals the products out to the compute streams. */
+int gemm_workspace_count(int num_gemms);
+
+bool compute_stream_index(const Check &check, int idx);
+
+/* A tensor's or grouped tensor's parameter that is itself a tensor: extent and type, which the library copies unread. */
+bool tensor_attribute(const Check &check, NVTETensorParam param, const void *buf, std::size_t size_in_bytes);
+bool grouped_tensor_attribute(const Check &check, NVTEGroupedTensorParam param, const void *buf,
+                              std::size_t size_in_bytes);
+
+/* Handles inside configurations that the library follows without a look. */
+bool matmul_config(const Check &check, NVTEMatmulConfig config);
+bool quantization_config(const Check &check, NVTEQuantizationConfig config);
+bool fused_attn_fwd_params(const Check &check, NVTEFusedAttnFwdParams params);
+bool fused_attn_bwd_params(const Check &check, NVTEFusedAttnBwdParams params);
+
+}  // namespace chagres::guard
+
+#endif
