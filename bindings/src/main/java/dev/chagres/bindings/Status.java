@@ -94,7 +94,7 @@ public final class Status {
         String name = ErrorTexts.text("cudaGetErrorName", status);
         String text = ErrorTexts.text("cudaGetErrorString", status);
         return new CudaException(
-                failure(CudaException.LIBRARY, function, status, orUnknown(name, "cudaError_t", status), text));
+                failure(CudaException.LIBRARY, function, status, orUnknown(name, "cudaError_t"), text));
     }
 
     private static NcclException ncclFailure(int status, String function) {
@@ -106,7 +106,7 @@ public final class Status {
 
     private static CudnnException cudnnFailure(int status, String function) {
         String text = ErrorTexts.cudnnLastError();
-        String name = orUnknown(ErrorTexts.text("cudnnGetErrorString", status), "cudnnStatus_t", status);
+        String name = orUnknown(ErrorTexts.text("cudnnGetErrorString"), "cudnnStatus_t");
         return new CudnnException(failure(CudnnException.LIBRARY, function, status, name, text));
     }
 
@@ -122,10 +122,10 @@ public final class Status {
     }
 
     private static String name(String[] names, String type, int status) {
-        return status >= 0 && status < names.length ? names[status] : orUnknown("", type, status);
+        return status >= 0 && status < names.length ? names[status] : orUnknown("", type);
     }
 
-    private static String orUnknown(String name, String type, int status) {
+    private static String orUnknown(String name, String type) {
         return name.isBlank() ? "unknown " + type : name;
     }
 }
