@@ -1,0 +1,97 @@
+package dev.chagres.samples.data;
+
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.file.AccessDeniedException;
+import java.nio.file.FileSystemException;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+
+/**
+ * Where FASTA records come from: opened anew for each pass over them.
+ *
+ * <p>Threading: immutable.
+ */
+public final class FastaSource {
+    private static final String SHIPPED = "uniprot.fasta.gz";
+
+    private final String name;
+    private final boolean repeatable;
+    private final Opener opener;
+
+    /** Opens the bytes of a source from their beginning. */
+    @FunctionalInterface
+    interface Opener {
+        InputStream open() throws IOException;
+    }
+
+    FastaSource(String name, boolean repeatable, Opener opener) {
+        this.name = name;
+        this.repeatable = repeatable;
+        this.opener = opener;
+    }
+
+    /**
+     * Returns the source that reads a file, plain or gz; nothing is opened yet.
+     *
+     * @param file the file's path
+     */
+    public static FastaSource of(Path file) {
+        return new FastaSource(file.toString(), Files.isRegularFile(file), () -> {
+            if (Files.isDirectory(file)) {
+                throw new FastaException(file.toString(), "is a directory; name one FASTA file, plain or gz");
+            }
+            return Files.newInputStream(file);
+        });
+    }
+
+    /** Returns the 398 sequences of UniProtKB/Swiss-Prot that travel with the samples ({@code uniprot.txt} says more). */
+    public static FastaSource shipped() {
+        return new FastaSource(SHIPPED, true, () -> {
+            InputStream stream = FastaSource.class.getResourceAsStream(SHIPPED);
+            if (stream == null) {
+                throw new FileNotFoundException("resource dev/chagres/samples/data/" + SHIPPED);
+            }
+            return stream;
+        });
+    }
+
+    /** Returns the name that errors begin with: the path as it was given. */
+    public String name() {
+        return name;
+    }
+
+    /** Whether a second {@link #open} begins at the first record again; false for pipes and terminals. */
+    boolean isRepeatable() {
+        return repeatable;
+    }
+
+    /**
+     * Opens the source at its first byte.
+     *
+     * @throws FastaException when there is no such file, it is a directory, may not be read, or fails while its first
+     *     bytes are read
+     */
+    public FastaReader open() {
+        try {
+            return new FastaReader(name, opener.open());
+        } catch (IOException e) {
+            throw unreadable(name, e);
+        }
+    }
+
+    /** Says in one line why a file cannot be opened or read. */
+    static FastaException unreadable(String name, IOException e) {
+        String problem =
+                switch (e) {
+                    case NoSuchFileException missing -> "there is no such file";
+                    case AccessDeniedException denied -> "no permission to read it; see ls -l, chmod";
+                    case FileSystemException system when system.getReason() != null ->
+                        "cannot be read: " + system.getReason();
+                    default -> "cannot be read: " + (e.getMessage() == null ? e.toString() : e.getMessage());
+                };
+        return new FastaException(name, problem, e);
+    }
+}
