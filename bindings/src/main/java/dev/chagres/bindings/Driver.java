@@ -45,7 +45,8 @@ record Driver(int deviceCount, String description) {
             }
             int devices = out.get(ValueLayout.JAVA_INT, 0);
             String version = call(library, "cuDriverGetVersion", out) == 0
-                    ? "CUDA " + out.get(ValueLayout.JAVA_INT, 0) / 1000 + "." + out.get(ValueLayout.JAVA_INT, 0) % 1000 / 10
+                    ? "CUDA " + out.get(ValueLayout.JAVA_INT, 0) / 1000 + "."
+                            + out.get(ValueLayout.JAVA_INT, 0) % 1000 / 10
                     : "unknown version";
             return new Driver(devices, "NVIDIA driver for " + version + ", " + devices + " GPU(s)");
         }
@@ -62,8 +63,8 @@ record Driver(int deviceCount, String description) {
     }
 
     private static int call(MemorySegment library, String name, MemorySegment out) {
-        Optional<MethodHandle> handle = DynamicLinker.function(
-                library, name, FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS));
+        Optional<MethodHandle> handle =
+                DynamicLinker.function(library, name, FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS));
         try {
             return handle.isEmpty() ? -1 : (int) handle.get().invokeExact(out);
         } catch (Throwable unexpected) {

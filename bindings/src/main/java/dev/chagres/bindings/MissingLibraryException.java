@@ -43,8 +43,10 @@ public final class MissingLibraryException extends NativeException {
 
     private final Reason reason;
     private final String detail;
+
     @SuppressWarnings("serial") // List.copyOf returns a serializable list
     private final List<Attempt> attempts;
+
     private final String remedy;
 
     MissingLibraryException(String library, Finding finding) {
@@ -79,12 +81,7 @@ public final class MissingLibraryException extends NativeException {
     private static NativeFailure failure(String library, Finding finding) {
         Reason reason = finding.reason();
         return new NativeFailure(
-                library,
-                "dlopen",
-                reason.ordinal(),
-                reason.name(),
-                finding.loaderText(),
-                NativeFailure.UNKNOWN_DEVICE);
+                library, "dlopen", reason.ordinal(), reason.name(), finding.loaderText(), NativeFailure.UNKNOWN_DEVICE);
     }
 
     private static String message(String library, Finding finding) {

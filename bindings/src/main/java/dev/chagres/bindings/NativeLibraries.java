@@ -1,15 +1,14 @@
 package dev.chagres.bindings;
 
+import dev.chagres.bindings.LibrarySearch.Found;
 import dev.chagres.bindings.MissingLibraryException.Finding;
 import dev.chagres.bindings.MissingLibraryException.Reason;
-import java.lang.foreign.Arena;
-import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
-import java.lang.foreign.SymbolLookup;
-import java.lang.foreign.ValueLayout;
-import java.lang.invoke.MethodHandle;
+import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
+import java.util.EnumMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -18,6 +17,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 public final class NativeLibraries {
+
+    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
 
     private static volatile boolean loaded;
     private static @Nullable RuntimeException failure;
@@ -29,7 +30,6 @@ public final class NativeLibraries {
      * later calls throw the same failure again, with the first as the cause.
      *
      * @throws MissingLibraryException when a library is not found, does not open or has the wrong version
-     * @throws TransformerEngineException when the guard refuses to open its library
      * @throws OpsException when the operations refuse to open theirs
      * @throws IllegalArgumentException when a property has a value that it does not take
      */
@@ -59,24 +59,72 @@ public final class NativeLibraries {
     }
 
     private static void load() {
-        Surroundings surroundings = Surroundings.ofProcess();
         Provider provider = Provider.current();
-        if (provider == Provider.CUDA) {
-            throw new UnsupportedOperationException("NVIDIA's libraries cannot be opened yet");
-        }
+        Surroundings surroundings = Surroundings.ofProcess();
         OwnLibraries own = OwnLibraries.find(surroundings, provider);
-        load(OwnLibraries.NAME, own.reference());
-        load(OwnLibraries.NAME, own.guard());
-        teOpen(own.reference());
+        switch (provider) {
+            case CUDA -> loadCuda(surroundings, own);
+            case REFERENCE -> loadReference(own);
+        }
     }
 
-    /** Opens a library globally, then gives it to this class loader, where the generated bindings look symbols up. */
-    private static void load(String library, Path file) {
+    private static void loadReference(OwnLibraries own) {
+        give(OwnLibraries.NAME, own.reference());
+        give(OwnLibraries.NAME, own.guard());
+        StartCalls.teOpen(own.reference()).ifPresent(text -> {
+            throw notLoadable(OwnLibraries.NAME, own.reference(), text);
+        });
+        StartCalls.opsOpen(null, null, null, null);
+    }
+
+    private static void loadCuda(Surroundings surroundings, OwnLibraries own) {
+        LibrarySearch search = new LibrarySearch(surroundings);
+        Map<VendorLibrary, Found> found = new EnumMap<>(VendorLibrary.class);
+        for (VendorLibrary library : VendorLibrary.values()) {
+            found.put(library, search.find(library));
+        }
+        Found runtime = Objects.requireNonNull(found.get(VendorLibrary.CUDA_RUNTIME));
+        Found nvrtc = Objects.requireNonNull(found.get(VendorLibrary.NVRTC));
+        Found te = Objects.requireNonNull(found.get(VendorLibrary.TRANSFORMER_ENGINE));
+        Path headers = CudaHeaders.find(surroundings, runtime.folder());
+        found.values().forEach(NativeLibraries::warnOfPassedOver);
+        VendorLibraries.check(te, VersionReader.ofPackage(te.mainFile()), surroundings);
+
+        give(OwnLibraries.NAME, own.guard());
+        StartCalls.setEnvironment(CudaHeaders.VARIABLE, headers.toString());
+        for (Found library : found.values()) {
+            if (library.library() != VendorLibrary.TRANSFORMER_ENGINE) {
+                MemorySegment opened = VendorLibraries.open(library);
+                VendorLibraries.check(library, VersionReader.read(library, opened), surroundings);
+                give(library.library().title(), library.mainFile());
+            }
+        }
+        StartCalls.teOpen(te.mainFile()).ifPresent(text -> {
+            throw VendorLibraries.notLoadable(te.library(), te.mainFile(), text);
+        });
+        give(OwnLibraries.NAME, own.operations());
+        StartCalls.opsOpen(
+                runtime.mainFile(),
+                nvrtc.mainFile(),
+                headers,
+                surroundings.cache().resolve("kernels"));
+    }
+
+    private static void warnOfPassedOver(Found found) {
+        for (MissingLibraryException.Attempt attempt : found.passedOver()) {
+            LOGGER.log(
+                    System.Logger.Level.WARNING,
+                    "{0}: passed over {1}; using {2}",
+                    found.library().title(),
+                    attempt,
+                    found.mainFile());
+        }
+    }
+
+    /** Gives a library to this class loader, where the generated bindings look symbols up. */
+    private static void give(String library, Path file) {
         try {
-            DynamicLinker.open(file, DynamicLinker.LAZY | DynamicLinker.GLOBAL);
-            System.load(file.toString());
-        } catch (DynamicLinker.Refusal refusal) {
-            throw notLoadable(library, file, refusal.loaderText());
+            System.load(file.toAbsolutePath().toString());
         } catch (UnsatisfiedLinkError refusal) {
             throw notLoadable(library, file, String.valueOf(refusal.getMessage()));
         }
@@ -91,19 +139,5 @@ public final class NativeLibraries {
                         List.of(),
                         loaderText,
                         "./chagres doctor shows what each library needs"));
-    }
-
-    private static void teOpen(Path file) {
-        MethodHandle open = Linker.nativeLinker()
-                .downcallHandle(
-                        SymbolLookup.loaderLookup().findOrThrow("te_open"),
-                        FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS));
-        int status;
-        try (Arena arena = Arena.ofConfined()) {
-            status = (int) open.invokeExact(arena.allocateFrom(file.toString()));
-        } catch (Throwable unexpected) {
-            throw new AssertionError("te_open could not be called", unexpected);
-        }
-        Status.te(status, "te_open");
     }
 }

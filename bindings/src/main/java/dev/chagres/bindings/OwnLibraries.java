@@ -80,8 +80,7 @@ record OwnLibraries(Path folder) {
         return absent.isEmpty() ? "found" : "lacks " + String.join(", ", absent);
     }
 
-    private static Path fromResources(
-            Surroundings surroundings, @Nullable ClassLoader loader, List<Attempt> attempts) {
+    private static Path fromResources(Surroundings surroundings, @Nullable ClassLoader loader, List<Attempt> attempts) {
         String resource = "dev/chagres/native/" + surroundings.platform();
         URL guard = loader == null
                 ? ClassLoader.getSystemResource(resource + "/" + GUARD)

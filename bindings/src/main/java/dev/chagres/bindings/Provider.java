@@ -48,7 +48,8 @@ public enum Provider {
         }
         Choice chosen = choose(System.getProperty(PROPERTY, "auto"), Driver::probe);
         choice = chosen;
-        LOGGER.log(System.Logger.Level.INFO, "provider {0}: {1}", chosen.provider().label(), chosen.reason());
+        LOGGER.log(
+                System.Logger.Level.INFO, "provider {0}: {1}", chosen.provider().label(), chosen.reason());
         return chosen;
     }
 

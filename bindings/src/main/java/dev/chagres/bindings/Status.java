@@ -16,8 +16,14 @@ public final class Status {
         "OPS_SUCCESS", "OPS_INVALID_ARGUMENT", "OPS_CUDA_ERROR", "OPS_COMPILE_ERROR", "OPS_NOT_OPEN"
     };
     private static final String[] NCCL_NAMES = {
-        "ncclSuccess", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError", "ncclInvalidArgument",
-        "ncclInvalidUsage", "ncclRemoteError", "ncclInProgress"
+        "ncclSuccess",
+        "ncclUnhandledCudaError",
+        "ncclSystemError",
+        "ncclInternalError",
+        "ncclInvalidArgument",
+        "ncclInvalidUsage",
+        "ncclRemoteError",
+        "ncclInProgress"
     };
 
     private Status() {}

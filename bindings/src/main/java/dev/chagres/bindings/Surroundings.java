@@ -1,9 +1,10 @@
 package dev.chagres.bindings;
 
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
-import java.util.function.UnaryOperator;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -11,17 +12,19 @@ import org.jspecify.annotations.Nullable;
  * Tests hand in their own.
  *
  * @param root {@code /}, or a folder that stands for it
+ * @param python the folders that {@code python3} says it imports from
  */
-record Surroundings(Lookup properties, Lookup environment, Path root) {
+record Surroundings(Lookup properties, Lookup environment, Path root, Supplier<List<Path>> python) {
 
     /** A value by name, null when there is none. */
     @FunctionalInterface
     interface Lookup {
-        @Nullable String get(String name);
+        @Nullable
+        String get(String name);
     }
 
     static Surroundings ofProcess() {
-        return new Surroundings(System::getProperty, System::getenv, Path.of("/"));
+        return new Surroundings(System::getProperty, System::getenv, Path.of("/"), PythonFolders::ofInterpreter);
     }
 
     /** The value of a property; an empty one counts as not set. */
@@ -52,11 +55,15 @@ record Surroundings(Lookup properties, Lookup environment, Path root) {
         return root.resolve(path.startsWith("/") ? path.substring(1) : path);
     }
 
+    /** The processor as ELF and Debian call it, such as {@code x86_64}. */
+    String processor() {
+        String name = property("os.arch").orElse("unknown");
+        return name.equals("amd64") ? "x86_64" : name;
+    }
+
     /** The platform as the resource folders spell it, such as {@code linux-x86_64}. */
     String platform() {
-        UnaryOperator<String> known = name -> property(name).orElse("unknown").toLowerCase(Locale.ROOT);
-        String system = known.apply("os.name").startsWith("linux") ? "linux" : known.apply("os.name").replace(' ', '_');
-        String processor = known.apply("os.arch");
-        return system + "-" + (processor.equals("amd64") ? "x86_64" : processor);
+        String system = property("os.name").orElse("unknown").toLowerCase(Locale.ROOT);
+        return system.replace(' ', '_') + "-" + processor();
     }
 }

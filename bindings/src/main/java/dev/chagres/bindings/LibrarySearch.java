@@ -1,0 +1,177 @@
+package dev.chagres.bindings;
+
+import dev.chagres.bindings.MissingLibraryException.Attempt;
+import dev.chagres.bindings.MissingLibraryException.Finding;
+import dev.chagres.bindings.MissingLibraryException.Reason;
+import dev.chagres.bindings.SearchPlaces.Group;
+import dev.chagres.bindings.SearchPlaces.Place;
+import java.io.IOException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * Finds one of NVIDIA's libraries: the first place that has every part, each of them a shared library for this processor.
+ * Parts of two places never mix: two cuDNNs in one process fail in ways that are hard to read.
+ */
+final class LibrarySearch {
+
+    private final Surroundings surroundings;
+    private final SearchPlaces places;
+
+    LibrarySearch(Surroundings surroundings) {
+        this.surroundings = surroundings;
+        this.places = new SearchPlaces(surroundings);
+    }
+
+    /**
+     * A library that was found and not yet opened.
+     *
+     * @param files the parts in the order of opening
+     * @param passedOver places before this one that have files of this library which cannot be used
+     */
+    record Found(VendorLibrary library, String origin, List<Path> files, List<Attempt> passedOver) {
+        Found {
+            files = List.copyOf(files);
+            passedOver = List.copyOf(passedOver);
+        }
+
+        Path mainFile() {
+            return files.getLast();
+        }
+
+        Path folder() {
+            return mainFile().resolveSibling("");
+        }
+    }
+
+    /** What was seen at one place: the files, or why not. */
+    private record Sight(List<Path> files, String fault, boolean hasSomething) {
+        static Sight nothing(String fault) {
+            return new Sight(List.of(), fault, false);
+        }
+
+        static Sight broken(String fault) {
+            return new Sight(List.of(), fault, true);
+        }
+    }
+
+    /**
+     * Searches all places.
+     *
+     * @throws MissingLibraryException when none serves, with every place and what was seen there
+     */
+    Found find(VendorLibrary library) {
+        Trail trail = new Trail();
+        Iterator<Group> groups = places.of(library).iterator();
+        while (groups.hasNext()) {
+            Group group = groups.next();
+            if (group.places().isEmpty()) {
+                trail.attempts.add(new Attempt(group.name(), group.emptiness()));
+            }
+            for (Place place : group.places()) {
+                Sight sight = look(place.path(), library);
+                if (sight.fault().isEmpty()) {
+                    return new Found(library, place.origin(), sight.files(), trail.passedOver);
+                }
+                trail.add(place, sight);
+                if (place.isBinding()) {
+                    throw missing(library, trail, library.remedy() + " (now " + place.path() + ")");
+                }
+            }
+        }
+        throw missing(library, trail, library.remedy());
+    }
+
+    /** What a search has seen so far. */
+    private static final class Trail {
+        private final List<Attempt> attempts = new ArrayList<>();
+        private final List<Attempt> passedOver = new ArrayList<>();
+
+        void add(Place place, Sight sight) {
+            Attempt attempt = new Attempt(place.origin() + " " + place.path(), sight.fault());
+            Attempt last = attempts.isEmpty() ? attempt : attempts.getLast();
+            boolean isSame = last.place().startsWith(place.origin() + " ")
+                    && last.outcome().equals(sight.fault());
+            if (isSame && !attempts.isEmpty()) {
+                attempts.set(attempts.size() - 1, new Attempt(last.place() + ", " + place.path(), sight.fault()));
+            } else {
+                attempts.add(attempt);
+            }
+            if (sight.hasSomething()) {
+                passedOver.add(attempt);
+            }
+        }
+    }
+
+    private static MissingLibraryException missing(VendorLibrary library, Trail trail, String remedy) {
+        Reason reason = trail.passedOver.isEmpty() ? Reason.NOT_FOUND : Reason.NOT_LOADABLE;
+        String detail = library.mainPart() + ", wanted " + library.window();
+        return new MissingLibraryException(library.title(), new Finding(reason, detail, trail.attempts, "", remedy));
+    }
+
+    private Sight look(Path path, VendorLibrary library) {
+        if (Files.isDirectory(path)) {
+            return look(path, path.resolve(library.mainPart()), library);
+        }
+        if (!Files.exists(path, LinkOption.NOFOLLOW_LINKS)) {
+            return Sight.nothing("no such file or folder");
+        }
+        return look(path.resolveSibling(""), path, library);
+    }
+
+    private Sight look(Path folder, Path main, VendorLibrary library) {
+        if (!Files.exists(main, LinkOption.NOFOLLOW_LINKS)) {
+            return Sight.nothing(absence(folder, library.mainPart()));
+        }
+        List<Path> files = new ArrayList<>();
+        List<String> absent = new ArrayList<>();
+        for (String part : library.parts().subList(0, library.parts().size() - 1)) {
+            List<Path> matches = matches(folder, part);
+            files.addAll(matches);
+            if (matches.isEmpty()) {
+                absent.add(part);
+            }
+        }
+        files.add(main);
+        if (!absent.isEmpty()) {
+            return Sight.broken("has " + main.getFileName() + " but lacks " + String.join(", ", absent));
+        }
+        for (Path file : files) {
+            Optional<String> fault = ElfFile.fault(file, surroundings.processor());
+            if (fault.isPresent()) {
+                return Sight.broken(file.getFileName() + " is " + fault.get());
+            }
+        }
+        return new Sight(files, "", true);
+    }
+
+    /** Says what a folder has instead: often the library for another major version. */
+    private static String absence(Path folder, String mainPart) {
+        String stem = mainPart.substring(0, mainPart.indexOf(".so") + ".so".length());
+        List<String> others = matches(folder, stem + "*").stream()
+                .map(file -> String.valueOf(file.getFileName()))
+                .toList();
+        return others.isEmpty() ? "has no " + mainPart : "has " + String.join(", ", others) + ", not " + mainPart;
+    }
+
+    private static List<Path> matches(Path folder, String glob) {
+        if (!glob.contains("*")) {
+            Path file = folder.resolve(glob);
+            return Files.exists(file, LinkOption.NOFOLLOW_LINKS) ? List.of(file) : List.of();
+        }
+        List<Path> found = new ArrayList<>();
+        try (DirectoryStream<Path> stream = Files.newDirectoryStream(folder, glob)) {
+            stream.forEach(found::add);
+        } catch (IOException unreadable) {
+            return List.of();
+        }
+        found.sort(null);
+        return found;
+    }
+}

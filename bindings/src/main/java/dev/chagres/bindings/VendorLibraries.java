@@ -1,0 +1,93 @@
+package dev.chagres.bindings;
+
+import dev.chagres.bindings.MissingLibraryException.Finding;
+import dev.chagres.bindings.MissingLibraryException.Reason;
+import java.lang.foreign.MemorySegment;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Optional;
+
+/** Opens NVIDIA's libraries and checks their versions. */
+final class VendorLibraries {
+
+    /** {@code warn} turns a version outside its window from an error into a log line. */
+    static final String VERSIONS_PROPERTY = "chagres.versions";
+
+    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
+
+    private VendorLibraries() {}
+
+    /**
+     * Opens every part of a library, the main part last, and returns the main part's handle. All parts go into the global
+     * scope, where Transformer Engine finds NVRTC's functions, which it does not say it needs.
+     *
+     * @throws MissingLibraryException when the dynamic loader refuses a part
+     */
+    static MemorySegment open(LibrarySearch.Found found) {
+        MemorySegment opened = MemorySegment.NULL;
+        for (Path file : found.files()) {
+            try {
+                opened = DynamicLinker.open(file, DynamicLinker.LAZY | DynamicLinker.GLOBAL);
+            } catch (DynamicLinker.Refusal refusal) {
+                throw notLoadable(found.library(), file, refusal.loaderText());
+            }
+        }
+        return opened;
+    }
+
+    static MissingLibraryException notLoadable(VendorLibrary library, Path file, String loaderText) {
+        return new MissingLibraryException(
+                library.title(),
+                new Finding(
+                        Reason.NOT_LOADABLE,
+                        file + ", wanted " + library.window(),
+                        List.of(),
+                        loaderText,
+                        library.remedy()));
+    }
+
+    /**
+     * Checks a version against the library's window.
+     *
+     * @throws MissingLibraryException when it lies outside and {@code -Dchagres.versions=warn} is not set
+     * @throws IllegalArgumentException when the property has another value than {@code strict} or {@code warn}
+     */
+    static void check(LibrarySearch.Found found, Optional<LibraryVersion> version, Surroundings surroundings) {
+        VendorLibrary library = found.library();
+        boolean strict = isStrict(surroundings);
+        if (version.isEmpty()) {
+            LOGGER.log(
+                    System.Logger.Level.WARNING,
+                    "{0} at {1} does not tell its version; wanted {2}",
+                    library.title(),
+                    found.mainFile(),
+                    library.window());
+        } else if (!library.window().contains(version.get())) {
+            MissingLibraryException wrong = wrongVersion(found, version.get());
+            if (strict) {
+                throw wrong;
+            }
+            LOGGER.log(System.Logger.Level.WARNING, wrong.getMessage());
+        }
+    }
+
+    static MissingLibraryException wrongVersion(LibrarySearch.Found found, LibraryVersion version) {
+        VendorLibrary library = found.library();
+        String detail = "version " + version + " at " + found.mainFile() + ", wanted " + library.window() + ": "
+                + library.window().side(library.title(), version);
+        String remedy = library.remedy() + "; -D" + VERSIONS_PROPERTY + "=warn tries it all the same";
+        return new MissingLibraryException(
+                library.title(), new Finding(Reason.WRONG_VERSION, detail, found.passedOver(), "", remedy));
+    }
+
+    private static boolean isStrict(Surroundings surroundings) {
+        String value = surroundings.property(VERSIONS_PROPERTY).orElse("strict");
+        return switch (value) {
+            case "strict" -> true;
+            case "warn" -> false;
+            default ->
+                throw new IllegalArgumentException(
+                        "-D" + VERSIONS_PROPERTY + "=" + value + ": expected strict or warn");
+        };
+    }
+}
