@@ -871,7 +871,8 @@ TE_EXPORT int te_get_quantization_config_attribute(
 }
 
 TE_EXPORT int te_set_quantization_config_attribute(
-    NVTEQuantizationConfig config, NVTEQuantizationConfigAttribute attr, const void *buf, size_t size_in_bytes) {
+    NVTEQuantizationConfig config, NVTEQuantizationConfigAttribute attr, const void *buf,
+    size_t size_in_bytes) {
   constexpr int self = 30;
   const auto call = reinterpret_cast<decltype(&nvte_set_quantization_config_attribute)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1034,8 +1035,8 @@ TE_EXPORT int te_set_grouped_tensor_param(
 }
 
 TE_EXPORT int te_get_grouped_tensor_param(
-    NVTEGroupedTensor tensor, NVTEGroupedTensorParam param, void *buf, size_t size_in_bytes, size_t
-    *size_written) {
+    NVTEGroupedTensor tensor, NVTEGroupedTensorParam param, void *buf, size_t size_in_bytes,
+    size_t *size_written) {
   constexpr int self = 40;
   const auto call = reinterpret_cast<decltype(&nvte_get_grouped_tensor_param)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1195,8 +1196,8 @@ TE_EXPORT int te_group_scaled_swiglu(
 }
 
 TE_EXPORT int te_group_scaled_clamped_swiglu(
-    NVTEGroupedTensor input, NVTETensor prob, NVTEGroupedTensor output, float limit, float alpha, float
-    glu_linear_offset, cudaStream_t stream) {
+    NVTEGroupedTensor input, NVTETensor prob, NVTEGroupedTensor output, float limit, float alpha,
+    float glu_linear_offset, cudaStream_t stream) {
   constexpr int self = 50;
   const auto call = reinterpret_cast<decltype(&nvte_group_scaled_clamped_swiglu)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1577,8 +1578,8 @@ TE_EXPORT int te_clamped_swiglu(NVTETensor input, NVTETensor output, float limit
 }
 
 TE_EXPORT int te_clamped_swiglu_v2(
-    NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset, cudaStream_t
-    stream) {
+    NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset,
+    cudaStream_t stream) {
   constexpr int self = 73;
   const auto call = reinterpret_cast<decltype(&nvte_clamped_swiglu_v2)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1595,8 +1596,8 @@ TE_EXPORT int te_clamped_swiglu_v2(
 }
 
 TE_EXPORT int te_scaled_swiglu(
-    NVTETensor input, NVTETensor act_scales, NVTETensor output, int64_t glu_interleave_size, cudaStream_t
-    stream) {
+    NVTETensor input, NVTETensor act_scales, NVTETensor output, int64_t glu_interleave_size,
+    cudaStream_t stream) {
   constexpr int self = 74;
   const auto call = reinterpret_cast<decltype(&nvte_scaled_swiglu)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1614,8 +1615,8 @@ TE_EXPORT int te_scaled_swiglu(
 }
 
 TE_EXPORT int te_scaled_situglu(
-    NVTETensor input, NVTETensor act_scales, NVTETensor output, float beta1, float beta2, int64_t
-    glu_interleave_size, cudaStream_t stream) {
+    NVTETensor input, NVTETensor act_scales, NVTETensor output, float beta1, float beta2,
+    int64_t glu_interleave_size, cudaStream_t stream) {
   constexpr int self = 75;
   const auto call = reinterpret_cast<decltype(&nvte_scaled_situglu)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1633,8 +1634,8 @@ TE_EXPORT int te_scaled_situglu(
 }
 
 TE_EXPORT int te_scaled_clamped_swiglu(
-    NVTETensor input, NVTETensor act_scales, NVTETensor output, float limit, float alpha, float
-    glu_linear_offset, int64_t glu_interleave_size, cudaStream_t stream) {
+    NVTETensor input, NVTETensor act_scales, NVTETensor output, float limit, float alpha,
+    float glu_linear_offset, int64_t glu_interleave_size, cudaStream_t stream) {
   constexpr int self = 76;
   const auto call = reinterpret_cast<decltype(&nvte_scaled_clamped_swiglu)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1789,8 +1790,8 @@ TE_EXPORT int te_clamped_dswiglu_v2(
 }
 
 TE_EXPORT int te_scaled_dswiglu(
-    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input, NVTETensor
-    grad_act_scales, int64_t glu_interleave_size, cudaStream_t stream) {
+    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
+    NVTETensor grad_act_scales, int64_t glu_interleave_size, cudaStream_t stream) {
   constexpr int self = 85;
   const auto call = reinterpret_cast<decltype(&nvte_scaled_dswiglu)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1810,8 +1811,8 @@ TE_EXPORT int te_scaled_dswiglu(
 }
 
 TE_EXPORT int te_scaled_dsituglu(
-    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input, NVTETensor
-    grad_act_scales, float beta1, float beta2, int64_t glu_interleave_size, cudaStream_t stream) {
+    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
+    NVTETensor grad_act_scales, float beta1, float beta2, int64_t glu_interleave_size, cudaStream_t stream) {
   constexpr int self = 86;
   const auto call = reinterpret_cast<decltype(&nvte_scaled_dsituglu)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1831,9 +1832,9 @@ TE_EXPORT int te_scaled_dsituglu(
 }
 
 TE_EXPORT int te_scaled_clamped_dswiglu(
-    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input, NVTETensor
-    grad_act_scales, float limit, float alpha, float glu_linear_offset, int64_t glu_interleave_size,
-    cudaStream_t stream) {
+    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
+    NVTETensor grad_act_scales, float limit, float alpha, float glu_linear_offset,
+    int64_t glu_interleave_size, cudaStream_t stream) {
   constexpr int self = 87;
   const auto call = reinterpret_cast<decltype(&nvte_scaled_clamped_dswiglu)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1921,8 +1922,8 @@ TE_EXPORT int te_scaled_srelu(NVTETensor input, NVTETensor act_scales, NVTETenso
 }
 
 TE_EXPORT int te_scaled_dsrelu(
-    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input, NVTETensor
-    grad_act_scales, cudaStream_t stream) {
+    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
+    NVTETensor grad_act_scales, cudaStream_t stream) {
   constexpr int self = 92;
   const auto call = reinterpret_cast<decltype(&nvte_scaled_dsrelu)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -1958,8 +1959,8 @@ TE_EXPORT int te_quantize(NVTETensor input, NVTETensor output, cudaStream_t stre
 }
 
 TE_EXPORT int te_group_quantize(
-    NVTEGroupedTensor input, NVTEGroupedTensor output, NVTEQuantizationConfig quant_config, cudaStream_t
-    stream) {
+    NVTEGroupedTensor input, NVTEGroupedTensor output, NVTEQuantizationConfig quant_config,
+    cudaStream_t stream) {
   constexpr int self = 94;
   const auto call = reinterpret_cast<decltype(&nvte_group_quantize)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2426,8 +2427,8 @@ TE_EXPORT int te_comm_gemm_ctx_destroy(NVTECommGemmCtx *ctx) {
 
 TE_EXPORT int te_all_gather_gemm(
     NVTECommGemmCtx *ctx, int64_t m, int64_t n, int64_t k, NVTETensor a, NVTETensor b, NVTETensor d,
-    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate, int
-    comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo) {
+    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate,
+    int comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo) {
   constexpr int self = 118;
   const auto call = reinterpret_cast<decltype(&nvte_all_gather_gemm)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2450,8 +2451,8 @@ TE_EXPORT int te_all_gather_gemm(
 
 TE_EXPORT int te_gemm_reduce_scatter(
     NVTECommGemmCtx *ctx, int64_t m, int64_t n, int64_t k, NVTETensor a, NVTETensor b, NVTETensor d,
-    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate, int
-    comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo) {
+    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate,
+    int comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo) {
   constexpr int self = 119;
   const auto call = reinterpret_cast<decltype(&nvte_gemm_reduce_scatter)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2474,8 +2475,8 @@ TE_EXPORT int te_gemm_reduce_scatter(
 
 TE_EXPORT int te_gemm_all_reduce(
     NVTECommGemmCtx *ctx, int64_t m, int64_t n, int64_t k, NVTETensor a, NVTETensor b, NVTETensor d,
-    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate, int
-    comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo) {
+    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate,
+    int comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo) {
   constexpr int self = 120;
   const auto call = reinterpret_cast<decltype(&nvte_gemm_all_reduce)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2532,8 +2533,8 @@ TE_EXPORT int te_dropout_fwd(
 }
 
 TE_EXPORT int te_dropout_bwd(
-    NVTETensor grad_output, NVTETensor mask, NVTETensor grad_input, float dropout_probability, cudaStream_t
-    stream) {
+    NVTETensor grad_output, NVTETensor mask, NVTETensor grad_input, float dropout_probability,
+    cudaStream_t stream) {
   constexpr int self = 123;
   const auto call = reinterpret_cast<decltype(&nvte_dropout_bwd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2593,8 +2594,8 @@ TE_EXPORT int te_ep_handle_mem_size(const NVTEEpLayerConfig *layer_cfg, size_t *
 }
 
 TE_EXPORT int te_ep_prepare(
-    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor recv_tokens_per_expert, NVTETensor
-    total_recv_tokens_per_rank, const NVTEEpLayerConfig *layer_cfg, cudaStream_t stream) {
+    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor recv_tokens_per_expert,
+    NVTETensor total_recv_tokens_per_rank, const NVTEEpLayerConfig *layer_cfg, cudaStream_t stream) {
   constexpr int self = 127;
   const auto call = reinterpret_cast<decltype(&nvte_ep_prepare)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2614,9 +2615,10 @@ TE_EXPORT int te_ep_prepare(
 }
 
 TE_EXPORT int te_ep_dispatch(
-    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor tokens, NVTECommWindow tokens_win, NVTETensor
-    topk_weights, NVTECommWindow topk_weights_win, NVTETensor recv_tokens, NVTECommWindow recv_tokens_win,
-    NVTETensor recv_topk_weights, NVTECommWindow recv_topk_weights_win, cudaStream_t stream) {
+    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor tokens, NVTECommWindow tokens_win,
+    NVTETensor topk_weights, NVTECommWindow topk_weights_win, NVTETensor recv_tokens,
+    NVTECommWindow recv_tokens_win, NVTETensor recv_topk_weights, NVTECommWindow recv_topk_weights_win,
+    cudaStream_t stream) {
   constexpr int self = 128;
   const auto call = reinterpret_cast<decltype(&nvte_ep_dispatch)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2637,10 +2639,11 @@ TE_EXPORT int te_ep_dispatch(
 }
 
 TE_EXPORT int te_ep_prepare_and_dispatch(
-    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor tokens, NVTECommWindow tokens_win, NVTETensor
-    topk_weights, NVTECommWindow topk_weights_win, NVTETensor recv_tokens, NVTECommWindow recv_tokens_win,
-    NVTETensor recv_topk_weights, NVTECommWindow recv_topk_weights_win, NVTETensor recv_tokens_per_expert,
-    NVTETensor total_recv_tokens_per_rank, const NVTEEpLayerConfig *layer_cfg, cudaStream_t stream) {
+    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor tokens, NVTECommWindow tokens_win,
+    NVTETensor topk_weights, NVTECommWindow topk_weights_win, NVTETensor recv_tokens,
+    NVTECommWindow recv_tokens_win, NVTETensor recv_topk_weights, NVTECommWindow recv_topk_weights_win,
+    NVTETensor recv_tokens_per_expert, NVTETensor total_recv_tokens_per_rank,
+    const NVTEEpLayerConfig *layer_cfg, cudaStream_t stream) {
   constexpr int self = 129;
   const auto call = reinterpret_cast<decltype(&nvte_ep_prepare_and_dispatch)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2684,8 +2687,8 @@ TE_EXPORT int te_ep_combine(
 
 TE_EXPORT int te_ep_dispatch_bwd(
     NVTETensor handle_mem, NVTETensor grad, NVTECommWindow grad_win, NVTETensor g_recv_topk_weights,
-    NVTECommWindow g_recv_topk_weights_win, NVTETensor grad_tokens, NVTETensor grad_topk_weights, cudaStream_t
-    stream) {
+    NVTECommWindow g_recv_topk_weights_win, NVTETensor grad_tokens, NVTETensor grad_topk_weights,
+    cudaStream_t stream) {
   constexpr int self = 131;
   const auto call = reinterpret_cast<decltype(&nvte_ep_dispatch_bwd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2814,8 +2817,8 @@ TE_EXPORT int te_destroy_fused_attn_config(NVTEFusedAttnConfig config) {
 }
 
 TE_EXPORT int te_get_fused_attn_config_attribute(
-    NVTEFusedAttnConfig config, NVTEFusedAttnConfigAttribute attr, void *buf, size_t size_in_bytes, size_t
-    *size_written) {
+    NVTEFusedAttnConfig config, NVTEFusedAttnConfigAttribute attr, void *buf, size_t size_in_bytes,
+    size_t *size_written) {
   constexpr int self = 139;
   const auto call = reinterpret_cast<decltype(&nvte_get_fused_attn_config_attribute)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2899,7 +2902,8 @@ TE_EXPORT int te_get_fused_attn_fwd_params_attribute(
 }
 
 TE_EXPORT int te_set_fused_attn_fwd_params_attribute(
-    NVTEFusedAttnFwdParams params, NVTEFusedAttnFwdParamsAttribute attr, const void *buf, size_t size_in_bytes) {
+    NVTEFusedAttnFwdParams params, NVTEFusedAttnFwdParamsAttribute attr, const void *buf,
+    size_t size_in_bytes) {
   constexpr int self = 144;
   const auto call = reinterpret_cast<decltype(&nvte_set_fused_attn_fwd_params_attribute)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2965,7 +2969,8 @@ TE_EXPORT int te_get_fused_attn_bwd_params_attribute(
 }
 
 TE_EXPORT int te_set_fused_attn_bwd_params_attribute(
-    NVTEFusedAttnBwdParams params, NVTEFusedAttnBwdParamsAttribute attr, const void *buf, size_t size_in_bytes) {
+    NVTEFusedAttnBwdParams params, NVTEFusedAttnBwdParamsAttribute attr, const void *buf,
+    size_t size_in_bytes) {
   constexpr int self = 148;
   const auto call = reinterpret_cast<decltype(&nvte_set_fused_attn_bwd_params_attribute)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -2999,11 +3004,11 @@ TE_EXPORT int te_get_fused_attn_backend_v2(
 }
 
 TE_EXPORT int te_get_fused_attn_backend(
-    bool is_training, NVTEDType q_dtype, NVTEDType kv_dtype, NVTE_QKV_Layout qkv_layout, NVTE_Bias_Type
-    bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, float dropout, size_t
-    num_attn_heads, size_t num_gqa_groups, size_t max_seqlen_q, size_t max_seqlen_kv, size_t head_dim_qk,
-    size_t head_dim_v, int64_t window_size_left, int64_t window_size_right, bool return_max_logit, bool
-    cuda_graph, bool deterministic, NVTE_Fused_Attn_Backend *result) {
+    bool is_training, NVTEDType q_dtype, NVTEDType kv_dtype, NVTE_QKV_Layout qkv_layout,
+    NVTE_Bias_Type bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, float dropout,
+    size_t num_attn_heads, size_t num_gqa_groups, size_t max_seqlen_q, size_t max_seqlen_kv,
+    size_t head_dim_qk, size_t head_dim_v, int64_t window_size_left, int64_t window_size_right,
+    bool return_max_logit, bool cuda_graph, bool deterministic, NVTE_Fused_Attn_Backend *result) {
   constexpr int self = 150;
   const auto call = reinterpret_cast<decltype(&nvte_get_fused_attn_backend)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3041,12 +3046,13 @@ TE_EXPORT int te_fused_attn_fwd_v2(NVTEFusedAttnFwdParams params) {
 TE_EXPORT int te_fused_attn_fwd(
     NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor Bias, NVTETensor SoftmaxOffset, NVTETensor S,
     NVTETensor O, NVTETensorPack *Aux_CTX_Tensors, NVTETensor cu_seqlens_q, NVTETensor cu_seqlens_kv,
-    NVTETensor cu_seqlens_q_padded, NVTETensor cu_seqlens_kv_padded, NVTETensor page_table_k, NVTETensor
-    page_table_v, NVTETensor rng_state, size_t max_seqlen_q, size_t max_seqlen_kv, bool is_training, bool
-    return_max_logit, bool cuda_graph, float attn_scale, float dropout, NVTE_QKV_Layout qkv_layout,
-    NVTE_QKV_Format o_format, NVTE_QKV_Format qkv_scale_inv_format, NVTE_Bias_Type bias_type, NVTE_Mask_Type
-    attn_mask_type, NVTE_Softmax_Type softmax_type, int64_t window_size_left, int64_t window_size_right, bool
-    bottom_right_diagonal, NVTETensor workspace, cudaStream_t stream) {
+    NVTETensor cu_seqlens_q_padded, NVTETensor cu_seqlens_kv_padded, NVTETensor page_table_k,
+    NVTETensor page_table_v, NVTETensor rng_state, size_t max_seqlen_q, size_t max_seqlen_kv,
+    bool is_training, bool return_max_logit, bool cuda_graph, float attn_scale, float dropout,
+    NVTE_QKV_Layout qkv_layout, NVTE_QKV_Format o_format, NVTE_QKV_Format qkv_scale_inv_format,
+    NVTE_Bias_Type bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type,
+    int64_t window_size_left, int64_t window_size_right, bool bottom_right_diagonal, NVTETensor workspace,
+    cudaStream_t stream) {
   constexpr int self = 152;
   const auto call = reinterpret_cast<decltype(&nvte_fused_attn_fwd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3099,15 +3105,16 @@ TE_EXPORT int te_fused_attn_bwd_v2(NVTEFusedAttnBwdParams params) {
 }
 
 TE_EXPORT int te_fused_attn_bwd(
-    NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor O, NVTETensor dO, NVTETensor S, NVTETensor dP, const
-    NVTETensorPack *Aux_CTX_Tensors, NVTETensor dQ, NVTETensor dK, NVTETensor dV, NVTETensor dBias, NVTETensor
-    dSoftmaxOffset, NVTETensor cu_seqlens_q, NVTETensor cu_seqlens_kv, NVTETensor cu_seqlens_q_padded,
-    NVTETensor cu_seqlens_kv_padded, size_t max_seqlen_q, size_t max_seqlen_kv, float attn_scale, float
-    dropout, NVTE_QKV_Layout qkv_layout, NVTE_QKV_Format o_format, NVTE_QKV_Format do_format, NVTE_QKV_Layout
-    dqkv_layout, NVTE_QKV_Format qkv_scale_inv_format, NVTE_QKV_Format do_scale_inv_format, NVTE_Bias_Type
-    bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, int64_t window_size_left,
-    int64_t window_size_right, bool bottom_right_diagonal, bool deterministic, bool cuda_graph, NVTETensor
-    workspace, cudaStream_t stream) {
+    NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor O, NVTETensor dO, NVTETensor S, NVTETensor dP,
+    const NVTETensorPack *Aux_CTX_Tensors, NVTETensor dQ, NVTETensor dK, NVTETensor dV, NVTETensor dBias,
+    NVTETensor dSoftmaxOffset, NVTETensor cu_seqlens_q, NVTETensor cu_seqlens_kv,
+    NVTETensor cu_seqlens_q_padded, NVTETensor cu_seqlens_kv_padded, size_t max_seqlen_q,
+    size_t max_seqlen_kv, float attn_scale, float dropout, NVTE_QKV_Layout qkv_layout,
+    NVTE_QKV_Format o_format, NVTE_QKV_Format do_format, NVTE_QKV_Layout dqkv_layout,
+    NVTE_QKV_Format qkv_scale_inv_format, NVTE_QKV_Format do_scale_inv_format, NVTE_Bias_Type bias_type,
+    NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, int64_t window_size_left,
+    int64_t window_size_right, bool bottom_right_diagonal, bool deterministic, bool cuda_graph,
+    NVTETensor workspace, cudaStream_t stream) {
   constexpr int self = 154;
   const auto call = reinterpret_cast<decltype(&nvte_fused_attn_bwd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3187,8 +3194,8 @@ TE_EXPORT int te_get_runtime_num_segments(
 }
 
 TE_EXPORT int te_extract_seed_and_offset(
-    int64_t *rng_state_ptr, int captured, int64_t *seed_ptr, uint64_t seed_val, int64_t *offset_ptr, uint64_t
-    offset_val, uint32_t offset_intragraph, cudaStream_t stream) {
+    int64_t *rng_state_ptr, int captured, int64_t *seed_ptr, uint64_t seed_val, int64_t *offset_ptr,
+    uint64_t offset_val, uint32_t offset_intragraph, cudaStream_t stream) {
   constexpr int self = 157;
   const auto call = reinterpret_cast<decltype(&nvte_extract_seed_and_offset)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3209,8 +3216,8 @@ TE_EXPORT int te_extract_seed_and_offset(
 
 TE_EXPORT int te_copy_to_kv_cache(
     NVTETensor new_k, NVTETensor new_v, NVTETensor k_cache, NVTETensor v_cache, NVTETensor page_table,
-    NVTETensor cu_new_lens, NVTETensor cu_cached_lens, NVTE_QKV_Format qkv_format, int b, int max_ctx_len, int
-    max_seq_len, int max_pages_per_seq, int is_non_paged, cudaStream_t stream) {
+    NVTETensor cu_new_lens, NVTETensor cu_cached_lens, NVTE_QKV_Format qkv_format, int b, int max_ctx_len,
+    int max_seq_len, int max_pages_per_seq, int is_non_paged, cudaStream_t stream) {
   constexpr int self = 158;
   const auto call = reinterpret_cast<decltype(&nvte_copy_to_kv_cache)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3233,7 +3240,8 @@ TE_EXPORT int te_copy_to_kv_cache(
 }
 
 TE_EXPORT int te_cp_thd_read_half_tensor(
-    const NVTETensor *tensor, const NVTETensor *cu_seqlens, NVTETensor half, int half_idx, cudaStream_t stream) {
+    const NVTETensor *tensor, const NVTETensor *cu_seqlens, NVTETensor half, int half_idx,
+    cudaStream_t stream) {
   constexpr int self = 159;
   const auto call = reinterpret_cast<decltype(&nvte_cp_thd_read_half_tensor)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3251,8 +3259,8 @@ TE_EXPORT int te_cp_thd_read_half_tensor(
 }
 
 TE_EXPORT int te_cp_thd_second_half_lse_correction(
-    NVTETensor lse, const NVTETensor *lse_per_step, const NVTETensor *cu_seqlens, int lse_packed, cudaStream_t
-    stream) {
+    NVTETensor lse, const NVTETensor *lse_per_step, const NVTETensor *cu_seqlens, int lse_packed,
+    cudaStream_t stream) {
   constexpr int self = 160;
   const auto call = reinterpret_cast<decltype(&nvte_cp_thd_second_half_lse_correction)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3270,8 +3278,8 @@ TE_EXPORT int te_cp_thd_second_half_lse_correction(
 }
 
 TE_EXPORT int te_cp_thd_read_second_half_lse(
-    const NVTETensor *lse, const NVTETensor *cu_seqlens, NVTETensor half_lse, int lse_packed, int
-    second_half_lse_seqlen, cudaStream_t stream) {
+    const NVTETensor *lse, const NVTETensor *cu_seqlens, NVTETensor half_lse, int lse_packed,
+    int second_half_lse_seqlen, cudaStream_t stream) {
   constexpr int self = 161;
   const auto call = reinterpret_cast<decltype(&nvte_cp_thd_read_second_half_lse)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3289,9 +3297,9 @@ TE_EXPORT int te_cp_thd_read_second_half_lse(
 }
 
 TE_EXPORT int te_cp_thd_out_correction(
-    NVTETensor out, const NVTETensor *out_per_step, const NVTETensor *old_lse, const NVTETensor *lse, const
-    NVTETensor *lse_per_step, const NVTETensor *cu_seqlens, int only_second_half, int lse_packed, cudaStream_t
-    stream) {
+    NVTETensor out, const NVTETensor *out_per_step, const NVTETensor *old_lse, const NVTETensor *lse,
+    const NVTETensor *lse_per_step, const NVTETensor *cu_seqlens, int only_second_half, int lse_packed,
+    cudaStream_t stream) {
   constexpr int self = 162;
   const auto call = reinterpret_cast<decltype(&nvte_cp_thd_out_correction)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3333,8 +3341,8 @@ TE_EXPORT int te_cp_thd_grad_correction(
 }
 
 TE_EXPORT int te_cp_thd_get_partitioned_indices(
-    const NVTETensor *cu_seqlens, NVTETensor output, int total_tokens, int world_size, int rank, cudaStream_t
-    stream) {
+    const NVTETensor *cu_seqlens, NVTETensor output, int total_tokens, int world_size, int rank,
+    cudaStream_t stream) {
   constexpr int self = 164;
   const auto call = reinterpret_cast<decltype(&nvte_cp_thd_get_partitioned_indices)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3409,8 +3417,8 @@ TE_EXPORT int te_thd_copy_valid_tokens_from_per_split_to_rank_local(
 }
 
 TE_EXPORT int te_convert_thd_to_bshd(
-    NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int b, int max_seq_len, cudaStream_t
-    stream) {
+    NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int b, int max_seq_len,
+    cudaStream_t stream) {
   constexpr int self = 168;
   const auto call = reinterpret_cast<decltype(&nvte_convert_thd_to_bshd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3480,8 +3488,8 @@ TE_EXPORT int te_prepare_flash_attn_bwd(NVTETensor q, NVTETensor k, NVTETensor v
 }
 
 TE_EXPORT int te_multi_tensor_transpose_to_bhsd(
-    NVTETensor *inputs, NVTETensor *outputs, size_t num_tensors, NVTE_QKV_Format original_format, cudaStream_t
-    stream) {
+    NVTETensor *inputs, NVTETensor *outputs, size_t num_tensors, NVTE_QKV_Format original_format,
+    cudaStream_t stream) {
   constexpr int self = 172;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_transpose_to_bhsd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3517,8 +3525,8 @@ TE_EXPORT int te_multi_tensor_pad_last_dim(
 
 TE_EXPORT int te_fused_rope_forward(
     NVTETensor input, NVTETensor cu_seqlens, NVTETensor freqs, NVTETensor start_positions, NVTETensor output,
-    NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank, int s, int b, int h, int d, int
-    d2, int stride_s_or_t, int stride_b, int stride_h, int stride_d, cudaStream_t stream) {
+    NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank, int s, int b, int h, int d,
+    int d2, int stride_s_or_t, int stride_b, int stride_h, int stride_d, cudaStream_t stream) {
   constexpr int self = 174;
   const auto call = reinterpret_cast<decltype(&nvte_fused_rope_forward)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3539,9 +3547,10 @@ TE_EXPORT int te_fused_rope_forward(
 }
 
 TE_EXPORT int te_fused_rope_backward(
-    NVTETensor output_grads, NVTETensor cu_seqlens, NVTETensor freqs, NVTETensor start_positions, NVTETensor
-    input_grads, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank, int s, int b, int h,
-    int d, int d2, int stride_s_or_t, int stride_b, int stride_h, int stride_d, cudaStream_t stream) {
+    NVTETensor output_grads, NVTETensor cu_seqlens, NVTETensor freqs, NVTETensor start_positions,
+    NVTETensor input_grads, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank, int s,
+    int b, int h, int d, int d2, int stride_s_or_t, int stride_b, int stride_h, int stride_d,
+    cudaStream_t stream) {
   constexpr int self = 175;
   const auto call = reinterpret_cast<decltype(&nvte_fused_rope_backward)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3562,10 +3571,10 @@ TE_EXPORT int te_fused_rope_backward(
 }
 
 TE_EXPORT int te_fused_qkv_rope_forward(
-    NVTETensor qkv_input, NVTETensor q_freqs, NVTETensor k_freqs, NVTETensor start_positions, NVTETensor
-    q_out, NVTETensor k_out, NVTETensor v_out, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int
-    cp_rank, int s, int b, int h, int d, int d2, int qkv_split_arg_list_0, int qkv_split_arg_list_1, int
-    qkv_split_arg_list_2, cudaStream_t stream) {
+    NVTETensor qkv_input, NVTETensor q_freqs, NVTETensor k_freqs, NVTETensor start_positions,
+    NVTETensor q_out, NVTETensor k_out, NVTETensor v_out, NVTE_QKV_Format qkv_format, bool interleaved,
+    int cp_size, int cp_rank, int s, int b, int h, int d, int d2, int qkv_split_arg_list_0,
+    int qkv_split_arg_list_1, int qkv_split_arg_list_2, cudaStream_t stream) {
   constexpr int self = 176;
   const auto call = reinterpret_cast<decltype(&nvte_fused_qkv_rope_forward)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3588,10 +3597,10 @@ TE_EXPORT int te_fused_qkv_rope_forward(
 }
 
 TE_EXPORT int te_fused_qkv_rope_backward(
-    NVTETensor q_grad_out, NVTETensor k_grad_out, NVTETensor v_grad_out, NVTETensor q_freqs, NVTETensor
-    k_freqs, NVTETensor qkv_grad_input, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int
-    cp_rank, int s, int b, int h, int d, int d2, int qkv_split_arg_list_0, int qkv_split_arg_list_1, int
-    qkv_split_arg_list_2, cudaStream_t stream) {
+    NVTETensor q_grad_out, NVTETensor k_grad_out, NVTETensor v_grad_out, NVTETensor q_freqs,
+    NVTETensor k_freqs, NVTETensor qkv_grad_input, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size,
+    int cp_rank, int s, int b, int h, int d, int d2, int qkv_split_arg_list_0, int qkv_split_arg_list_1,
+    int qkv_split_arg_list_2, cudaStream_t stream) {
   constexpr int self = 177;
   const auto call = reinterpret_cast<decltype(&nvte_fused_qkv_rope_backward)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3613,9 +3622,9 @@ TE_EXPORT int te_fused_qkv_rope_backward(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_forward(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups, int
-    group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs, NVTETensor
-    routing_map, NVTETensor intermediate_output, cudaStream_t stream) {
+    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups,
+    int group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs,
+    NVTETensor routing_map, NVTETensor intermediate_output, cudaStream_t stream) {
   constexpr int self = 178;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_forward)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3635,9 +3644,10 @@ TE_EXPORT int te_fused_topk_with_score_function_forward(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_forward_v2(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups, int
-    group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs, NVTETensor
-    routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output, cudaStream_t stream) {
+    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups,
+    int group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs,
+    NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output,
+    cudaStream_t stream) {
   constexpr int self = 179;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_forward_v2)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3658,9 +3668,9 @@ TE_EXPORT int te_fused_topk_with_score_function_forward_v2(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_forward_with_indices(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups, int
-    group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs, NVTETensor
-    topk_indices, NVTETensor intermediate_output, cudaStream_t stream) {
+    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups,
+    int group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs,
+    NVTETensor topk_indices, NVTETensor intermediate_output, cudaStream_t stream) {
   constexpr int self = 180;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_forward_with_indices)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3680,10 +3690,10 @@ TE_EXPORT int te_fused_topk_with_score_function_forward_with_indices(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_forward_qb_v2(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor, NVTETensor
-    expert_bias, NVTETensor probs, NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor
-    intermediate_output, NVTETensor cutoff, NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode
-    histogram_mode, cudaStream_t stream) {
+    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor,
+    NVTETensor expert_bias, NVTETensor probs, NVTETensor routing_map,
+    NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output, NVTETensor cutoff,
+    NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode, cudaStream_t stream) {
   constexpr int self = 181;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_forward_qb_v2)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3708,10 +3718,10 @@ TE_EXPORT int te_fused_topk_with_score_function_forward_qb_v2(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_forward_qb_v2_unchecked(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor, NVTETensor
-    expert_bias, NVTETensor probs, NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor
-    intermediate_output, NVTETensor cutoff, NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode
-    histogram_mode, cudaStream_t stream) {
+    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor,
+    NVTETensor expert_bias, NVTETensor probs, NVTETensor routing_map,
+    NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output, NVTETensor cutoff,
+    NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode, cudaStream_t stream) {
   constexpr int self = 182;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_forward_qb_v2_unchecked)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3736,9 +3746,10 @@ TE_EXPORT int te_fused_topk_with_score_function_forward_qb_v2_unchecked(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_forward_qb_with_indices(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor, NVTETensor
-    expert_bias, NVTETensor probs, NVTETensor topk_indices, NVTETensor intermediate_output, NVTETensor cutoff,
-    NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode, cudaStream_t stream) {
+    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor,
+    NVTETensor expert_bias, NVTETensor probs, NVTETensor topk_indices, NVTETensor intermediate_output,
+    NVTETensor cutoff, NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode,
+    cudaStream_t stream) {
   constexpr int self = 183;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_forward_qb_with_indices)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3762,9 +3773,10 @@ TE_EXPORT int te_fused_topk_with_score_function_forward_qb_with_indices(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_forward_qb_with_indices_unchecked(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor, NVTETensor
-    expert_bias, NVTETensor probs, NVTETensor topk_indices, NVTETensor intermediate_output, NVTETensor cutoff,
-    NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode, cudaStream_t stream) {
+    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor,
+    NVTETensor expert_bias, NVTETensor probs, NVTETensor topk_indices, NVTETensor intermediate_output,
+    NVTETensor cutoff, NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode,
+    cudaStream_t stream) {
   constexpr int self = 184;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_forward_qb_with_indices_unchecked)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3788,7 +3800,8 @@ TE_EXPORT int te_fused_topk_with_score_function_forward_qb_with_indices_unchecke
 }
 
 TE_EXPORT int te_qb_histogram_accumulate(
-    NVTETensor raw_scores, NVTETensor cutoff, NVTETensor bin_bounds, NVTETensor histogram, cudaStream_t stream) {
+    NVTETensor raw_scores, NVTETensor cutoff, NVTETensor bin_bounds, NVTETensor histogram,
+    cudaStream_t stream) {
   constexpr int self = 185;
   const auto call = reinterpret_cast<decltype(&nvte_qb_histogram_accumulate)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3807,7 +3820,8 @@ TE_EXPORT int te_qb_histogram_accumulate(
 }
 
 TE_EXPORT int te_qb_histogram_accumulate_unchecked(
-    NVTETensor raw_scores, NVTETensor cutoff, NVTETensor bin_bounds, NVTETensor histogram, cudaStream_t stream) {
+    NVTETensor raw_scores, NVTETensor cutoff, NVTETensor bin_bounds, NVTETensor histogram,
+    cudaStream_t stream) {
   constexpr int self = 186;
   const auto call = reinterpret_cast<decltype(&nvte_qb_histogram_accumulate_unchecked)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3826,9 +3840,9 @@ TE_EXPORT int te_qb_histogram_accumulate_unchecked(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_backward(
-    NVTETensor routing_map, NVTETensor intermediate_output, NVTETensor grad_probs, int num_tokens, int
-    num_experts, int topk, int use_pre_softmax, float scaling_factor, int score_function, NVTETensor
-    grad_logits, cudaStream_t stream) {
+    NVTETensor routing_map, NVTETensor intermediate_output, NVTETensor grad_probs, int num_tokens,
+    int num_experts, int topk, int use_pre_softmax, float scaling_factor, int score_function,
+    NVTETensor grad_logits, cudaStream_t stream) {
   constexpr int self = 187;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_backward)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3848,8 +3862,8 @@ TE_EXPORT int te_fused_topk_with_score_function_backward(
 
 TE_EXPORT int te_fused_topk_with_score_function_backward_v2(
     NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output,
-    NVTETensor grad_probs, int num_tokens, int num_experts, int topk, int use_pre_softmax, float
-    scaling_factor, int score_function, NVTETensor grad_logits, cudaStream_t stream) {
+    NVTETensor grad_probs, int num_tokens, int num_experts, int topk, int use_pre_softmax,
+    float scaling_factor, int score_function, NVTETensor grad_logits, cudaStream_t stream) {
   constexpr int self = 188;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_backward_v2)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3869,9 +3883,9 @@ TE_EXPORT int te_fused_topk_with_score_function_backward_v2(
 }
 
 TE_EXPORT int te_fused_topk_with_score_function_backward_with_indices(
-    NVTETensor topk_indices, NVTETensor intermediate_output, NVTETensor grad_probs, int num_tokens, int
-    num_experts, int topk, int use_pre_softmax, float scaling_factor, int score_function, NVTETensor
-    grad_logits, cudaStream_t stream) {
+    NVTETensor topk_indices, NVTETensor intermediate_output, NVTETensor grad_probs, int num_tokens,
+    int num_experts, int topk, int use_pre_softmax, float scaling_factor, int score_function,
+    NVTETensor grad_logits, cudaStream_t stream) {
   constexpr int self = 189;
   const auto call = reinterpret_cast<decltype(&nvte_fused_topk_with_score_function_backward_with_indices)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3932,8 +3946,8 @@ TE_EXPORT int te_fused_score_for_moe_aux_loss_forward_v2(
 }
 
 TE_EXPORT int te_fused_score_for_moe_aux_loss_backward(
-    NVTETensor intermediate_output, NVTETensor grad_scores, int num_tokens, int num_experts, int topk, int
-    score_function, NVTETensor grad_logits, cudaStream_t stream) {
+    NVTETensor intermediate_output, NVTETensor grad_scores, int num_tokens, int num_experts, int topk,
+    int score_function, NVTETensor grad_logits, cudaStream_t stream) {
   constexpr int self = 192;
   const auto call = reinterpret_cast<decltype(&nvte_fused_score_for_moe_aux_loss_backward)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3951,8 +3965,8 @@ TE_EXPORT int te_fused_score_for_moe_aux_loss_backward(
 }
 
 TE_EXPORT int te_fused_moe_aux_loss_forward(
-    NVTETensor probs, NVTETensor tokens_per_expert, int total_num_tokens, int num_experts, int num_rows, int
-    num_cols, int topk, float coeff, NVTETensor aux_loss, NVTETensor Const_buf, cudaStream_t stream) {
+    NVTETensor probs, NVTETensor tokens_per_expert, int total_num_tokens, int num_experts, int num_rows,
+    int num_cols, int topk, float coeff, NVTETensor aux_loss, NVTETensor Const_buf, cudaStream_t stream) {
   constexpr int self = 193;
   const auto call = reinterpret_cast<decltype(&nvte_fused_moe_aux_loss_forward)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -3971,9 +3985,9 @@ TE_EXPORT int te_fused_moe_aux_loss_forward(
 }
 
 TE_EXPORT int te_fused_moe_aux_loss_forward_graph_safe(
-    NVTETensor probs, NVTETensor tokens_per_expert, NVTETensor total_num_tokens, int num_experts, int
-    num_rows, int num_cols, int topk, float coeff, NVTETensor aux_loss, NVTETensor Const_buf, cudaStream_t
-    stream) {
+    NVTETensor probs, NVTETensor tokens_per_expert, NVTETensor total_num_tokens, int num_experts,
+    int num_rows, int num_cols, int topk, float coeff, NVTETensor aux_loss, NVTETensor Const_buf,
+    cudaStream_t stream) {
   constexpr int self = 194;
   const auto call = reinterpret_cast<decltype(&nvte_fused_moe_aux_loss_forward_graph_safe)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4028,8 +4042,8 @@ TE_EXPORT int te_create_matmul_config(NVTEMatmulConfig *result) {
 }
 
 TE_EXPORT int te_get_matmul_config_attribute(
-    NVTEMatmulConfig config, NVTEMatmulConfigAttribute attr, void *buf, size_t size_in_bytes, size_t
-    *size_written) {
+    NVTEMatmulConfig config, NVTEMatmulConfigAttribute attr, void *buf, size_t size_in_bytes,
+    size_t *size_written) {
   constexpr int self = 197;
   const auto call = reinterpret_cast<decltype(&nvte_get_matmul_config_attribute)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4111,8 +4125,8 @@ TE_EXPORT int te_get_grouped_matmul_config_attribute(
 }
 
 TE_EXPORT int te_set_grouped_matmul_config_attribute(
-    NVTEGroupedMatmulConfig config, NVTEGroupedMatmulConfigAttribute attr, const void *buf, size_t
-    size_in_bytes) {
+    NVTEGroupedMatmulConfig config, NVTEGroupedMatmulConfigAttribute attr, const void *buf,
+    size_t size_in_bytes) {
   constexpr int self = 202;
   const auto call = reinterpret_cast<decltype(&nvte_set_grouped_matmul_config_attribute)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4142,9 +4156,9 @@ TE_EXPORT int te_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config) {
 }
 
 TE_EXPORT int te_cublas_gemm(
-    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa, bool
-    transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator, int math_sm_count,
-    cudaStream_t stream) {
+    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa,
+    bool transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator,
+    int math_sm_count, cudaStream_t stream) {
   constexpr int self = 204;
   const auto call = reinterpret_cast<decltype(&nvte_cublas_gemm)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4190,9 +4204,9 @@ TE_EXPORT int te_cublas_gemm_v2(
 }
 
 TE_EXPORT int te_cublas_gemm_scaled(
-    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa, bool
-    transb, bool grad, NVTETensor workspace, float alpha, float beta, bool use_split_accumulator, int
-    math_sm_count, cudaStream_t stream) {
+    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa,
+    bool transb, bool grad, NVTETensor workspace, float alpha, float beta, bool use_split_accumulator,
+    int math_sm_count, cudaStream_t stream) {
   constexpr int self = 206;
   const auto call = reinterpret_cast<decltype(&nvte_cublas_gemm_scaled)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4213,9 +4227,9 @@ TE_EXPORT int te_cublas_gemm_scaled(
 }
 
 TE_EXPORT int te_cublas_atomic_gemm(
-    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa, bool
-    transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator, int math_sm_count,
-    int m_split, int n_split, bool gemm_producer, NVTETensor counter, cudaStream_t stream) {
+    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa,
+    bool transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator,
+    int math_sm_count, int m_split, int n_split, bool gemm_producer, NVTETensor counter, cudaStream_t stream) {
   constexpr int self = 207;
   const auto call = reinterpret_cast<decltype(&nvte_cublas_atomic_gemm)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4237,9 +4251,9 @@ TE_EXPORT int te_cublas_atomic_gemm(
 }
 
 TE_EXPORT int te_multi_tensor_gemm(
-    const NVTETensor *A, const NVTETensor *B, NVTETensor *D, const NVTETensor *bias, NVTETensor *pre_gelu_out,
-    int num_gemms, bool transa, bool transb, bool grad, NVTETensor *workspace, bool accumulate, bool
-    use_split_accumulator, int math_sm_count, cudaStream_t stream) {
+    const NVTETensor *A, const NVTETensor *B, NVTETensor *D, const NVTETensor *bias,
+    NVTETensor *pre_gelu_out, int num_gemms, bool transa, bool transb, bool grad, NVTETensor *workspace,
+    bool accumulate, bool use_split_accumulator, int math_sm_count, cudaStream_t stream) {
   constexpr int self = 208;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_gemm)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4324,9 +4338,9 @@ TE_EXPORT int te_compute_grouped_tensor_offsets(
 }
 
 TE_EXPORT int te_grouped_gemm(
-    NVTEGroupedTensor A, int transa, NVTEGroupedTensor B, int transb, NVTEGroupedTensor C, NVTEGroupedTensor
-    D, NVTETensor alpha, NVTETensor beta, NVTETensor workspace_setup, NVTETensor workspace_cublas,
-    NVTEGroupedMatmulConfig config, cudaStream_t stream) {
+    NVTEGroupedTensor A, int transa, NVTEGroupedTensor B, int transb, NVTEGroupedTensor C,
+    NVTEGroupedTensor D, NVTETensor alpha, NVTETensor beta, NVTETensor workspace_setup,
+    NVTETensor workspace_cublas, NVTEGroupedMatmulConfig config, cudaStream_t stream) {
   constexpr int self = 213;
   const auto call = reinterpret_cast<decltype(&nvte_grouped_gemm)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4376,9 +4390,10 @@ TE_EXPORT int te_grouped_gemm_with_discrete_inputA(
 }
 
 TE_EXPORT int te_grouped_gemm_with_discrete_out(
-    NVTEGroupedTensor A, int transa, NVTEGroupedTensor B, int transb, const NVTETensor *C_list, size_t
-    num_c_tensors, NVTETensor *D_list, size_t num_d_tensors, NVTETensor alpha, NVTETensor beta, NVTETensor
-    workspace_setup, NVTETensor workspace_cublas, NVTEGroupedMatmulConfig config, cudaStream_t stream) {
+    NVTEGroupedTensor A, int transa, NVTEGroupedTensor B, int transb, const NVTETensor *C_list,
+    size_t num_c_tensors, NVTETensor *D_list, size_t num_d_tensors, NVTETensor alpha, NVTETensor beta,
+    NVTETensor workspace_setup, NVTETensor workspace_cublas, NVTEGroupedMatmulConfig config,
+    cudaStream_t stream) {
   constexpr int self = 215;
   const auto call = reinterpret_cast<decltype(&nvte_grouped_gemm_with_discrete_out)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4512,8 +4527,8 @@ TE_EXPORT int te_quantize_with_hadamard_transform(
 }
 
 TE_EXPORT int te_group_hadamard_transform_amax(
-    NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors, int
-    random_sign_mask, int random_sign_mask_t, cudaStream_t stream) {
+    NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors,
+    int random_sign_mask, int random_sign_mask_t, cudaStream_t stream) {
   constexpr int self = 222;
   const auto call = reinterpret_cast<decltype(&nvte_group_hadamard_transform_amax)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4549,8 +4564,8 @@ TE_EXPORT int te_group_hadamard_transform_amax_graph_safe(
 }
 
 TE_EXPORT int te_group_hadamard_transform_cast_fusion_columnwise(
-    NVTETensor input, NVTETensor *outputs, NVTETensor hadamard_matrix, const size_t *split_sections, size_t
-    num_tensors, NVTEQuantizationConfig quant_config, cudaStream_t stream) {
+    NVTETensor input, NVTETensor *outputs, NVTETensor hadamard_matrix, const size_t *split_sections,
+    size_t num_tensors, NVTEQuantizationConfig quant_config, cudaStream_t stream) {
   constexpr int self = 224;
   const auto call = reinterpret_cast<decltype(&nvte_group_hadamard_transform_cast_fusion_columnwise)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4571,8 +4586,8 @@ TE_EXPORT int te_group_hadamard_transform_cast_fusion_columnwise(
 }
 
 TE_EXPORT int te_group_hadamard_transform_cast_fusion(
-    NVTETensor input, NVTETensor *outputs, NVTETensor hadamard_matrix, const size_t *split_sections, size_t
-    num_tensors, NVTEQuantizationConfig quant_config, NVTETensor quant_workspace, cudaStream_t stream) {
+    NVTETensor input, NVTETensor *outputs, NVTETensor hadamard_matrix, const size_t *split_sections,
+    size_t num_tensors, NVTEQuantizationConfig quant_config, NVTETensor quant_workspace, cudaStream_t stream) {
   constexpr int self = 225;
   const auto call = reinterpret_cast<decltype(&nvte_group_hadamard_transform_cast_fusion)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4594,8 +4609,8 @@ TE_EXPORT int te_group_hadamard_transform_cast_fusion(
 }
 
 TE_EXPORT int te_group_hadamard_transform_cast_fusion_graph_safe(
-    NVTEGroupedTensor input, NVTEGroupedTensor output, NVTETensor hadamard_matrix, NVTEQuantizationConfig
-    quant_config, NVTETensor quant_workspace, cudaStream_t stream) {
+    NVTEGroupedTensor input, NVTEGroupedTensor output, NVTETensor hadamard_matrix,
+    NVTEQuantizationConfig quant_config, NVTETensor quant_workspace, cudaStream_t stream) {
   constexpr int self = 226;
   const auto call = reinterpret_cast<decltype(&nvte_group_hadamard_transform_cast_fusion_graph_safe)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4660,9 +4675,9 @@ TE_EXPORT int te_get_compute_stream_event(int idx, cudaEvent_t *result) {
 }
 
 TE_EXPORT int te_multi_tensor_l2norm_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret, NVTETensor
-    ret_per_tensor, int per_tensor, int max_chunks_per_tensor, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret,
+    NVTETensor ret_per_tensor, int per_tensor, int max_chunks_per_tensor, cudaStream_t stream) {
   constexpr int self = 230;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_l2norm_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4686,9 +4701,10 @@ TE_EXPORT int te_multi_tensor_l2norm_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_unscale_l2norm_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret, NVTETensor
-    ret_per_tensor, NVTETensor inv_scale, int per_tensor, int max_chunks_per_tensor, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret,
+    NVTETensor ret_per_tensor, NVTETensor inv_scale, int per_tensor, int max_chunks_per_tensor,
+    cudaStream_t stream) {
   constexpr int self = 231;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_unscale_l2norm_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4713,9 +4729,9 @@ TE_EXPORT int te_multi_tensor_unscale_l2norm_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_adam_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode, int
-    bias_correction, float weight_decay, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
+    int bias_correction, float weight_decay, cudaStream_t stream) {
   constexpr int self = 232;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_adam_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4735,9 +4751,9 @@ TE_EXPORT int te_multi_tensor_adam_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_adam_param_remainder_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode, int
-    bias_correction, float weight_decay, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
+    int bias_correction, float weight_decay, cudaStream_t stream) {
   constexpr int self = 233;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_adam_param_remainder_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4757,9 +4773,9 @@ TE_EXPORT int te_multi_tensor_adam_param_remainder_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_adam_fp8_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode, int
-    bias_correction, float weight_decay, NVTEDType fp8_dtype, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
+    int bias_correction, float weight_decay, NVTEDType fp8_dtype, cudaStream_t stream) {
   constexpr int self = 234;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_adam_fp8_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4780,9 +4796,9 @@ TE_EXPORT int te_multi_tensor_adam_fp8_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_adam_capturable_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step, int mode,
-    int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step,
+    int mode, int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream) {
   constexpr int self = 235;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_adam_capturable_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4805,9 +4821,9 @@ TE_EXPORT int te_multi_tensor_adam_capturable_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_adam_capturable_master_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step, int mode,
-    int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step,
+    int mode, int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream) {
   constexpr int self = 236;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_adam_capturable_master_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4830,9 +4846,9 @@ TE_EXPORT int te_multi_tensor_adam_capturable_master_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_sgd_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float wd, float momentum, float dampening, float lr, int nesterov, int first_run,
-    int wd_after_momentum, float scale, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float wd, float momentum, float dampening, float lr, int nesterov,
+    int first_run, int wd_after_momentum, float scale, cudaStream_t stream) {
   constexpr int self = 237;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_sgd_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4852,8 +4868,8 @@ TE_EXPORT int te_multi_tensor_sgd_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_scale_cuda(
-    int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float scale, cudaStream_t stream) {
+    int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float scale, cudaStream_t stream) {
   constexpr int self = 238;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_scale_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4873,8 +4889,8 @@ TE_EXPORT int te_multi_tensor_scale_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_scale_tensor_cuda(
-    int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor scale, cudaStream_t stream) {
+    int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor scale, cudaStream_t stream) {
   constexpr int self = 239;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_scale_tensor_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4895,8 +4911,8 @@ TE_EXPORT int te_multi_tensor_scale_tensor_cuda(
 }
 
 TE_EXPORT int te_multi_tensor_compute_scale_and_scale_inv_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float max_fp8, int force_pow_2_scales, float epsilon, cudaStream_t stream) {
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float max_fp8, int force_pow_2_scales, float epsilon, cudaStream_t stream) {
   constexpr int self = 240;
   const auto call = reinterpret_cast<decltype(&nvte_multi_tensor_compute_scale_and_scale_inv_cuda)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -4936,8 +4952,8 @@ TE_EXPORT int te_multi_tensor_compute_scale_inv_e8m0_cuda(
 }
 
 TE_EXPORT int te_group_amax(
-    NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors, cudaStream_t
-    stream) {
+    NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors,
+    cudaStream_t stream) {
   constexpr int self = 242;
   const auto call = reinterpret_cast<decltype(&nvte_group_amax)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5002,8 +5018,8 @@ TE_EXPORT int te_cusolvermp_ctx_destroy(NVTECusolverMpCtx *ctx) {
 }
 
 TE_EXPORT int te_newton_schulz(
-    NVTECusolverMpCtx *ctx, int64_t m, int64_t n, NVTETensor x, int64_t num_iterations, const float
-    *coefficients, int64_t num_coefficients, cudaStream_t caller_stream) {
+    NVTECusolverMpCtx *ctx, int64_t m, int64_t n, NVTETensor x, int64_t num_iterations,
+    const float *coefficients, int64_t num_coefficients, cudaStream_t caller_stream) {
   constexpr int self = 246;
   const auto call = reinterpret_cast<decltype(&nvte_newton_schulz)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5021,8 +5037,9 @@ TE_EXPORT int te_newton_schulz(
 }
 
 TE_EXPORT int te_layernorm_fwd(
-    NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu, NVTETensor
-    rsigma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream) {
+    NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu,
+    NVTETensor rsigma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
+    cudaStream_t stream) {
   constexpr int self = 247;
   const auto call = reinterpret_cast<decltype(&nvte_layernorm_fwd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5044,9 +5061,9 @@ TE_EXPORT int te_layernorm_fwd(
 }
 
 TE_EXPORT int te_layernorm_bwd(
-    NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx, NVTETensor
-    dgamma, NVTETensor dbeta, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
-    cudaStream_t stream) {
+    NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
+    NVTETensor dgamma, NVTETensor dbeta, NVTETensor workspace, int multiprocessorCount,
+    bool zero_centered_gamma, cudaStream_t stream) {
   constexpr int self = 248;
   const auto call = reinterpret_cast<decltype(&nvte_layernorm_bwd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5070,8 +5087,8 @@ TE_EXPORT int te_layernorm_bwd(
 }
 
 TE_EXPORT int te_rmsnorm_fwd(
-    NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma, NVTETensor workspace, int
-    multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream) {
+    NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma, NVTETensor workspace,
+    int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream) {
   constexpr int self = 249;
   const auto call = reinterpret_cast<decltype(&nvte_rmsnorm_fwd)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5115,8 +5132,8 @@ TE_EXPORT int te_rmsnorm_bwd(
 
 TE_EXPORT int te_rmsnorm_bwd_add(
     NVTETensor dz, NVTETensor x, NVTETensor add, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
-    NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma, cudaStream_t
-    stream) {
+    NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
+    cudaStream_t stream) {
   constexpr int self = 251;
   const auto call = reinterpret_cast<decltype(&nvte_rmsnorm_bwd_add)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5175,8 +5192,8 @@ TE_EXPORT int te_enable_zero_centered_gamma_in_weight_dtype(bool enable) {
 }
 
 TE_EXPORT int te_multi_padding(
-    size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list, const int
-    *padded_num_rows_list, cudaStream_t stream) {
+    size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list,
+    const int *padded_num_rows_list, cudaStream_t stream) {
   constexpr int self = 255;
   const auto call = reinterpret_cast<decltype(&nvte_multi_padding)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5194,8 +5211,8 @@ TE_EXPORT int te_multi_padding(
 }
 
 TE_EXPORT int te_multi_unpadding(
-    size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list, const int
-    *unpadded_num_rows_list, cudaStream_t stream) {
+    size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list,
+    const int *unpadded_num_rows_list, cudaStream_t stream) {
   constexpr int self = 256;
   const auto call = reinterpret_cast<decltype(&nvte_multi_unpadding)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5235,9 +5252,9 @@ TE_EXPORT int te_delayed_scaling_recipe_amax_and_scale_update(
 }
 
 TE_EXPORT int te_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
-    NVTETensor amax_reduction_buffer, const NVTETensor *amax_histories, size_t amax_histories_count, const
-    NVTETensor *scales, size_t scales_count, const char *amax_compute_algo, NVTEDType fp8_dtype, float margin,
-    cudaStream_t stream) {
+    NVTETensor amax_reduction_buffer, const NVTETensor *amax_histories, size_t amax_histories_count,
+    const NVTETensor *scales, size_t scales_count, const char *amax_compute_algo, NVTEDType fp8_dtype,
+    float margin, cudaStream_t stream) {
   constexpr int self = 258;
   const auto call = reinterpret_cast<decltype(&nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5346,8 +5363,8 @@ TE_EXPORT int te_group_compute_scale_from_amax(
 }
 
 TE_EXPORT int te_fp8_block_scaling_compute_partial_amax(
-    NVTETensor inp, NVTETensor amax, size_t h, size_t w, size_t amax_stride_h, size_t amax_stride_w, size_t
-    start_offset, size_t block_len, cudaStream_t stream) {
+    NVTETensor inp, NVTETensor amax, size_t h, size_t w, size_t amax_stride_h, size_t amax_stride_w,
+    size_t start_offset, size_t block_len, cudaStream_t stream) {
   constexpr int self = 264;
   const auto call = reinterpret_cast<decltype(&nvte_fp8_block_scaling_compute_partial_amax)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5364,8 +5381,8 @@ TE_EXPORT int te_fp8_block_scaling_compute_partial_amax(
 }
 
 TE_EXPORT int te_fp8_block_scaling_partial_cast(
-    NVTETensor inp, NVTETensor out, NVTETensor scale, size_t h, size_t w, size_t scale_stride_h, size_t
-    scale_stride_w, size_t start_offset, size_t block_len, NVTEDType out_dtype, cudaStream_t stream) {
+    NVTETensor inp, NVTETensor out, NVTETensor scale, size_t h, size_t w, size_t scale_stride_h,
+    size_t scale_stride_w, size_t start_offset, size_t block_len, NVTEDType out_dtype, cudaStream_t stream) {
   constexpr int self = 265;
   const auto call = reinterpret_cast<decltype(&nvte_fp8_block_scaling_partial_cast)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5384,8 +5401,8 @@ TE_EXPORT int te_fp8_block_scaling_partial_cast(
 }
 
 TE_EXPORT int te_mxfp8_scaling_compute_partial_amax(
-    NVTETensor input, NVTETensor amax_rowwise, NVTETensor amax_colwise, int rows, int cols, size_t
-    start_offset, cudaStream_t stream) {
+    NVTETensor input, NVTETensor amax_rowwise, NVTETensor amax_colwise, int rows, int cols,
+    size_t start_offset, cudaStream_t stream) {
   constexpr int self = 266;
   const auto call = reinterpret_cast<decltype(&nvte_mxfp8_scaling_compute_partial_amax)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5443,8 +5460,8 @@ TE_EXPORT int te_nvfp4_compute_per_tensor_scale(
 }
 
 TE_EXPORT int te_nvfp4_2d_compute_partial_amax(
-    NVTETensor inp, NVTETensor amax, size_t h, size_t w, size_t amax_stride_h, size_t amax_stride_w, size_t
-    start_offset, size_t block_len, cudaStream_t stream) {
+    NVTETensor inp, NVTETensor amax, size_t h, size_t w, size_t amax_stride_h, size_t amax_stride_w,
+    size_t start_offset, size_t block_len, cudaStream_t stream) {
   constexpr int self = 269;
   const auto call = reinterpret_cast<decltype(&nvte_nvfp4_2d_compute_partial_amax)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5461,8 +5478,8 @@ TE_EXPORT int te_nvfp4_2d_compute_partial_amax(
 }
 
 TE_EXPORT int te_nvfp4_2d_partial_cast(
-    NVTETensor inp, NVTETensor out, NVTETensor scale, NVTETensor global_scale, size_t h, size_t w, size_t
-    scale_stride_h, size_t scale_stride_w, size_t start_offset, size_t block_len, cudaStream_t stream) {
+    NVTETensor inp, NVTETensor out, NVTETensor scale, NVTETensor global_scale, size_t h, size_t w,
+    size_t scale_stride_h, size_t scale_stride_w, size_t start_offset, size_t block_len, cudaStream_t stream) {
   constexpr int self = 270;
   const auto call = reinterpret_cast<decltype(&nvte_nvfp4_2d_partial_cast)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5481,8 +5498,8 @@ TE_EXPORT int te_nvfp4_2d_partial_cast(
 }
 
 TE_EXPORT int te_nvfp4_expand_scale_to_fp8(
-    NVTETensor input, NVTETensor output, size_t tile_rows, size_t tile_cols, size_t rows_padded, size_t
-    block_len, cudaStream_t stream) {
+    NVTETensor input, NVTETensor output, size_t tile_rows, size_t tile_cols, size_t rows_padded,
+    size_t block_len, cudaStream_t stream) {
   constexpr int self = 271;
   const auto call = reinterpret_cast<decltype(&nvte_nvfp4_expand_scale_to_fp8)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5834,8 +5851,8 @@ TE_EXPORT int te_unswizzle_grouped_scaling_factors(
 }
 
 TE_EXPORT int te_topk(
-    cudaStream_t stream, NVTETensor keys_in, NVTETensor lengths_in, NVTETensor keys_out, NVTETensor
-    indices_out, NVTETensor workspace, int batch_size, int seq_len, int k) {
+    cudaStream_t stream, NVTETensor keys_in, NVTETensor lengths_in, NVTETensor keys_out,
+    NVTETensor indices_out, NVTETensor workspace, int batch_size, int seq_len, int k) {
   constexpr int self = 291;
   const auto call = reinterpret_cast<decltype(&nvte_topk)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -5906,8 +5923,8 @@ TE_EXPORT int te_cast_transpose_dbias(
 }
 
 TE_EXPORT int te_fp8_transpose_dbias(
-    NVTETensor input, NVTETensor transposed_output, NVTETensor dbias, NVTETensor workspace, cudaStream_t
-    stream) {
+    NVTETensor input, NVTETensor transposed_output, NVTETensor dbias, NVTETensor workspace,
+    cudaStream_t stream) {
   constexpr int self = 295;
   const auto call = reinterpret_cast<decltype(&nvte_fp8_transpose_dbias)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -6064,7 +6081,8 @@ TE_EXPORT int te_dgeglu_cast_transpose(NVTETensor input, NVTETensor act_input, N
   }
 }
 
-TE_EXPORT int te_dswiglu_cast_transpose(NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream) {
+TE_EXPORT int te_dswiglu_cast_transpose(
+    NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream) {
   constexpr int self = 303;
   const auto call = reinterpret_cast<decltype(&nvte_dswiglu_cast_transpose)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -6098,7 +6116,8 @@ TE_EXPORT int te_dreglu_cast_transpose(NVTETensor input, NVTETensor act_input, N
   }
 }
 
-TE_EXPORT int te_dqgeglu_cast_transpose(NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream) {
+TE_EXPORT int te_dqgeglu_cast_transpose(
+    NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream) {
   constexpr int self = 305;
   const auto call = reinterpret_cast<decltype(&nvte_dqgeglu_cast_transpose)>(functions[self]);
   if (call == nullptr) return unavailable(self);
@@ -6115,7 +6134,8 @@ TE_EXPORT int te_dqgeglu_cast_transpose(NVTETensor input, NVTETensor act_input, 
   }
 }
 
-TE_EXPORT int te_dsreglu_cast_transpose(NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream) {
+TE_EXPORT int te_dsreglu_cast_transpose(
+    NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream) {
   constexpr int self = 306;
   const auto call = reinterpret_cast<decltype(&nvte_dsreglu_cast_transpose)>(functions[self]);
   if (call == nullptr) return unavailable(self);

@@ -144,11 +144,21 @@ def join(type_, name):
 
 def prototype(name, result, parameters, end=";"):
     head = join(result, name) + "("
-    inside = ", ".join(join(t, n) for t, n in parameters) or "void"
-    wrapped = textwrap.wrap(inside, WIDTH - 4, break_long_words=False)
-    if len(head) + len(inside) + 2 <= WIDTH:
-        return f"{head}{inside}){end}"
-    return head + "\n    " + "\n    ".join(wrapped) + f"){end}"
+    inside = [join(t, n) for t, n in parameters] or ["void"]
+    line = head + ", ".join(inside) + ")" + end
+    return line if len(line) <= WIDTH else f"{head}\n    {wrapped_list(inside)}){end}"
+
+
+def wrapped_list(items):
+    """Comma-separated, with line breaks between items only."""
+    lines = [items[0]]
+    for item in items[1:]:
+        if len(lines[-1]) + len(item) + 8 <= WIDTH:
+            lines[-1] += ", " + item
+        else:
+            lines[-1] += ","
+            lines.append(item)
+    return "\n    ".join(lines)
 
 
 def cell_names(function):

@@ -55,7 +55,8 @@ void nvte_get_quantization_config_attribute(
     NVTEQuantizationConfig config, NVTEQuantizationConfigAttribute attr, void *buf, size_t size_in_bytes,
     size_t *size_written);
 void nvte_set_quantization_config_attribute(
-    NVTEQuantizationConfig config, NVTEQuantizationConfigAttribute attr, const void *buf, size_t size_in_bytes);
+    NVTEQuantizationConfig config, NVTEQuantizationConfigAttribute attr, const void *buf,
+    size_t size_in_bytes);
 void nvte_destroy_quantization_config(NVTEQuantizationConfig config);
 int nvte_is_non_tn_fp8_gemm_supported(void);
 void nvte_memset(void *ptr, int value, size_t size_in_bytes, cudaStream_t stream);
@@ -72,8 +73,8 @@ void nvte_destroy_grouped_tensor(NVTEGroupedTensor tensor);
 void nvte_set_grouped_tensor_param(
     NVTEGroupedTensor tensor, NVTEGroupedTensorParam param, const void *buf, size_t size_in_bytes);
 void nvte_get_grouped_tensor_param(
-    NVTEGroupedTensor tensor, NVTEGroupedTensorParam param, void *buf, size_t size_in_bytes, size_t
-    *size_written);
+    NVTEGroupedTensor tensor, NVTEGroupedTensorParam param, void *buf, size_t size_in_bytes,
+    size_t *size_written);
 size_t nvte_grouped_tensor_num_tensors(NVTEGroupedTensor tensor);
 NVTEDType nvte_grouped_tensor_type(NVTEGroupedTensor tensor);
 NVTEScalingMode nvte_grouped_tensor_scaling_mode(NVTEGroupedTensor tensor);
@@ -88,8 +89,8 @@ void nvte_group_silu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStre
 void nvte_group_scaled_swiglu(
     NVTEGroupedTensor input, NVTETensor prob, NVTEGroupedTensor output, cudaStream_t stream);
 void nvte_group_scaled_clamped_swiglu(
-    NVTEGroupedTensor input, NVTETensor prob, NVTEGroupedTensor output, float limit, float alpha, float
-    glu_linear_offset, cudaStream_t stream);
+    NVTEGroupedTensor input, NVTETensor prob, NVTEGroupedTensor output, float limit, float alpha,
+    float glu_linear_offset, cudaStream_t stream);
 void nvte_relu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_group_relu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 void nvte_qgelu(NVTETensor input, NVTETensor output, cudaStream_t stream);
@@ -118,17 +119,17 @@ void nvte_swiglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_situglu(NVTETensor input, NVTETensor output, float beta1, float beta2, cudaStream_t stream);
 void nvte_clamped_swiglu(NVTETensor input, NVTETensor output, float limit, float alpha, cudaStream_t stream);
 void nvte_clamped_swiglu_v2(
-    NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset, cudaStream_t
-    stream);
+    NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset,
+    cudaStream_t stream);
 void nvte_scaled_swiglu(
-    NVTETensor input, NVTETensor act_scales, NVTETensor output, int64_t glu_interleave_size, cudaStream_t
-    stream);
+    NVTETensor input, NVTETensor act_scales, NVTETensor output, int64_t glu_interleave_size,
+    cudaStream_t stream);
 void nvte_scaled_situglu(
-    NVTETensor input, NVTETensor act_scales, NVTETensor output, float beta1, float beta2, int64_t
-    glu_interleave_size, cudaStream_t stream);
+    NVTETensor input, NVTETensor act_scales, NVTETensor output, float beta1, float beta2,
+    int64_t glu_interleave_size, cudaStream_t stream);
 void nvte_scaled_clamped_swiglu(
-    NVTETensor input, NVTETensor act_scales, NVTETensor output, float limit, float alpha, float
-    glu_linear_offset, int64_t glu_interleave_size, cudaStream_t stream);
+    NVTETensor input, NVTETensor act_scales, NVTETensor output, float limit, float alpha,
+    float glu_linear_offset, int64_t glu_interleave_size, cudaStream_t stream);
 void nvte_reglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_qgeglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_sreglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
@@ -142,29 +143,29 @@ void nvte_clamped_dswiglu_v2(
     NVTETensor grad, NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset,
     cudaStream_t stream);
 void nvte_scaled_dswiglu(
-    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input, NVTETensor
-    grad_act_scales, int64_t glu_interleave_size, cudaStream_t stream);
+    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
+    NVTETensor grad_act_scales, int64_t glu_interleave_size, cudaStream_t stream);
 void nvte_scaled_dsituglu(
-    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input, NVTETensor
-    grad_act_scales, float beta1, float beta2, int64_t glu_interleave_size, cudaStream_t stream);
+    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
+    NVTETensor grad_act_scales, float beta1, float beta2, int64_t glu_interleave_size, cudaStream_t stream);
 void nvte_scaled_clamped_dswiglu(
-    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input, NVTETensor
-    grad_act_scales, float limit, float alpha, float glu_linear_offset, int64_t glu_interleave_size,
-    cudaStream_t stream);
+    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
+    NVTETensor grad_act_scales, float limit, float alpha, float glu_linear_offset,
+    int64_t glu_interleave_size, cudaStream_t stream);
 void nvte_dreglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_dqgeglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_dsreglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_scaled_srelu(NVTETensor input, NVTETensor act_scales, NVTETensor output, cudaStream_t stream);
 void nvte_scaled_dsrelu(
-    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input, NVTETensor
-    grad_act_scales, cudaStream_t stream);
+    NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
+    NVTETensor grad_act_scales, cudaStream_t stream);
 
 /* ---- cast.h ---- */
 
 void nvte_quantize(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_group_quantize(
-    NVTEGroupedTensor input, NVTEGroupedTensor output, NVTEQuantizationConfig quant_config, cudaStream_t
-    stream);
+    NVTEGroupedTensor input, NVTEGroupedTensor output, NVTEQuantizationConfig quant_config,
+    cudaStream_t stream);
 void nvte_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor noop, cudaStream_t stream);
 void nvte_quantize_v2(
     NVTETensor input, NVTETensor output, NVTEQuantizationConfig quant_config, cudaStream_t stream);
@@ -226,16 +227,16 @@ NVTECommGemmCtx *nvte_comm_gemm_ctx_create(ncclComm_t comm, int nranks, int rank
 void nvte_comm_gemm_ctx_destroy(NVTECommGemmCtx *ctx);
 void nvte_all_gather_gemm(
     NVTECommGemmCtx *ctx, int64_t m, int64_t n, int64_t k, NVTETensor a, NVTETensor b, NVTETensor d,
-    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate, int
-    comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo);
+    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate,
+    int comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo);
 void nvte_gemm_reduce_scatter(
     NVTECommGemmCtx *ctx, int64_t m, int64_t n, int64_t k, NVTETensor a, NVTETensor b, NVTETensor d,
-    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate, int
-    comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo);
+    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate,
+    int comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo);
 void nvte_gemm_all_reduce(
     NVTECommGemmCtx *ctx, int64_t m, int64_t n, int64_t k, NVTETensor a, NVTETensor b, NVTETensor d,
-    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate, int
-    comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo);
+    NVTETensor bias, NVTETensor pre_act_out, bool transa, bool transb, bool grad, bool accumulate,
+    int comm_sm_count, cudaStream_t main_stream, NVTECommGemmAlgoType algo);
 int64_t nvte_comm_gemm_numroc(NVTECommGemmCtx *ctx, int64_t global_size);
 
 /* ---- dropout.h ---- */
@@ -244,8 +245,8 @@ void nvte_dropout_fwd(
     NVTETensor input, NVTETensor output, NVTETensor mask, NVTETensor rng_state, float dropout_probability,
     cudaStream_t stream);
 void nvte_dropout_bwd(
-    NVTETensor grad_output, NVTETensor mask, NVTETensor grad_input, float dropout_probability, cudaStream_t
-    stream);
+    NVTETensor grad_output, NVTETensor mask, NVTETensor grad_input, float dropout_probability,
+    cudaStream_t stream);
 
 /* ---- ep.h ---- */
 
@@ -253,24 +254,26 @@ void nvte_ep_initialize(void *ep_comm, const NVTEEpGroupConfig *group_config);
 void nvte_ep_shutdown(void);
 size_t nvte_ep_handle_mem_size(const NVTEEpLayerConfig *layer_cfg);
 void nvte_ep_prepare(
-    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor recv_tokens_per_expert, NVTETensor
-    total_recv_tokens_per_rank, const NVTEEpLayerConfig *layer_cfg, cudaStream_t stream);
-void nvte_ep_dispatch(
-    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor tokens, NVTECommWindow tokens_win, NVTETensor
-    topk_weights, NVTECommWindow topk_weights_win, NVTETensor recv_tokens, NVTECommWindow recv_tokens_win,
-    NVTETensor recv_topk_weights, NVTECommWindow recv_topk_weights_win, cudaStream_t stream);
-void nvte_ep_prepare_and_dispatch(
-    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor tokens, NVTECommWindow tokens_win, NVTETensor
-    topk_weights, NVTECommWindow topk_weights_win, NVTETensor recv_tokens, NVTECommWindow recv_tokens_win,
-    NVTETensor recv_topk_weights, NVTECommWindow recv_topk_weights_win, NVTETensor recv_tokens_per_expert,
+    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor recv_tokens_per_expert,
     NVTETensor total_recv_tokens_per_rank, const NVTEEpLayerConfig *layer_cfg, cudaStream_t stream);
+void nvte_ep_dispatch(
+    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor tokens, NVTECommWindow tokens_win,
+    NVTETensor topk_weights, NVTECommWindow topk_weights_win, NVTETensor recv_tokens,
+    NVTECommWindow recv_tokens_win, NVTETensor recv_topk_weights, NVTECommWindow recv_topk_weights_win,
+    cudaStream_t stream);
+void nvte_ep_prepare_and_dispatch(
+    NVTETensor handle_mem, NVTETensor topk_idx, NVTETensor tokens, NVTECommWindow tokens_win,
+    NVTETensor topk_weights, NVTECommWindow topk_weights_win, NVTETensor recv_tokens,
+    NVTECommWindow recv_tokens_win, NVTETensor recv_topk_weights, NVTECommWindow recv_topk_weights_win,
+    NVTETensor recv_tokens_per_expert, NVTETensor total_recv_tokens_per_rank,
+    const NVTEEpLayerConfig *layer_cfg, cudaStream_t stream);
 void nvte_ep_combine(
     NVTETensor handle_mem, NVTETensor expert_out, NVTECommWindow expert_out_win, NVTETensor result,
     cudaStream_t stream);
 void nvte_ep_dispatch_bwd(
     NVTETensor handle_mem, NVTETensor grad, NVTECommWindow grad_win, NVTETensor g_recv_topk_weights,
-    NVTECommWindow g_recv_topk_weights_win, NVTETensor grad_tokens, NVTETensor grad_topk_weights, cudaStream_t
-    stream);
+    NVTECommWindow g_recv_topk_weights_win, NVTETensor grad_tokens, NVTETensor grad_topk_weights,
+    cudaStream_t stream);
 void nvte_ep_combine_bwd(
     NVTETensor handle_mem, NVTETensor grad, NVTECommWindow grad_win, NVTETensor grad_expert_out,
     NVTECommWindow grad_expert_out_win, cudaStream_t stream);
@@ -284,8 +287,8 @@ NVTE_QKV_Format nvte_get_kv_format(NVTE_QKV_Layout qkv_layout);
 NVTEFusedAttnConfig nvte_create_fused_attn_config(void);
 void nvte_destroy_fused_attn_config(NVTEFusedAttnConfig config);
 void nvte_get_fused_attn_config_attribute(
-    NVTEFusedAttnConfig config, NVTEFusedAttnConfigAttribute attr, void *buf, size_t size_in_bytes, size_t
-    *size_written);
+    NVTEFusedAttnConfig config, NVTEFusedAttnConfigAttribute attr, void *buf, size_t size_in_bytes,
+    size_t *size_written);
 void nvte_set_fused_attn_config_attribute(
     NVTEFusedAttnConfig config, NVTEFusedAttnConfigAttribute attr, const void *buf, size_t size_in_bytes);
 NVTEFusedAttnFwdParams nvte_create_fused_attn_fwd_params(void);
@@ -294,78 +297,83 @@ void nvte_get_fused_attn_fwd_params_attribute(
     NVTEFusedAttnFwdParams params, NVTEFusedAttnFwdParamsAttribute attr, void *buf, size_t size_in_bytes,
     size_t *size_written);
 void nvte_set_fused_attn_fwd_params_attribute(
-    NVTEFusedAttnFwdParams params, NVTEFusedAttnFwdParamsAttribute attr, const void *buf, size_t size_in_bytes);
+    NVTEFusedAttnFwdParams params, NVTEFusedAttnFwdParamsAttribute attr, const void *buf,
+    size_t size_in_bytes);
 NVTEFusedAttnBwdParams nvte_create_fused_attn_bwd_params(void);
 void nvte_destroy_fused_attn_bwd_params(NVTEFusedAttnBwdParams params);
 void nvte_get_fused_attn_bwd_params_attribute(
     NVTEFusedAttnBwdParams params, NVTEFusedAttnBwdParamsAttribute attr, void *buf, size_t size_in_bytes,
     size_t *size_written);
 void nvte_set_fused_attn_bwd_params_attribute(
-    NVTEFusedAttnBwdParams params, NVTEFusedAttnBwdParamsAttribute attr, const void *buf, size_t size_in_bytes);
+    NVTEFusedAttnBwdParams params, NVTEFusedAttnBwdParamsAttribute attr, const void *buf,
+    size_t size_in_bytes);
 NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend_v2(NVTEFusedAttnConfig cfg, const char **message);
 NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend(
-    bool is_training, NVTEDType q_dtype, NVTEDType kv_dtype, NVTE_QKV_Layout qkv_layout, NVTE_Bias_Type
-    bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, float dropout, size_t
-    num_attn_heads, size_t num_gqa_groups, size_t max_seqlen_q, size_t max_seqlen_kv, size_t head_dim_qk,
-    size_t head_dim_v, int64_t window_size_left, int64_t window_size_right, bool return_max_logit, bool
-    cuda_graph, bool deterministic);
+    bool is_training, NVTEDType q_dtype, NVTEDType kv_dtype, NVTE_QKV_Layout qkv_layout,
+    NVTE_Bias_Type bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, float dropout,
+    size_t num_attn_heads, size_t num_gqa_groups, size_t max_seqlen_q, size_t max_seqlen_kv,
+    size_t head_dim_qk, size_t head_dim_v, int64_t window_size_left, int64_t window_size_right,
+    bool return_max_logit, bool cuda_graph, bool deterministic);
 void nvte_fused_attn_fwd_v2(NVTEFusedAttnFwdParams params);
 void nvte_fused_attn_fwd(
     NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor Bias, NVTETensor SoftmaxOffset, NVTETensor S,
     NVTETensor O, NVTETensorPack *Aux_CTX_Tensors, NVTETensor cu_seqlens_q, NVTETensor cu_seqlens_kv,
-    NVTETensor cu_seqlens_q_padded, NVTETensor cu_seqlens_kv_padded, NVTETensor page_table_k, NVTETensor
-    page_table_v, NVTETensor rng_state, size_t max_seqlen_q, size_t max_seqlen_kv, bool is_training, bool
-    return_max_logit, bool cuda_graph, float attn_scale, float dropout, NVTE_QKV_Layout qkv_layout,
-    NVTE_QKV_Format o_format, NVTE_QKV_Format qkv_scale_inv_format, NVTE_Bias_Type bias_type, NVTE_Mask_Type
-    attn_mask_type, NVTE_Softmax_Type softmax_type, int64_t window_size_left, int64_t window_size_right, bool
-    bottom_right_diagonal, NVTETensor workspace, cudaStream_t stream);
+    NVTETensor cu_seqlens_q_padded, NVTETensor cu_seqlens_kv_padded, NVTETensor page_table_k,
+    NVTETensor page_table_v, NVTETensor rng_state, size_t max_seqlen_q, size_t max_seqlen_kv,
+    bool is_training, bool return_max_logit, bool cuda_graph, float attn_scale, float dropout,
+    NVTE_QKV_Layout qkv_layout, NVTE_QKV_Format o_format, NVTE_QKV_Format qkv_scale_inv_format,
+    NVTE_Bias_Type bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type,
+    int64_t window_size_left, int64_t window_size_right, bool bottom_right_diagonal, NVTETensor workspace,
+    cudaStream_t stream);
 void nvte_fused_attn_bwd_v2(NVTEFusedAttnBwdParams params);
 void nvte_fused_attn_bwd(
-    NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor O, NVTETensor dO, NVTETensor S, NVTETensor dP, const
-    NVTETensorPack *Aux_CTX_Tensors, NVTETensor dQ, NVTETensor dK, NVTETensor dV, NVTETensor dBias, NVTETensor
-    dSoftmaxOffset, NVTETensor cu_seqlens_q, NVTETensor cu_seqlens_kv, NVTETensor cu_seqlens_q_padded,
-    NVTETensor cu_seqlens_kv_padded, size_t max_seqlen_q, size_t max_seqlen_kv, float attn_scale, float
-    dropout, NVTE_QKV_Layout qkv_layout, NVTE_QKV_Format o_format, NVTE_QKV_Format do_format, NVTE_QKV_Layout
-    dqkv_layout, NVTE_QKV_Format qkv_scale_inv_format, NVTE_QKV_Format do_scale_inv_format, NVTE_Bias_Type
-    bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, int64_t window_size_left,
-    int64_t window_size_right, bool bottom_right_diagonal, bool deterministic, bool cuda_graph, NVTETensor
-    workspace, cudaStream_t stream);
+    NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor O, NVTETensor dO, NVTETensor S, NVTETensor dP,
+    const NVTETensorPack *Aux_CTX_Tensors, NVTETensor dQ, NVTETensor dK, NVTETensor dV, NVTETensor dBias,
+    NVTETensor dSoftmaxOffset, NVTETensor cu_seqlens_q, NVTETensor cu_seqlens_kv,
+    NVTETensor cu_seqlens_q_padded, NVTETensor cu_seqlens_kv_padded, size_t max_seqlen_q,
+    size_t max_seqlen_kv, float attn_scale, float dropout, NVTE_QKV_Layout qkv_layout,
+    NVTE_QKV_Format o_format, NVTE_QKV_Format do_format, NVTE_QKV_Layout dqkv_layout,
+    NVTE_QKV_Format qkv_scale_inv_format, NVTE_QKV_Format do_scale_inv_format, NVTE_Bias_Type bias_type,
+    NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, int64_t window_size_left,
+    int64_t window_size_right, bool bottom_right_diagonal, bool deterministic, bool cuda_graph,
+    NVTETensor workspace, cudaStream_t stream);
 void nvte_populate_rng_state_async(
     NVTETensor rng_state_dst, NVTETensor seed, size_t q_max_seqlen, size_t kv_max_seqlen,
     NVTE_Fused_Attn_Backend backend, cudaStream_t stream);
 uint32_t nvte_get_runtime_num_segments(
     NVTETensor cu_seqlens, NVTETensor workspace, size_t len, cudaStream_t stream);
 void nvte_extract_seed_and_offset(
-    int64_t *rng_state_ptr, int captured, int64_t *seed_ptr, uint64_t seed_val, int64_t *offset_ptr, uint64_t
-    offset_val, uint32_t offset_intragraph, cudaStream_t stream);
+    int64_t *rng_state_ptr, int captured, int64_t *seed_ptr, uint64_t seed_val, int64_t *offset_ptr,
+    uint64_t offset_val, uint32_t offset_intragraph, cudaStream_t stream);
 void nvte_copy_to_kv_cache(
     NVTETensor new_k, NVTETensor new_v, NVTETensor k_cache, NVTETensor v_cache, NVTETensor page_table,
-    NVTETensor cu_new_lens, NVTETensor cu_cached_lens, NVTE_QKV_Format qkv_format, int b, int max_ctx_len, int
-    max_seq_len, int max_pages_per_seq, int is_non_paged, cudaStream_t stream);
+    NVTETensor cu_new_lens, NVTETensor cu_cached_lens, NVTE_QKV_Format qkv_format, int b, int max_ctx_len,
+    int max_seq_len, int max_pages_per_seq, int is_non_paged, cudaStream_t stream);
 /* Cell: tensor, cu_seqlens. */
 void nvte_cp_thd_read_half_tensor(
-    const NVTETensor *tensor, const NVTETensor *cu_seqlens, NVTETensor half, int half_idx, cudaStream_t stream);
+    const NVTETensor *tensor, const NVTETensor *cu_seqlens, NVTETensor half, int half_idx,
+    cudaStream_t stream);
 /* Cell: lse_per_step, cu_seqlens. */
 void nvte_cp_thd_second_half_lse_correction(
-    NVTETensor lse, const NVTETensor *lse_per_step, const NVTETensor *cu_seqlens, int lse_packed, cudaStream_t
-    stream);
+    NVTETensor lse, const NVTETensor *lse_per_step, const NVTETensor *cu_seqlens, int lse_packed,
+    cudaStream_t stream);
 /* Cell: lse, cu_seqlens. */
 void nvte_cp_thd_read_second_half_lse(
-    const NVTETensor *lse, const NVTETensor *cu_seqlens, NVTETensor half_lse, int lse_packed, int
-    second_half_lse_seqlen, cudaStream_t stream);
+    const NVTETensor *lse, const NVTETensor *cu_seqlens, NVTETensor half_lse, int lse_packed,
+    int second_half_lse_seqlen, cudaStream_t stream);
 /* Cell: out_per_step, old_lse, lse, lse_per_step, cu_seqlens. */
 void nvte_cp_thd_out_correction(
-    NVTETensor out, const NVTETensor *out_per_step, const NVTETensor *old_lse, const NVTETensor *lse, const
-    NVTETensor *lse_per_step, const NVTETensor *cu_seqlens, int only_second_half, int lse_packed, cudaStream_t
-    stream);
+    NVTETensor out, const NVTETensor *out_per_step, const NVTETensor *old_lse, const NVTETensor *lse,
+    const NVTETensor *lse_per_step, const NVTETensor *cu_seqlens, int only_second_half, int lse_packed,
+    cudaStream_t stream);
 /* Cell: grad_per_step, cu_seqlens. */
 void nvte_cp_thd_grad_correction(
     NVTETensor grad, const NVTETensor *grad_per_step, const NVTETensor *cu_seqlens, const char *first_half,
     const char *second_half, cudaStream_t stream);
 /* Cell: cu_seqlens. */
 void nvte_cp_thd_get_partitioned_indices(
-    const NVTETensor *cu_seqlens, NVTETensor output, int total_tokens, int world_size, int rank, cudaStream_t
-    stream);
+    const NVTETensor *cu_seqlens, NVTETensor output, int total_tokens, int world_size, int rank,
+    cudaStream_t stream);
 /* Cell: inp, cu_seqlens. */
 void nvte_thd_sequence_order_to_cp_rank_order(
     const NVTETensor *inp, const NVTETensor *cu_seqlens, NVTETensor out, int world_size, int total_tokens,
@@ -379,16 +387,16 @@ void nvte_thd_copy_valid_tokens_from_per_split_to_rank_local(
     const NVTETensor *inp, const NVTETensor *cu_seqlens_padded, const NVTETensor *cu_seqlens, NVTETensor out,
     int total_tokens, cudaStream_t stream);
 void nvte_convert_thd_to_bshd(
-    NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int b, int max_seq_len, cudaStream_t
-    stream);
+    NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int b, int max_seq_len,
+    cudaStream_t stream);
 void nvte_convert_bshd_to_thd(
     NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int t, cudaStream_t stream);
 void nvte_prepare_flash_attn_fwd(NVTETensor qkvi, NVTETensor qkv, cudaStream_t stream);
 void nvte_prepare_flash_attn_bwd(
     NVTETensor q, NVTETensor k, NVTETensor v, NVTETensor qkv, cudaStream_t stream);
 void nvte_multi_tensor_transpose_to_bhsd(
-    NVTETensor *inputs, NVTETensor *outputs, size_t num_tensors, NVTE_QKV_Format original_format, cudaStream_t
-    stream);
+    NVTETensor *inputs, NVTETensor *outputs, size_t num_tensors, NVTE_QKV_Format original_format,
+    cudaStream_t stream);
 void nvte_multi_tensor_pad_last_dim(
     NVTETensor *inputs, NVTETensor *outputs, size_t num_tensors, cudaStream_t stream);
 
@@ -396,71 +404,77 @@ void nvte_multi_tensor_pad_last_dim(
 
 void nvte_fused_rope_forward(
     NVTETensor input, NVTETensor cu_seqlens, NVTETensor freqs, NVTETensor start_positions, NVTETensor output,
-    NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank, int s, int b, int h, int d, int
-    d2, int stride_s_or_t, int stride_b, int stride_h, int stride_d, cudaStream_t stream);
+    NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank, int s, int b, int h, int d,
+    int d2, int stride_s_or_t, int stride_b, int stride_h, int stride_d, cudaStream_t stream);
 void nvte_fused_rope_backward(
-    NVTETensor output_grads, NVTETensor cu_seqlens, NVTETensor freqs, NVTETensor start_positions, NVTETensor
-    input_grads, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank, int s, int b, int h,
-    int d, int d2, int stride_s_or_t, int stride_b, int stride_h, int stride_d, cudaStream_t stream);
+    NVTETensor output_grads, NVTETensor cu_seqlens, NVTETensor freqs, NVTETensor start_positions,
+    NVTETensor input_grads, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank, int s,
+    int b, int h, int d, int d2, int stride_s_or_t, int stride_b, int stride_h, int stride_d,
+    cudaStream_t stream);
 void nvte_fused_qkv_rope_forward(
-    NVTETensor qkv_input, NVTETensor q_freqs, NVTETensor k_freqs, NVTETensor start_positions, NVTETensor
-    q_out, NVTETensor k_out, NVTETensor v_out, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int
-    cp_rank, int s, int b, int h, int d, int d2, int qkv_split_arg_list_0, int qkv_split_arg_list_1, int
-    qkv_split_arg_list_2, cudaStream_t stream);
+    NVTETensor qkv_input, NVTETensor q_freqs, NVTETensor k_freqs, NVTETensor start_positions,
+    NVTETensor q_out, NVTETensor k_out, NVTETensor v_out, NVTE_QKV_Format qkv_format, bool interleaved,
+    int cp_size, int cp_rank, int s, int b, int h, int d, int d2, int qkv_split_arg_list_0,
+    int qkv_split_arg_list_1, int qkv_split_arg_list_2, cudaStream_t stream);
 void nvte_fused_qkv_rope_backward(
-    NVTETensor q_grad_out, NVTETensor k_grad_out, NVTETensor v_grad_out, NVTETensor q_freqs, NVTETensor
-    k_freqs, NVTETensor qkv_grad_input, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int
-    cp_rank, int s, int b, int h, int d, int d2, int qkv_split_arg_list_0, int qkv_split_arg_list_1, int
-    qkv_split_arg_list_2, cudaStream_t stream);
+    NVTETensor q_grad_out, NVTETensor k_grad_out, NVTETensor v_grad_out, NVTETensor q_freqs,
+    NVTETensor k_freqs, NVTETensor qkv_grad_input, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size,
+    int cp_rank, int s, int b, int h, int d, int d2, int qkv_split_arg_list_0, int qkv_split_arg_list_1,
+    int qkv_split_arg_list_2, cudaStream_t stream);
 
 /* ---- fused_router.h ---- */
 
 void nvte_fused_topk_with_score_function_forward(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups, int
-    group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs, NVTETensor
-    routing_map, NVTETensor intermediate_output, cudaStream_t stream);
+    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups,
+    int group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs,
+    NVTETensor routing_map, NVTETensor intermediate_output, cudaStream_t stream);
 void nvte_fused_topk_with_score_function_forward_v2(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups, int
-    group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs, NVTETensor
-    routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output, cudaStream_t stream);
+    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups,
+    int group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs,
+    NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output,
+    cudaStream_t stream);
 void nvte_fused_topk_with_score_function_forward_with_indices(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups, int
-    group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs, NVTETensor
-    topk_indices, NVTETensor intermediate_output, cudaStream_t stream);
+    NVTETensor logits, int num_tokens, int num_experts, int topk, int use_pre_softmax, int num_groups,
+    int group_topk, float scaling_factor, int score_function, NVTETensor expert_bias, NVTETensor probs,
+    NVTETensor topk_indices, NVTETensor intermediate_output, cudaStream_t stream);
 void nvte_fused_topk_with_score_function_forward_qb_v2(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor, NVTETensor
-    expert_bias, NVTETensor probs, NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor
-    intermediate_output, NVTETensor cutoff, NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode
-    histogram_mode, cudaStream_t stream);
+    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor,
+    NVTETensor expert_bias, NVTETensor probs, NVTETensor routing_map,
+    NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output, NVTETensor cutoff,
+    NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode, cudaStream_t stream);
 void nvte_fused_topk_with_score_function_forward_qb_v2_unchecked(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor, NVTETensor
-    expert_bias, NVTETensor probs, NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor
-    intermediate_output, NVTETensor cutoff, NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode
-    histogram_mode, cudaStream_t stream);
+    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor,
+    NVTETensor expert_bias, NVTETensor probs, NVTETensor routing_map,
+    NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output, NVTETensor cutoff,
+    NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode, cudaStream_t stream);
 void nvte_fused_topk_with_score_function_forward_qb_with_indices(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor, NVTETensor
-    expert_bias, NVTETensor probs, NVTETensor topk_indices, NVTETensor intermediate_output, NVTETensor cutoff,
-    NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode, cudaStream_t stream);
+    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor,
+    NVTETensor expert_bias, NVTETensor probs, NVTETensor topk_indices, NVTETensor intermediate_output,
+    NVTETensor cutoff, NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode,
+    cudaStream_t stream);
 void nvte_fused_topk_with_score_function_forward_qb_with_indices_unchecked(
-    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor, NVTETensor
-    expert_bias, NVTETensor probs, NVTETensor topk_indices, NVTETensor intermediate_output, NVTETensor cutoff,
-    NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode, cudaStream_t stream);
+    NVTETensor logits, int num_tokens, int num_experts, int topk, float scaling_factor,
+    NVTETensor expert_bias, NVTETensor probs, NVTETensor topk_indices, NVTETensor intermediate_output,
+    NVTETensor cutoff, NVTETensor histogram, NVTETensor bin_bounds, NVTEQBHistogramMode histogram_mode,
+    cudaStream_t stream);
 void nvte_qb_histogram_accumulate(
-    NVTETensor raw_scores, NVTETensor cutoff, NVTETensor bin_bounds, NVTETensor histogram, cudaStream_t stream);
+    NVTETensor raw_scores, NVTETensor cutoff, NVTETensor bin_bounds, NVTETensor histogram,
+    cudaStream_t stream);
 void nvte_qb_histogram_accumulate_unchecked(
-    NVTETensor raw_scores, NVTETensor cutoff, NVTETensor bin_bounds, NVTETensor histogram, cudaStream_t stream);
+    NVTETensor raw_scores, NVTETensor cutoff, NVTETensor bin_bounds, NVTETensor histogram,
+    cudaStream_t stream);
 void nvte_fused_topk_with_score_function_backward(
-    NVTETensor routing_map, NVTETensor intermediate_output, NVTETensor grad_probs, int num_tokens, int
-    num_experts, int topk, int use_pre_softmax, float scaling_factor, int score_function, NVTETensor
-    grad_logits, cudaStream_t stream);
+    NVTETensor routing_map, NVTETensor intermediate_output, NVTETensor grad_probs, int num_tokens,
+    int num_experts, int topk, int use_pre_softmax, float scaling_factor, int score_function,
+    NVTETensor grad_logits, cudaStream_t stream);
 void nvte_fused_topk_with_score_function_backward_v2(
     NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output,
-    NVTETensor grad_probs, int num_tokens, int num_experts, int topk, int use_pre_softmax, float
-    scaling_factor, int score_function, NVTETensor grad_logits, cudaStream_t stream);
+    NVTETensor grad_probs, int num_tokens, int num_experts, int topk, int use_pre_softmax,
+    float scaling_factor, int score_function, NVTETensor grad_logits, cudaStream_t stream);
 void nvte_fused_topk_with_score_function_backward_with_indices(
-    NVTETensor topk_indices, NVTETensor intermediate_output, NVTETensor grad_probs, int num_tokens, int
-    num_experts, int topk, int use_pre_softmax, float scaling_factor, int score_function, NVTETensor
-    grad_logits, cudaStream_t stream);
+    NVTETensor topk_indices, NVTETensor intermediate_output, NVTETensor grad_probs, int num_tokens,
+    int num_experts, int topk, int use_pre_softmax, float scaling_factor, int score_function,
+    NVTETensor grad_logits, cudaStream_t stream);
 void nvte_fused_score_for_moe_aux_loss_forward(
     NVTETensor logits, int num_tokens, int num_experts, int topk, int score_function, NVTETensor scores,
     NVTETensor routing_map, NVTETensor intermediate_output, cudaStream_t stream);
@@ -469,15 +483,15 @@ void nvte_fused_score_for_moe_aux_loss_forward_v2(
     NVTETensor routing_map, NVTERoutingMapFormat routing_map_format, NVTETensor intermediate_output,
     cudaStream_t stream);
 void nvte_fused_score_for_moe_aux_loss_backward(
-    NVTETensor intermediate_output, NVTETensor grad_scores, int num_tokens, int num_experts, int topk, int
-    score_function, NVTETensor grad_logits, cudaStream_t stream);
+    NVTETensor intermediate_output, NVTETensor grad_scores, int num_tokens, int num_experts, int topk,
+    int score_function, NVTETensor grad_logits, cudaStream_t stream);
 void nvte_fused_moe_aux_loss_forward(
-    NVTETensor probs, NVTETensor tokens_per_expert, int total_num_tokens, int num_experts, int num_rows, int
-    num_cols, int topk, float coeff, NVTETensor aux_loss, NVTETensor Const_buf, cudaStream_t stream);
+    NVTETensor probs, NVTETensor tokens_per_expert, int total_num_tokens, int num_experts, int num_rows,
+    int num_cols, int topk, float coeff, NVTETensor aux_loss, NVTETensor Const_buf, cudaStream_t stream);
 void nvte_fused_moe_aux_loss_forward_graph_safe(
-    NVTETensor probs, NVTETensor tokens_per_expert, NVTETensor total_num_tokens, int num_experts, int
-    num_rows, int num_cols, int topk, float coeff, NVTETensor aux_loss, NVTETensor Const_buf, cudaStream_t
-    stream);
+    NVTETensor probs, NVTETensor tokens_per_expert, NVTETensor total_num_tokens, int num_experts,
+    int num_rows, int num_cols, int topk, float coeff, NVTETensor aux_loss, NVTETensor Const_buf,
+    cudaStream_t stream);
 void nvte_fused_moe_aux_loss_backward(
     NVTETensor Const_buf, NVTETensor tokens_per_expert, int num_rows, int num_cols, NVTETensor grad_aux_loss,
     NVTETensor grad_probs, cudaStream_t stream);
@@ -486,8 +500,8 @@ void nvte_fused_moe_aux_loss_backward(
 
 NVTEMatmulConfig nvte_create_matmul_config(void);
 void nvte_get_matmul_config_attribute(
-    NVTEMatmulConfig config, NVTEMatmulConfigAttribute attr, void *buf, size_t size_in_bytes, size_t
-    *size_written);
+    NVTEMatmulConfig config, NVTEMatmulConfigAttribute attr, void *buf, size_t size_in_bytes,
+    size_t *size_written);
 void nvte_set_matmul_config_attribute(
     NVTEMatmulConfig config, NVTEMatmulConfigAttribute attr, const void *buf, size_t size_in_bytes);
 void nvte_destroy_matmul_config(NVTEMatmulConfig config);
@@ -496,28 +510,28 @@ void nvte_get_grouped_matmul_config_attribute(
     NVTEGroupedMatmulConfig config, NVTEGroupedMatmulConfigAttribute attr, void *buf, size_t size_in_bytes,
     size_t *size_written);
 void nvte_set_grouped_matmul_config_attribute(
-    NVTEGroupedMatmulConfig config, NVTEGroupedMatmulConfigAttribute attr, const void *buf, size_t
-    size_in_bytes);
+    NVTEGroupedMatmulConfig config, NVTEGroupedMatmulConfigAttribute attr, const void *buf,
+    size_t size_in_bytes);
 void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
 void nvte_cublas_gemm(
-    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa, bool
-    transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator, int math_sm_count,
-    cudaStream_t stream);
+    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa,
+    bool transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator,
+    int math_sm_count, cudaStream_t stream);
 void nvte_cublas_gemm_v2(
     int transa, int transb, const float *alpha, NVTETensor A, NVTETensor B, const float *beta, NVTETensor C,
     NVTETensor D, NVTETensor workspace, NVTEMatmulConfig config, cudaStream_t stream);
 void nvte_cublas_gemm_scaled(
-    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa, bool
-    transb, bool grad, NVTETensor workspace, float alpha, float beta, bool use_split_accumulator, int
-    math_sm_count, cudaStream_t stream);
+    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa,
+    bool transb, bool grad, NVTETensor workspace, float alpha, float beta, bool use_split_accumulator,
+    int math_sm_count, cudaStream_t stream);
 void nvte_cublas_atomic_gemm(
-    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa, bool
-    transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator, int math_sm_count,
-    int m_split, int n_split, bool gemm_producer, NVTETensor counter, cudaStream_t stream);
+    NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa,
+    bool transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator,
+    int math_sm_count, int m_split, int n_split, bool gemm_producer, NVTETensor counter, cudaStream_t stream);
 void nvte_multi_tensor_gemm(
-    const NVTETensor *A, const NVTETensor *B, NVTETensor *D, const NVTETensor *bias, NVTETensor *pre_gelu_out,
-    int num_gemms, bool transa, bool transb, bool grad, NVTETensor *workspace, bool accumulate, bool
-    use_split_accumulator, int math_sm_count, cudaStream_t stream);
+    const NVTETensor *A, const NVTETensor *B, NVTETensor *D, const NVTETensor *bias,
+    NVTETensor *pre_gelu_out, int num_gemms, bool transa, bool transb, bool grad, NVTETensor *workspace,
+    bool accumulate, bool use_split_accumulator, int math_sm_count, cudaStream_t stream);
 size_t nvte_get_grouped_gemm_setup_workspace_size(size_t num_tensors);
 void nvte_convert_int32_to_int64(const int32_t *src, int64_t *dst, size_t n, cudaStream_t stream);
 void nvte_convert_int32_to_int64_with_multiplier(
@@ -525,17 +539,18 @@ void nvte_convert_int32_to_int64_with_multiplier(
 void nvte_compute_grouped_tensor_offsets(
     const int64_t *first_dims, int64_t *offsets, size_t n_groups, int64_t last_dim, cudaStream_t stream);
 void nvte_grouped_gemm(
-    NVTEGroupedTensor A, int transa, NVTEGroupedTensor B, int transb, NVTEGroupedTensor C, NVTEGroupedTensor
-    D, NVTETensor alpha, NVTETensor beta, NVTETensor workspace_setup, NVTETensor workspace_cublas,
-    NVTEGroupedMatmulConfig config, cudaStream_t stream);
+    NVTEGroupedTensor A, int transa, NVTEGroupedTensor B, int transb, NVTEGroupedTensor C,
+    NVTEGroupedTensor D, NVTETensor alpha, NVTETensor beta, NVTETensor workspace_setup,
+    NVTETensor workspace_cublas, NVTEGroupedMatmulConfig config, cudaStream_t stream);
 void nvte_grouped_gemm_with_discrete_inputA(
     const NVTETensor *A_list, size_t num_a_tensors, int transa, NVTEGroupedTensor B, int transb,
     NVTEGroupedTensor C, NVTEGroupedTensor D, NVTETensor alpha, NVTETensor beta, NVTETensor workspace_setup,
     NVTETensor workspace_cublas, NVTEGroupedMatmulConfig config, cudaStream_t stream);
 void nvte_grouped_gemm_with_discrete_out(
-    NVTEGroupedTensor A, int transa, NVTEGroupedTensor B, int transb, const NVTETensor *C_list, size_t
-    num_c_tensors, NVTETensor *D_list, size_t num_d_tensors, NVTETensor alpha, NVTETensor beta, NVTETensor
-    workspace_setup, NVTETensor workspace_cublas, NVTEGroupedMatmulConfig config, cudaStream_t stream);
+    NVTEGroupedTensor A, int transa, NVTEGroupedTensor B, int transb, const NVTETensor *C_list,
+    size_t num_c_tensors, NVTETensor *D_list, size_t num_d_tensors, NVTETensor alpha, NVTETensor beta,
+    NVTETensor workspace_setup, NVTETensor workspace_cublas, NVTEGroupedMatmulConfig config,
+    cudaStream_t stream);
 void nvte_grouped_bias_add(NVTEGroupedTensor output, NVTEGroupedTensor bias, cudaStream_t stream);
 void nvte_grouped_scaled_bias_add(
     NVTEGroupedTensor output, NVTEGroupedTensor bias, NVTETensor scale, cudaStream_t stream);
@@ -553,20 +568,20 @@ void nvte_quantize_with_hadamard_transform(
     NVTETensor input, NVTETensor output, NVTETensor hadamard_matrix, NVTEQuantizationConfig quant_config,
     cudaStream_t stream);
 void nvte_group_hadamard_transform_amax(
-    NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors, int
-    random_sign_mask, int random_sign_mask_t, cudaStream_t stream);
+    NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors,
+    int random_sign_mask, int random_sign_mask_t, cudaStream_t stream);
 void nvte_group_hadamard_transform_amax_graph_safe(
     NVTEGroupedTensor input, NVTEGroupedTensor output, int random_sign_mask, int random_sign_mask_t,
     cudaStream_t stream);
 void nvte_group_hadamard_transform_cast_fusion_columnwise(
-    NVTETensor input, NVTETensor *outputs, NVTETensor hadamard_matrix, const size_t *split_sections, size_t
-    num_tensors, NVTEQuantizationConfig quant_config, cudaStream_t stream);
+    NVTETensor input, NVTETensor *outputs, NVTETensor hadamard_matrix, const size_t *split_sections,
+    size_t num_tensors, NVTEQuantizationConfig quant_config, cudaStream_t stream);
 void nvte_group_hadamard_transform_cast_fusion(
-    NVTETensor input, NVTETensor *outputs, NVTETensor hadamard_matrix, const size_t *split_sections, size_t
-    num_tensors, NVTEQuantizationConfig quant_config, NVTETensor quant_workspace, cudaStream_t stream);
+    NVTETensor input, NVTETensor *outputs, NVTETensor hadamard_matrix, const size_t *split_sections,
+    size_t num_tensors, NVTEQuantizationConfig quant_config, NVTETensor quant_workspace, cudaStream_t stream);
 void nvte_group_hadamard_transform_cast_fusion_graph_safe(
-    NVTEGroupedTensor input, NVTEGroupedTensor output, NVTETensor hadamard_matrix, NVTEQuantizationConfig
-    quant_config, NVTETensor quant_workspace, cudaStream_t stream);
+    NVTEGroupedTensor input, NVTEGroupedTensor output, NVTETensor hadamard_matrix,
+    NVTEQuantizationConfig quant_config, NVTETensor quant_workspace, cudaStream_t stream);
 
 /* ---- multi_stream.h ---- */
 
@@ -577,52 +592,53 @@ cudaEvent_t nvte_get_compute_stream_event(int idx);
 /* ---- multi_tensor.h ---- */
 
 void nvte_multi_tensor_l2norm_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret, NVTETensor
-    ret_per_tensor, int per_tensor, int max_chunks_per_tensor, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret,
+    NVTETensor ret_per_tensor, int per_tensor, int max_chunks_per_tensor, cudaStream_t stream);
 void nvte_multi_tensor_unscale_l2norm_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret, NVTETensor
-    ret_per_tensor, NVTETensor inv_scale, int per_tensor, int max_chunks_per_tensor, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret,
+    NVTETensor ret_per_tensor, NVTETensor inv_scale, int per_tensor, int max_chunks_per_tensor,
+    cudaStream_t stream);
 void nvte_multi_tensor_adam_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode, int
-    bias_correction, float weight_decay, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
+    int bias_correction, float weight_decay, cudaStream_t stream);
 void nvte_multi_tensor_adam_param_remainder_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode, int
-    bias_correction, float weight_decay, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
+    int bias_correction, float weight_decay, cudaStream_t stream);
 void nvte_multi_tensor_adam_fp8_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode, int
-    bias_correction, float weight_decay, NVTEDType fp8_dtype, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
+    int bias_correction, float weight_decay, NVTEDType fp8_dtype, cudaStream_t stream);
 void nvte_multi_tensor_adam_capturable_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step, int mode,
-    int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step,
+    int mode, int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream);
 void nvte_multi_tensor_adam_capturable_master_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step, int mode,
-    int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step,
+    int mode, int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream);
 void nvte_multi_tensor_sgd_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float wd, float momentum, float dampening, float lr, int nesterov, int first_run,
-    int wd_after_momentum, float scale, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float wd, float momentum, float dampening, float lr, int nesterov,
+    int first_run, int wd_after_momentum, float scale, cudaStream_t stream);
 void nvte_multi_tensor_scale_cuda(
-    int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float scale, cudaStream_t stream);
+    int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float scale, cudaStream_t stream);
 void nvte_multi_tensor_scale_tensor_cuda(
-    int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, NVTETensor scale, cudaStream_t stream);
+    int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, NVTETensor scale, cudaStream_t stream);
 void nvte_multi_tensor_compute_scale_and_scale_inv_cuda(
-    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t
-    num_tensors_per_list, float max_fp8, int force_pow_2_scales, float epsilon, cudaStream_t stream);
+    int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
+    size_t num_tensors_per_list, float max_fp8, int force_pow_2_scales, float epsilon, cudaStream_t stream);
 void nvte_multi_tensor_compute_scale_inv_e8m0_cuda(
     int chunk_size, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t num_tensors_per_list,
     cudaStream_t stream);
 void nvte_group_amax(
-    NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors, cudaStream_t
-    stream);
+    NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors,
+    cudaStream_t stream);
 void nvte_group_amax_graph_safe(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 
 /* ---- newton_schulz.h ---- */
@@ -630,28 +646,29 @@ void nvte_group_amax_graph_safe(NVTEGroupedTensor input, NVTEGroupedTensor outpu
 NVTECusolverMpCtx *nvte_cusolvermp_ctx_create(ncclComm_t comm, int nranks, int rank);
 void nvte_cusolvermp_ctx_destroy(NVTECusolverMpCtx *ctx);
 void nvte_newton_schulz(
-    NVTECusolverMpCtx *ctx, int64_t m, int64_t n, NVTETensor x, int64_t num_iterations, const float
-    *coefficients, int64_t num_coefficients, cudaStream_t caller_stream);
+    NVTECusolverMpCtx *ctx, int64_t m, int64_t n, NVTETensor x, int64_t num_iterations,
+    const float *coefficients, int64_t num_coefficients, cudaStream_t caller_stream);
 
 /* ---- normalization.h ---- */
 
 void nvte_layernorm_fwd(
-    NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu, NVTETensor
-    rsigma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream);
-void nvte_layernorm_bwd(
-    NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx, NVTETensor
-    dgamma, NVTETensor dbeta, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
+    NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu,
+    NVTETensor rsigma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
     cudaStream_t stream);
+void nvte_layernorm_bwd(
+    NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
+    NVTETensor dgamma, NVTETensor dbeta, NVTETensor workspace, int multiprocessorCount,
+    bool zero_centered_gamma, cudaStream_t stream);
 void nvte_rmsnorm_fwd(
-    NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma, NVTETensor workspace, int
-    multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream);
+    NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma, NVTETensor workspace,
+    int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream);
 void nvte_rmsnorm_bwd(
     NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx, NVTETensor dgamma,
     NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream);
 void nvte_rmsnorm_bwd_add(
     NVTETensor dz, NVTETensor x, NVTETensor add, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
-    NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma, cudaStream_t
-    stream);
+    NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
+    cudaStream_t stream);
 void nvte_enable_cudnn_norm_fwd(bool enable);
 void nvte_enable_cudnn_norm_bwd(bool enable);
 void nvte_enable_zero_centered_gamma_in_weight_dtype(bool enable);
@@ -659,11 +676,11 @@ void nvte_enable_zero_centered_gamma_in_weight_dtype(bool enable);
 /* ---- padding.h ---- */
 
 void nvte_multi_padding(
-    size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list, const int
-    *padded_num_rows_list, cudaStream_t stream);
+    size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list,
+    const int *padded_num_rows_list, cudaStream_t stream);
 void nvte_multi_unpadding(
-    size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list, const int
-    *unpadded_num_rows_list, cudaStream_t stream);
+    size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list,
+    const int *unpadded_num_rows_list, cudaStream_t stream);
 
 /* ---- recipe.h ---- */
 
@@ -684,14 +701,14 @@ void nvte_compute_scale_from_amax(NVTETensor output, NVTEQuantizationConfig conf
 void nvte_group_compute_scale_from_amax(
     NVTEGroupedTensor output, NVTEQuantizationConfig config, cudaStream_t stream);
 void nvte_fp8_block_scaling_compute_partial_amax(
-    NVTETensor inp, NVTETensor amax, size_t h, size_t w, size_t amax_stride_h, size_t amax_stride_w, size_t
-    start_offset, size_t block_len, cudaStream_t stream);
+    NVTETensor inp, NVTETensor amax, size_t h, size_t w, size_t amax_stride_h, size_t amax_stride_w,
+    size_t start_offset, size_t block_len, cudaStream_t stream);
 void nvte_fp8_block_scaling_partial_cast(
-    NVTETensor inp, NVTETensor out, NVTETensor scale, size_t h, size_t w, size_t scale_stride_h, size_t
-    scale_stride_w, size_t start_offset, size_t block_len, NVTEDType out_dtype, cudaStream_t stream);
+    NVTETensor inp, NVTETensor out, NVTETensor scale, size_t h, size_t w, size_t scale_stride_h,
+    size_t scale_stride_w, size_t start_offset, size_t block_len, NVTEDType out_dtype, cudaStream_t stream);
 void nvte_mxfp8_scaling_compute_partial_amax(
-    NVTETensor input, NVTETensor amax_rowwise, NVTETensor amax_colwise, int rows, int cols, size_t
-    start_offset, cudaStream_t stream);
+    NVTETensor input, NVTETensor amax_rowwise, NVTETensor amax_colwise, int rows, int cols,
+    size_t start_offset, cudaStream_t stream);
 void nvte_mxfp8_scaling_partial_cast(
     NVTETensor input, NVTETensor output_rowwise, NVTETensor output_colwise, NVTETensor scale_inv_rowwise,
     NVTETensor scale_inv_colwise, int rows, int cols, size_t start_offset, cudaStream_t stream);
@@ -699,14 +716,14 @@ void nvte_nvfp4_compute_per_tensor_scale(
     NVTETensor inpA, bool use_rowwise_amax_A, NVTETensor inpB, bool use_rowwise_amax_B, float alpha_in,
     NVTETensor alpha_out, cudaStream_t stream);
 void nvte_nvfp4_2d_compute_partial_amax(
-    NVTETensor inp, NVTETensor amax, size_t h, size_t w, size_t amax_stride_h, size_t amax_stride_w, size_t
-    start_offset, size_t block_len, cudaStream_t stream);
+    NVTETensor inp, NVTETensor amax, size_t h, size_t w, size_t amax_stride_h, size_t amax_stride_w,
+    size_t start_offset, size_t block_len, cudaStream_t stream);
 void nvte_nvfp4_2d_partial_cast(
-    NVTETensor inp, NVTETensor out, NVTETensor scale, NVTETensor global_scale, size_t h, size_t w, size_t
-    scale_stride_h, size_t scale_stride_w, size_t start_offset, size_t block_len, cudaStream_t stream);
+    NVTETensor inp, NVTETensor out, NVTETensor scale, NVTETensor global_scale, size_t h, size_t w,
+    size_t scale_stride_h, size_t scale_stride_w, size_t start_offset, size_t block_len, cudaStream_t stream);
 void nvte_nvfp4_expand_scale_to_fp8(
-    NVTETensor input, NVTETensor output, size_t tile_rows, size_t tile_cols, size_t rows_padded, size_t
-    block_len, cudaStream_t stream);
+    NVTETensor input, NVTETensor output, size_t tile_rows, size_t tile_cols, size_t rows_padded,
+    size_t block_len, cudaStream_t stream);
 void nvte_nvfp4_compute_per_block_scale(
     NVTETensor block_amax, NVTETensor scale, NVTETensor global_amax, cudaStream_t stream);
 void nvte_nvfp4_fused_scale(
@@ -758,8 +775,8 @@ void nvte_unswizzle_grouped_scaling_factors(
 /* ---- topk.h ---- */
 
 void nvte_topk(
-    cudaStream_t stream, NVTETensor keys_in, NVTETensor lengths_in, NVTETensor keys_out, NVTETensor
-    indices_out, NVTETensor workspace, int batch_size, int seq_len, int k);
+    cudaStream_t stream, NVTETensor keys_in, NVTETensor lengths_in, NVTETensor keys_out,
+    NVTETensor indices_out, NVTETensor workspace, int batch_size, int seq_len, int k);
 
 /* ---- transpose.h ---- */
 
@@ -768,8 +785,8 @@ void nvte_transpose(NVTETensor input, NVTETensor transposed_output, cudaStream_t
 void nvte_cast_transpose_dbias(
     NVTETensor input, NVTETensor output, NVTETensor dbias, NVTETensor workspace, cudaStream_t stream);
 void nvte_fp8_transpose_dbias(
-    NVTETensor input, NVTETensor transposed_output, NVTETensor dbias, NVTETensor workspace, cudaStream_t
-    stream);
+    NVTETensor input, NVTETensor transposed_output, NVTETensor dbias, NVTETensor workspace,
+    cudaStream_t stream);
 void nvte_multi_cast_transpose(
     size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list, cudaStream_t stream);
 void nvte_cast_transpose_dbias_dgelu(

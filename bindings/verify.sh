@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Compares every generated file with bindings/src/generated/checksums.sha256 and says which is changed, missing or extra.
+# With --write it writes that file instead (regenerate.sh and who runs native/guard/generate.py do so).
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+sums=bindings/src/generated/checksums.sha256
+
+generated_files() {
+  find bindings/src/generated/java bindings/symbols -type f
+  printf '%s\n' native/include/chagres/te.h native/include/chagres/nvte.h native/guard/te_guard.cpp
+}
+
+if [ "${1:-}" = --write ]; then
+  generated_files | LC_ALL=C sort | xargs sha256sum > "$sums"
+  exit 0
+fi
+
+status=0
+sha256sum --check --quiet --strict "$sums" 2>/dev/null || status=1
+extra=$(LC_ALL=C comm -23 <(generated_files | LC_ALL=C sort) <(sed 's/^[0-9a-f]*  //' "$sums" | LC_ALL=C sort))
+if [ -n "$extra" ]; then
+  sed 's/$/: EXTRA/' <<< "$extra"
+  status=1
+fi
+if [ $status -ne 0 ]; then
+  echo "verify.sh: generated code is not what its generator wrote. Never edit it; run native/guard/generate.py (for te.h," \
+    "nvte.h, te_guard.cpp), then bindings/regenerate.sh" >&2
+fi
+exit $status
