@@ -6,4 +6,9 @@ module dev.chagres.bindings {
     requires static transitive org.jspecify;
 
     exports dev.chagres.bindings;
+    exports dev.chagres.bindings.cuda;
+    exports dev.chagres.bindings.cudnn;
+    exports dev.chagres.bindings.nccl;
+    exports dev.chagres.bindings.ops;
+    exports dev.chagres.bindings.te;
 }
