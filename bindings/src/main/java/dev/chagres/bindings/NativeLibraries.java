@@ -20,6 +20,9 @@ public final class NativeLibraries {
 
     private static final System.Logger LOGGER = System.getLogger("dev.chagres");
 
+    /** Transformer Engine looks NVRTC's functions up in the global scope: it does not say that it needs that library. */
+    private static final int GLOBALLY = DynamicLinker.LAZY | DynamicLinker.GLOBAL;
+
     private static volatile boolean loaded;
     private static @Nullable RuntimeException failure;
 
@@ -32,6 +35,7 @@ public final class NativeLibraries {
      * @throws MissingLibraryException when a library is not found, does not open or has the wrong version
      * @throws OpsException when the operations refuse to open theirs
      * @throws IllegalArgumentException when a property has a value that it does not take
+     * @throws IllegalStateException when the JVM was started with native access denied
      */
     public static void ensureLoaded() {
         if (!loaded) {
@@ -45,20 +49,27 @@ public final class NativeLibraries {
         }
         RuntimeException first = failure;
         if (first != null) {
-            throw first instanceof NativeException known
-                    ? known.again()
-                    : new IllegalArgumentException(first.getMessage(), first);
+            throw again(first);
         }
         try {
             load();
-        } catch (NativeException | IllegalArgumentException refused) {
+        } catch (NativeException | IllegalArgumentException | IllegalStateException refused) {
             failure = refused;
             throw refused;
         }
         loaded = true;
     }
 
+    private static RuntimeException again(RuntimeException first) {
+        return switch (first) {
+            case NativeException refused -> refused.again();
+            case IllegalArgumentException invalid -> new IllegalArgumentException(invalid.getMessage(), invalid);
+            default -> new IllegalStateException(first.getMessage(), first);
+        };
+    }
+
     private static void load() {
+        NativeAccess.ensure();
         Provider provider = Provider.current();
         Surroundings surroundings = Surroundings.ofProcess();
         OwnLibraries own = OwnLibraries.find(surroundings, provider);
@@ -94,7 +105,7 @@ public final class NativeLibraries {
         StartCalls.setEnvironment(CudaHeaders.VARIABLE, headers.toString());
         for (Found library : found.values()) {
             if (library.library() != VendorLibrary.TRANSFORMER_ENGINE) {
-                MemorySegment opened = VendorLibraries.open(library);
+                MemorySegment opened = VendorLibraries.open(library, GLOBALLY);
                 VendorLibraries.check(library, VersionReader.read(library, opened), surroundings);
                 give(library.library().title(), library.mainFile());
             }

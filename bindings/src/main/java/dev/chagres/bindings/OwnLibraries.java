@@ -13,6 +13,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.jar.JarFile;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -50,34 +52,47 @@ record OwnLibraries(Path folder) {
     }
 
     static OwnLibraries find(Surroundings surroundings, Provider provider, @Nullable ClassLoader loader) {
-        List<String> wanted = List.of(GUARD, provider == Provider.CUDA ? OPERATIONS : REFERENCE);
         List<Attempt> attempts = new ArrayList<>();
-        Optional<String> property = surroundings.property(PROPERTY);
-        Path folder;
-        if (property.isPresent()) {
-            folder = Path.of(property.get()).toAbsolutePath();
-            attempts.add(new Attempt("-D" + PROPERTY + "=" + folder, seen(folder, wanted)));
-        } else {
-            attempts.add(new Attempt("-D" + PROPERTY, "not set"));
-            folder = fromResources(surroundings, loader, attempts);
-            attempts.add(new Attempt("unpacked " + folder, seen(folder, wanted)));
-        }
-        for (String file : wanted) {
-            if (!Files.isRegularFile(folder.resolve(file))) {
+        OwnLibraries own = locate(surroundings, loader, attempts);
+        for (String file : List.of(GUARD, provider == Provider.CUDA ? OPERATIONS : REFERENCE)) {
+            if (!Files.isRegularFile(own.folder().resolve(file))) {
                 throw missing(file, attempts);
             }
         }
+        return own;
+    }
+
+    /**
+     * Finds the folder, whatever is in it.
+     *
+     * @throws MissingLibraryException when there is neither the property nor the resource folder
+     */
+    static OwnLibraries locate(Surroundings surroundings) {
+        return locate(surroundings, OwnLibraries.class.getClassLoader(), new ArrayList<>());
+    }
+
+    private static OwnLibraries locate(
+            Surroundings surroundings, @Nullable ClassLoader loader, List<Attempt> attempts) {
+        Optional<String> property = surroundings.property(PROPERTY);
+        if (property.isEmpty()) {
+            attempts.add(new Attempt("-D" + PROPERTY, "not set"));
+        }
+        Path folder = property.isPresent()
+                ? Path.of(property.get()).toAbsolutePath()
+                : fromResources(surroundings, loader, attempts);
+        String place = property.isPresent() ? "-D" + PROPERTY + "=" + folder : "resources in " + folder;
+        attempts.add(new Attempt(place, seen(folder)));
         return new OwnLibraries(folder);
     }
 
-    private static String seen(Path folder, List<String> wanted) {
+    private static String seen(Path folder) {
         if (!Files.isDirectory(folder)) {
             return Files.exists(folder) ? "not a folder" : "no such folder";
         }
-        List<String> absent = wanted.stream()
+        String absent = Stream.of(GUARD, OPERATIONS, REFERENCE)
                 .filter(file -> !Files.isRegularFile(folder.resolve(file)))
-                .toList();
-        return absent.isEmpty() ? "found" : "lacks " + String.join(", ", absent);
+                .collect(Collectors.joining(", "));
+        return absent.isEmpty() ? "has all libraries" : "lacks " + absent;
     }
 
     private static Path fromResources(Surroundings surroundings, @Nullable ClassLoader loader, List<Attempt> attempts) {

@@ -31,6 +31,7 @@ public enum Provider {
      *
      * @throws IllegalArgumentException when the property has another value than {@code auto}, {@code cuda} or
      *     {@code reference}
+     * @throws IllegalStateException when the JVM was started with native access denied
      */
     public static Provider current() {
         return choice().provider();

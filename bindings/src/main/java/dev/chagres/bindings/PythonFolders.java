@@ -10,6 +10,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
 
 /** Folders where pip puts packages: the active environment's, what {@code python3} says, the user's, the system's. */
 final class PythonFolders {
@@ -17,6 +18,9 @@ final class PythonFolders {
     private static final int TIME_LIMIT_SECONDS = 5;
     private static final String QUESTION =
             "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()] + sys.path))";
+
+    private static final Pattern STANDARD_LIBRARY =
+            Pattern.compile(".*/(python3\\.\\d+|lib-dynload|python3\\d+\\.zip)");
 
     private PythonFolders() {}
 

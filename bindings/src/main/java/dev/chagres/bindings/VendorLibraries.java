@@ -18,16 +18,15 @@ final class VendorLibraries {
     private VendorLibraries() {}
 
     /**
-     * Opens every part of a library, the main part last, and returns the main part's handle. All parts go into the global
-     * scope, where Transformer Engine finds NVRTC's functions, which it does not say it needs.
+     * Opens every part of a library, the main part last, and returns the main part's handle.
      *
      * @throws MissingLibraryException when the dynamic loader refuses a part
      */
-    static MemorySegment open(LibrarySearch.Found found) {
+    static MemorySegment open(LibrarySearch.Found found, int flags) {
         MemorySegment opened = MemorySegment.NULL;
         for (Path file : found.files()) {
             try {
-                opened = DynamicLinker.open(file, DynamicLinker.LAZY | DynamicLinker.GLOBAL);
+                opened = DynamicLinker.open(file, flags);
             } catch (DynamicLinker.Refusal refusal) {
                 throw notLoadable(found.library(), file, refusal.loaderText());
             }
@@ -80,7 +79,7 @@ final class VendorLibraries {
                 library.title(), new Finding(Reason.WRONG_VERSION, detail, found.passedOver(), "", remedy));
     }
 
-    private static boolean isStrict(Surroundings surroundings) {
+    static boolean isStrict(Surroundings surroundings) {
         String value = surroundings.property(VERSIONS_PROPERTY).orElse("strict");
         return switch (value) {
             case "strict" -> true;

@@ -1,0 +1,71 @@
+package dev.chagres.bindings;
+
+import dev.chagres.bindings.Doctor.Report;
+import dev.chagres.bindings.Doctor.Row;
+import dev.chagres.bindings.Doctor.State;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.stream.IntStream;
+
+/** Lays a doctor's report out as text. */
+final class DoctorText {
+
+    private static final List<String> TITLES = List.of("library", "state", "version", "wanted", "place");
+
+    private DoctorText() {}
+
+    static String of(Report report) {
+        StringBuilder text = new StringBuilder("provider: " + report.provider() + "\n");
+        report.facts().forEach(fact -> text.append(fact).append('\n'));
+        if (!report.rows().isEmpty()) {
+            text.append('\n');
+            table(report.rows(), text);
+        }
+        report.rows().stream().filter(row -> !row.problem().isEmpty()).forEach(row -> problem(row, text));
+        return text.append('\n').append(conclusion(report)).append('\n').toString();
+    }
+
+    private static void table(List<Row> rows, StringBuilder text) {
+        List<List<String>> lines = new ArrayList<>();
+        lines.add(TITLES);
+        rows.forEach(row -> lines.add(List.of(row.library(), state(row), row.version(), row.wanted(), row.place())));
+        int[] widths = IntStream.range(0, TITLES.size())
+                .map(column -> lines.stream()
+                        .mapToInt(line -> line.get(column).length())
+                        .max()
+                        .orElse(0))
+                .toArray();
+        for (List<String> line : lines) {
+            StringBuilder padded = new StringBuilder();
+            for (int column = 0; column < widths.length; column++) {
+                String cell = line.get(column);
+                padded.append(cell).append(" ".repeat(widths[column] - cell.length() + 2));
+            }
+            text.append(padded.toString().stripTrailing()).append('\n');
+        }
+    }
+
+    private static String state(Row row) {
+        return row.state() == State.FAILED && !row.isNeeded()
+                ? "not needed"
+                : row.state().name().toLowerCase(Locale.ROOT);
+    }
+
+    private static void problem(Row row, StringBuilder text) {
+        boolean isShort = row.state() == State.FAILED && !row.isNeeded();
+        String problem = isShort ? row.problem().lines().findFirst().orElse("") : row.problem();
+        text.append('\n').append(row.library()).append(":\n");
+        problem.lines().forEach(line -> text.append("  ").append(line.strip()).append('\n'));
+        text.append("  to mend it: ").append(row.remedy()).append('\n');
+    }
+
+    private static String conclusion(Report report) {
+        if (report.exitStatus() == 0) {
+            return "The provider works.";
+        }
+        return report.verdict().isEmpty() || report.rows().stream().anyMatch(Row::isFatal)
+                ? "The provider does not work: see above."
+                : "The provider does not work:\n" + report.verdict();
+    }
+}

@@ -1,0 +1,201 @@
+package dev.chagres.bindings;
+
+import dev.chagres.bindings.Doctor.Row;
+import dev.chagres.bindings.Doctor.State;
+import dev.chagres.bindings.LibrarySearch.Found;
+import java.lang.foreign.MemorySegment;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Looks at every library by itself, whether the provider needs it or not. Libraries are opened outside the global scope, so
+ * that an unneeded one cannot disturb those that are opened for real afterwards.
+ */
+final class Examination {
+
+    private static final String NOTHING = "-";
+    private static final int CUDA_DRIVER_WANTED = 13000;
+
+    private final Surroundings surroundings;
+    private final Provider provider;
+    private @Nullable Path runtimeFolder;
+
+    Examination(Surroundings surroundings, Provider provider) {
+        this.surroundings = surroundings;
+        this.provider = provider;
+    }
+
+    List<String> facts(Driver driver) {
+        Path cache = surroundings.cache();
+        String flag = NativeAccess.isGranted() ? "set" : "not set: start Java with " + NativeAccess.flag();
+        return List.of(
+                "driver: " + driver.description(),
+                "platform: " + surroundings.platform() + ", Java " + Runtime.version(),
+                "cache: " + cache
+                        + (isWritable(cache) ? "" : ": cannot be written; name another with -Dchagres.cache=DIR"),
+                "native access: " + flag);
+    }
+
+    private static boolean isWritable(Path folder) {
+        Path existing = folder;
+        while (existing != null && !Files.exists(existing)) {
+            existing = existing.getParent();
+        }
+        return existing != null && Files.isDirectory(existing) && Files.isWritable(existing);
+    }
+
+    List<Row> rows(Driver driver) {
+        List<Row> rows = new ArrayList<>();
+        rows.add(driver(driver));
+        rows.addAll(own());
+        for (VendorLibrary library : VendorLibrary.values()) {
+            rows.add(vendor(library));
+        }
+        rows.add(headers());
+        return rows;
+    }
+
+    private boolean isCuda() {
+        return provider == Provider.CUDA;
+    }
+
+    private Row driver(Driver driver) {
+        String wanted = "CUDA >= " + CUDA_DRIVER_WANTED / 1000 + "." + CUDA_DRIVER_WANTED % 1000 / 10;
+        String remedy =
+                "install NVIDIA's driver 580 or newer (nvidia-smi shows the present one), or run on the CPU with"
+                        + " -D" + Provider.PROPERTY + "=reference";
+        if (!driver.isUsable()) {
+            return new Row(
+                    "NVIDIA driver", State.FAILED, isCuda(), NOTHING, wanted, NOTHING, driver.description(), remedy);
+        }
+        boolean isNew = driver.cudaVersion() >= CUDA_DRIVER_WANTED;
+        String problem = isNew ? "" : driver.description() + " is too old for the libraries";
+        State state = isNew ? State.OK : State.FAILED;
+        String version = "CUDA " + driver.cudaVersionText();
+        return new Row("NVIDIA driver", state, isCuda(), version, wanted, Driver.LIBRARY, problem, isNew ? "" : remedy);
+    }
+
+    private List<Row> own() {
+        OwnLibraries own;
+        try {
+            own = OwnLibraries.locate(surroundings);
+        } catch (MissingLibraryException missing) {
+            return List.of(failed(missing, true, NOTHING));
+        }
+        List<Row> rows = new ArrayList<>();
+        rows.add(file("guard", own.guard(), true));
+        rows.add(file("operations", own.operations(), isCuda()));
+        rows.add(file("reference", own.reference(), !isCuda()));
+        rows.add(openBlas(own));
+        return rows;
+    }
+
+    private Row file(String name, Path file, boolean isNeeded) {
+        Optional<String> fault = ElfFile.fault(file, surroundings.processor());
+        String remedy = fault.isEmpty() ? "" : "build the project anew, or use a whole chagres-native jar";
+        return new Row(
+                name,
+                fault.isEmpty() ? State.OK : State.FAILED,
+                isNeeded,
+                NOTHING,
+                NOTHING,
+                file.toString(),
+                fault.map(text -> file + ": " + text).orElse(""),
+                remedy);
+    }
+
+    private Row openBlas(OwnLibraries own) {
+        List<String> names = List.of("libopenblas_nolapack.so.0", "libopenblas.so.0");
+        List<String> places = new ArrayList<>();
+        surroundings.variable("CHAGRES_OPENBLAS").ifPresent(places::add);
+        names.forEach(name -> places.add(own.folder().resolve(name).toString()));
+        Optional<String> found = places.stream()
+                .filter(place -> Files.isRegularFile(Path.of(place)))
+                .findFirst();
+        if (found.isEmpty()) {
+            found = names.stream().filter(Examination::opens).findFirst();
+        }
+        String problem = found.isPresent() ? "" : "not found: " + String.join(", ", places) + ", loader's path";
+        return new Row(
+                "OpenBLAS",
+                found.isPresent() ? State.OK : State.FAILED,
+                !isCuda(),
+                NOTHING,
+                NOTHING,
+                found.orElse(NOTHING),
+                problem,
+                found.isPresent() ? "" : "apt install libopenblas0, or name the file with CHAGRES_OPENBLAS=FILE");
+    }
+
+    private static boolean opens(String name) {
+        try {
+            DynamicLinker.open(name, DynamicLinker.LAZY);
+            return true;
+        } catch (DynamicLinker.Refusal refusal) {
+            return false;
+        }
+    }
+
+    private Row vendor(VendorLibrary library) {
+        String wanted = library.window().toString();
+        try {
+            Found found = new LibrarySearch(surroundings).find(library);
+            if (library == VendorLibrary.CUDA_RUNTIME) {
+                runtimeFolder = found.folder();
+            }
+            MemorySegment opened = VendorLibraries.open(found, DynamicLinker.LAZY);
+            Optional<LibraryVersion> version = VersionReader.read(found, opened);
+            return opened(found, version, wanted);
+        } catch (MissingLibraryException missing) {
+            return failed(missing, isCuda(), wanted);
+        } catch (IllegalArgumentException invalid) {
+            String text = String.valueOf(invalid.getMessage());
+            return new Row(library.title(), State.FAILED, isCuda(), NOTHING, wanted, NOTHING, text, library.remedy());
+        }
+    }
+
+    private Row opened(Found found, Optional<LibraryVersion> version, String wanted) {
+        VendorLibrary library = found.library();
+        String place = found.mainFile().toString();
+        String told = version.map(LibraryVersion::toString).orElse("unknown");
+        if (version.isPresent() && !library.window().contains(version.get())) {
+            MissingLibraryException wrong = VendorLibraries.wrongVersion(found, version.get());
+            State state = VendorLibraries.isStrict(surroundings) ? State.FAILED : State.WARNING;
+            return new Row(library.title(), state, isCuda(), told, wanted, place, text(wrong), wrong.remedy());
+        }
+        String passedOver = found.passedOver().stream()
+                .map(attempt -> "passed over " + attempt)
+                .collect(Collectors.joining("\n"));
+        String problem = version.isPresent() ? passedOver : "does not tell its version\n" + passedOver;
+        State state = problem.isBlank() ? State.OK : State.WARNING;
+        String remedy = problem.isBlank() ? "" : library.remedy();
+        return new Row(library.title(), state, isCuda(), told, wanted, place, problem.strip(), remedy);
+    }
+
+    private Row headers() {
+        String wanted = "CUDA " + CudaHeaders.WANTED_MAJOR;
+        Path beside = runtimeFolder == null ? surroundings.absolute("/usr/local/cuda/lib64") : runtimeFolder;
+        try {
+            Path folder = CudaHeaders.find(surroundings, beside);
+            return new Row(CudaHeaders.NAME, State.OK, isCuda(), wanted, wanted, folder.toString(), "", "");
+        } catch (MissingLibraryException missing) {
+            return failed(missing, isCuda(), wanted);
+        }
+    }
+
+    private static Row failed(MissingLibraryException missing, boolean isNeeded, String wanted) {
+        return new Row(
+                missing.library(), State.FAILED, isNeeded, NOTHING, wanted, NOTHING, text(missing), missing.remedy());
+    }
+
+    /** The exception's text without its first word and last line: the table names the library, the remedy has its own. */
+    private static String text(MissingLibraryException missing) {
+        String message = String.valueOf(missing.getMessage());
+        return message.substring(missing.library().length() + 2, message.lastIndexOf("\n  to mend it: "));
+    }
+}
