@@ -4,7 +4,11 @@
  * Two libraries export these functions: chagres_ops (one .cu file an operation family, compiled by NVRTC at first use)
  * and chagres_reference (the same arithmetic on the CPU). Every function enqueues its work on `stream` and returns
  * OPS_SUCCESS or another OpsStatus; ops_last_error() then has the text. Pointers named below are device pointers unless
- * they say "host". A count of zero is no error and does nothing. dtype arguments take NVTEDType's values
+ * they say "host". A size of zero is no error: an empty output is left alone, an empty sum is zero, and pointers to
+ * nothing are not looked at. Pointers are multiples of their element's size; multiples of 16 bytes are fastest. Sums keep
+ * partial sums in memory of their own, 4.2 MiB a stream, allocated by the stream's first sum: call a function once before
+ * capturing it in a graph, and do not run graphs captured on one stream at the same time.
+ * dtype arguments take NVTEDType's values
  * (Int32 2, Float32 4, Float16 5, BFloat16 6). Arithmetic is FP32 whatever the storage.
  * Letters: T tokens, V vocabulary rows, H hidden size, R rows, C columns, h heads, d head dimension, B sequences.
  * Threading: any thread; the caller has made the stream's device current.
@@ -37,22 +41,24 @@ enum OpsTokenLayout {
 };
 
 /* Opens the CUDA runtime and NVRTC by full path (host strings) and names the folder for compiled kernels (created when
- * absent; files are named by the hash of source, architecture and NVRTC version). include_directory: CUDA headers, may
- * be null. The reference ignores all four. Calling it again with the same paths does nothing. */
+ * absent; files are named by the hash of source, architecture and NVRTC version). include_directory: more headers for
+ * NVRTC, may be null: the kernels need none. The reference ignores all four. Calling it again with the same paths does
+ * nothing; with others it is OPS_INVALID_ARGUMENT. */
 int ops_open(const char *cuda_runtime, const char *nvrtc, const char *include_directory, const char *cache_directory);
 
 /* Text of this thread's last failing call, "" when there was none; owned by the thread, valid until its next call. */
 const char *ops_last_error(void);
 
 /* Compiles every kernel of every operation for compute capability major.minor without needing a GPU; the number of
- * compiled files goes to *compiled (host). The reference compiles nothing and writes 0. */
+ * source files, compiled now or found compiled in the cache, goes to *compiled (host). The reference compiles nothing
+ * and writes 0. */
 int ops_compile_all(int major, int minor, int *compiled);
 
 /* y[i] = x[i] + residual[i]. y may be x or residual. */
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream);
 
-/* y[i] = residual[i] + keep[i] * x[i] / (1 - p). mask: one bit an element, LSB first, ceil(count / 8) bytes, bit = kept.
- * rng_state: int64[2], Philox seed and offset; element i draws from Philox4x32-10 with counter (offset + i / 4) and
+/* y[i] = residual[i] + keep[i] * x[i] / (1 - p). mask: one bit an element, LSB first, ceil(count / 8) bytes, bit = kept
+ * (bits past count are zero). rng_state: int64[2], Philox seed and offset; element i draws from Philox4x32-10 with counter (offset + i / 4) and
  * subsequence 0, word i % 4; kept when word * 2^-32 >= p. Equal bits on every provider. 0 <= p < 1. */
 int ops_dropout_add(const void *x, const void *residual, void *y, uint8_t *mask, const int64_t *rng_state,
                     float probability, int64_t count, int dtype, OpsStream stream);
@@ -106,13 +112,14 @@ int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows,
  * i < d/2: (a, b) = (x[i], x[i + d/2]) -> (a cos - b sin, b cos + a sin) of angle angles[p, i]; angles FP32
  * [positions, d], TE's layout concat(f, f). direction +1 forward, -1 backward (the inverse rotation).
  * layout is an OpsTokenLayout; cu_seqlens int32 [B + 1] for OPS_THD, else null; extent is B for OPS_THD, the sequence
- * length for OPS_BSHD, the batch for OPS_SBHD. Tokens past cu_seqlens[B], and positions past `positions`, stay as they
- * are. TE rotates only into a second, unpacked buffer for packed tokens. */
+ * length for OPS_BSHD, the batch for OPS_SBHD; for the last two it divides tokens. d is even and at most 8192, h at
+ * most 65535. Tokens past cu_seqlens[B], and positions past `positions`, stay as they are.
+ * TE rotates only into a second, unpacked buffer for packed tokens. */
 int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout,
                       int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype,
                       OpsStream stream);
 
-/* scale[0] = min(1, max_norm / (norm[0] + 1e-6)); a NaN or infinite norm gives 0. */
+/* scale[0] = min(1, max_norm / (norm[0] + 1e-6)), max_norm > 0; a NaN or infinite norm gives 0. */
 int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream stream);
 
 #ifdef __cplusplus

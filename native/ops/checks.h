@@ -1,0 +1,198 @@
+/*
+ * The checks of every operation of ops.h, shared by both libraries that export it. Each returns OPS_SUCCESS or
+ * OPS_INVALID_ARGUMENT with the text set. Pointers to nothing (a size of zero) are not looked at.
+ */
+#ifndef CHAGRES_OPS_CHECKS_H
+#define CHAGRES_OPS_CHECKS_H
+
+#include "arguments.h"
+
+namespace chagres::ops {
+
+inline int check_add(const void *x, const void *residual, const void *y, int64_t count, int dtype) {
+  Arguments arguments("ops_add");
+  arguments.float_dtype("dtype", dtype).between("count", count, 0);
+  if (arguments.wrong() || count == 0) return arguments.status();
+  const int64_t size = size_of(dtype);
+  return arguments.countable("count", {count, size})
+      .pointer("x", x, size)
+      .pointer("residual", residual, size)
+      .pointer("y", y, size)
+      .status();
+}
+
+inline int check_dropout_add(const void *x, const void *residual, const void *y, const void *mask,
+                             const void *rng_state, float probability, int64_t count, int dtype) {
+  Arguments arguments("ops_dropout_add");
+  arguments.float_dtype("dtype", dtype).between("count", count, 0).probability("probability", probability);
+  if (arguments.wrong() || count == 0) return arguments.status();
+  const int64_t size = size_of(dtype);
+  return arguments.countable("count", {count, size})
+      .pointer("x", x, size)
+      .pointer("residual", residual, size)
+      .pointer("y", y, size)
+      .pointer("mask", mask, 1)
+      .pointer("rng_state", rng_state, 8)
+      .status();
+}
+
+inline int check_dropout_backward(const void *dy, const void *mask, const void *dx, float probability, int64_t count,
+                                  int dtype) {
+  Arguments arguments("ops_dropout_backward");
+  arguments.float_dtype("dtype", dtype).between("count", count, 0).probability("probability", probability);
+  if (arguments.wrong() || count == 0) return arguments.status();
+  const int64_t size = size_of(dtype);
+  return arguments.countable("count", {count, size})
+      .pointer("dy", dy, size)
+      .pointer("mask", mask, 1)
+      .pointer("dx", dx, size)
+      .status();
+}
+
+inline int check_embedding_forward(const void *table, const void *ids, const void *y, int64_t tokens,
+                                   int64_t vocabulary, int64_t hidden, int dtype) {
+  Arguments arguments("ops_embedding_forward");
+  arguments.float_dtype("dtype", dtype)
+      .between("tokens", tokens, 0)
+      .between("vocabulary", vocabulary, 0)
+      .between("hidden", hidden, 0);
+  if (arguments.wrong() || tokens == 0 || hidden == 0) return arguments.status();
+  const int64_t size = size_of(dtype);
+  arguments.countable("tokens * hidden", {tokens, hidden, size})
+      .countable("vocabulary * hidden", {vocabulary, hidden, size})
+      .pointer("ids", ids, 4)
+      .pointer("y", y, size);
+  return (vocabulary == 0 ? arguments : arguments.pointer("table", table, size)).status();
+}
+
+inline int check_embedding_backward(const void *dy, const void *ids, const void *gradient, int64_t tokens,
+                                    int64_t vocabulary, int64_t hidden, int dtype) {
+  Arguments arguments("ops_embedding_backward");
+  arguments.float_dtype("dtype", dtype)
+      .between("tokens", tokens, 0)
+      .between("vocabulary", vocabulary, 0)
+      .between("hidden", hidden, 0);
+  if (arguments.wrong() || vocabulary == 0 || hidden == 0) return arguments.status();
+  arguments.countable("tokens * hidden", {tokens, hidden, size_of(dtype)})
+      .countable("vocabulary * hidden", {vocabulary, hidden, 4})
+      .pointer("gradient", gradient, 4);
+  return (tokens == 0 ? arguments : arguments.pointer("dy", dy, size_of(dtype)).pointer("ids", ids, 4)).status();
+}
+
+inline int check_row_sum(const void *x, const void *sum, int64_t rows, int64_t columns, int dtype) {
+  Arguments arguments("ops_row_sum");
+  arguments.float_dtype("dtype", dtype).between("rows", rows, 0).between("columns", columns, 0);
+  if (arguments.wrong() || columns == 0) return arguments.status();
+  arguments.countable("rows * columns", {rows, columns, size_of(dtype)}).pointer("sum", sum, 4);
+  return (rows == 0 ? arguments : arguments.pointer("x", x, size_of(dtype))).status();
+}
+
+inline int check_accumulate(const void *x, const void *y, int64_t count, int dtype) {
+  Arguments arguments("ops_accumulate");
+  arguments.float_dtype("dtype", dtype).between("count", count, 0);
+  if (arguments.wrong() || count == 0) return arguments.status();
+  return arguments.countable("count", {count, 4}).pointer("x", x, size_of(dtype)).pointer("y", y, 4).status();
+}
+
+inline int check_cast(const void *x, int x_dtype, const void *y, int y_dtype, int64_t count) {
+  Arguments arguments("ops_cast");
+  arguments.float_dtype("x_dtype", x_dtype).float_dtype("y_dtype", y_dtype).between("count", count, 0);
+  if (arguments.wrong() || count == 0) return arguments.status();
+  return arguments.countable("count", {count, 4})
+      .pointer("x", x, size_of(x_dtype))
+      .pointer("y", y, size_of(y_dtype))
+      .status();
+}
+
+/* tokens, classes, stride and dtype of both directions; true when the pointers are worth a look. */
+inline bool logits_shape(Arguments &arguments, int64_t tokens, int64_t classes, int64_t stride, int dtype) {
+  arguments.float_dtype("dtype", dtype)
+      .between("tokens", tokens, 0, INT32_MAX)
+      .between("stride", stride, 1)
+      .between("classes", classes, 1, stride)
+      .countable("tokens * stride", {tokens, stride, size_of(dtype)});
+  return !arguments.wrong();
+}
+
+inline int check_cross_entropy_forward(const void *logits, const void *labels, const void *log_sum_exp,
+                                       const void *loss, const void *counted, int64_t tokens, int64_t classes,
+                                       int64_t stride, int dtype) {
+  Arguments arguments("ops_cross_entropy_forward");
+  if (!logits_shape(arguments, tokens, classes, stride, dtype)) return arguments.status();
+  arguments.pointer("loss", loss, 4).pointer("counted", counted, 4);
+  if (tokens == 0) return arguments.status();
+  return arguments.pointer("logits", logits, size_of(dtype))
+      .pointer("labels", labels, 4)
+      .pointer("log_sum_exp", log_sum_exp, 4)
+      .status();
+}
+
+inline int check_cross_entropy_backward(const void *logits, const void *labels, const void *log_sum_exp,
+                                        const void *counted, const void *dlogits, int64_t tokens, int64_t classes,
+                                        int64_t stride, int dtype) {
+  Arguments arguments("ops_cross_entropy_backward");
+  if (!logits_shape(arguments, tokens, classes, stride, dtype) || tokens == 0) return arguments.status();
+  return arguments.pointer("logits", logits, size_of(dtype))
+      .pointer("labels", labels, 4)
+      .pointer("log_sum_exp", log_sum_exp, 4)
+      .pointer("counted", counted, 4)
+      .pointer("dlogits", dlogits, size_of(dtype))
+      .status();
+}
+
+/* Gather (`indexed_name` x_rows) and scatter (y_rows). */
+inline int check_rows(const char *function, const void *x, const void *index, const void *y, int64_t rows,
+                      int64_t columns, const char *indexed_name, int64_t indexed, int dtype) {
+  Arguments arguments(function);
+  arguments.dtype("dtype", dtype)
+      .between("rows", rows, 0)
+      .between("columns", columns, 0)
+      .between(indexed_name, indexed, 0);
+  if (arguments.wrong() || rows == 0 || columns == 0) return arguments.status();
+  const int64_t size = size_of(dtype);
+  arguments.countable("rows * columns", {rows, columns, size})
+      .countable(indexed_name, {indexed, columns, size})
+      .pointer("index", index, 4);
+  const bool gather = indexed_name[0] == 'x';
+  if (!gather || indexed > 0) arguments.pointer("x", x, size);
+  if (gather || indexed > 0) arguments.pointer("y", y, size);
+  return arguments.status();
+}
+
+inline int check_rotary(const void *qkv, const void *cu_seqlens, const void *angles, int direction, int layout,
+                        int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim,
+                        int dtype) {
+  Arguments arguments("ops_rotary_packed");
+  arguments.float_dtype("dtype", dtype)
+      .between("layout", layout, OPS_THD, OPS_SBHD)
+      .between("tokens", tokens, 0)
+      .between("extent", extent, 1)
+      .between("positions", positions, 0)
+      .between("heads", heads, 0, 65535)
+      .between("head_dim", head_dim, 2, 8192)
+      .countable("tokens * 3 * heads * head_dim", {tokens, 3, heads, head_dim, size_of(dtype)})
+      .countable("positions * head_dim", {positions, head_dim, 4});
+  if (direction != 1 && direction != -1) arguments.refuse("direction", format("%d", direction), "1 or -1");
+  if (head_dim % 2 != 0) arguments.refuse("head_dim", format("%d", static_cast<int>(head_dim)), "an even number");
+  if (layout == OPS_THD) {
+    arguments.pointer("cu_seqlens", cu_seqlens, 4);
+  } else {
+    if (cu_seqlens != nullptr) arguments.refuse("cu_seqlens", "given", "null for a layout other than OPS_THD (0)");
+    if (extent > 0 && tokens % extent != 0)
+      arguments.refuse("tokens", format("%lld", static_cast<long long>(tokens)),
+                       format("a multiple of extent %lld", static_cast<long long>(extent)));
+  }
+  if (arguments.wrong() || tokens == 0 || heads == 0 || positions == 0) return arguments.status();
+  return arguments.pointer("qkv", qkv, size_of(dtype)).pointer("angles", angles, 4).status();
+}
+
+inline int check_clip_scale(const void *norm, float max_norm, const void *scale) {
+  Arguments arguments("ops_clip_scale");
+  arguments.pointer("norm", norm, 4).pointer("scale", scale, 4);
+  if (!(max_norm > 0)) arguments.refuse("max_norm", format("%g", max_norm), "a number above 0");
+  return arguments.status();
+}
+
+}  // namespace chagres::ops
+
+#endif /* CHAGRES_OPS_CHECKS_H */

@@ -1,0 +1,137 @@
+/* Masked cross-entropy: forward with one warp a token, its sum over tokens, and backward one pack a thread. */
+#include <common.cuh>
+
+constexpr int kWarps = kThreads / 32;
+
+__device__ inline float infinity() { return __int_as_float(0x7f800000); }
+
+/* log(sum of exp) under way: sum = sum of exp(z - shift(largest)). */
+struct RunningSum {
+  float largest;
+  float sum;
+};
+
+/* An infinite maximum must not be subtracted from itself. */
+__device__ inline float shift(float largest) { return fabsf(largest) == infinity() ? 0.0f : largest; }
+
+__device__ inline RunningSum merge(RunningSum a, RunningSum b) {
+  const float largest = fmaxf(a.largest, b.largest), s = shift(largest);
+  /* An empty part has largest -infinity and sum 0: its factor is 0. */
+  return {largest, a.sum * expf(a.largest - s) + b.sum * expf(b.largest - s)};
+}
+
+template <class T, int N>
+__device__ inline RunningSum sum_of_exp(const T *logits, int64_t classes) {
+  RunningSum running = {-infinity(), 0.0f};
+  for (int64_t c = threadIdx.x % 32 * N; c < classes; c += 32 * N) {
+    const auto pack = load_pack<N>(logits + c);
+    float z[N], largest = running.largest;
+    for (int j = 0; j < N; ++j) {
+      z[j] = c + j < classes ? to_float(pack.value[j]) : -infinity();
+      largest = fmaxf(largest, z[j]);
+    }
+    const float s = shift(largest);
+    float sum = running.sum == 0 ? 0.0f : running.sum * expf(running.largest - s);
+    for (int j = 0; j < N; ++j) sum += expf(z[j] - s);
+    running = {largest, sum};
+  }
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const RunningSum other = {__shfl_xor_sync(0xffffffffu, running.largest, distance),
+                              __shfl_xor_sync(0xffffffffu, running.sum, distance)};
+    running = merge(running, other);
+  }
+  return running;
+}
+
+template <class T, int N>
+__device__ void forward(const T *logits, const int32_t *labels, float *log_sum_exp, float *partial_loss,
+                        int32_t *partial_count, int64_t tokens, int64_t classes, int64_t stride) {
+  __shared__ float warp_loss[kWarps];
+  __shared__ int32_t warp_count[kWarps];
+  const int warp = threadIdx.x / 32;
+  float loss = 0;
+  int32_t counted = 0;
+  for (int64_t t = thread_index() / 32; t < tokens; t += thread_total() / 32) {
+    const RunningSum running = sum_of_exp<T, N>(logits + t * stride, classes);
+    const float lse = shift(running.largest) + logf(running.sum);
+    const int64_t label = labels[t];
+    if (threadIdx.x % 32 == 0) log_sum_exp[t] = lse;
+    if (label >= 0 && label < classes) {
+      loss += lse - to_float(logits[t * stride + label]);
+      ++counted;
+    }
+  }
+  if (threadIdx.x % 32 == 0) {
+    warp_loss[warp] = loss;
+    warp_count[warp] = counted;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int w = 1; w < kWarps; ++w) {
+    loss += warp_loss[w];
+    counted += warp_count[w];
+  }
+  partial_loss[blockIdx.x] = loss;
+  partial_count[blockIdx.x] = counted;
+}
+
+/* One block: adds the blocks' sums in a fixed order. */
+KERNEL(cross_entropy_mean, const float *partial_loss, const int32_t *partial_count, float *loss, int32_t *counted,
+       int blocks) {
+  __shared__ float sums[kThreads];
+  __shared__ int32_t counts[kThreads];
+  const int thread = threadIdx.x;
+  float sum = 0;
+  int32_t count = 0;
+  for (int i = thread; i < blocks; i += kThreads) {
+    sum += partial_loss[i];
+    count += partial_count[i];
+  }
+  sums[thread] = sum;
+  counts[thread] = count;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (thread < half) {
+      sums[thread] += sums[thread + half];
+      counts[thread] += counts[thread + half];
+    }
+  }
+  if (thread != 0) return;
+  loss[0] = counts[0] > 0 ? sums[0] / counts[0] : 0.0f;
+  counted[0] = counts[0];
+}
+
+template <class T, int N>
+__device__ void backward(const T *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted,
+                         float gradient, T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {
+  const int64_t packs = stride / N;
+  const float scale = counted[0] > 0 ? gradient / counted[0] : 0.0f;
+  for (int64_t i = thread_index(); i < tokens * packs; i += thread_total()) {
+    const int64_t t = divide(i, packs), first = (i - t * packs) * N;
+    const int64_t label = labels[t];
+    const bool taken = label >= 0 && label < classes;
+    const float lse = log_sum_exp[t];
+    auto pack = load_pack<N>(logits + i * N);
+    for (int j = 0; j < N; ++j) {
+      const int64_t c = first + j;
+      const float slope = expf(to_float(pack.value[j]) - lse) - (c == label ? 1.0f : 0.0f);
+      from_float(taken && c < classes ? scale * slope : 0.0f, pack.value[j]);
+    }
+    store_pack<N>(dlogits + i * N, pack);
+  }
+}
+
+#define KERNELS(suffix, T, N)                                                                                       \
+  KERNEL(cross_entropy_forward##suffix, const T *logits, const int32_t *labels, float *log_sum_exp,                 \
+         float *partial_loss, int32_t *partial_count, int64_t tokens, int64_t classes, int64_t stride) {            \
+    forward<T, N>(logits, labels, log_sum_exp, partial_loss, partial_count, tokens, classes, stride);               \
+  }                                                                                                                 \
+  KERNEL(cross_entropy_backward##suffix, const T *logits, const int32_t *labels, const float *log_sum_exp,          \
+         const int32_t *counted, float gradient, T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {     \
+    backward<T, N>(logits, labels, log_sum_exp, counted, gradient, dlogits, tokens, classes, stride);               \
+  }
+#define PACKED(name, T) KERNELS(name, T, kPack<T>)
+#define SCALAR(name, T) KERNELS(name, T, 1)
+
+FOR_FLOATS(PACKED, )
+FOR_FLOATS(SCALAR, _scalar)

@@ -1,0 +1,47 @@
+/*
+ * What only the GPU compiler knows: integer names, kernel declarations, number formats. NVRTC sees no header but ours,
+ * so the conversions are PTX instructions (compute capability 8.0 and newer). The tests have their own device.cuh that
+ * lets a C++ compiler run the same kernels on the CPU.
+ */
+#pragma once
+
+using int32_t = int;
+using int64_t = long long;
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using uint32_t = unsigned int;
+using uint64_t = unsigned long long;
+
+constexpr int kThreads = 256; /* the most threads a block of any kernel has */
+
+#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(kThreads) name(__VA_ARGS__)
+#define DYNAMIC_SHARED(name) extern __shared__ float name[]
+
+using float32 = float;
+struct float16 {
+  uint16_t bits;
+};
+struct bfloat16 {
+  uint16_t bits;
+};
+
+__device__ inline float to_float(float32 value) { return value; }
+
+__device__ inline float to_float(bfloat16 value) { return __uint_as_float(static_cast<uint32_t>(value.bits) << 16); }
+
+__device__ inline float to_float(float16 value) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+}
+
+/* Rounds to nearest even. */
+__device__ inline void from_float(float value, float32 &result) { result = value; }
+
+__device__ inline void from_float(float value, bfloat16 &result) {
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+}
+
+__device__ inline void from_float(float value, float16 &result) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+}

@@ -1,0 +1,83 @@
+/*
+ * gradient[v, :] = beta * gradient[v, :] + sum over t with ids[t] == v of dy[t, :].
+ *
+ * A block owns kRows vocabulary rows, a tile of 32 * N columns and a chunk of tokens. Each of its warps adds up its own
+ * tokens in its own [kRows, 32 * N] table in shared memory, then the block adds the tables in order. Only those rows of
+ * dy are read whose id lies among the block's vocabulary rows, so dy is read once however large the vocabulary.
+ */
+#include <partial_sums.cuh>
+
+constexpr int kRows = 64;
+constexpr int kWarps = 6;
+
+/* Adds tokens base .. base + 31: lane i brings token base + i's row of the table, -1 for a token of other blocks. All
+ * loads are under way before the first sum, which waits for memory; without a branch, so that the compiler keeps them
+ * together: a token of other blocks loads what its neighbour loads. */
+template <class T, int N>
+__device__ inline void add_tokens(const T *dy, float *table, int32_t row, int64_t base, int64_t hidden) {
+  const int lane = threadIdx.x % 32;
+  const uint32_t hits = __ballot_sync(0xffffffffu, row >= 0);
+  if (hits == 0) return;
+  const int first = __ffs(hits) - 1;
+  Pack<T, N> pack[32];
+#pragma unroll
+  for (int j = 0; j < 32; ++j) pack[j] = load_pack<N>(dy + (base + (hits >> j & 1 ? j : first)) * hidden);
+  __syncwarp(); /* keeps the loads above it */
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    const int32_t target = __shfl_sync(0xffffffffu, row, j);
+    if (target < 0) continue;
+    float *sum = table + (target * 32 + lane) * N;
+    for (int k = 0; k < N; ++k) sum[k] += to_float(pack[j].value[k]);
+  }
+}
+
+template <class T, int N>
+__device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens,
+                                   int64_t vocabulary, int64_t hidden, int64_t chunk_tokens, int column_tiles) {
+  constexpr int kTable = kRows * 32 * N;
+  DYNAMIC_SHARED(tables);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t first_row = blockIdx.x / column_tiles * static_cast<int64_t>(kRows);
+  const int64_t first_column = blockIdx.x % column_tiles * static_cast<int64_t>(32 * N);
+  const int rows = vocabulary - first_row < kRows ? static_cast<int>(vocabulary - first_row) : kRows;
+  const int64_t begin = blockIdx.y * chunk_tokens;
+  const int64_t end = begin + chunk_tokens < tokens ? begin + chunk_tokens : tokens;
+  /* Lanes past the last column add up column 0 again, for nobody. */
+  const int64_t column = first_column + lane * N < hidden ? first_column + lane * N : 0;
+
+  for (int i = threadIdx.x; i < kWarps * kTable; i += 32 * kWarps) tables[i] = 0;
+  __syncthreads();
+  for (int64_t base = begin + warp * 32; base < end; base += kWarps * 32) {
+    int64_t row = base + lane < end ? ids[base + lane] - first_row : -1;
+    if (row >= rows) row = -1;
+    add_tokens<T, N>(dy + column, tables + warp * kTable, static_cast<int32_t>(row < 0 ? -1 : row), base, hidden);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < rows * 32 * N; i += 32 * kWarps) {
+    const int64_t target = first_column + i % (32 * N);
+    if (target >= hidden) continue;
+    float total = tables[i];
+    for (int w = 1; w < kWarps; ++w) total += tables[w * kTable + i];
+    float *destination = out + (blockIdx.y * vocabulary + first_row + i / (32 * N)) * hidden + target;
+    *destination = beta != 0 ? fmaf(beta, *destination, total) : total;
+  }
+}
+
+#define PACKED(name, T)                                                                                         \
+  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens, int64_t vocabulary,     \
+         int64_t hidden, int64_t chunk_tokens, int column_tiles) {                                              \
+    embedding_backward<T, 2>(dy, ids, out, beta, tokens, vocabulary, hidden, chunk_tokens, column_tiles);       \
+  }
+#define SCALAR(name, T)                                                                                         \
+  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens, int64_t vocabulary,     \
+         int64_t hidden, int64_t chunk_tokens, int column_tiles) {                                              \
+    embedding_backward<T, 1>(dy, ids, out, beta, tokens, vocabulary, hidden, chunk_tokens, column_tiles);       \
+  }
+
+FOR_FLOATS(PACKED, embedding_backward)
+FOR_FLOATS(SCALAR, embedding_backward_scalar)
+
+KERNEL(embedding_partials, const float *partial, float *out, float beta, int64_t chunks, int64_t columns) {
+  sum_partials(partial, out, beta, chunks, columns);
+}
