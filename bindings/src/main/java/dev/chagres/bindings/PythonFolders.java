@@ -83,7 +83,8 @@ final class PythonFolders {
             }
             String answer = new String(python.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
             return answer.lines()
-                    .filter(line -> line.startsWith("/"))
+                    .filter(line -> line.startsWith("/")
+                            && !STANDARD_LIBRARY.matcher(line).matches())
                     .map(Path::of)
                     .distinct()
                     .toList();
