@@ -201,7 +201,7 @@ inline std::string thrown_text(const std::function<void()> &call) {
     const auto actual_value = (actual);                                                                          \
     const auto expected_value = (expected);                                                                      \
     if (!(actual_value == expected_value))                                                                       \
-      check::report(__FILE__, __LINE__, #actual ": expected ", +expected_value, ", got ", +actual_value);        \
+      check::report(__FILE__, __LINE__, #actual ": expected ", expected_value, ", got ", actual_value);        \
   } while (false)
 
 #define EXPECT_CLOSE(actual, expected, relative, absolute) \
