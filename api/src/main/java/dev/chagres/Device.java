@@ -1,0 +1,234 @@
+package dev.chagres;
+
+import dev.chagres.bindings.NativeLibraries;
+import dev.chagres.bindings.Provider;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.DeviceState;
+import dev.chagres.internal.Leaks;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.LinkedHashSet;
+import java.util.Set;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One GPU, or one device of the CPU reference, with a stream of its own.
+ *
+ * <p>The thread that opens a device drives it; TE, cuBLASLt and cuDNN keep state per OS thread. {@link #attach()} moves it
+ * to another thread. One thread may drive several devices. Closing a device closes what was opened from it, newest first.
+ *
+ * <p>Threading: one thread at a time, a platform thread; any other gets a {@link WrongThreadException}.
+ */
+public final class Device implements AutoCloseable {
+    private static final int MULTIPROCESSOR_COUNT = 16;
+    private static final int CAPABILITY_MAJOR = 75;
+    private static final int CAPABILITY_MINOR = 76;
+    private static final int NAME_BYTES = 256;
+    /** More than {@code cudaDeviceProp} of any CUDA 13 release; the name stands first. */
+    private static final int PROPERTIES_BYTES = 4096;
+
+    private final DeviceState state;
+    private final String name;
+    private final int multiprocessorCount;
+    private final int computeCapability;
+    private final Set<AutoCloseable> opened = new LinkedHashSet<>();
+    private final Leaks.@Nullable Trace trace;
+    private final Stream stream;
+
+    private Device(int index) {
+        state = new DeviceState(index);
+        state.ensureCurrent();
+        name = readName(index);
+        multiprocessorCount = attribute(MULTIPROCESSOR_COUNT);
+        computeCapability = attribute(CAPABILITY_MAJOR) * 10 + attribute(CAPABILITY_MINOR);
+        trace = Leaks.opened("device " + index);
+        stream = openStream();
+    }
+
+    /**
+     * Returns the number of devices that this process sees.
+     *
+     * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
+     */
+    public static int count() {
+        NativeLibraries.ensureLoaded();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(ValueLayout.JAVA_INT);
+            Status.cuda(CudaRuntime.cudaGetDeviceCount(out), "cudaGetDeviceCount");
+            return out.get(ValueLayout.JAVA_INT, 0);
+        }
+    }
+
+    /**
+     * Opens device {@code index}, counted from 0, for the calling thread.
+     *
+     * @throws IllegalArgumentException when there is no such device
+     * @throws WrongThreadException from a virtual thread
+     * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
+     */
+    public static Device open(int index) {
+        int count = count();
+        if (index < 0 || index >= count) {
+            throw new IllegalArgumentException(
+                    "index: expected a device from 0 to " + (count - 1) + ", got " + index);
+        }
+        return new Device(index);
+    }
+
+    /** Opens device 0. */
+    public static Device open() {
+        return open(0);
+    }
+
+    /** Returns CUDA's number of this device. */
+    public int index() {
+        return state.index();
+    }
+
+    /** Returns the provider that computes. */
+    public Provider provider() {
+        return Provider.current();
+    }
+
+    /** Returns the name that the driver gives, such as {@code NVIDIA H200}. */
+    public String name() {
+        return name;
+    }
+
+    /** Returns the number of streaming multiprocessors, or of cores on the reference. */
+    public int multiprocessorCount() {
+        return multiprocessorCount;
+    }
+
+    /** Returns ten times the major plus the minor compute capability: 90 for Hopper. */
+    public int computeCapability() {
+        return computeCapability;
+    }
+
+    /** Returns the device's memory in bytes. */
+    public long totalMemory() {
+        return memory(8);
+    }
+
+    /** Returns the bytes that no process uses now. */
+    public long freeMemory() {
+        return memory(0);
+    }
+
+    /** Returns the stream that scopes use unless told otherwise. */
+    public Stream stream() {
+        return stream;
+    }
+
+    /** Opens another stream; it is closed with the device at the latest. */
+    public Stream openStream() {
+        return keep(new Stream(this));
+    }
+
+    /** Opens an event; it is closed with the device at the latest. */
+    public Event openEvent() {
+        return keep(new Event(this));
+    }
+
+    /** Opens a scope on the device's own stream. */
+    public Scope openScope() {
+        return openScope(stream);
+    }
+
+    /**
+     * Opens a scope whose memory is used and reused in the order of {@code onStream}.
+     *
+     * @throws IllegalArgumentException when the stream belongs to another device
+     */
+    public Scope openScope(Stream onStream) {
+        if (onStream.device() != this) {
+            throw new IllegalArgumentException(
+                    "onStream: expected a stream of " + this + ", got one of " + onStream.device());
+        }
+        onStream.handle();
+        return keep(new Scope(onStream));
+    }
+
+    /** Moves the device to the calling platform thread. The former owner must not be inside a call. */
+    public void attach() {
+        state.attach();
+    }
+
+    /** Waits until all streams of the device are idle. */
+    public void synchronize() {
+        state.ensureCurrent();
+        Status.cuda(CudaRuntime.cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+
+    /** Returns the state that the other packages work on. */
+    @SuppressWarnings("exports")
+    public DeviceState state() {
+        return state;
+    }
+
+    void forget(AutoCloseable child) {
+        opened.remove(child);
+    }
+
+    private <C extends AutoCloseable> C keep(C child) {
+        opened.add(child);
+        return child;
+    }
+
+    /** Closes what is still open on the device, newest first, then the device. A second call does nothing. */
+    @Override
+    public void close() {
+        if (state.isClosed()) {
+            return;
+        }
+        state.ensureCurrent();
+        RuntimeException first = null;
+        AutoCloseable[] children = opened.toArray(AutoCloseable[]::new);
+        for (int i = children.length - 1; i >= 0; i--) {
+            try {
+                children[i].close();
+            } catch (Exception failure) {
+                RuntimeException later =
+                        failure instanceof RuntimeException runtime ? runtime : new IllegalStateException(failure);
+                if (first == null) {
+                    first = later;
+                } else {
+                    first.addSuppressed(later);
+                }
+            }
+        }
+        state.close();
+        Leaks.closed(trace);
+        if (first != null) {
+            throw first;
+        }
+    }
+
+    @Override
+    public String toString() {
+        return "device " + state.index();
+    }
+
+    private long memory(long offset) {
+        state.ensureCurrent();
+        MemorySegment out = state.out();
+        Status.cuda(CudaRuntime.cudaMemGetInfo(out, out.asSlice(8)), "cudaMemGetInfo");
+        return out.get(ValueLayout.JAVA_LONG, offset);
+    }
+
+    private int attribute(int attribute) {
+        MemorySegment out = state.out();
+        Status.cuda(CudaRuntime.cudaDeviceGetAttribute(out, attribute, state.index()), "cudaDeviceGetAttribute");
+        return out.get(ValueLayout.JAVA_INT, 0);
+    }
+
+    private static String readName(int index) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment properties = arena.allocate(PROPERTIES_BYTES, 8);
+            Status.cuda(CudaRuntime.cudaGetDeviceProperties(properties, index), "cudaGetDeviceProperties");
+            return properties.asSlice(0, NAME_BYTES).getString(0);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+package dev.chagres;
+
+import dev.chagres.internal.DeviceMemory;
+import dev.chagres.internal.Leaks;
+import dev.chagres.internal.ScopeState;
+import dev.chagres.internal.TensorCell;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Hands out device memory and takes all of it back at once.
+ *
+ * <p>Memory is a stack: allocation moves a pointer. {@link #open()} gives a nested scope on top; while it is open this one
+ * hands out nothing. Closing a scope closes its tensors: using one of them throws. Memory is reused in the order of the
+ * scope's stream, so no wait is needed.
+ *
+ * <p>{@link #restart()} begins a repetition: the scope hands out the same Java objects again, in the same order, resized
+ * where a shape changed. A training step that repeats its allocations so makes no garbage, and addresses repeat from step
+ * to step. Until it is handed out again, a tensor of the repetition before is closed.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Scope implements AutoCloseable {
+    private final Stream stream;
+    private final DeviceMemory memory;
+    private final @Nullable Scope parent;
+    private final ScopeState state;
+    private final Leaks.@Nullable Trace trace;
+    /** Tensors, nested scopes and kept records in the order in which they were handed out. */
+    private final List<Object> issued = new ArrayList<>();
+
+    private int cursor;
+    private long bottom;
+    private @Nullable Scope child;
+    private boolean destroyed;
+
+    Scope(Stream stream) {
+        this.stream = stream;
+        memory = new DeviceMemory(stream.device().state());
+        parent = null;
+        state = new ScopeState(stream.device().state(), "scope of " + stream.device());
+        trace = Leaks.opened(state.toString());
+    }
+
+    private Scope(Scope parent) {
+        stream = parent.stream;
+        memory = parent.memory;
+        this.parent = parent;
+        state = new ScopeState(stream.device().state(), "nested " + parent.state);
+        trace = null;
+        bottom = memory.mark();
+    }
+
+    /** Returns the stream in whose order the memory is used. */
+    public Stream stream() {
+        return stream;
+    }
+
+    /** Returns the device whose memory this is. */
+    public Device device() {
+        return stream.device();
+    }
+
+    /** Hands out a scalar; contents are undefined, as with every {@code tensor} method. */
+    public Tensor tensor(DType dtype) {
+        return allocate(dtype, 0, 1, 1, 1, 1);
+    }
+
+    /** Hands out a tensor of one dimension. */
+    public Tensor tensor(DType dtype, long d0) {
+        return allocate(dtype, 1, d0, 1, 1, 1);
+    }
+
+    /** Hands out a tensor of two dimensions. */
+    public Tensor tensor(DType dtype, long d0, long d1) {
+        return allocate(dtype, 2, d0, d1, 1, 1);
+    }
+
+    /** Hands out a tensor of three dimensions. */
+    public Tensor tensor(DType dtype, long d0, long d1, long d2) {
+        return allocate(dtype, 3, d0, d1, d2, 1);
+    }
+
+    /** Hands out a tensor of four dimensions. */
+    public Tensor tensor(DType dtype, long d0, long d1, long d2, long d3) {
+        return allocate(dtype, 4, d0, d1, d2, d3);
+    }
+
+    /** Hands out a tensor of the type and shape of {@code other}. */
+    public Tensor like(Tensor other) {
+        TensorCell cell = other.cell();
+        int rank = cell.rank();
+        return allocate(cell.dtype(), rank, sizeOr1(cell, 0), sizeOr1(cell, 1), sizeOr1(cell, 2), sizeOr1(cell, 3));
+    }
+
+    /**
+     * Returns {@code count} elements of {@code tensor} from element {@code offset} on, with another shape but the same
+     * memory. The view is closed with this scope, which must be the tensor's own or one nested in it.
+     *
+     * @throws IllegalArgumentException when the elements do not lie within the tensor
+     */
+    public Tensor view(Tensor tensor, long offset, long d0) {
+        return view(tensor, offset, 1, d0, 1, 1, 1);
+    }
+
+    /** Returns a view of two dimensions; see {@link #view(Tensor, long, long)}. */
+    public Tensor view(Tensor tensor, long offset, long d0, long d1) {
+        return view(tensor, offset, 2, d0, d1, 1, 1);
+    }
+
+    /** Returns a view of three dimensions; see {@link #view(Tensor, long, long)}. */
+    public Tensor view(Tensor tensor, long offset, long d0, long d1, long d2) {
+        return view(tensor, offset, 3, d0, d1, d2, 1);
+    }
+
+    /** Returns a view of four dimensions; see {@link #view(Tensor, long, long)}. */
+    public Tensor view(Tensor tensor, long offset, long d0, long d1, long d2, long d3) {
+        return view(tensor, offset, 4, d0, d1, d2, d3);
+    }
+
+    private Tensor view(Tensor tensor, long offset, int rank, long d0, long d1, long d2, long d3) {
+        ensureOnTop();
+        TensorCell cell = tensor.cell();
+        long base = cell.pointer().address();
+        long count = count(rank, d0, d1, d2, d3);
+        if (offset < 0 || offset > cell.count() - count) {
+            throw new IllegalArgumentException("offset: expected elements within " + tensor + ", got " + count
+                    + " from " + offset + " on");
+        }
+        Tensor view = next(cell.dtype());
+        view.cell().issue(base + offset * cell.dtype().byteSize(), rank, d0, d1, d2, d3);
+        return view;
+    }
+
+    private Tensor allocate(DType dtype, int rank, long d0, long d1, long d2, long d3) {
+        ensureOnTop();
+        long byteSize = Math.multiplyExact(count(rank, d0, d1, d2, d3), (long) dtype.byteSize());
+        Tensor tensor = next(dtype);
+        tensor.cell().issue(memory.allocate(tensor.cell().grow(byteSize)), rank, d0, d1, d2, d3);
+        return tensor;
+    }
+
+    private static long count(int rank, long d0, long d1, long d2, long d3) {
+        if (d0 < 0 || d1 < 0 || d2 < 0 || d3 < 0) {
+            throw new IllegalArgumentException("shape: expected no negative size, got " + d0 + ", " + d1 + ", " + d2
+                    + ", " + d3);
+        }
+        return TensorCell.product(rank, d0, d1, d2, d3);
+    }
+
+    private static long sizeOr1(TensorCell cell, int index) {
+        return index < cell.rank() ? cell.size(index) : 1;
+    }
+
+    private Tensor next(DType dtype) {
+        if (cursor < issued.size() && issued.get(cursor) instanceof Tensor again && again.dtype() == dtype) {
+            cursor++;
+            return again;
+        }
+        return append(new Tensor(new TensorCell(state, dtype)));
+    }
+
+    /** Opens a scope on top of this one. */
+    public Scope open() {
+        ensureOnTop();
+        Scope nested;
+        if (cursor < issued.size() && issued.get(cursor) instanceof Scope again) {
+            cursor++;
+            nested = again;
+            nested.bottom = memory.mark();
+            nested.begin();
+        } else {
+            nested = append(new Scope(this));
+        }
+        child = nested;
+        return nested;
+    }
+
+    /**
+     * Returns the record that was kept at this place of the repetition before, or null; {@link #keep} follows.
+     *
+     * @param type the record's class
+     */
+    public <R> @Nullable R recall(Class<R> type) {
+        ensureOnTop();
+        Object next = cursor < issued.size() ? issued.get(cursor) : null;
+        return type.isInstance(next) ? type.cast(next) : null;
+    }
+
+    /** Keeps a record for {@link #recall} in the next repetition, and returns it. */
+    public <R> R keep(R record) {
+        ensureOnTop();
+        if (cursor < issued.size() && issued.get(cursor) == record) {
+            cursor++;
+            return record;
+        }
+        if (cursor < issued.size() && !(issued.get(cursor) instanceof Tensor) && !(issued.get(cursor) instanceof Scope)) {
+            issued.set(cursor++, record);
+            return record;
+        }
+        return append(record);
+    }
+
+    /** Begins a repetition: rewinds the memory, and hands the same objects out again. */
+    public void restart() {
+        ensureOnTop();
+        memory.rewind(bottom);
+        begin();
+    }
+
+    private void begin() {
+        cursor = 0;
+        state.renew();
+    }
+
+    private <O> O append(O object) {
+        if (cursor < issued.size()) {
+            destroyFrom(cursor);
+        }
+        issued.add(object);
+        cursor++;
+        return object;
+    }
+
+    /** Returns the bytes that this scope and those it is nested in handed out at most at one time. */
+    public long peakBytes() {
+        return memory.peak();
+    }
+
+    /** Returns the bytes that stand reserved for this scope and those it is nested in. */
+    public long reservedBytes() {
+        return memory.reserved();
+    }
+
+    private void ensureOnTop() {
+        state.device().ensureCurrent();
+        if (!state.isLive()) {
+            throw new IllegalStateException(state + " is closed");
+        }
+        if (child != null) {
+            throw new IllegalStateException(state + " has an open nested scope, which must be closed first");
+        }
+    }
+
+    /** Takes all memory back and closes what was handed out, nested scopes first. A second call does nothing. */
+    @Override
+    public void close() {
+        if (destroyed || (parent != null && !state.isLive())) {
+            return;
+        }
+        state.device().ensureCurrent();
+        if (child != null) {
+            child.close();
+        }
+        state.end();
+        if (parent != null) {
+            memory.rewind(bottom);
+            parent.child = null;
+            return;
+        }
+        destroyed = true;
+        Leaks.closed(trace);
+        stream.device().forget(this);
+        try {
+            stream.synchronize();
+        } finally {
+            destroyFrom(0);
+            memory.free();
+        }
+    }
+
+    private void destroyFrom(int first) {
+        for (int i = issued.size() - 1; i >= first; i--) {
+            Object object = issued.remove(i);
+            if (object instanceof Tensor tensor) {
+                tensor.cell().destroyHandle();
+                tensor.cell().expire();
+            } else if (object instanceof Scope nested) {
+                nested.state.end();
+                nested.destroyFrom(0);
+                nested.destroyed = true;
+            }
+        }
+    }
+
+    @Override
+    public String toString() {
+        return state.toString();
+    }
+}

@@ -1,0 +1,108 @@
+package dev.chagres;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.DeviceState;
+import dev.chagres.internal.Leaks;
+import dev.chagres.internal.Workspace;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A queue of device work: what is enqueued on one stream runs in that order.
+ *
+ * <p>Every operation that takes a stream, or a scope that belongs to one, returns when the work is <em>enqueued</em>;
+ * {@link #synchronize()} waits for it. The reference provider computes before it returns.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code cudaStream_t} of the CUDA runtime.
+ */
+public final class Stream implements AutoCloseable {
+    private static final int NON_BLOCKING = 1;
+
+    private final Device device;
+    private final MemorySegment handle;
+    private final Leaks.@Nullable Trace trace;
+    private @Nullable Workspace workspace;
+    private boolean closed;
+
+    Stream(Device device) {
+        this.device = device;
+        DeviceState state = device.state();
+        state.ensureCurrent();
+        Status.cuda(CudaRuntime.cudaStreamCreateWithFlags(state.out(), NON_BLOCKING), "cudaStreamCreateWithFlags");
+        handle = state.out().get(ValueLayout.ADDRESS, 0);
+        trace = Leaks.opened("stream of " + device);
+    }
+
+    /** Returns the device on which the work runs. */
+    public Device device() {
+        return device;
+    }
+
+    /**
+     * Waits until everything enqueued so far is done.
+     *
+     * @throws dev.chagres.bindings.CudaException when any of it failed
+     */
+    public void synchronize() {
+        Status.cuda(CudaRuntime.cudaStreamSynchronize(handle()), "cudaStreamSynchronize");
+    }
+
+    /** Makes later work on this stream wait for {@code event}, without blocking the thread. */
+    public void await(Event event) {
+        Status.cuda(CudaRuntime.cudaStreamWaitEvent(handle(), event.handle(), 0), "cudaStreamWaitEvent");
+    }
+
+    /**
+     * Returns CUDA's own handle ({@code cudaStream_t}), for calls through the bindings.
+     *
+     * @throws IllegalStateException after {@link #close()}
+     * @throws WrongThreadException from a thread that does not own the device
+     */
+    public MemorySegment handle() {
+        device.state().ensureCurrent();
+        if (closed) {
+            throw new IllegalStateException("stream of " + device + " is closed");
+        }
+        return handle;
+    }
+
+    /** Returns the memory that matrix products and norms on this stream use while they run. */
+    @SuppressWarnings("exports")
+    public Workspace workspace() {
+        Workspace present = workspace;
+        if (present == null) {
+            handle();
+            present = new Workspace(device.state());
+            workspace = present;
+        }
+        return present;
+    }
+
+    /** Waits for the enqueued work and destroys the stream. A second call does nothing. */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        device.state().ensureCurrent();
+        int idle = CudaRuntime.cudaStreamSynchronize(handle);
+        closed = true;
+        if (workspace != null) {
+            workspace.close();
+        }
+        Leaks.closed(trace);
+        device.forget(this);
+        int destroyed = CudaRuntime.cudaStreamDestroy(handle);
+        Status.cuda(idle, "cudaStreamSynchronize");
+        Status.cuda(destroyed, "cudaStreamDestroy");
+    }
+
+    @Override
+    public String toString() {
+        return "stream of " + device;
+    }
+}

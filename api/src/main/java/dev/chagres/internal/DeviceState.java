@@ -1,0 +1,137 @@
+package dev.chagres.internal;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One open device as all packages see it: its index, the thread that drives it, and native scratch memory that calls on
+ * the hot path reuse instead of allocating.
+ *
+ * <p>Threading: one thread at a time, checked by {@link #ensureCurrent()}.
+ */
+public final class DeviceState {
+    /** The thread that drives devices, and which of them CUDA has as its current one. */
+    private static final class Driver {
+        private final Thread thread = Thread.currentThread();
+        private int current = -1;
+    }
+
+    private static final ThreadLocal<Driver> DRIVERS = ThreadLocal.withInitial(Driver::new);
+
+    /** Bytes of {@code NVTEBasicTensor}: pointer, dtype, then {@code NVTEShape}. */
+    static final long BASIC_TENSOR_BYTES = 144;
+
+    private final int index;
+    private final Arena arena = Arena.ofShared();
+    private final MemorySegment basicTensor = arena.allocate(BASIC_TENSOR_BYTES, 8);
+    private final MemorySegment out = arena.allocate(16, 8);
+    private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 1f);
+    private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
+    private Driver driver = DRIVERS.get();
+    private boolean closed;
+    private @Nullable Calls calls;
+
+    /** Opens the state of device {@code index} for the calling thread. */
+    public DeviceState(int index) {
+        refuseVirtual();
+        this.index = index;
+    }
+
+    /** Returns CUDA's number of this device. */
+    public int index() {
+        return index;
+    }
+
+    /** Returns memory that lives as long as the device. */
+    public Arena arena() {
+        return arena;
+    }
+
+    /** Returns scratch for one {@code NVTEBasicTensor}. */
+    MemorySegment basicTensor() {
+        return basicTensor;
+    }
+
+    /** Returns scratch of 16 bytes for out-parameters. */
+    public MemorySegment out() {
+        return out;
+    }
+
+    /** Returns a host float 1. */
+    public MemorySegment one() {
+        return one;
+    }
+
+    /** Returns a host float 0. */
+    public MemorySegment zero() {
+        return zero;
+    }
+
+    /** Returns the reused configuration objects of TE calls on this device. */
+    public Calls calls() {
+        Calls present = calls;
+        if (present == null) {
+            present = new Calls(this);
+            calls = present;
+        }
+        return present;
+    }
+
+    /**
+     * Makes this device CUDA's current one on the calling thread.
+     *
+     * @throws IllegalStateException when the device is closed
+     * @throws WrongThreadException when another thread owns the device
+     */
+    public void ensureCurrent() {
+        if (driver.thread != Thread.currentThread()) {
+            throw new WrongThreadException("device " + index + " belongs to thread \"" + driver.thread.getName()
+                    + "\", called from \"" + Thread.currentThread().getName()
+                    + "\"; Device.attach() moves it to the calling thread");
+        }
+        if (closed) {
+            throw new IllegalStateException("device " + index + " is closed");
+        }
+        if (driver.current != index) {
+            Status.cuda(CudaRuntime.cudaSetDevice(index), "cudaSetDevice");
+            driver.current = index;
+        }
+    }
+
+    /** Moves the device to the calling thread; the former owner must not be inside a call. */
+    public void attach() {
+        refuseVirtual();
+        if (closed) {
+            throw new IllegalStateException("device " + index + " is closed");
+        }
+        driver = DRIVERS.get();
+    }
+
+    /** Returns whether the device is closed. */
+    public boolean isClosed() {
+        return closed;
+    }
+
+    /** Frees the scratch memory. Everything else of the device is closed before. */
+    public void close() {
+        if (!closed) {
+            if (calls != null) {
+                calls.close();
+            }
+            closed = true;
+            arena.close();
+        }
+    }
+
+    private static void refuseVirtual() {
+        if (Thread.currentThread().isVirtual()) {
+            throw new WrongThreadException(
+                    "a device is driven by a platform thread: TE, cuBLASLt and cuDNN keep state per OS thread, and a"
+                            + " virtual thread may change its carrier; start one with Thread.ofPlatform()");
+        }
+    }
+}

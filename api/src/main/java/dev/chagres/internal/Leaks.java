@@ -1,0 +1,81 @@
+package dev.chagres.internal;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Remembers open resources and where they were made: {@code -Dchagres.leaks=off|sample|all}.
+ *
+ * <p>{@code off} (the default) costs nothing, {@code sample} follows one resource in 128, {@code all} every one. What is
+ * still open when the JVM ends is logged; tests ask {@link #open()} and fail.
+ *
+ * <p>Threading: thread-safe.
+ */
+public final class Leaks {
+    private static final int SAMPLE_EVERY = 128;
+    private static final int EVERY = interval(System.getProperty("chagres.leaks", "off"));
+    private static final AtomicLong CREATED = new AtomicLong();
+    private static final Set<Trace> OPEN = ConcurrentHashMap.newKeySet();
+
+    static {
+        if (EVERY > 0) {
+            Runtime.getRuntime().addShutdownHook(new Thread(Leaks::log, "chagres-leak-report"));
+        }
+    }
+
+    private Leaks() {}
+
+    /** Where a resource was made. */
+    public static final class Trace extends Throwable {
+        private static final long serialVersionUID = 1L;
+
+        private Trace(String what) {
+            super(what);
+        }
+    }
+
+    /** Notes that {@code what} was opened; the result goes to {@link #closed}. Null when this one is not followed. */
+    public static @Nullable Trace opened(String what) {
+        if (EVERY == 0 || CREATED.getAndIncrement() % EVERY != 0) {
+            return null;
+        }
+        Trace trace = new Trace(what);
+        OPEN.add(trace);
+        return trace;
+    }
+
+    /** Notes that the resource behind {@code trace} was closed. */
+    public static void closed(@Nullable Trace trace) {
+        if (trace != null) {
+            OPEN.remove(trace);
+        }
+    }
+
+    /** Returns the followed resources that are open now, with the stack that made each. */
+    public static List<Trace> open() {
+        return new ArrayList<>(OPEN);
+    }
+
+    private static void log() {
+        for (Trace trace : OPEN) {
+            System.getLogger("dev.chagres.leaks")
+                    .log(System.Logger.Level.WARNING, "never closed: " + trace.getMessage() + ", made here", trace);
+        }
+    }
+
+    private static int interval(String level) {
+        return switch (level.toLowerCase(Locale.ROOT)) {
+            case "off" -> 0;
+            case "sample" -> SAMPLE_EVERY;
+            case "all" -> 1;
+            default ->
+                throw new IllegalArgumentException(
+                        "-Dchagres.leaks: expected off, sample or all, got \"" + level + "\"");
+        };
+    }
+}

@@ -1,0 +1,50 @@
+package dev.chagres.internal;
+
+/**
+ * What tensors need to know of the scope that owns them: its device, and whether what they hold is still theirs.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class ScopeState {
+    private final DeviceState device;
+    private final String name;
+    private int epoch;
+    private boolean live = true;
+
+    /** Makes the state of an open scope. */
+    public ScopeState(DeviceState device, String name) {
+        this.device = device;
+        this.name = name;
+    }
+
+    /** Returns the device whose memory the scope hands out. */
+    public DeviceState device() {
+        return device;
+    }
+
+    /** Returns the number of times the scope was restarted or reopened. */
+    public int epoch() {
+        return epoch;
+    }
+
+    /** Returns whether the scope is open. */
+    public boolean isLive() {
+        return live;
+    }
+
+    /** Opens the scope again: what was handed out before is closed until it is handed out again. */
+    public void renew() {
+        live = true;
+        epoch++;
+    }
+
+    /** Closes everything that was handed out. */
+    public void end() {
+        live = false;
+    }
+
+    @Override
+    public String toString() {
+        return name;
+    }
+}

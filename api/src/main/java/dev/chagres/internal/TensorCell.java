@@ -1,0 +1,179 @@
+package dev.chagres.internal;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Shape;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+
+/**
+ * The mutable state behind a {@code Tensor}: where it lies, its shape now, and TE's handle for it.
+ *
+ * <p>A scope that is restarted hands the same cell out again, perhaps with another shape. TE's handle and the pointer
+ * object are made once and then only updated, so that a repeated step makes no garbage.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class TensorCell {
+    private static final int ROWWISE_DATA = 0;
+    private static final int DELAYED_TENSOR_SCALING = 0;
+
+    private final ScopeState scope;
+    private final DType dtype;
+    private final long[] sizes = new long[Shape.MAX_RANK];
+    private int rank;
+    private long count;
+    private long capacity;
+    private int epoch = -1;
+    private MemorySegment pointer = MemorySegment.NULL;
+    private MemorySegment handle = MemorySegment.NULL;
+    private boolean handleStale = true;
+
+    /** Makes a cell that {@code scope} owns; {@link #issue} gives it a place and a shape. */
+    public TensorCell(ScopeState scope, DType dtype) {
+        this.scope = scope;
+        this.dtype = dtype;
+    }
+
+    /** Gives the cell an address and a shape for the scope's present epoch. */
+    public void issue(long address, int newRank, long d0, long d1, long d2, long d3) {
+        boolean same = rank == newRank && sizes[0] == d0 && sizes[1] == d1 && sizes[2] == d2 && sizes[3] == d3;
+        if (pointer.address() != address) {
+            pointer = MemorySegment.ofAddress(address);
+            same = false;
+        }
+        if (!same) {
+            rank = newRank;
+            sizes[0] = d0;
+            sizes[1] = d1;
+            sizes[2] = d2;
+            sizes[3] = d3;
+            count = product(newRank, d0, d1, d2, d3);
+            handleStale = true;
+        }
+        epoch = scope.epoch();
+    }
+
+    /** Returns the product of the first {@code rank} sizes. */
+    public static long product(int rank, long d0, long d1, long d2, long d3) {
+        long count = rank > 0 ? d0 : 1;
+        count = rank > 1 ? Math.multiplyExact(count, d1) : count;
+        count = rank > 2 ? Math.multiplyExact(count, d2) : count;
+        return rank > 3 ? Math.multiplyExact(count, d3) : count;
+    }
+
+    /** Returns the bytes this cell had at most: what its next issue takes, so that later addresses repeat. */
+    public long grow(long byteSize) {
+        capacity = Math.max(capacity, byteSize);
+        return capacity;
+    }
+
+    /** Returns the scope that owns the cell. */
+    public ScopeState scope() {
+        return scope;
+    }
+
+    /** Returns the element type. */
+    public DType dtype() {
+        return dtype;
+    }
+
+    /** Returns the number of dimensions. */
+    public int rank() {
+        return rank;
+    }
+
+    /** Returns the size of dimension {@code index}. */
+    public long size(int index) {
+        if (index < 0 || index >= rank) {
+            throw new IndexOutOfBoundsException("index: expected 0 to " + (rank - 1) + ", got " + index);
+        }
+        return sizes[index];
+    }
+
+    /** Returns the number of elements. */
+    public long count() {
+        return count;
+    }
+
+    /** Returns the bytes of all elements. */
+    public long byteSize() {
+        return count * dtype.byteSize();
+    }
+
+    /** Returns a copy of the shape. */
+    public Shape shape() {
+        return new Shape(Arrays.copyOf(sizes, rank));
+    }
+
+    /** Returns whether the tensor may be used. */
+    public boolean isLive() {
+        return scope.isLive() && epoch == scope.epoch();
+    }
+
+    /**
+     * Checks that the tensor may be used now, on this thread.
+     *
+     * @throws IllegalStateException when its scope is closed, or was restarted and has not handed it out again
+     * @throws WrongThreadException when the device belongs to another thread
+     */
+    public void ensureUsable() {
+        scope.device().ensureCurrent();
+        if (!isLive()) {
+            throw new IllegalStateException("tensor " + dtype + shape() + " of " + scope + " is closed: "
+                    + (scope.isLive() ? "the scope was restarted since" : "so is its scope"));
+        }
+    }
+
+    /** Returns the device address as a zero-length segment. */
+    public MemorySegment pointer() {
+        ensureUsable();
+        return pointer;
+    }
+
+    /** Returns TE's handle ({@code NVTETensor}) with the present address, type and shape. */
+    public MemorySegment handle() {
+        ensureUsable();
+        if (handleStale) {
+            updateHandle();
+        }
+        return handle;
+    }
+
+    private void updateHandle() {
+        DeviceState device = scope.device();
+        if (handle.address() == 0) {
+            Status.te(
+                    TransformerEngine.te_create_tensor(DELAYED_TENSOR_SCALING, device.out()), "nvte_create_tensor");
+            handle = device.out().get(ValueLayout.ADDRESS, 0);
+        }
+        MemorySegment record = device.basicTensor();
+        record.set(ValueLayout.JAVA_LONG, 0, pointer.address());
+        record.set(ValueLayout.JAVA_INT, 8, dtype.code());
+        for (int i = 0; i < rank; i++) {
+            record.set(ValueLayout.JAVA_LONG, 16 + 8L * i, sizes[i]);
+        }
+        record.set(ValueLayout.JAVA_LONG, 136, rank);
+        Status.te(
+                TransformerEngine.te_set_tensor_param_v2(handle, ROWWISE_DATA, record, DeviceState.BASIC_TENSOR_BYTES),
+                "nvte_set_tensor_param_v2");
+        handleStale = false;
+    }
+
+    /** Closes the tensor for good: its scope took another course than in the repetition before. */
+    public void expire() {
+        epoch = -1;
+    }
+
+    /** Gives TE's handle back; the cell can be issued again. */
+    public void destroyHandle() {
+        if (handle.address() != 0) {
+            MemorySegment dead = handle;
+            handle = MemorySegment.NULL;
+            handleStale = true;
+            Status.te(TransformerEngine.te_destroy_tensor(dead), "nvte_destroy_tensor");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+/** What the exported packages share and users do not see. */
+@NullMarked
+package dev.chagres.internal;
+
+import org.jspecify.annotations.NullMarked;

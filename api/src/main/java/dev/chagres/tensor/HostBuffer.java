@@ -1,0 +1,84 @@
+package dev.chagres.tensor;
+
+import dev.chagres.Device;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.DeviceState;
+import dev.chagres.internal.Leaks;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Host memory for copies: <em>pinned</em>, which the device reads by itself while the program goes on, or
+ * <em>pageable</em>, from which a copy is done when the call returns.
+ *
+ * <p>Threading: contents, any thread at a time; opening and closing, the device's thread.
+ */
+public final class HostBuffer implements AutoCloseable {
+    private static final int PORTABLE = 1;
+
+    private final Arena arena = Arena.ofShared();
+    private final DeviceState device;
+    private final MemorySegment segment;
+    private final boolean pinned;
+    private final Leaks.@Nullable Trace trace;
+    private boolean closed;
+
+    private HostBuffer(DeviceState device, long byteSize, boolean pinned) {
+        if (byteSize < 0) {
+            throw new IllegalArgumentException("byteSize: expected no negative size, got " + byteSize);
+        }
+        device.ensureCurrent();
+        this.device = device;
+        this.pinned = pinned;
+        if (pinned) {
+            Status.cuda(CudaRuntime.cudaHostAlloc(device.out(), Math.max(1, byteSize), PORTABLE), "cudaHostAlloc");
+            segment = device.out().get(ValueLayout.ADDRESS, 0).reinterpret(byteSize, arena, null);
+        } else {
+            segment = arena.allocate(byteSize, 64);
+        }
+        trace = Leaks.opened((pinned ? "pinned" : "pageable") + " host buffer of " + byteSize + " bytes");
+    }
+
+    /** Opens {@code byteSize} bytes of page-locked memory. */
+    public static HostBuffer pinned(Device device, long byteSize) {
+        return new HostBuffer(device.state(), byteSize, true);
+    }
+
+    /** Opens {@code byteSize} bytes of ordinary memory. */
+    public static HostBuffer pageable(Device device, long byteSize) {
+        return new HostBuffer(device.state(), byteSize, false);
+    }
+
+    /**
+     * Returns the memory.
+     *
+     * @throws IllegalStateException after {@link #close()}
+     */
+    public MemorySegment segment() {
+        if (closed) {
+            throw new IllegalStateException("host buffer is closed");
+        }
+        return segment;
+    }
+
+    /** Frees the memory; copies from and to it must be done. A second call does nothing. */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        if (!device.isClosed()) {
+            device.ensureCurrent();
+        }
+        closed = true;
+        MemorySegment address = MemorySegment.ofAddress(segment.address());
+        arena.close();
+        Leaks.closed(trace);
+        if (pinned) {
+            Status.cuda(CudaRuntime.cudaFreeHost(address), "cudaFreeHost");
+        }
+    }
+}

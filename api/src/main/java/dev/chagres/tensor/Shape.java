@@ -1,0 +1,77 @@
+package dev.chagres.tensor;
+
+import java.util.Arrays;
+
+/**
+ * Sizes of a tensor's dimensions, outermost first, at most {@value #MAX_RANK}.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param sizes one entry a dimension, none negative
+ */
+public record Shape(long... sizes) {
+    /** Most dimensions a tensor here has. */
+    public static final int MAX_RANK = 4;
+
+    /**
+     * Checks and copies the sizes.
+     *
+     * @throws IllegalArgumentException when there are more than {@value #MAX_RANK}, or one is negative
+     */
+    public Shape {
+        if (sizes.length > MAX_RANK) {
+            throw new IllegalArgumentException(
+                    "sizes: expected at most " + MAX_RANK + " dimensions, got " + Arrays.toString(sizes));
+        }
+        for (long size : sizes) {
+            if (size < 0) {
+                throw new IllegalArgumentException("sizes: expected no negative size, got " + Arrays.toString(sizes));
+            }
+        }
+        sizes = sizes.clone();
+    }
+
+    /** Returns a shape of these sizes. */
+    public static Shape of(long... sizes) {
+        return new Shape(sizes);
+    }
+
+    @Override
+    public long[] sizes() {
+        return sizes.clone();
+    }
+
+    /** Returns the number of dimensions. */
+    public int rank() {
+        return sizes.length;
+    }
+
+    /** Returns the size of dimension {@code index}, counted from 0. */
+    public long size(int index) {
+        return sizes[index];
+    }
+
+    /** Returns the product of all sizes: 1 for a scalar. */
+    public long count() {
+        long count = 1;
+        for (long size : sizes) {
+            count = Math.multiplyExact(count, size);
+        }
+        return count;
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof Shape shape && Arrays.equals(sizes, shape.sizes);
+    }
+
+    @Override
+    public int hashCode() {
+        return Arrays.hashCode(sizes);
+    }
+
+    @Override
+    public String toString() {
+        return Arrays.toString(sizes);
+    }
+}
