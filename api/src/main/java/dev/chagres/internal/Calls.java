@@ -1,5 +1,7 @@
 package dev.chagres.internal;
 
+import java.lang.foreign.MemorySegment;
+
 /**
  * The configuration objects of TE calls on one device, made once and reused by every call.
  *
@@ -8,10 +10,12 @@ package dev.chagres.internal;
 public final class Calls implements AutoCloseable {
     private final MatrixProduct matrixProduct;
     private final Attention attention;
+    private final Norm norm;
 
     Calls(DeviceState device) {
         matrixProduct = new MatrixProduct(device);
         attention = new Attention(device);
+        norm = new Norm(device);
     }
 
     /** Returns the matrix products of a linear layer. */
@@ -22,6 +26,16 @@ public final class Calls implements AutoCloseable {
     /** Returns fused attention. */
     public Attention attention() {
         return attention;
+    }
+
+    /** Returns the norms. */
+    public Norm norm() {
+        return norm;
+    }
+
+    /** Returns a live handle of no tensor: what TE takes for an absent argument. */
+    public MemorySegment unset() {
+        return attention.unset();
     }
 
     @Override

@@ -1,0 +1,70 @@
+package dev.chagres.attention;
+
+/**
+ * Which keys a query sees, apart from padding, which {@link Sequences} tell.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: {@code NVTE_Mask_Type} and the window arguments in TE's {@code fused_attn.h}.
+ *
+ * @param kind the triangle, if any
+ * @param windowLeft keys before its own that a query sees, -1 all
+ * @param windowRight keys after its own that a query sees, -1 all
+ */
+public record AttentionMask(Kind kind, long windowLeft, long windowRight) {
+    /** Triangle of a mask. */
+    public enum Kind {
+        /** Every query sees every key of its sequence. */
+        NONE,
+        /** Query i sees keys 0 to i. */
+        CAUSAL,
+        /** The last query sees the last key: for more keys than queries. */
+        CAUSAL_BOTTOM_RIGHT
+    }
+
+    /**
+     * Checks the window.
+     *
+     * @throws IllegalArgumentException when a side is below -1, or a causal mask has a window to the right
+     */
+    public AttentionMask {
+        if (windowLeft < -1 || windowRight < -1) {
+            throw new IllegalArgumentException(
+                    "window: expected -1 (unbounded) or more on each side, got " + windowLeft + " and " + windowRight);
+        }
+        if (kind != Kind.NONE && windowRight > 0) {
+            throw new IllegalArgumentException(
+                    "windowRight: a causal mask sees no later key, expected 0, got " + windowRight);
+        }
+    }
+
+    /** Every query sees every key of its sequence. */
+    public static AttentionMask none() {
+        return new AttentionMask(Kind.NONE, -1, -1);
+    }
+
+    /** Query i sees keys 0 to i. */
+    public static AttentionMask causal() {
+        return new AttentionMask(Kind.CAUSAL, -1, 0);
+    }
+
+    /** The last query sees the last key, the one before it all but the last, and so on. */
+    public static AttentionMask causalBottomRight() {
+        return new AttentionMask(Kind.CAUSAL_BOTTOM_RIGHT, -1, 0);
+    }
+
+    /** Returns this mask with a sliding window of {@code left} keys before and {@code right} keys after the query's own. */
+    public AttentionMask withWindow(long left, long right) {
+        return new AttentionMask(kind, left, right);
+    }
+
+    /** Returns TE's number of this mask over sequences that are padded or packed, or else all of full length. */
+    int code(Sequences.Padding padding) {
+        int padded = padding == Sequences.Padding.NONE ? 0 : 1;
+        return switch (kind) {
+            case NONE -> padded;
+            case CAUSAL -> 2 + padded;
+            case CAUSAL_BOTTOM_RIGHT -> 4 + padded;
+        };
+    }
+}

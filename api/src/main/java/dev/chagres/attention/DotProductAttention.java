@@ -1,0 +1,214 @@
+package dev.chagres.attention;
+
+import dev.chagres.Dropout;
+import dev.chagres.Philox;
+import dev.chagres.Scope;
+import dev.chagres.bindings.Provider;
+import dev.chagres.internal.Attention;
+import dev.chagres.internal.AttentionCall;
+import dev.chagres.internal.AttentionCall.Packing;
+import dev.chagres.internal.AttentionSettings;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.TensorCell;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+
+/**
+ * {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, over packed or padded sequences.
+ *
+ * <p>Shapes: q, k, v and o are [T, h, d] packed (THD), [B, S, h, d] (BSHD) or [S, B, h, d] (SBHD); or one buffer holds
+ * all three, as [T, 3 h d] rows of query, key, value. BFLOAT16 or FLOAT16; the reference provider takes FLOAT32 too,
+ * cuDNN's fused kernels do not. The softmax is computed in FP32.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_fused_attn_fwd_v2}, {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h}.
+ */
+public final class DotProductAttention {
+    /** Draws that a fused attention call may take from the generator. */
+    private static final long DRAWS = 16;
+
+    /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
+    private static final long LENGTH_STEP = 128;
+
+    private final AttentionConfig config;
+    private final AttentionSettings[] settings;
+
+    /** Makes attention as {@code config} says. */
+    public DotProductAttention(AttentionConfig config) {
+        this.config = config;
+        QkvLayout[] layouts = QkvLayout.values();
+        settings = new AttentionSettings[layouts.length * 2];
+        for (QkvLayout layout : layouts) {
+            for (Sequences.Padding padding : Sequences.Padding.values()) {
+                settings[layout.ordinal() * 2 + padding.ordinal()] = new AttentionSettings(
+                        layout.code(),
+                        layout.format().code(),
+                        config.mask().code(padding),
+                        config.mask().windowLeft(),
+                        config.mask().windowRight(),
+                        config.scale(),
+                        config.dropout().probability());
+            }
+        }
+    }
+
+    /** Returns what is computed. */
+    public AttentionConfig config() {
+        return config;
+    }
+
+    /**
+     * Enqueues attention over three tensors.
+     *
+     * @param scope receives output and what backward needs
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the sequences end off the tokens
+     */
+    public SavedAttention forward(Tensor q, Tensor k, Tensor v, Sequences sequences, Scope scope) {
+        TensorCell query = Checks.on(scope, "q", q);
+        checkHeads("q", query, sequences);
+        Checks.like(scope, "k", k, query);
+        Checks.like(scope, "v", v, query);
+        Tensor output = scope.like(q);
+        return run(QkvLayout.separate(sequences.format()), q, k, v, output, sequences, scope);
+    }
+
+    /**
+     * Enqueues attention over one buffer.
+     *
+     * @param qkv [T, 3 h d]: query, key and value of each token side by side
+     * @param scope receives output and what backward needs
+     * @return saved; its output is [T, h d]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the sequences end off the tokens
+     */
+    public SavedAttention forwardPacked(Tensor qkv, Sequences sequences, Scope scope) {
+        long width = (long) config.heads() * config.headDim();
+        TensorCell cell = Checks.matrix(scope, "qkv", qkv, qkv.dtype(), 3 * width);
+        checkType("qkv", cell);
+        sequences.checkTokens("qkv", qkv, cell.size(0));
+        Tensor output = scope.tensor(qkv.dtype(), cell.size(0), width);
+        Tensor q = shaped(scope, qkv, 0, sequences);
+        Tensor k = shaped(scope, qkv, width, sequences);
+        Tensor v = shaped(scope, qkv, 2 * width, sequences);
+        return run(QkvLayout.packed(sequences.format()), q, k, v, output, sequences, scope);
+    }
+
+    /**
+     * Enqueues the gradients of {@link #forward}.
+     *
+     * @param dO gradient of the output, like it
+     * @param dq receives the gradient of the query, like it; so {@code dk} and {@code dv}
+     * @param scope its stream computes
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public void backward(Tensor dO, SavedAttention saved, Tensor dq, Tensor dk, Tensor dv, Scope scope) {
+        AttentionCall call = saved.call();
+        TensorCell gradient = Checks.like(scope, "dO", dO, saved.output().cell());
+        attention(scope)
+                .backward(
+                        scope.stream(),
+                        saved.settings(),
+                        call,
+                        saved.statistics().cell(),
+                        gradient,
+                        Checks.like(scope, "dq", dq, call.q),
+                        Checks.like(scope, "dk", dk, call.k),
+                        Checks.like(scope, "dv", dv, call.v));
+    }
+
+    /**
+     * Enqueues the gradient of {@link #forwardPacked}.
+     *
+     * @param dO gradient of the output: [T, h d]
+     * @param dqkv receives the gradient of the buffer: [T, 3 h d]
+     * @param scope its stream computes; it hands out the views
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public void backwardPacked(Tensor dO, SavedAttention saved, Tensor dqkv, Scope scope) {
+        long width = (long) config.heads() * config.headDim();
+        TensorCell output = saved.output().cell();
+        Checks.like(scope, "dO", dO, output);
+        Checks.matrix(scope, "dqkv", dqkv, output.dtype(), output.size(0), 3 * width);
+        Sequences sequences = saved.sequences();
+        attention(scope)
+                .backward(
+                        scope.stream(),
+                        saved.settings(),
+                        saved.call(),
+                        saved.statistics().cell(),
+                        shaped(scope, dO, 0, sequences).cell(),
+                        shaped(scope, dqkv, 0, sequences).cell(),
+                        shaped(scope, dqkv, width, sequences).cell(),
+                        shaped(scope, dqkv, 2 * width, sequences).cell());
+    }
+
+    private SavedAttention run(
+            QkvLayout layout, Tensor q, Tensor k, Tensor v, Tensor output, Sequences sequences, Scope scope) {
+        Tensor shaped = output.rank() == 2 ? shaped(scope, output, 0, sequences) : output;
+        AttentionSettings with =
+                settings[layout.ordinal() * 2 + sequences.padding().ordinal()];
+        SavedAttention again = scope.recall(SavedAttention.class);
+        SavedAttention saved = scope.keep(
+                again != null && again.output() == output && again.call().q == q.cell()
+                        ? again
+                        : new SavedAttention(new AttentionCall(q.cell(), k.cell(), v.cell(), shaped.cell()), output));
+        boolean packed = sequences.format() == Sequences.Format.THD;
+        long longest = packed
+                ? Math.max(LENGTH_STEP, (sequences.length() + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP)
+                : sequences.length();
+        Dropout dropout = config.dropout();
+        Philox generator = dropout.generator();
+        TensorCell rng =
+                generator == null ? null : generator.next(scope, DRAWS).cell();
+        saved.call()
+                .over(
+                        sequences.cuSeqlens().offsets().cell(),
+                        packed ? Packing.PACKED : Packing.DENSE,
+                        longest,
+                        rng);
+        saved.ran(with, sequences, attention(scope).forward(scope, with, saved.call()));
+        return saved;
+    }
+
+    /** Returns rows as tokens and heads; inside a packed buffer TE takes the strides from the layout. */
+    private Tensor shaped(Scope scope, Tensor matrix, long offset, Sequences sequences) {
+        int heads = config.heads();
+        int headDim = config.headDim();
+        return switch (sequences.format()) {
+            case THD -> scope.view(matrix, offset, sequences.tokens(), heads, headDim);
+            case BSHD -> scope.view(matrix, offset, sequences.batch(), sequences.length(), heads, headDim);
+            case SBHD -> scope.view(matrix, offset, sequences.length(), sequences.batch(), heads, headDim);
+        };
+    }
+
+    private void checkHeads(String argument, TensorCell cell, Sequences sequences) {
+        checkType(argument, cell);
+        int rank = sequences.format() == Sequences.Format.THD ? 3 : 4;
+        boolean fits = cell.rank() == rank
+                && cell.size(rank - 2) == config.heads()
+                && cell.size(rank - 1) == config.headDim()
+                && switch (sequences.format()) {
+                    case THD -> cell.size(0) == sequences.tokens();
+                    case BSHD -> cell.size(0) == sequences.batch() && cell.size(1) == sequences.length();
+                    case SBHD -> cell.size(0) == sequences.length() && cell.size(1) == sequences.batch();
+                };
+        if (!fits) {
+            throw new IllegalArgumentException(argument + ": expected " + config.heads() + " heads of "
+                    + config.headDim() + " over " + sequences + ", got " + Checks.describe(cell));
+        }
+    }
+
+    private static void checkType(String argument, TensorCell cell) {
+        boolean half = cell.dtype() == DType.BFLOAT16 || cell.dtype() == DType.FLOAT16;
+        boolean reference = Provider.current() == Provider.REFERENCE && cell.dtype() == DType.FLOAT32;
+        if (!half && !reference) {
+            throw new IllegalArgumentException(argument
+                    + ": fused attention takes BFLOAT16 or FLOAT16 (FLOAT32 on the reference only), got "
+                    + Checks.describe(cell));
+        }
+    }
+
+    private static Attention attention(Scope scope) {
+        return scope.device().state().calls().attention();
+    }
+}

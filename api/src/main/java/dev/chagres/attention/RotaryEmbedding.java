@@ -1,0 +1,238 @@
+package dev.chagres.attention;
+
+import dev.chagres.Scope;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.TensorCell;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Rotary position embedding: with {@code angle = position * base^(-2 i / d)} each pair {@code (x[i], x[i + d/2])} of a head
+ * becomes {@code (x[i] cos - x[i + d/2] sin, x[i + d/2] cos + x[i] sin)}.
+ *
+ * <p>Positions count from 0 in each sequence. The backward pass is the inverse rotation.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Su et al., RoFormer (2021); {@code nvte_fused_rope_forward} in TE's {@code fused_rope.h}, and
+ * {@code ops_rotary_packed} in {@code ops.h}.
+ */
+public final class RotaryEmbedding {
+    private static final double BASE = 10_000;
+
+    private final Tensor angles;
+    private final int positions;
+    private final int headDim;
+
+    private RotaryEmbedding(Tensor angles, int positions, int headDim) {
+        this.angles = angles;
+        this.positions = positions;
+        this.headDim = headDim;
+    }
+
+    /**
+     * Computes the angles, with base 10,000.
+     *
+     * @param scope owns the angles
+     * @param positions longest sequence that can be rotated
+     * @param headDim size of a head, even
+     * @throws IllegalArgumentException when a size is not positive or the head dimension is odd
+     */
+    public static RotaryEmbedding of(Scope scope, int positions, int headDim) {
+        if (positions < 1) {
+            throw new IllegalArgumentException("positions: expected at least 1, got " + positions);
+        }
+        if (headDim < 2 || headDim % 2 != 0) {
+            throw new IllegalArgumentException("headDim: expected a positive even number, got " + headDim);
+        }
+        int half = headDim / 2;
+        float[] values = new float[Math.multiplyExact(positions, headDim)];
+        for (int position = 0; position < positions; position++) {
+            for (int i = 0; i < half; i++) {
+                float angle = (float) (position * Math.pow(BASE, -2.0 * i / headDim));
+                values[position * headDim + i] = angle;
+                values[position * headDim + half + i] = angle;
+            }
+        }
+        Tensor angles = scope.tensor(DType.FLOAT32, positions, 1, 1, headDim);
+        angles.set(scope.stream(), values);
+        return new RotaryEmbedding(angles, positions, headDim);
+    }
+
+    /** Returns the longest sequence that can be rotated. */
+    public int positions() {
+        return positions;
+    }
+
+    /** Returns the size of a head. */
+    public int headDim() {
+        return headDim;
+    }
+
+    /**
+     * Enqueues the rotation of query or key.
+     *
+     * @param x [T, h, d] packed, [B, S, h, d] or [S, B, h, d]
+     * @return rotated, like {@code x}, in {@code scope}
+     * @throws IllegalArgumentException when shapes do not fit, or a sequence is longer than {@link #positions()}
+     */
+    public Tensor forward(Tensor x, Sequences sequences, Scope scope) {
+        TensorCell cell = check("x", x, sequences, scope);
+        Tensor y = scope.like(x);
+        Status.te(
+                TransformerEngine.te_fused_rope_forward(
+                        cell.handle(),
+                        lengths(sequences),
+                        angles.cell().handle(),
+                        scope.device().state().calls().unset(),
+                        y.cell().handle(),
+                        sequences.format().code(),
+                        false,
+                        1,
+                        0,
+                        (int) sequences.length(),
+                        (int) sequences.batch(),
+                        (int) cell.size(cell.rank() - 2),
+                        headDim,
+                        headDim,
+                        stride(cell, sequences, 0),
+                        stride(cell, sequences, 1),
+                        headDim,
+                        1,
+                        scope.stream().handle()),
+                "nvte_fused_rope_forward");
+        return y;
+    }
+
+    /**
+     * Enqueues the inverse rotation of a gradient.
+     *
+     * @param dy gradient of the rotated tensor, like it
+     * @return gradient of what was rotated, like {@code dy}, in {@code scope}
+     * @throws IllegalArgumentException when shapes do not fit, or a sequence is longer than {@link #positions()}
+     */
+    public Tensor backward(Tensor dy, Sequences sequences, Scope scope) {
+        TensorCell cell = check("dy", dy, sequences, scope);
+        Tensor dx = scope.like(dy);
+        Status.te(
+                TransformerEngine.te_fused_rope_backward(
+                        cell.handle(),
+                        lengths(sequences),
+                        angles.cell().handle(),
+                        scope.device().state().calls().unset(),
+                        dx.cell().handle(),
+                        sequences.format().code(),
+                        false,
+                        1,
+                        0,
+                        (int) sequences.length(),
+                        (int) sequences.batch(),
+                        (int) cell.size(cell.rank() - 2),
+                        headDim,
+                        headDim,
+                        stride(cell, sequences, 0),
+                        stride(cell, sequences, 1),
+                        headDim,
+                        1,
+                        scope.stream().handle()),
+                "nvte_fused_rope_backward");
+        return dx;
+    }
+
+    /**
+     * Enqueues the rotation, in place, of query and key inside a packed buffer; the value stays.
+     *
+     * @param qkv [T, 3 h d]
+     * @throws IllegalArgumentException when shapes do not fit, or a sequence is longer than {@link #positions()}
+     */
+    public void rotatePacked(Tensor qkv, Sequences sequences, Scope scope) {
+        rotatePacked("qkv", qkv, sequences, 1, scope);
+    }
+
+    /**
+     * Enqueues the inverse of {@link #rotatePacked}, for the gradient of the buffer.
+     *
+     * @param dqkv [T, 3 h d]
+     * @throws IllegalArgumentException when shapes do not fit, or a sequence is longer than {@link #positions()}
+     */
+    public void rotatePackedBack(Tensor dqkv, Sequences sequences, Scope scope) {
+        rotatePacked("dqkv", dqkv, sequences, -1, scope);
+    }
+
+    private void rotatePacked(String argument, Tensor qkv, Sequences sequences, int direction, Scope scope) {
+        TensorCell cell = Checks.on(scope, argument, qkv);
+        if (cell.rank() != 2 || cell.size(1) % (3L * headDim) != 0) {
+            throw new IllegalArgumentException(argument + ": expected [T, 3 h d] with head dimension " + headDim
+                    + ", got " + Checks.describe(cell));
+        }
+        sequences.checkTokens(argument, qkv, cell.size(0));
+        checkLength(sequences);
+        Status.ops(
+                Ops.ops_rotary_packed(
+                        cell.pointer(),
+                        sequences.format() == Sequences.Format.THD
+                                ? sequences.cuSeqlens().offsets().pointer()
+                                : MemorySegment.NULL,
+                        angles.pointer(),
+                        direction,
+                        layout(sequences),
+                        cell.size(0),
+                        sequences.format() == Sequences.Format.BSHD ? sequences.length() : sequences.batch(),
+                        positions,
+                        cell.size(1) / (3L * headDim),
+                        headDim,
+                        cell.dtype().code(),
+                        scope.stream().handle()),
+                "ops_rotary_packed");
+    }
+
+    private TensorCell check(String argument, Tensor x, Sequences sequences, Scope scope) {
+        TensorCell cell = Checks.on(scope, argument, x);
+        int rank = sequences.format() == Sequences.Format.THD ? 3 : 4;
+        long rows = rank == 3 || cell.rank() != 4 ? cell.size(0) : cell.size(0) * cell.size(1);
+        if (cell.rank() != rank || cell.size(rank - 1) != headDim) {
+            throw new IllegalArgumentException(argument + ": expected rank " + rank + " with head dimension " + headDim
+                    + " over " + sequences + ", got " + Checks.describe(cell));
+        }
+        sequences.checkTokens(argument, x, rows);
+        checkLength(sequences);
+        return cell;
+    }
+
+    private void checkLength(Sequences sequences) {
+        if (sequences.length() > positions) {
+            throw new IllegalArgumentException("sequences: expected none longer than the " + positions
+                    + " positions of the rotary embedding, got " + sequences.length());
+        }
+    }
+
+    private static MemorySegment lengths(Sequences sequences) {
+        Tensor offsets = sequences.cuSeqlens().offsets();
+        return sequences.format() == Sequences.Format.THD
+                ? offsets.cell().handle()
+                : offsets.cell().scope().device().calls().unset();
+    }
+
+    /** Returns the elements from one token (0), or one sequence (1), to the next. */
+    private int stride(TensorCell cell, Sequences sequences, int which) {
+        long token = cell.size(cell.rank() - 2) * headDim;
+        long stride = switch (sequences.format()) {
+            case THD -> which == 0 ? token : 0;
+            case BSHD -> which == 0 ? token : token * sequences.length();
+            case SBHD -> which == 0 ? token * sequences.batch() : token;
+        };
+        return Math.toIntExact(stride);
+    }
+
+    private static int layout(Sequences sequences) {
+        return switch (sequences.format()) {
+            case THD -> Ops.OPS_THD();
+            case BSHD -> Ops.OPS_BSHD();
+            case SBHD -> Ops.OPS_SBHD();
+        };
+    }
+}

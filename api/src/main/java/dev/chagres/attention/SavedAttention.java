@@ -1,0 +1,60 @@
+package dev.chagres.attention;
+
+import dev.chagres.internal.AttentionCall;
+import dev.chagres.internal.AttentionSettings;
+import dev.chagres.tensor.Tensor;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What the backward pass of attention needs of the forward pass. It lives in the scope that forward was given.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class SavedAttention {
+    private final AttentionCall call;
+    private final Tensor output;
+    private @Nullable AttentionSettings settings;
+    private @Nullable Tensor statistics;
+    private @Nullable Sequences sequences;
+
+    SavedAttention(AttentionCall call, Tensor output) {
+        this.call = call;
+        this.output = output;
+    }
+
+    /** Returns the output, like the query. */
+    public Tensor output() {
+        return output;
+    }
+
+    /** Returns the log-sum-exp of each query's scores: FLOAT32 [T, h, 1] packed, [B, h, S, 1] dense. */
+    public Tensor statistics() {
+        return present(statistics);
+    }
+
+    void ran(AttentionSettings with, Sequences over, Tensor result) {
+        settings = with;
+        sequences = over;
+        statistics = result;
+    }
+
+    AttentionCall call() {
+        return call;
+    }
+
+    AttentionSettings settings() {
+        return present(settings);
+    }
+
+    /** Returns the sequences that forward was given. */
+    public Sequences sequences() {
+        return present(sequences);
+    }
+
+    private static <T> T present(@Nullable T value) {
+        if (value == null) {
+            throw new IllegalStateException("forward has not completed");
+        }
+        return value;
+    }
+}

@@ -1,0 +1,75 @@
+package dev.chagres.internal;
+
+import dev.chagres.Scope;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+
+/**
+ * Checks of arguments before a call: each message names the argument, what was expected and what came.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Checks {
+    private Checks() {}
+
+    /** Checks that {@code tensor} may be used in {@code scope}: usable now, and on the scope's device. */
+    public static TensorCell on(Scope scope, String argument, Tensor tensor) {
+        TensorCell cell = tensor.cell();
+        cell.ensureUsable();
+        if (cell.scope().device() != scope.device().state()) {
+            throw new IllegalArgumentException(argument + ": expected a tensor of " + scope.device() + ", got "
+                    + tensor + " of device " + cell.scope().device().index());
+        }
+        return cell;
+    }
+
+    /** Checks that {@code tensor} is a matrix of {@code columns} columns and type {@code dtype} on the scope's device. */
+    public static TensorCell matrix(Scope scope, String argument, Tensor tensor, DType dtype, long columns) {
+        TensorCell cell = on(scope, argument, tensor);
+        if (cell.rank() != 2 || cell.size(1) != columns || cell.dtype() != dtype) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + dtype + "[T, " + columns + "], got " + describe(cell));
+        }
+        return cell;
+    }
+
+    /** Checks that {@code tensor} is a matrix of exactly this shape. */
+    public static TensorCell matrix(
+            Scope scope, String argument, Tensor tensor, DType dtype, long rows, long columns) {
+        TensorCell cell = matrix(scope, argument, tensor, dtype, columns);
+        if (cell.size(0) != rows) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + dtype + "[" + rows + ", " + columns + "], got " + describe(cell));
+        }
+        return cell;
+    }
+
+    /** Checks that {@code tensor} is a vector of exactly this size. */
+    public static TensorCell vector(Scope scope, String argument, Tensor tensor, DType dtype, long size) {
+        TensorCell cell = on(scope, argument, tensor);
+        if (cell.rank() != 1 || cell.size(0) != size || cell.dtype() != dtype) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + dtype + "[" + size + "], got " + describe(cell));
+        }
+        return cell;
+    }
+
+    /** Checks that {@code tensor} has the type and shape of {@code model}. */
+    public static TensorCell like(Scope scope, String argument, Tensor tensor, TensorCell model) {
+        TensorCell cell = on(scope, argument, tensor);
+        boolean same = cell.dtype() == model.dtype() && cell.rank() == model.rank();
+        for (int i = 0; same && i < model.rank(); i++) {
+            same = cell.size(i) == model.size(i);
+        }
+        if (!same) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + describe(model) + ", got " + describe(cell));
+        }
+        return cell;
+    }
+
+    /** Returns type and shape for a message. */
+    public static String describe(TensorCell cell) {
+        return cell.dtype() + cell.shape().toString();
+    }
+}

@@ -1,0 +1,116 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Elementwise;
+import dev.chagres.internal.MatrixProduct;
+import dev.chagres.internal.TensorCell;
+import dev.chagres.tensor.Tensor;
+
+/**
+ * {@code y = x W^T + b}.
+ *
+ * <p>Parameters: {@code weight} [out, in], normal with deviation 0.02 unless told otherwise; {@code bias} [out], zeros.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code Linear}; {@code nvte_cublas_gemm_v2}.
+ */
+public final class Linear {
+    private final long inputs;
+    private final long outputs;
+    private final Parameter weight;
+    private final Parameter bias;
+
+    /**
+     * Declares the parameters in {@code plan}.
+     *
+     * @throws IllegalArgumentException when a size is not positive
+     */
+    public Linear(long inputs, long outputs, Initializer initializer, ParameterPlan plan) {
+        this.inputs = inputs;
+        this.outputs = outputs;
+        weight = plan.declare("weight", initializer, outputs, inputs);
+        bias = plan.declare("bias", Initializer.zeros(), outputs);
+    }
+
+    /**
+     * What backward needs.
+     *
+     * @param input x
+     * @param output y
+     */
+    public record Saved(Tensor input, Tensor output) {}
+
+    /** Returns the weight [out, in]. */
+    public Parameter weight() {
+        return weight;
+    }
+
+    /** Returns the bias [out]. */
+    public Parameter bias() {
+        return bias;
+    }
+
+    /**
+     * Enqueues the product.
+     *
+     * @param x [T, in], in the type of the weights
+     * @param scope receives y, [T, out]
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     */
+    public Saved forward(Tensor x, Scope scope) {
+        TensorCell input = Checks.matrix(scope, "x", x, weight.weight().dtype(), inputs);
+        Tensor y = scope.tensor(x.dtype(), input.size(0), outputs);
+        forward(x, y, scope);
+        Saved again = scope.recall(Saved.class);
+        return scope.keep(again != null && again.input == x && again.output == y ? again : new Saved(x, y));
+    }
+
+    /** Enqueues the product into {@code y}, [T, out]; the caller has checked both. */
+    void forward(Tensor x, Tensor y, Scope scope) {
+        product(scope)
+                .forwardBias(
+                        scope.stream(),
+                        x.cell(),
+                        weight.weight().cell(),
+                        bias.weight().cell(),
+                        y.cell());
+    }
+
+    /**
+     * Enqueues the gradients: of the parameters into {@link Parameter#gradient()}, and of the input.
+     *
+     * @param dy gradient of the output, [T, out]
+     * @param scope receives the gradient of the input, [T, in]
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     */
+    public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        Checks.like(scope, "dy", dy, saved.output.cell());
+        Tensor dx = scope.like(saved.input);
+        parameterGradients(dy, saved.input, accumulation, scope.stream());
+        inputGradient(dy, dx, scope);
+        return dx;
+    }
+
+    /** Enqueues the gradients of weight and bias from dy [T, out] and x [T, in]. */
+    void parameterGradients(Tensor dy, Tensor x, Accumulation accumulation, Stream stream) {
+        Elementwise.rowSum(stream, dy.cell(), bias.gradient().cell(), accumulation.beta());
+        stream.device()
+                .state()
+                .calls()
+                .matrixProduct()
+                .weightGradient(
+                        stream, x.cell(), dy.cell(), weight.gradient().cell(), accumulation.beta());
+    }
+
+    /** Enqueues {@code dx = dy W}. */
+    void inputGradient(Tensor dy, Tensor dx, Scope scope) {
+        product(scope).inputGradient(scope.stream(), dy.cell(), weight.weight().cell(), dx.cell());
+    }
+
+    private static MatrixProduct product(Scope scope) {
+        return scope.device().state().calls().matrixProduct();
+    }
+}

@@ -1,0 +1,121 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.attention.AttentionConfig;
+import dev.chagres.attention.DotProductAttention;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.SavedAttention;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.tensor.Tensor;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Self-attention with its projections: {@code y = attention(rotate(norm(x) Wqkv^T + bqkv)) Wo^T + bo}.
+ *
+ * <p>Parameters: {@code qkv.norm}, {@code qkv.linear} [3 h d, H] with the rows of query, then key, then value, each by
+ * head; {@code projection} [H, h d].
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Vaswani et al., Attention is all you need (2017); TE's {@code MultiheadAttention}.
+ */
+public final class MultiheadAttention {
+    private final LayerNormLinear qkv;
+    private final DotProductAttention attention;
+    private final Linear projection;
+    private @Nullable RotaryEmbedding rotary;
+
+    /**
+     * Declares the parameters in {@code plan}.
+     *
+     * @param norm of the input
+     * @param config heads and what they see
+     * @param initializer of both weights
+     */
+    public MultiheadAttention(NormConfig norm, AttentionConfig config, Initializer initializer, ParameterPlan plan) {
+        long width = (long) config.heads() * config.headDim();
+        qkv = new LayerNormLinear(norm, 3 * width, initializer, plan.child("qkv"));
+        attention = new DotProductAttention(config);
+        projection = new Linear(width, norm.size(), initializer, plan.child("projection"));
+    }
+
+    /**
+     * Rotates query and key by their positions from now on.
+     *
+     * @throws IllegalArgumentException when its head dimension is another
+     */
+    public void rotate(RotaryEmbedding by) {
+        if (by.headDim() != attention.config().headDim()) {
+            throw new IllegalArgumentException("by: expected head dimension "
+                    + attention.config().headDim() + ", got " + by.headDim());
+        }
+        rotary = by;
+    }
+
+    /**
+     * What backward needs.
+     *
+     * @param qkv of norm and first product; its output is rotated in place
+     * @param attention of the heads
+     * @param projection of the last product
+     */
+    public record Saved(LayerNormLinear.Saved qkv, SavedAttention attention, Linear.Saved projection) {
+        /** Returns y. */
+        public Tensor output() {
+            return projection.output();
+        }
+    }
+
+    /** Returns norm and product of query, key and value. */
+    public LayerNormLinear qkv() {
+        return qkv;
+    }
+
+    /** Returns the last product. */
+    public Linear projection() {
+        return projection;
+    }
+
+    /**
+     * Enqueues self-attention.
+     *
+     * @param x [T, H], in the type of the weights
+     * @param sequences which token belongs where
+     * @param scope receives y, like x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Saved forward(Tensor x, Sequences sequences, Scope scope) {
+        LayerNormLinear.Saved projected = qkv.forward(x, scope);
+        if (rotary != null) {
+            rotary.rotatePacked(projected.output(), sequences, scope);
+        }
+        SavedAttention attended = attention.forwardPacked(projected.output(), sequences, scope);
+        Linear.Saved output = projection.forward(attended.output(), scope);
+        Saved again = scope.recall(Saved.class);
+        boolean same = again != null
+                && again.qkv == projected
+                && again.attention == attended
+                && again.projection == output;
+        return scope.keep(same && again != null ? again : new Saved(projected, attended, output));
+    }
+
+    /**
+     * Enqueues the gradients: of the parameters, and of the input.
+     *
+     * @param dy gradient of the output, like it
+     * @param scope receives the gradient of the input, like it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        Checks.like(scope, "dy", dy, saved.output().cell());
+        Sequences sequences = saved.attention.sequences();
+        Tensor dattended = projection.backward(dy, saved.projection, accumulation, scope);
+        Tensor dqkv = scope.like(saved.qkv.output());
+        attention.backwardPacked(dattended, saved.attention, dqkv, scope);
+        if (rotary != null) {
+            rotary.rotatePackedBack(dqkv, sequences, scope);
+        }
+        return qkv.backward(dqkv, saved.qkv, accumulation, scope);
+    }
+}

@@ -1,0 +1,47 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.tensor.Tensor;
+
+/**
+ * A norm over the rows of [T, H].
+ *
+ * <p>Threading: the device's thread.
+ */
+public sealed interface NormLayer permits LayerNorm, RmsNorm {
+    /**
+     * What backward needs.
+     *
+     * @param input x
+     * @param output y
+     * @param mean of each row, FLOAT32 [T]; RMS norm has none and repeats {@code inverseDeviation}
+     * @param inverseDeviation 1 over the (root mean square) deviation of each row, FLOAT32 [T]
+     */
+    record Saved(Tensor input, Tensor output, Tensor mean, Tensor inverseDeviation) {}
+
+    /** Makes the norm that {@code config} names, with its parameters in {@code plan}. */
+    static NormLayer of(NormConfig config, ParameterPlan plan) {
+        return switch (config.kind()) {
+            case LAYER_NORM -> new LayerNorm(config, plan);
+            case RMS_NORM -> new RmsNorm(config, plan);
+        };
+    }
+
+    /**
+     * Enqueues the norm.
+     *
+     * @param x [T, H], in the type of the weights
+     * @param scope receives y, like x
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     */
+    Saved forward(Tensor x, Scope scope);
+
+    /**
+     * Enqueues the gradients: of the parameters into {@link Parameter#gradient()}, and of the input.
+     *
+     * @param dy gradient of the output, like it
+     * @param scope receives the gradient of the input, like it
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     */
+    Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope);
+}

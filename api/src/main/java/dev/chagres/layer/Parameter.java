@@ -1,0 +1,80 @@
+package dev.chagres.layer;
+
+import dev.chagres.tensor.Shape;
+import dev.chagres.tensor.Tensor;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One named parameter of a layer: its shape and beginning, and, once {@link Parameters} gave it memory, its weight and
+ * gradient.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Parameter {
+    private final String name;
+    private final Shape shape;
+    private final Initializer initializer;
+    private @Nullable Tensor weight;
+    private @Nullable Tensor gradient;
+
+    Parameter(String name, Shape shape, Initializer initializer) {
+        this.name = name;
+        this.shape = shape;
+        this.initializer = initializer;
+    }
+
+    /** Returns the full name, such as {@code layers.0.attention.qkv.weight}. */
+    public String name() {
+        return name;
+    }
+
+    /** Returns the shape. */
+    public Shape shape() {
+        return shape;
+    }
+
+    /** Returns how the parameter begins. */
+    public Initializer initializer() {
+        return initializer;
+    }
+
+    /**
+     * Returns the weight, in the type of the model.
+     *
+     * @throws IllegalStateException before {@link Parameters#allocate}
+     */
+    public Tensor weight() {
+        return allocated(weight);
+    }
+
+    /**
+     * Returns the gradient, FLOAT32.
+     *
+     * @throws IllegalStateException before {@link Parameters#allocate}
+     */
+    public Tensor gradient() {
+        return allocated(gradient);
+    }
+
+    /** Returns whether optimizers decay the weight: matrices do, biases and norms do not. */
+    public boolean decays() {
+        return shape.rank() >= 2;
+    }
+
+    void place(Tensor newWeight, Tensor newGradient) {
+        weight = newWeight;
+        gradient = newGradient;
+    }
+
+    private Tensor allocated(@Nullable Tensor tensor) {
+        if (tensor == null) {
+            throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
+        }
+        return tensor;
+    }
+
+    @Override
+    public String toString() {
+        return name + shape;
+    }
+}

@@ -1,0 +1,73 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Norm;
+import dev.chagres.internal.TensorCell;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+
+/**
+ * {@code y = x / sqrt(mean(x^2) + epsilon) * weight}, over each row.
+ *
+ * <p>Parameter: {@code weight} [H], ones. The mean is computed in FP32.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Zhang and Sennrich, Root mean square layer normalization (2019); {@code nvte_rmsnorm_fwd},
+ * {@code nvte_rmsnorm_bwd} in TE's {@code normalization.h}.
+ */
+public final class RmsNorm implements NormLayer {
+    private final NormConfig config;
+    private final Parameter weight;
+
+    /** Declares the parameter in {@code plan}. */
+    public RmsNorm(NormConfig config, ParameterPlan plan) {
+        this.config = config;
+        weight = plan.declare("weight", Initializer.ones(), config.size());
+    }
+
+    /** Returns the factor of each column. */
+    public Parameter weight() {
+        return weight;
+    }
+
+    @Override
+    public Saved forward(Tensor x, Scope scope) {
+        TensorCell input = Checks.matrix(scope, "x", x, weight.weight().dtype(), config.size());
+        Tensor y = scope.like(x);
+        Tensor inverse = scope.tensor(DType.FLOAT32, input.size(0));
+        norm(scope)
+                .rmsForward(
+                        scope.stream(), input, weight.weight().cell(), config.epsilon(), y.cell(), inverse.cell());
+        Saved again = scope.recall(Saved.class);
+        return scope.keep(
+                again != null && again.input() == x && again.output() == y
+                        ? again
+                        : new Saved(x, y, inverse, inverse));
+    }
+
+    @Override
+    public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        Checks.like(scope, "dy", dy, saved.output().cell());
+        Tensor dx = scope.like(saved.input());
+        try (Scope temporary = scope.open()) {
+            Tensor dweight = temporary.tensor(dy.dtype(), config.size());
+            norm(scope)
+                    .rmsBackward(
+                            scope.stream(),
+                            dy.cell(),
+                            saved.input().cell(),
+                            saved.inverseDeviation().cell(),
+                            weight.weight().cell(),
+                            dx.cell(),
+                            dweight.cell());
+            LayerNorm.addTo(weight, dweight, accumulation, scope);
+        }
+        return dx;
+    }
+
+    private static Norm norm(Scope scope) {
+        return scope.device().state().calls().norm();
+    }
+}

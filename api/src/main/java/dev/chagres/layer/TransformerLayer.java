@@ -1,0 +1,112 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Elementwise;
+import dev.chagres.tensor.Tensor;
+
+/**
+ * {@code h = x + dropout(attention(norm(x)))}, {@code y = h + dropout(mlp(norm(h)))}: a pre-norm encoder layer.
+ *
+ * <p>Parameters: {@code attention} as {@link MultiheadAttention}, {@code mlp} as {@link LayerNormMlp}.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code TransformerLayer} with {@code layer_type="encoder"}.
+ */
+public final class TransformerLayer {
+    private final MultiheadAttention attention;
+    private final LayerNormMlp mlp;
+    private final Residual residual;
+
+    /** Declares the parameters in {@code plan}. */
+    public TransformerLayer(TransformerLayerConfig config, ParameterPlan plan) {
+        attention = new MultiheadAttention(
+                config.norm(), config.attention(), config.initializer(), plan.child("attention"));
+        mlp = new LayerNormMlp(config.feedForward(), plan.child("mlp"));
+        residual = new Residual(config.hiddenDropout());
+    }
+
+    /**
+     * What backward needs.
+     *
+     * @param attention of the first half
+     * @param middle of the sum after it
+     * @param mlp of the second half
+     * @param last of the sum after that
+     */
+    public record Saved(
+            MultiheadAttention.Saved attention, Residual.Saved middle, LayerNormMlp.Saved mlp, Residual.Saved last) {
+        /** Returns y. */
+        public Tensor output() {
+            return last.output();
+        }
+    }
+
+    /** Returns the first half. */
+    public MultiheadAttention attention() {
+        return attention;
+    }
+
+    /** Returns the second half. */
+    public LayerNormMlp mlp() {
+        return mlp;
+    }
+
+    /**
+     * Rotates query and key by their positions from now on.
+     *
+     * @throws IllegalArgumentException when its head dimension is another
+     */
+    public void rotate(RotaryEmbedding by) {
+        attention.rotate(by);
+    }
+
+    /**
+     * Enqueues the layer.
+     *
+     * @param x [T, H], in the type of the weights
+     * @param sequences which token belongs where
+     * @param scope receives y, like x, and what backward needs
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Saved forward(Tensor x, Sequences sequences, Scope scope) {
+        MultiheadAttention.Saved attended = attention.forward(x, sequences, scope);
+        Residual.Saved middle = residual.forwardInPlace(attended.output(), x, scope);
+        LayerNormMlp.Saved fed = mlp.forward(middle.output(), scope);
+        Residual.Saved last = residual.forwardInPlace(fed.output(), middle.output(), scope);
+        Saved again = scope.recall(Saved.class);
+        boolean same = again != null
+                && again.attention == attended
+                && again.middle == middle
+                && again.mlp == fed
+                && again.last == last;
+        return scope.keep(same && again != null ? again : new Saved(attended, middle, fed, last));
+    }
+
+    /**
+     * Enqueues the gradients: of the parameters into {@link Parameter#gradient()}, and of the input.
+     *
+     * @param dy gradient of the output, like it
+     * @param scope receives the gradient of the input, like it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        Checks.like(scope, "dy", dy, saved.output().cell());
+        Tensor dx = scope.like(dy);
+        try (Scope temporary = scope.open()) {
+            Tensor dmiddle = temporary.like(dy);
+            try (Scope half = temporary.open()) {
+                Tensor dfed = residual.backward(dy, saved.last, half);
+                Tensor through = mlp.backward(dfed, saved.mlp, accumulation, half);
+                Elementwise.add(scope.stream(), through.cell(), dy.cell(), dmiddle.cell());
+            }
+            Tensor dattended = residual.backward(dmiddle, saved.middle, temporary);
+            Tensor through = attention.backward(dattended, saved.attention, accumulation, temporary);
+            Elementwise.add(scope.stream(), through.cell(), dmiddle.cell(), dx.cell());
+        }
+        return dx;
+    }
+}

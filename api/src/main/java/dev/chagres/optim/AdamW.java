@@ -1,0 +1,190 @@
+package dev.chagres.optim;
+
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Elementwise;
+import dev.chagres.internal.TensorLists;
+import dev.chagres.layer.Parameters;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * Adam with decoupled weight decay, on FP32 master weights:
+ * {@code m = b1 m + (1 - b1) g}, {@code v = b2 v + (1 - b2) g^2},
+ * {@code w = w - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + decay w)}.
+ *
+ * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step. Matrices decay, biases
+ * and norms do not. Learning rate, step number and gradient scale are read on the device, so a step can be part of a CUDA
+ * graph.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Loshchilov and Hutter, Decoupled weight decay regularization (2017);
+ * {@code nvte_multi_tensor_adam_capturable_cuda} in TE's {@code multi_tensor.h}.
+ */
+public final class AdamW implements AutoCloseable {
+    private static final int CHUNK = 2048 * 32;
+    private static final int DECOUPLED = 1;
+    private static final int BIAS_CORRECTION = 1;
+
+    /**
+     * Numbers of the method.
+     *
+     * @param beta1 memory of the mean, within [0, 1)
+     * @param beta2 memory of the square, within [0, 1)
+     * @param epsilon added to the root, positive
+     * @param weightDecay of matrices, not negative
+     */
+    public record Config(float beta1, float beta2, float epsilon, float weightDecay) {
+        /**
+         * Checks the numbers.
+         *
+         * @throws IllegalArgumentException when one is out of its range
+         */
+        public Config {
+            if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
+                throw new IllegalArgumentException(
+                        "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
+            }
+            if (!(epsilon > 0)) {
+                throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
+            }
+            if (!(weightDecay >= 0)) {
+                throw new IllegalArgumentException(
+                        "weightDecay: expected a number of at least 0, got " + weightDecay);
+            }
+        }
+    }
+
+    private final Parameters parameters;
+    private final Config config;
+    private final Scope scope;
+    private final Tensor master;
+    private final Tensor mean;
+    private final Tensor square;
+    private final TensorLists decayed;
+    private final TensorLists others;
+    private final Tensor noop;
+    private final Tensor learningRate;
+    private final Tensor stepNumber;
+    private final MemorySegment host;
+    private int step;
+
+    /** Takes memory for the state, in a scope of its own: FP32 mean, square and, for 16-bit weights, master copy. */
+    public AdamW(Parameters parameters, Config config) {
+        this.parameters = parameters;
+        this.config = config;
+        Stream stream = parameters.scope().stream();
+        scope = parameters.scope().device().openScope(stream);
+        Tensor weights = parameters.weights();
+        long count = weights.count();
+        if (weights.dtype() == DType.FLOAT32) {
+            master = weights;
+        } else {
+            master = scope.tensor(DType.FLOAT32, count);
+            Elementwise.cast(stream, weights.cell(), master.cell());
+        }
+        mean = scope.tensor(DType.FLOAT32, count);
+        square = scope.tensor(DType.FLOAT32, count);
+        mean.zero(stream);
+        square.zero(stream);
+        noop = scope.tensor(DType.INT32, 1);
+        noop.zero(stream);
+        learningRate = scope.tensor(DType.FLOAT32, 1);
+        stepNumber = scope.tensor(DType.INT32, 1);
+        host = scope.device().state().arena().allocate(8, 8);
+        decayed = lists(0, parameters.decayedCount());
+        others = lists(parameters.decayedCount(), count - parameters.decayedCount());
+    }
+
+    private TensorLists lists(long offset, long count) {
+        return new TensorLists(
+                scope,
+                scope.device().state().arena(),
+                offset,
+                count,
+                parameters.gradients(),
+                master,
+                mean,
+                square);
+    }
+
+    /** Returns the number of steps taken. */
+    public int step() {
+        return step;
+    }
+
+    /** Returns the FP32 weights, one vector in the order of {@link Parameters#weights()}. */
+    public Tensor master() {
+        return master;
+    }
+
+    /** Returns the bytes of the state. */
+    public long byteSize() {
+        return scope.reservedBytes();
+    }
+
+    /**
+     * Enqueues one step with the gradients of the parameters, each multiplied by {@code gradientScale}.
+     *
+     * @param rate learning rate, not negative
+     * @param gradientScale FLOAT32 [1], such as {@link GradientNorm#scale()}
+     * @throws IllegalArgumentException when the rate is negative or no number
+     */
+    public void step(Stream stream, float rate, Tensor gradientScale) {
+        if (!(rate >= 0) || Float.isInfinite(rate)) {
+            throw new IllegalArgumentException("rate: expected a number of at least 0, got " + rate);
+        }
+        step++;
+        host.set(ValueLayout.JAVA_FLOAT, 0, rate);
+        upload(stream, learningRate);
+        host.set(ValueLayout.JAVA_INT, 0, step);
+        upload(stream, stepNumber);
+        run(stream, decayed, config.weightDecay, gradientScale);
+        run(stream, others, 0, gradientScale);
+        if (master != parameters.weights()) {
+            Elementwise.cast(stream, master.cell(), parameters.weights().cell());
+        }
+    }
+
+    /** Enqueues a copy of four bytes as a kernel argument: the host value may change at once. */
+    private void upload(Stream stream, Tensor target) {
+        Status.te(
+                TransformerEngine.te_copy_host_to_device_via_kernel(host, target.pointer(), 4, stream.handle()),
+                "nvte_copy_host_to_device_via_kernel");
+    }
+
+    private void run(Stream stream, TensorLists lists, float weightDecay, Tensor gradientScale) {
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_multi_tensor_adam_capturable_cuda(
+                        CHUNK,
+                        noop.cell().handle(),
+                        lists.lists(),
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        learningRate.cell().handle(),
+                        config.beta1,
+                        config.beta2,
+                        config.epsilon,
+                        stepNumber.cell().handle(),
+                        DECOUPLED,
+                        BIAS_CORRECTION,
+                        weightDecay,
+                        gradientScale.cell().handle(),
+                        stream.handle()),
+                "nvte_multi_tensor_adam_capturable_cuda");
+    }
+
+    /** Frees the state. A second call does nothing. */
+    @Override
+    public void close() {
+        scope.close();
+    }
+}

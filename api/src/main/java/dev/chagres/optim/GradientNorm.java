@@ -1,0 +1,97 @@
+package dev.chagres.optim;
+
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.TensorLists;
+import dev.chagres.layer.Parameters;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+
+/**
+ * The global norm of all gradients, {@code sqrt(sum g^2)}, and the factor that clips it:
+ * {@code min(1, maxNorm / (norm + 1e-6))}.
+ *
+ * <p>Both stay on the device: an optimizer reads the factor there, and the host need not wait. A norm that is not finite
+ * gives the factor 0.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Pascanu et al., On the difficulty of training recurrent neural networks (2013);
+ * {@code nvte_multi_tensor_l2norm_cuda} in TE's {@code multi_tensor.h}.
+ */
+public final class GradientNorm {
+    private static final int CHUNK = 2048 * 32;
+
+    /** Partial sums that the kernel keeps, one a block of a launch. */
+    private static final long PARTIALS = 320;
+
+    private final float maxNorm;
+    private final TensorLists lists;
+    private final Tensor partials;
+    private final Tensor partialsPerTensor;
+    private final Tensor norm;
+    private final Tensor normPerTensor;
+    private final Tensor noop;
+    private final Tensor scale;
+
+    /**
+     * Prepares the norm over the gradients of {@code parameters}, in whose scope it takes a little memory.
+     *
+     * @param maxNorm what the norm is clipped to; {@link Float#POSITIVE_INFINITY} never clips
+     * @throws IllegalArgumentException when it is not positive
+     */
+    public GradientNorm(Parameters parameters, float maxNorm) {
+        if (!(maxNorm > 0)) {
+            throw new IllegalArgumentException("maxNorm: expected a positive number, got " + maxNorm);
+        }
+        this.maxNorm = maxNorm;
+        Scope scope = parameters.scope();
+        lists = new TensorLists(
+                scope,
+                scope.device().state().arena(),
+                0,
+                parameters.gradients().count(),
+                parameters.gradients());
+        partials = scope.tensor(DType.FLOAT32, PARTIALS);
+        partialsPerTensor = scope.tensor(DType.FLOAT32, 1);
+        norm = scope.tensor(DType.FLOAT32, 1);
+        normPerTensor = scope.tensor(DType.FLOAT32, 1);
+        noop = scope.tensor(DType.INT32, 1);
+        scale = scope.tensor(DType.FLOAT32, 1);
+        noop.zero(scope.stream());
+    }
+
+    /** Enqueues norm and factor. */
+    public void compute(Stream stream) {
+        partials.zero(stream);
+        Status.te(
+                TransformerEngine.te_multi_tensor_l2norm_cuda(
+                        CHUNK,
+                        noop.cell().handle(),
+                        lists.lists(),
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        partials.cell().handle(),
+                        partialsPerTensor.cell().handle(),
+                        norm.cell().handle(),
+                        normPerTensor.cell().handle(),
+                        0,
+                        0,
+                        stream.handle()),
+                "nvte_multi_tensor_l2norm_cuda");
+        Status.ops(Ops.ops_clip_scale(norm.pointer(), maxNorm, scale.pointer(), stream.handle()), "ops_clip_scale");
+    }
+
+    /** Returns the norm: FLOAT32 [1]. */
+    public Tensor norm() {
+        return norm;
+    }
+
+    /** Returns the factor on the gradients: FLOAT32 [1]. */
+    public Tensor scale() {
+        return scale;
+    }
+}

@@ -1,0 +1,69 @@
+package dev.chagres.optim;
+
+/**
+ * Learning rate by step: a linear rise, then a fall.
+ *
+ * <p>With peak {@code r}, {@code w} warm-up and {@code n} steps in all: step {@code t} (from 1) has {@code r t / w} up to
+ * {@code w}, then falls from {@code r} to {@code floor * r} at step {@code n}, along a line or half a cosine, and stays.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param peak highest rate, not negative
+ * @param warmUpSteps steps of the rise, not negative
+ * @param totalSteps step at which the fall ends, at least {@code warmUpSteps}
+ * @param decay form of the fall
+ * @param floor part of the peak that is left in the end, within [0, 1]
+ */
+public record LearningRateSchedule(float peak, int warmUpSteps, int totalSteps, Decay decay, float floor) {
+    /** Forms of the fall. */
+    public enum Decay {
+        /** None. */
+        CONSTANT,
+        /** A line. */
+        LINEAR,
+        /** Half a cosine. */
+        COSINE
+    }
+
+    /**
+     * Checks the numbers.
+     *
+     * @throws IllegalArgumentException when one is out of its range
+     */
+    public LearningRateSchedule {
+        if (!(peak >= 0) || Float.isInfinite(peak)) {
+            throw new IllegalArgumentException("peak: expected a number of at least 0, got " + peak);
+        }
+        if (warmUpSteps < 0 || totalSteps < warmUpSteps) {
+            throw new IllegalArgumentException("warmUpSteps, totalSteps: expected 0 <= warmUpSteps <= totalSteps, got "
+                    + warmUpSteps + " and " + totalSteps);
+        }
+        if (!(floor >= 0 && floor <= 1)) {
+            throw new IllegalArgumentException("floor: expected a number within [0, 1], got " + floor);
+        }
+    }
+
+    /**
+     * Returns the rate of a step.
+     *
+     * @param step counted from 1
+     * @throws IllegalArgumentException when it is below 1
+     */
+    public float at(int step) {
+        if (step < 1) {
+            throw new IllegalArgumentException("step: expected at least 1, got " + step);
+        }
+        if (step <= warmUpSteps) {
+            return (float) ((double) peak * step / warmUpSteps);
+        }
+        double part = totalSteps == warmUpSteps
+                ? 1
+                : Math.min(1, (double) (step - warmUpSteps) / (totalSteps - warmUpSteps));
+        double height = switch (decay) {
+            case CONSTANT -> 1;
+            case LINEAR -> 1 - part;
+            case COSINE -> (1 + Math.cos(Math.PI * part)) / 2;
+        };
+        return decay == Decay.CONSTANT ? peak : (float) (peak * (floor + (1 - floor) * height));
+    }
+}
