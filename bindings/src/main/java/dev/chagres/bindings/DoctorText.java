@@ -22,7 +22,10 @@ final class DoctorText {
             text.append('\n');
             table(report.rows(), text);
         }
-        report.rows().stream().filter(row -> !row.problem().isEmpty()).forEach(row -> problem(row, text));
+        report.rows().stream()
+                .filter(row -> !row.problem().isEmpty() && !isUnneeded(row))
+                .forEach(row -> problem(row, text));
+        unneeded(report.rows().stream().filter(DoctorText::isUnneeded).toList(), text);
         return text.append('\n').append(conclusion(report)).append('\n').toString();
     }
 
@@ -47,17 +50,31 @@ final class DoctorText {
     }
 
     private static String state(Row row) {
-        return row.state() == State.FAILED && !row.isNeeded()
-                ? "not needed"
-                : row.state().name().toLowerCase(Locale.ROOT);
+        return isUnneeded(row) ? "not needed" : row.state().name().toLowerCase(Locale.ROOT);
+    }
+
+    private static boolean isUnneeded(Row row) {
+        return row.state() == State.FAILED && !row.isNeeded();
     }
 
     private static void problem(Row row, StringBuilder text) {
-        boolean isShort = row.state() == State.FAILED && !row.isNeeded();
-        String problem = isShort ? row.problem().lines().findFirst().orElse("") : row.problem();
         text.append('\n').append(row.library()).append(":\n");
-        problem.lines().forEach(line -> text.append("  ").append(line.strip()).append('\n'));
+        row.problem()
+                .lines()
+                .forEach(line -> text.append("  ").append(line.strip()).append('\n'));
         text.append("  to mend it: ").append(row.remedy()).append('\n');
+    }
+
+    /** A laptop lacks all of NVIDIA's libraries and is none the worse for it: a line each will do. */
+    private static void unneeded(List<Row> rows, StringBuilder text) {
+        if (!rows.isEmpty()) {
+            text.append("\nNot needed by this provider; to have them:\n");
+            rows.forEach(row -> text.append("  ")
+                    .append(row.library())
+                    .append(": ")
+                    .append(row.remedy())
+                    .append('\n'));
+        }
     }
 
     private static String conclusion(Report report) {
