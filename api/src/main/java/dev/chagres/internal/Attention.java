@@ -35,6 +35,12 @@ public final class Attention {
     private final AttributeWriter backward;
     private final MemorySegment forwardPack;
     private final MemorySegment backwardPack;
+    /** The auxiliary tensors of both packs: log-sum-exp, random state. */
+    private final MemorySegment forwardStatistics;
+
+    private final MemorySegment forwardRandomness;
+    private final MemorySegment backwardStatistics;
+    private final MemorySegment backwardRandomness;
     private final MemorySegment unset;
     private final MemorySegment noRandomness;
     private final MemorySegment noRandomnessHandle;
@@ -49,6 +55,10 @@ public final class Attention {
         backward = new BackwardWriter(backwardParameters(device), device.arena().allocate(8, 8));
         forwardPack = pack();
         backwardPack = pack();
+        forwardStatistics = forwardPack.get(ValueLayout.ADDRESS, 0);
+        forwardRandomness = forwardPack.get(ValueLayout.ADDRESS, 8);
+        backwardStatistics = backwardPack.get(ValueLayout.ADDRESS, 0);
+        backwardRandomness = backwardPack.get(ValueLayout.ADDRESS, 8);
         unset = tensor();
         Status.cuda(CudaRuntime.cudaMalloc(device.out(), 16), "cudaMalloc");
         noRandomness = device.out().get(ValueLayout.ADDRESS, 0);
@@ -91,7 +101,7 @@ public final class Attention {
         Status.te(TransformerEngine.te_fused_attn_fwd_v2(forward.object()), "nvte_fused_attn_fwd_v2");
 
         Tensor statistics = statistics(scope);
-        describe(forwardPack.get(ValueLayout.ADDRESS, 8), rngPointer(call), DType.INT64, 2);
+        describe(forwardRandomness, rngPointer(call), DType.INT64, 2);
         forward.handle(31, stream.workspace().provided());
         Status.te(TransformerEngine.te_fused_attn_fwd_v2(forward.object()), "nvte_fused_attn_fwd_v2");
         return statistics;
@@ -141,8 +151,8 @@ public final class Attention {
         backward.number(34, call.longest());
         backward.handle(36, stream.handle());
 
-        copyRecord(statistics.handle(), backwardPack.get(ValueLayout.ADDRESS, 0));
-        describe(backwardPack.get(ValueLayout.ADDRESS, 8), rngPointer(call), DType.INT64, 2);
+        copyRecord(statistics.handle(), backwardStatistics);
+        describe(backwardRandomness, rngPointer(call), DType.INT64, 2);
         backwardPack.set(ValueLayout.JAVA_LONG, PACK_SIZE_OFFSET, 2);
         backward.handle(35, stream.workspace().asking());
         Status.te(TransformerEngine.te_fused_attn_bwd_v2(backward.object()), "nvte_fused_attn_bwd_v2");
@@ -172,15 +182,14 @@ public final class Attention {
 
     /** Allocates the first auxiliary tensor with the shape that the library has written into its handle. */
     private Tensor statistics(Scope scope) {
-        MemorySegment handle = forwardPack.get(ValueLayout.ADDRESS, 0);
         Status.te(
                 TransformerEngine.te_get_tensor_param_v2(
-                        handle, ROWWISE_DATA, record, DeviceState.BASIC_TENSOR_BYTES, sizeWritten),
+                        forwardStatistics, ROWWISE_DATA, record, DeviceState.BASIC_TENSOR_BYTES, sizeWritten),
                 "nvte_get_tensor_param_v2");
         Tensor statistics = record.get(ValueLayout.JAVA_LONG, RANK_OFFSET) == 3
                 ? scope.tensor(DType.FLOAT32, size(0), size(1), size(2))
                 : scope.tensor(DType.FLOAT32, size(0), size(1), size(2), size(3));
-        copyRecord(statistics.cell().handle(), handle);
+        copyRecord(statistics.cell().handle(), forwardStatistics);
         return statistics;
     }
 
