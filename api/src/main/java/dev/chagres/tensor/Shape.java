@@ -36,6 +36,7 @@ public record Shape(long... sizes) {
         return new Shape(sizes);
     }
 
+    /** Returns a copy of the sizes, outermost first. */
     @Override
     public long[] sizes() {
         return sizes.clone();
