@@ -26,11 +26,14 @@
 #define CHAGRES_EXPORT extern "C" __attribute__((visibility("default")))
 
 /* Compiles a loop for several instruction sets and picks at load time. Only for plain functions (no templates); loops
- * called from a lambda go into such a function first. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
-#define CHAGRES_CLONES __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
-#else
+ * called from a lambda go into such a function first. The levels ask for features: a named processor, such as haswell,
+ * is picked on exactly that processor. */
+#if !defined(__x86_64__) || !defined(__GNUC__) || defined(__SANITIZE_ADDRESS__)
 #define CHAGRES_CLONES
+#elif __GNUC__ >= 12
+#define CHAGRES_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define CHAGRES_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #endif
 
 namespace chagres::reference {
