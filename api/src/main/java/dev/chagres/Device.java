@@ -71,8 +71,7 @@ public final class Device implements AutoCloseable {
     public static Device open(int index) {
         int count = count();
         if (index < 0 || index >= count) {
-            throw new IllegalArgumentException(
-                    "index: expected a device from 0 to " + (count - 1) + ", got " + index);
+            throw new IllegalArgumentException("index: expected a device from 0 to " + (count - 1) + ", got " + index);
         }
         return new Device(index);
     }

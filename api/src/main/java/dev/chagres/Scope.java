@@ -127,8 +127,8 @@ public final class Scope implements AutoCloseable {
         long base = cell.pointer().address();
         long count = count(rank, d0, d1, d2, d3);
         if (offset < 0 || offset > cell.count() - count) {
-            throw new IllegalArgumentException("offset: expected elements within " + tensor + ", got " + count
-                    + " from " + offset + " on");
+            throw new IllegalArgumentException(
+                    "offset: expected elements within " + tensor + ", got " + count + " from " + offset + " on");
         }
         Tensor view = next(cell.dtype());
         view.cell().issue(base + offset * cell.dtype().byteSize(), rank, d0, d1, d2, d3);
@@ -145,8 +145,8 @@ public final class Scope implements AutoCloseable {
 
     private static long count(int rank, long d0, long d1, long d2, long d3) {
         if (d0 < 0 || d1 < 0 || d2 < 0 || d3 < 0) {
-            throw new IllegalArgumentException("shape: expected no negative size, got " + d0 + ", " + d1 + ", " + d2
-                    + ", " + d3);
+            throw new IllegalArgumentException(
+                    "shape: expected no negative size, got " + d0 + ", " + d1 + ", " + d2 + ", " + d3);
         }
         return TensorCell.product(rank, d0, d1, d2, d3);
     }
@@ -197,7 +197,9 @@ public final class Scope implements AutoCloseable {
             cursor++;
             return record;
         }
-        if (cursor < issued.size() && !(issued.get(cursor) instanceof Tensor) && !(issued.get(cursor) instanceof Scope)) {
+        if (cursor < issued.size()
+                && !(issued.get(cursor) instanceof Tensor)
+                && !(issued.get(cursor) instanceof Scope)) {
             issued.set(cursor++, record);
             return record;
         }

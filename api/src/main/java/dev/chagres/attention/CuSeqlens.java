@@ -97,8 +97,8 @@ public final class CuSeqlens {
         for (int i = 1; i <= sequences; i++) {
             int here = source.getAtIndex(ValueLayout.JAVA_INT, i);
             if (here < before) {
-                throw new IllegalArgumentException("offsets: expected not to decrease, got " + here + " after " + before
-                        + " at index " + i);
+                throw new IllegalArgumentException(
+                        "offsets: expected not to decrease, got " + here + " after " + before + " at index " + i);
             }
             longest = Math.max(longest, here - before);
             before = here;

@@ -158,14 +158,9 @@ public final class DotProductAttention {
                 : sequences.length();
         Dropout dropout = config.dropout();
         Philox generator = dropout.generator();
-        TensorCell rng =
-                generator == null ? null : generator.next(scope, DRAWS).cell();
+        TensorCell rng = generator == null ? null : generator.next(scope, DRAWS).cell();
         saved.call()
-                .over(
-                        sequences.cuSeqlens().offsets().cell(),
-                        packed ? Packing.PACKED : Packing.DENSE,
-                        longest,
-                        rng);
+                .over(sequences.cuSeqlens().offsets().cell(), packed ? Packing.PACKED : Packing.DENSE, longest, rng);
         saved.ran(with, sequences, attention(scope).forward(scope, with, saved.call()));
         return saved;
     }

@@ -255,14 +255,12 @@ public final class Attention {
     }
 
     private static MemorySegment forwardParameters(DeviceState device) {
-        Status.te(
-                TransformerEngine.te_create_fused_attn_fwd_params(device.out()), "nvte_create_fused_attn_fwd_params");
+        Status.te(TransformerEngine.te_create_fused_attn_fwd_params(device.out()), "nvte_create_fused_attn_fwd_params");
         return device.out().get(ValueLayout.ADDRESS, 0);
     }
 
     private static MemorySegment backwardParameters(DeviceState device) {
-        Status.te(
-                TransformerEngine.te_create_fused_attn_bwd_params(device.out()), "nvte_create_fused_attn_bwd_params");
+        Status.te(TransformerEngine.te_create_fused_attn_bwd_params(device.out()), "nvte_create_fused_attn_bwd_params");
         return device.out().get(ValueLayout.ADDRESS, 0);
     }
 

@@ -66,7 +66,8 @@ public final class AttentionCall {
         return longest;
     }
 
-    @Nullable TensorCell rngState() {
+    @Nullable
+    TensorCell rngState() {
         return rngState;
     }
 }

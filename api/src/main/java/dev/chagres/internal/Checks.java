@@ -17,8 +17,8 @@ public final class Checks {
         TensorCell cell = tensor.cell();
         cell.ensureUsable();
         if (cell.scope().device() != scope.device().state()) {
-            throw new IllegalArgumentException(argument + ": expected a tensor of " + scope.device() + ", got "
-                    + tensor + " of device " + cell.scope().device().index());
+            throw new IllegalArgumentException(argument + ": expected a tensor of " + scope.device() + ", got " + tensor
+                    + " of device " + cell.scope().device().index());
         }
         return cell;
     }
@@ -34,8 +34,7 @@ public final class Checks {
     }
 
     /** Checks that {@code tensor} is a matrix of exactly this shape. */
-    public static TensorCell matrix(
-            Scope scope, String argument, Tensor tensor, DType dtype, long rows, long columns) {
+    public static TensorCell matrix(Scope scope, String argument, Tensor tensor, DType dtype, long rows, long columns) {
         TensorCell cell = matrix(scope, argument, tensor, dtype, columns);
         if (cell.size(0) != rows) {
             throw new IllegalArgumentException(
@@ -62,8 +61,7 @@ public final class Checks {
             same = cell.size(i) == model.size(i);
         }
         if (!same) {
-            throw new IllegalArgumentException(
-                    argument + ": expected " + describe(model) + ", got " + describe(cell));
+            throw new IllegalArgumentException(argument + ": expected " + describe(model) + ", got " + describe(cell));
         }
         return cell;
     }

@@ -17,7 +17,12 @@ public final class Elementwise {
     public static void add(Stream stream, TensorCell x, TensorCell residual, TensorCell y) {
         Status.ops(
                 Ops.ops_add(
-                        x.pointer(), residual.pointer(), y.pointer(), x.count(), x.dtype().code(), stream.handle()),
+                        x.pointer(),
+                        residual.pointer(),
+                        y.pointer(),
+                        x.count(),
+                        x.dtype().code(),
+                        stream.handle()),
                 "ops_add");
     }
 
@@ -85,12 +90,7 @@ public final class Elementwise {
     public static void cast(Stream stream, TensorCell x, TensorCell y) {
         Status.ops(
                 Ops.ops_cast(
-                        x.pointer(),
-                        x.dtype().code(),
-                        y.pointer(),
-                        y.dtype().code(),
-                        x.count(),
-                        stream.handle()),
+                        x.pointer(), x.dtype().code(), y.pointer(), y.dtype().code(), x.count(), stream.handle()),
                 "ops_cast");
     }
 

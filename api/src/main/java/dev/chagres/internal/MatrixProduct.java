@@ -48,8 +48,7 @@ public final class MatrixProduct {
     }
 
     /** {@code p = x W^T + b; y = gelu(p)}: p like y. */
-    public void forwardBiasGelu(
-            Stream stream, TensorCell x, TensorCell w, TensorCell b, TensorCell p, TensorCell y) {
+    public void forwardBiasGelu(Stream stream, TensorCell x, TensorCell w, TensorCell b, TensorCell p, TensorCell y) {
         set(geluConfig, BIAS, b.handle());
         set(geluConfig, AUX, p.handle());
         call(stream, 1, w, 0, x, device.zero(), y, geluConfig);

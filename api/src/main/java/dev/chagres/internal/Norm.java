@@ -34,8 +34,26 @@ public final class Norm {
             TensorCell y,
             TensorCell mu,
             TensorCell rsigma) {
-        layerForward(stream, x, gamma, beta, epsilon, y, mu, rsigma, stream.workspace().asking());
-        layerForward(stream, x, gamma, beta, epsilon, y, mu, rsigma, stream.workspace().provided());
+        layerForward(
+                stream,
+                x,
+                gamma,
+                beta,
+                epsilon,
+                y,
+                mu,
+                rsigma,
+                stream.workspace().asking());
+        layerForward(
+                stream,
+                x,
+                gamma,
+                beta,
+                epsilon,
+                y,
+                mu,
+                rsigma,
+                stream.workspace().provided());
     }
 
     private void layerForward(
@@ -75,8 +93,28 @@ public final class Norm {
             TensorCell dx,
             TensorCell dgamma,
             TensorCell dbeta) {
-        layerBackward(stream, dy, x, mu, rsigma, gamma, dx, dgamma, dbeta, stream.workspace().asking());
-        layerBackward(stream, dy, x, mu, rsigma, gamma, dx, dgamma, dbeta, stream.workspace().provided());
+        layerBackward(
+                stream,
+                dy,
+                x,
+                mu,
+                rsigma,
+                gamma,
+                dx,
+                dgamma,
+                dbeta,
+                stream.workspace().asking());
+        layerBackward(
+                stream,
+                dy,
+                x,
+                mu,
+                rsigma,
+                gamma,
+                dx,
+                dgamma,
+                dbeta,
+                stream.workspace().provided());
     }
 
     private void layerBackward(

@@ -145,8 +145,7 @@ public final class TensorCell {
     private void updateHandle() {
         DeviceState device = scope.device();
         if (handle.address() == 0) {
-            Status.te(
-                    TransformerEngine.te_create_tensor(DELAYED_TENSOR_SCALING, device.out()), "nvte_create_tensor");
+            Status.te(TransformerEngine.te_create_tensor(DELAYED_TENSOR_SCALING, device.out()), "nvte_create_tensor");
             handle = device.out().get(ValueLayout.ADDRESS, 0);
         }
         MemorySegment record = device.basicTensor();

@@ -36,8 +36,7 @@ public final class TensorLists {
             lists.setAtIndex(ValueLayout.ADDRESS, i, list);
             for (int piece = 0; piece < tensorCount; piece++) {
                 long begin = piece * LONGEST_PIECE;
-                Tensor view =
-                        scope.view(buffers[i], offset + begin, Math.min(LONGEST_PIECE, count - begin));
+                Tensor view = scope.view(buffers[i], offset + begin, Math.min(LONGEST_PIECE, count - begin));
                 list.setAtIndex(ValueLayout.ADDRESS, piece, view.cell().handle());
             }
         }

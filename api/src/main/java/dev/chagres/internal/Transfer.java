@@ -159,8 +159,8 @@ public final class Transfer {
 
     private static void ensureCount(TensorCell cell, int count) {
         if (count != cell.count()) {
-            throw new IllegalArgumentException("values: expected " + cell.count() + " for " + cell.dtype()
-                    + cell.shape() + ", got " + count);
+            throw new IllegalArgumentException(
+                    "values: expected " + cell.count() + " for " + cell.dtype() + cell.shape() + ", got " + count);
         }
     }
 

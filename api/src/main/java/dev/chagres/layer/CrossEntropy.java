@@ -55,8 +55,8 @@ public final class CrossEntropy {
     public Saved forward(Tensor logits, Tensor labels, Scope scope) {
         TensorCell scores = Checks.on(scope, "logits", logits);
         if (scores.rank() != 2 || scores.size(1) < classes || !scores.dtype().isFloat()) {
-            throw new IllegalArgumentException("logits: expected [T, at least " + classes + " columns] of floats, got "
-                    + Checks.describe(scores));
+            throw new IllegalArgumentException(
+                    "logits: expected [T, at least " + classes + " columns] of floats, got " + Checks.describe(scores));
         }
         Checks.vector(scope, "labels", labels, DType.INT32, scores.size(0));
         Tensor logSumExp = scope.tensor(DType.FLOAT32, scores.size(0));

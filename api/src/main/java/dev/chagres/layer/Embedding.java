@@ -69,8 +69,7 @@ public final class Embedding {
      */
     public void backward(Tensor dy, Tensor ids, Accumulation accumulation, Scope scope) {
         TensorCell tokens = checkIds(ids, scope);
-        TensorCell gradient =
-                Checks.matrix(scope, "dy", dy, weight.weight().dtype(), tokens.size(0), hidden);
+        TensorCell gradient = Checks.matrix(scope, "dy", dy, weight.weight().dtype(), tokens.size(0), hidden);
         Status.ops(
                 Ops.ops_embedding_backward(
                         gradient.pointer(),

@@ -42,7 +42,11 @@ public final class LayerNormMlp {
      * @param activated its activation; null when backward computes it again
      * @param output y
      */
-    public record Saved(NormLayer.Saved norm, Tensor preActivation, @Nullable Tensor activated, Tensor output) {}
+    public record Saved(
+            NormLayer.Saved norm,
+            Tensor preActivation,
+            @Nullable Tensor activated,
+            Tensor output) {}
 
     /** Returns the norm. */
     public NormLayer norm() {
@@ -127,8 +131,7 @@ public final class LayerNormMlp {
     }
 
     /** Enqueues the gradients of fc2, and of the activation's input into {@code dpre}. */
-    private void gradientOfActivated(
-            Tensor dy, Saved saved, Tensor dpre, Accumulation accumulation, Scope scope) {
+    private void gradientOfActivated(Tensor dy, Saved saved, Tensor dpre, Accumulation accumulation, Scope scope) {
         Stream stream = scope.stream();
         Tensor preActivation = saved.preActivation;
         if (saved.activated != null) {
@@ -146,11 +149,7 @@ public final class LayerNormMlp {
         } else {
             product(scope)
                     .inputGradientGelu(
-                            stream,
-                            dy.cell(),
-                            fc2.weight().weight().cell(),
-                            preActivation.cell(),
-                            dpre.cell());
+                            stream, dy.cell(), fc2.weight().weight().cell(), preActivation.cell(), dpre.cell());
         }
     }
 

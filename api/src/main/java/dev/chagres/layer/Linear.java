@@ -101,8 +101,7 @@ public final class Linear {
                 .state()
                 .calls()
                 .matrixProduct()
-                .weightGradient(
-                        stream, x.cell(), dy.cell(), weight.gradient().cell(), accumulation.beta());
+                .weightGradient(stream, x.cell(), dy.cell(), weight.gradient().cell(), accumulation.beta());
     }
 
     /** Enqueues {@code dx = dy W}. */

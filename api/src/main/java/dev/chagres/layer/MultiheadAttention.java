@@ -47,8 +47,8 @@ public final class MultiheadAttention {
      */
     public void rotate(RotaryEmbedding by) {
         if (by.headDim() != attention.config().headDim()) {
-            throw new IllegalArgumentException("by: expected head dimension "
-                    + attention.config().headDim() + ", got " + by.headDim());
+            throw new IllegalArgumentException(
+                    "by: expected head dimension " + attention.config().headDim() + ", got " + by.headDim());
         }
         rotary = by;
     }
@@ -93,10 +93,8 @@ public final class MultiheadAttention {
         SavedAttention attended = attention.forwardPacked(projected.output(), sequences, scope);
         Linear.Saved output = projection.forward(attended.output(), scope);
         Saved again = scope.recall(Saved.class);
-        boolean same = again != null
-                && again.qkv == projected
-                && again.attention == attended
-                && again.projection == output;
+        boolean same =
+                again != null && again.qkv == projected && again.attention == attended && again.projection == output;
         return scope.keep(same && again != null ? again : new Saved(projected, attended, output));
     }
 

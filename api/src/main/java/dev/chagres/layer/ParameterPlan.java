@@ -42,8 +42,7 @@ public final class ParameterPlan {
         String full = prefix + name;
         for (long size : sizes) {
             if (size < 1) {
-                throw new IllegalArgumentException(
-                        full + ": expected positive sizes, got " + new Shape(sizes));
+                throw new IllegalArgumentException(full + ": expected positive sizes, got " + new Shape(sizes));
             }
         }
         if (!names.add(full)) {

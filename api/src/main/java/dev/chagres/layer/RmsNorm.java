@@ -38,13 +38,10 @@ public final class RmsNorm implements NormLayer {
         Tensor y = scope.like(x);
         Tensor inverse = scope.tensor(DType.FLOAT32, input.size(0));
         norm(scope)
-                .rmsForward(
-                        scope.stream(), input, weight.weight().cell(), config.epsilon(), y.cell(), inverse.cell());
+                .rmsForward(scope.stream(), input, weight.weight().cell(), config.epsilon(), y.cell(), inverse.cell());
         Saved again = scope.recall(Saved.class);
         return scope.keep(
-                again != null && again.input() == x && again.output() == y
-                        ? again
-                        : new Saved(x, y, inverse, inverse));
+                again != null && again.input() == x && again.output() == y ? again : new Saved(x, y, inverse, inverse));
     }
 
     @Override

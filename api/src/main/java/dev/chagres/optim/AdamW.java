@@ -54,8 +54,7 @@ public final class AdamW implements AutoCloseable {
                 throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
             }
             if (!(weightDecay >= 0)) {
-                throw new IllegalArgumentException(
-                        "weightDecay: expected a number of at least 0, got " + weightDecay);
+                throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
             }
         }
     }
@@ -103,14 +102,7 @@ public final class AdamW implements AutoCloseable {
 
     private TensorLists lists(long offset, long count) {
         return new TensorLists(
-                scope,
-                scope.device().state().arena(),
-                offset,
-                count,
-                parameters.gradients(),
-                master,
-                mean,
-                square);
+                scope, scope.device().state().arena(), offset, count, parameters.gradients(), master, mean, square);
     }
 
     /** Returns the number of steps taken. */

@@ -50,11 +50,7 @@ public final class GradientNorm {
         this.maxNorm = maxNorm;
         Scope scope = parameters.scope();
         lists = new TensorLists(
-                scope,
-                scope.device().state().arena(),
-                0,
-                parameters.gradients().count(),
-                parameters.gradients());
+                scope, scope.device().state().arena(), 0, parameters.gradients().count(), parameters.gradients());
         partials = scope.tensor(DType.FLOAT32, PARTIALS);
         partialsPerTensor = scope.tensor(DType.FLOAT32, 1);
         norm = scope.tensor(DType.FLOAT32, 1);

@@ -56,9 +56,8 @@ public record LearningRateSchedule(float peak, int warmUpSteps, int totalSteps, 
         if (step <= warmUpSteps) {
             return (float) ((double) peak * step / warmUpSteps);
         }
-        double part = totalSteps == warmUpSteps
-                ? 1
-                : Math.min(1, (double) (step - warmUpSteps) / (totalSteps - warmUpSteps));
+        double part =
+                totalSteps == warmUpSteps ? 1 : Math.min(1, (double) (step - warmUpSteps) / (totalSteps - warmUpSteps));
         double height = switch (decay) {
             case CONSTANT -> 1;
             case LINEAR -> 1 - part;

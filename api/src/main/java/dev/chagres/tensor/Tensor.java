@@ -154,8 +154,8 @@ public final class Tensor {
 
     private MemorySegment on(Stream stream) {
         if (stream.device().state() != cell.scope().device()) {
-            throw new IllegalArgumentException("stream: expected one of device "
-                    + cell.scope().device().index() + ", got " + stream);
+            throw new IllegalArgumentException(
+                    "stream: expected one of device " + cell.scope().device().index() + ", got " + stream);
         }
         return stream.handle();
     }
