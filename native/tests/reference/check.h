@@ -150,7 +150,7 @@ void with_workspace(Call &&call) {
 
 /* Half a unit in the last place, relative, of what a dtype stores. */
 inline double rounding(NVTEDType dtype) {
-  return dtype == kNVTEFloat32 ? 0x1p-24 : dtype == kNVTEFloat16 ? 0x1p-11 : 0x1p-8 / 2;
+  return dtype == kNVTEFloat32 ? 0x1p-24 : dtype == kNVTEFloat16 ? 0x1p-11 : 0x1p-8;
 }
 
 inline bool close(double actual, double expected, double relative, double absolute) {
