@@ -55,23 +55,27 @@ public final class BatchSource implements AutoCloseable {
      */
     public @Nullable Batch take() throws InterruptedException {
         synchronized (lock) {
-            while (filledCount == 0 && failure == null && !ended && !closed) {
-                lock.wait();
+            if (!awaitFilled()) {
+                return null;
             }
-            if (closed) {
-                throw new IllegalStateException("BatchSource is closed");
-            }
-            if (filledCount > 0) {
-                Batch batch = filled[filledFirst];
-                filledFirst = (filledFirst + 1) % filled.length;
-                filledCount--;
-                replaceTaken(null, batch);
-                return batch;
-            }
-            if (failure != null) {
-                throw failure;
-            }
-            return null;
+            Batch batch = filled[filledFirst];
+            filledFirst = (filledFirst + 1) % filled.length;
+            filledCount--;
+            replaceTaken(null, batch);
+            return batch;
+        }
+    }
+
+    /**
+     * Waits until a batch is there or reading failed, so that bad data is told before other things begin.
+     *
+     * @throws FastaException when reading failed before the first batch
+     * @throws IllegalStateException when this source is closed, now or while waiting
+     * @throws InterruptedException when the calling thread is interrupted while waiting
+     */
+    public void awaitFirst() throws InterruptedException {
+        synchronized (lock) {
+            awaitFilled();
         }
     }
 
@@ -109,6 +113,20 @@ public final class BatchSource implements AutoCloseable {
         if (interrupted) {
             Thread.currentThread().interrupt();
         }
+    }
+
+    /** Waits for a filled batch, with the lock held; false when the data has ended. */
+    private boolean awaitFilled() throws InterruptedException {
+        while (filledCount == 0 && failure == null && !ended && !closed) {
+            lock.wait();
+        }
+        if (closed) {
+            throw new IllegalStateException("BatchSource is closed");
+        }
+        if (filledCount == 0 && failure != null) {
+            throw failure;
+        }
+        return filledCount > 0;
     }
 
     private boolean replaceTaken(@Nullable Batch from, @Nullable Batch to) {

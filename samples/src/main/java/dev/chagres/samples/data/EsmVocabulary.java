@@ -35,8 +35,39 @@ public final class EsmVocabulary {
     public static final int PADDED_SIZE = 64;
 
     private static final List<String> TOKENS = List.of(
-            "<cls>", "<pad>", "<eos>", "<unk>", "L", "A", "G", "V", "S", "E", "R", "T", "I", "D", "P", "K", "Q", "N", "F",
-            "Y", "M", "H", "W", "C", "X", "B", "U", "Z", "O", ".", "-", "<null_1>", "<mask>");
+            "<cls>",
+            "<pad>",
+            "<eos>",
+            "<unk>",
+            "L",
+            "A",
+            "G",
+            "V",
+            "S",
+            "E",
+            "R",
+            "T",
+            "I",
+            "D",
+            "P",
+            "K",
+            "Q",
+            "N",
+            "F",
+            "Y",
+            "M",
+            "H",
+            "W",
+            "C",
+            "X",
+            "B",
+            "U",
+            "Z",
+            "O",
+            ".",
+            "-",
+            "<null_1>",
+            "<mask>");
     private static final byte[] TOKEN_OF_BYTE = tokenOfByte();
 
     private EsmVocabulary() {}

@@ -201,7 +201,9 @@ public final class FastaReader implements AutoCloseable {
         if (length == residues.length) {
             if (length >= MAX_RESIDUES) {
                 throw new FastaException(
-                        name, line, "the sequence of line " + headerLine + " has more than " + MAX_RESIDUES + " residues");
+                        name,
+                        line,
+                        "the sequence of line " + headerLine + " has more than " + MAX_RESIDUES + " residues");
             }
             residues = Arrays.copyOf(residues, 2 * length);
         }
@@ -231,7 +233,8 @@ public final class FastaReader implements AutoCloseable {
             return '\n';
         }
         if (++column > MAX_LINE_BYTES) {
-            throw new FastaException(name, line, "the line is longer than " + MAX_LINE_BYTES + " bytes; is this FASTA?");
+            throw new FastaException(
+                    name, line, "the line is longer than " + MAX_LINE_BYTES + " bytes; is this FASTA?");
         }
         return c;
     }
@@ -266,7 +269,9 @@ public final class FastaReader implements AutoCloseable {
         String what = describe(c) + " before the first header; ";
         boolean text = c >= ' ' && c < 0x7f;
         return new FastaException(
-                name, line, what + (text ? "a FASTA record begins with a '>' line" : "this is a binary file, not FASTA"));
+                name,
+                line,
+                what + (text ? "a FASTA record begins with a '>' line" : "this is a binary file, not FASTA"));
     }
 
     private FastaException refuse(int c) {

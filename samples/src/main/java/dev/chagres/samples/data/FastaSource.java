@@ -84,14 +84,12 @@ public final class FastaSource {
 
     /** Says in one line why a file cannot be opened or read. */
     static FastaException unreadable(String name, IOException e) {
-        String problem =
-                switch (e) {
-                    case NoSuchFileException missing -> "there is no such file";
-                    case AccessDeniedException denied -> "no permission to read it; see ls -l, chmod";
-                    case FileSystemException system when system.getReason() != null ->
-                        "cannot be read: " + system.getReason();
-                    default -> "cannot be read: " + (e.getMessage() == null ? e.toString() : e.getMessage());
-                };
+        String problem = switch (e) {
+            case NoSuchFileException missing -> "there is no such file";
+            case AccessDeniedException denied -> "no permission to read it; see ls -l, chmod";
+            case FileSystemException system when system.getReason() != null -> "cannot be read: " + system.getReason();
+            default -> "cannot be read: " + (e.getMessage() == null ? e.toString() : e.getMessage());
+        };
         return new FastaException(name, problem, e);
     }
 }

@@ -79,7 +79,8 @@ class BatchSourceTest {
         text.append(">bad\nMK7\n");
         var sequences = new ShuffledSequences(Fasta.source(text.toString()), 4, 1);
         try (var source = new BatchSource(new SequencePacker(SHAPE, sequences), 3)) {
-            // Two sequences a batch; the fifth batch would be the one that meets the bad line while it looks for a third.
+            // Two sequences a batch; the fifth batch would be the one that meets the bad line while it looks for a
+            // third.
             take(source, 4, false);
             for (int i = 0; i < 2; i++) {
                 var e = assertThrows(FastaException.class, source::take);
@@ -168,15 +169,19 @@ class BatchSourceTest {
         }
     }
 
+    /** Were anything made in each turn, no round could be free of it; what the JVM itself makes once is let pass. */
     @Test
     void aSteadyStepMakesNoObject() throws InterruptedException {
         var threads = (ThreadMXBean) ManagementFactory.getThreadMXBean();
+        long least = Long.MAX_VALUE;
         try (BatchSource source = open(TEXT, 3)) {
-            turn(source, 5_000);
-            long before = threads.getCurrentThreadAllocatedBytes();
-            turn(source, 5_000);
-            assertEquals(0, threads.getCurrentThreadAllocatedBytes() - before);
+            for (int round = 0; round < 10; round++) {
+                long before = threads.getCurrentThreadAllocatedBytes();
+                turn(source, 2_000);
+                least = Math.min(least, threads.getCurrentThreadAllocatedBytes() - before);
+            }
         }
+        assertEquals(0, least);
     }
 
     private static void turn(BatchSource source, int count) throws InterruptedException {

@@ -72,26 +72,46 @@ class FastaReaderTest {
         return List.of(
                 Arguments.of("", start + "the file is empty; expected a '>' header line"),
                 Arguments.of("\n\n \n", "x.fasta:4: only blank lines; expected a '>' header line"),
-                Arguments.of("\nMKV\n>a\nL\n", "x.fasta:2: residues before the first header; a record begins with a '>' line"),
-                Arguments.of("@read1\nACGT\n", start + "'@' before the first header; a FASTA record begins with a '>' line"),
+                Arguments.of(
+                        "\nMKV\n>a\nL\n",
+                        "x.fasta:2: residues before the first header; a record begins with a '>' line"),
+                Arguments.of(
+                        "@read1\nACGT\n", start + "'@' before the first header; a FASTA record begins with a '>' line"),
                 Arguments.of(" >a\nMK\n", start + "'>' at column 2; a header begins at the start of its line"),
                 Arguments.of(">a\nMK>b\nL\n", "x.fasta:2: '>' at column 3; a header begins at the start of its line"),
-                Arguments.of(">a\n>b\nMK\n", start + "no residues follow this header; remove the record or add its sequence"),
-                Arguments.of(">a\nMK\n>b\n", "x.fasta:3: no residues follow this header; remove the record or add its sequence"),
+                Arguments.of(
+                        ">a\n>b\nMK\n",
+                        start + "no residues follow this header; remove the record or add its sequence"),
+                Arguments.of(
+                        ">a\nMK\n>b\n",
+                        "x.fasta:3: no residues follow this header; remove the record or add its sequence"),
                 Arguments.of(">a", start + "no residues follow this header; remove the record or add its sequence"),
-                Arguments.of(">a\nMK\nVL1\n", "x.fasta:3: '1' at column 3: a sequence holds letters only, no position numbers"),
-                Arguments.of(">a\r\nMK\r\n\r\nJ\r\n", "x.fasta:4: 'J' at column 1: it stands for no residue in ESM-2's vocabulary"),
+                Arguments.of(
+                        ">a\nMK\nVL1\n",
+                        "x.fasta:3: '1' at column 3: a sequence holds letters only, no position numbers"),
+                Arguments.of(
+                        ">a\r\nMK\r\n\r\nJ\r\n",
+                        "x.fasta:4: 'J' at column 1: it stands for no residue in ESM-2's vocabulary"),
                 Arguments.of(">a\nM@K\n", "x.fasta:2: '@' at column 2: it stands for no residue in ESM-2's vocabulary"),
-                Arguments.of(">a\nM\u00e4\n", "x.fasta:2: byte 0xe4 at column 2: it stands for no residue in ESM-2's vocabulary"),
+                Arguments.of(
+                        ">a\nM\u00e4\n",
+                        "x.fasta:2: byte 0xe4 at column 2: it stands for no residue in ESM-2's vocabulary"),
                 Arguments.of(">a\nMK\u0000V\n", "x.fasta:2: a NUL byte at column 3: a FASTA file is text"),
                 Arguments.of(">a\u0000b\nMK\n", start + "a NUL byte at column 3: a FASTA file is text"),
                 Arguments.of("*\n", start + "residues before the first header; a record begins with a '>' line"),
                 Arguments.of(">a\n*MK\n", "x.fasta:2: '*' at column 1: '*' may only end a sequence"),
                 Arguments.of(">a\nMK**\n", "x.fasta:2: '*' at column 4: '*' may only end a sequence"),
-                Arguments.of(">a\nMK*\nVL\n", "x.fasta:3: a residue follows '*' at column 1; '*' may only end a sequence"),
-                Arguments.of("\u007fELF\u0002\u0001", start + "byte 0x7f before the first header; this is a binary file, not FASTA"),
-                Arguments.of("\u0000\u0001\u0002", start + "a NUL byte before the first header; this is a binary file, not FASTA"),
-                Arguments.of("\u00ff\u00fe>\u0000a\u0000", start + "byte 0xff before the first header; this is a binary file, not FASTA"),
+                Arguments.of(
+                        ">a\nMK*\nVL\n", "x.fasta:3: a residue follows '*' at column 1; '*' may only end a sequence"),
+                Arguments.of(
+                        "\u007fELF\u0002\u0001",
+                        start + "byte 0x7f before the first header; this is a binary file, not FASTA"),
+                Arguments.of(
+                        "\u0000\u0001\u0002",
+                        start + "a NUL byte before the first header; this is a binary file, not FASTA"),
+                Arguments.of(
+                        "\u00ff\u00fe>\u0000a\u0000",
+                        start + "byte 0xff before the first header; this is a binary file, not FASTA"),
                 Arguments.of("PK\u0003\u0004rest", "x.fasta: is zip data; unpack it, or pack it as gz"),
                 Arguments.of("BZh91AY&SY", "x.fasta: is bzip2 data; unpack it, or pack it as gz"),
                 Arguments.of("\u00fd7zXZ\u0000", "x.fasta: is xz data; unpack it, or pack it as gz"),
@@ -118,18 +138,17 @@ class FastaReaderTest {
                     return given <= start.length() ? start.charAt((int) given - 1) : 'A';
                 }
             };
-            var e = assertThrows(
-                    FastaException.class, () -> read(new FastaSource("x.fasta", false, () -> endless)));
+            var e = assertThrows(FastaException.class, () -> read(new FastaSource("x.fasta", false, () -> endless)));
             int line = start.length() > 1 ? 2 : 1;
-            assertEquals(
-                    "x.fasta:" + line + ": the line is longer than 1048576 bytes; is this FASTA?", e.getMessage());
+            assertEquals("x.fasta:" + line + ": the line is longer than 1048576 bytes; is this FASTA?", e.getMessage());
         }
     }
 
     @Test
     void takesTheLongestLineAndRefusesALongerSequence() {
         String longest = "A".repeat(FastaReader.MAX_LINE_BYTES);
-        assertEquals(longest.length() + 2, read(">a\n" + longest + "\n").getFirst().length());
+        assertEquals(
+                longest.length() + 2, read(">a\n" + longest + "\n").getFirst().length());
         var e = assertThrows(FastaException.class, () -> read(">a\n" + longest + "\nA\n"));
         assertEquals("x.fasta:3: the sequence of line 1 has more than 1048576 residues", e.getMessage());
     }
@@ -155,7 +174,9 @@ class FastaReaderTest {
                 return 0;
             }
         };
-        assertEquals("[a=MKV, b=L]", read(new FastaSource("x.fasta", false, () -> slow)).toString());
+        assertEquals(
+                "[a=MKV, b=L]",
+                read(new FastaSource("x.fasta", false, () -> slow)).toString());
     }
 
     @Test
@@ -167,8 +188,9 @@ class FastaReaderTest {
             byte[] cut = Arrays.copyOf(whole, length);
             var e = assertThrows(FastaException.class, () -> read(cut), "cut at " + length);
             assertTrue(
-                    e.getMessage().matches("x\\.fasta: cannot be read: gz data ends in the middle.*"
-                            + "|x\\.fasta:\\d+: gz data ends in the middle \\(an unfinished download\\?\\)"),
+                    e.getMessage()
+                            .matches("x\\.fasta: cannot be read: gz data ends in the middle.*"
+                                    + "|x\\.fasta:\\d+: gz data ends in the middle \\(an unfinished download\\?\\)"),
                     e.getMessage());
         }
     }

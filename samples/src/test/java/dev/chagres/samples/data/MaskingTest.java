@@ -47,7 +47,8 @@ class MaskingTest {
             }
         }
         int replaced = Arrays.stream(replacements).sum();
-        assertEquals(chosen, Arrays.stream(labels).filter(l -> l != Batch.IGNORED).count());
+        assertEquals(
+                chosen, Arrays.stream(labels).filter(l -> l != Batch.IGNORED).count());
         assertShare(0.15, chosen, LENGTH);
         assertShare(0.8, masked, chosen);
         // A random residue is the former one once in 20, where the former one is one of the 20 at all.

@@ -138,8 +138,9 @@ class SequencePackerTest {
         try (SequencePacker packer = packer(shape, ">\n" + "A".repeat(30) + "\n", 1)) {
             assertTrue(packer.fill(batch));
         }
-        assertEquals("1 1 32 32", batch.sequences() + " " + batch.realSequences() + " " + batch.tokens() + " "
-                + batch.paddedTokens());
+        assertEquals(
+                "1 1 32 32",
+                batch.sequences() + " " + batch.realSequences() + " " + batch.tokens() + " " + batch.paddedTokens());
     }
 
     @Test
@@ -227,6 +228,7 @@ class SequencePackerTest {
     }
 
     private static void assertMessage(String message, org.junit.jupiter.api.function.Executable action) {
-        assertEquals(message, assertThrows(IllegalArgumentException.class, action).getMessage());
+        assertEquals(
+                message, assertThrows(IllegalArgumentException.class, action).getMessage());
     }
 }

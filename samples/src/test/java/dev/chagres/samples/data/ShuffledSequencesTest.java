@@ -74,7 +74,9 @@ class ShuffledSequencesTest {
                 var windowed = open(9, 700)) {
             Set<String> expected = keys(whole);
             assertEquals(expected, keys(windowed));
-            assertEquals(2 * COUNT, expected.stream().map(k -> k.split(" ")[1]).distinct().count());
+            assertEquals(
+                    2 * COUNT,
+                    expected.stream().map(k -> k.split(" ")[1]).distinct().count());
         }
     }
 

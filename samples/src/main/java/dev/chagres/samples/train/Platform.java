@@ -1,0 +1,39 @@
+package dev.chagres.samples.train;
+
+import java.util.Map;
+
+/**
+ * Where a run computes, and how a model is made there.
+ *
+ * <p>Threading: confined to the thread that opened it.
+ */
+interface Platform extends AutoCloseable {
+    /** Opens a platform. */
+    @FunctionalInterface
+    interface Opener {
+        /**
+         * Opens the platform of this process's provider.
+         *
+         * @throws TrainingException when there is none
+         */
+        Platform open();
+    }
+
+    /** Returns {@code cuda} or {@code reference}. */
+    String provider();
+
+    /** Whether a GPU computes: its defaults are larger. */
+    boolean isGpu();
+
+    /** Returns the device's name. */
+    String device();
+
+    /** Returns each library's version by its name. */
+    Map<String, String> libraries();
+
+    /** Makes the model of a plan with its first weights. */
+    TrainingModel open(TrainingPlan plan);
+
+    @Override
+    void close();
+}

@@ -1,0 +1,145 @@
+package dev.chagres.samples.train;
+
+import java.io.PrintStream;
+import java.util.Locale;
+import me.tongfei.progressbar.ProgressBar;
+import me.tongfei.progressbar.ProgressBarBuilder;
+import me.tongfei.progressbar.ProgressBarStyle;
+
+/**
+ * Shows how far a run is: a bar on a terminal, plain lines elsewhere.
+ *
+ * <p>Each time it tells mean loss, unpadded tokens a second, padding share and MFU since it told last, so that making the
+ * text, which makes garbage, stays rare.
+ *
+ * <p>Threading: one thread at a time.
+ */
+abstract class Progress implements AutoCloseable {
+    private final long everyNanos;
+    private final double peakFlops;
+    private final Totals since = new Totals();
+    private long toldNanos;
+    private boolean told;
+
+    private Progress(double everySeconds, double peakFlops) {
+        this.everyNanos = (long) (everySeconds * 1e9);
+        this.peakFlops = peakFlops;
+    }
+
+    /** Shows a bar that is drawn again in place. */
+    static Progress bar(int steps, double peakFlops) {
+        return new Bar(steps, peakFlops);
+    }
+
+    /** Prints the first step, the last one, and in between a line every few seconds. */
+    static Progress lines(PrintStream out, int steps, double peakFlops, double everySeconds) {
+        return new Lines(out, steps, peakFlops, everySeconds);
+    }
+
+    /** Takes a finished step. */
+    final void add(StepMetrics step) {
+        since.add(step);
+        long now = System.nanoTime();
+        if (!told || now - toldNanos >= everyNanos || isLast(step)) {
+            told = true;
+            toldNanos = now;
+            tell(step, since, text());
+            since.clear();
+        } else {
+            count(step);
+        }
+    }
+
+    @Override
+    public abstract void close();
+
+    abstract boolean isLast(StepMetrics step);
+
+    abstract void tell(StepMetrics step, Totals since, String text);
+
+    abstract void count(StepMetrics step);
+
+    private String text() {
+        String text = String.format(
+                Locale.ROOT,
+                "loss %.3f  %,.0f tokens/s  padding %.1f %%",
+                since.meanLoss(),
+                since.tokensPerSecond(),
+                100 * since.paddingShare());
+        double mfu = since.mfu(peakFlops);
+        return Double.isNaN(mfu) ? text : text + String.format(Locale.ROOT, "  MFU %.1f %%", 100 * mfu);
+    }
+
+    private static final class Bar extends Progress {
+        private static final double SECONDS = 0.5;
+        private final ProgressBar bar;
+
+        Bar(int steps, double peakFlops) {
+            super(SECONDS, peakFlops);
+            bar = new ProgressBarBuilder()
+                    .setTaskName("train")
+                    .setInitialMax(steps)
+                    .setStyle(ProgressBarStyle.ASCII)
+                    .setUpdateIntervalMillis((int) (1_000 * SECONDS))
+                    .build();
+        }
+
+        @Override
+        boolean isLast(StepMetrics step) {
+            return step.step() == bar.getMax();
+        }
+
+        @Override
+        void tell(StepMetrics step, Totals since, String text) {
+            bar.stepTo(step.step());
+            bar.setExtraMessage(" " + text);
+        }
+
+        @Override
+        void count(StepMetrics step) {
+            bar.stepTo(step.step());
+        }
+
+        @Override
+        public void close() {
+            bar.close();
+        }
+    }
+
+    private static final class Lines extends Progress {
+        private final PrintStream out;
+        private final int steps;
+
+        Lines(PrintStream out, int steps, double peakFlops, double everySeconds) {
+            super(everySeconds, peakFlops);
+            this.out = out;
+            this.steps = steps;
+        }
+
+        @Override
+        boolean isLast(StepMetrics step) {
+            return step.step() == steps;
+        }
+
+        @Override
+        void tell(StepMetrics step, Totals since, String text) {
+            double millisPerStep = since.millis() / since.steps();
+            long left = Math.round(millisPerStep * (steps - step.step()) / 1e3);
+            out.printf(
+                    Locale.ROOT,
+                    "step %d/%d  %s  left %d:%02d:%02d%n",
+                    step.step(),
+                    steps,
+                    text,
+                    left / 3600,
+                    left / 60 % 60,
+                    left % 60);
+        }
+
+        @Override
+        void count(StepMetrics step) {}
+
+        @Override
+        public void close() {}
+    }
+}

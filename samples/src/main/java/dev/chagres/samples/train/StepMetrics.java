@@ -1,0 +1,95 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.samples.data.Batch;
+
+/**
+ * One step as it is reported; filled again for later steps.
+ *
+ * <p>Threading: one thread at a time.
+ */
+final class StepMetrics {
+    private int step;
+    private int tokens;
+    private int paddedTokens;
+    private double flops;
+    private double learningRate;
+    private double loss;
+    private double gradNorm;
+    private double stepMillis;
+    private double tokensPerSecond;
+    private double mfu;
+    private long memoryBytes;
+
+    /** Takes what is known of a step before it runs. */
+    void begin(int step, Batch batch, double flops, double learningRate) {
+        this.step = step;
+        this.tokens = batch.tokens();
+        this.paddedTokens = batch.paddedTokens();
+        this.flops = flops;
+        this.learningRate = learningRate;
+    }
+
+    /**
+     * Takes what is known once it ran.
+     *
+     * @param nanos from the end of the step before to the end of this one
+     * @param peakFlops the device's rate, NaN when unknown
+     */
+    void complete(StepResult result, long nanos, double peakFlops, long memoryBytes) {
+        this.loss = result.loss();
+        this.gradNorm = result.gradNorm();
+        this.stepMillis = nanos / 1e6;
+        this.tokensPerSecond = tokens / (nanos / 1e9);
+        this.mfu = flops / (nanos / 1e9) / peakFlops;
+        this.memoryBytes = memoryBytes;
+    }
+
+    /** Counted from 1. */
+    int step() {
+        return step;
+    }
+
+    /** Tokens that came from the data. */
+    int tokens() {
+        return tokens;
+    }
+
+    /** Tokens that were computed, padding included. */
+    int paddedTokens() {
+        return paddedTokens;
+    }
+
+    double flops() {
+        return flops;
+    }
+
+    double learningRate() {
+        return learningRate;
+    }
+
+    double loss() {
+        return loss;
+    }
+
+    double gradNorm() {
+        return gradNorm;
+    }
+
+    double stepMillis() {
+        return stepMillis;
+    }
+
+    /** Unpadded tokens per second. */
+    double tokensPerSecond() {
+        return tokensPerSecond;
+    }
+
+    /** Share of the device's peak rate that the model's operations took, NaN when the peak is unknown. */
+    double mfu() {
+        return mfu;
+    }
+
+    long memoryBytes() {
+        return memoryBytes;
+    }
+}

@@ -1,0 +1,71 @@
+package dev.chagres.samples.train;
+
+/**
+ * Sums over steps, and the rates that follow from them.
+ *
+ * <p>Threading: one thread at a time.
+ */
+final class Totals {
+    private int steps;
+    private double losses;
+    private long tokens;
+    private long paddedTokens;
+    private double flops;
+    private double millis;
+    private long memoryBytes;
+
+    void add(StepMetrics step) {
+        steps++;
+        losses += step.loss();
+        tokens += step.tokens();
+        paddedTokens += step.paddedTokens();
+        flops += step.flops();
+        millis += step.stepMillis();
+        memoryBytes = Math.max(memoryBytes, step.memoryBytes());
+    }
+
+    void clear() {
+        steps = 0;
+        losses = 0;
+        tokens = 0;
+        paddedTokens = 0;
+        flops = 0;
+        millis = 0;
+        memoryBytes = 0;
+    }
+
+    int steps() {
+        return steps;
+    }
+
+    long tokens() {
+        return tokens;
+    }
+
+    double millis() {
+        return millis;
+    }
+
+    long memoryBytes() {
+        return memoryBytes;
+    }
+
+    double meanLoss() {
+        return losses / steps;
+    }
+
+    /** Unpadded tokens a second. */
+    double tokensPerSecond() {
+        return tokens / (millis / 1e3);
+    }
+
+    /** Share of the computed tokens that are padding. */
+    double paddingShare() {
+        return 1 - (double) tokens / paddedTokens;
+    }
+
+    /** Share of the peak rate, NaN when that is unknown. */
+    double mfu(double peakFlops) {
+        return flops / (millis / 1e3) / peakFlops;
+    }
+}

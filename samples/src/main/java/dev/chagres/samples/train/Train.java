@@ -1,0 +1,100 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.bindings.NativeException;
+import dev.chagres.bindings.Provider;
+import dev.chagres.samples.data.FastaException;
+import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.util.concurrent.Callable;
+import picocli.CommandLine;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.Spec;
+
+/**
+ * Trains ESM-2 on protein sequences: masked tokens of a FASTA file, one command for a laptop's CPU and for a GPU.
+ *
+ * <p>Exit statuses: 0 done; 1 the data, the machine or an output failed, told in one line; 2 the options are wrong; 130
+ * ended by Ctrl-C (143 by SIGTERM) after the step under way, with report, picture and summary of the steps done.
+ *
+ * <p>Threading: one thread at a time.
+ */
+@Command(
+        name = "train",
+        mixinStandardHelpOptions = true,
+        version = "Chagres 0.1.0",
+        sortOptions = false,
+        description = "Trains ESM-2, a masked language model of proteins, on a CPU or a GPU.",
+        footer = {
+            "",
+            "Report: JSON Lines; first the run, then per step its loss, tokens (of sequences), paddedTokens (computed,",
+            "padding included), stepMillis, tokensPerSecond (of sequences), gradNorm, learningRate, memoryBytes, mfu.",
+            "Ctrl-C ends the run after the step under way and writes what was asked for; exit status 130."
+        })
+public final class Train implements Callable<Integer> {
+    private static final int DONE = 0;
+    private static final int FAILED = 1;
+    private static final int USAGE = 2;
+
+    private final Platform.Opener opener;
+    private final PrintStream out;
+    private final PrintStream err;
+
+    @Mixin
+    private TrainOptions options = new TrainOptions();
+
+    @Spec
+    private CommandSpec spec = CommandSpec.create();
+
+    Train(Platform.Opener opener, PrintStream out, PrintStream err) {
+        this.opener = opener;
+        this.out = out;
+        this.err = err;
+    }
+
+    /** Runs the command and returns its exit status. */
+    static int run(Platform.Opener opener, PrintStream out, PrintStream err, String... arguments) {
+        return new CommandLine(new Train(opener, out, err))
+                .setOut(new PrintWriter(out, true, out.charset()))
+                .setErr(new PrintWriter(err, true, err.charset()))
+                .setParameterExceptionHandler((wrong, given) -> {
+                    err.println("train: " + wrong.getMessage() + " (train --help lists the options)");
+                    return USAGE;
+                })
+                .execute(arguments);
+    }
+
+    @Override
+    public Integer call() throws InterruptedException {
+        try {
+            options.check();
+        } catch (IllegalArgumentException e) {
+            throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
+        }
+        var interruption = new Interruption(err);
+        interruption.arm();
+        try {
+            train(interruption);
+            return DONE;
+        } catch (FastaException | TrainingException | NativeException e) {
+            err.println("train: " + e.getMessage());
+            return FAILED;
+        } finally {
+            interruption.disarm();
+        }
+    }
+
+    private void train(Interruption interruption) throws InterruptedException {
+        String provider = options.provider();
+        if (provider != null) {
+            System.setProperty(Provider.PROPERTY, provider);
+        }
+        try (Platform platform = opener.open()) {
+            var session = new TrainingSession(options.plan(platform.isGpu()), platform, out, err);
+            interruption.onInterrupt(session::stop);
+            session.train();
+        }
+    }
+}

@@ -1,0 +1,213 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.samples.data.BatchLayout;
+import dev.chagres.samples.data.BatchShape;
+import dev.chagres.samples.data.FastaSource;
+import dev.chagres.samples.esm.Esm2Size;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Locale;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/** The command's options; those left out get the platform's defaults in {@link #plan}. */
+final class TrainOptions {
+    private static final int GPU_TOKENS = 16_384;
+    private static final int CPU_TOKENS = 2_048;
+    private static final int DEFAULT_STEPS = 200;
+
+    /** Values of {@code --packing}. */
+    enum Packing {
+        ON,
+        OFF;
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    /** Values of {@code --provider}. */
+    enum ProviderChoice {
+        AUTO,
+        CUDA,
+        REFERENCE;
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    @Option(
+            names = "--model",
+            converter = OptionWords.OfSize.class,
+            paramLabel = "SIZE",
+            description = "tiny, 8M, 35M, 150M, 650M, 3B or 15B (default: tiny on a CPU, 8M on a GPU)")
+    private @Nullable Esm2Size model;
+
+    @Option(
+            names = "--fasta",
+            paramLabel = "FILE",
+            description = "protein sequences, plain or gz (default: 398 of UniProtKB/Swiss-Prot that come along)")
+    private @Nullable Path fasta;
+
+    @Option(names = "--steps", paramLabel = "N", description = "updates to make (default: 200)")
+    private int steps = DEFAULT_STEPS;
+
+    @Option(
+            names = "--tokens-per-step",
+            paramLabel = "N",
+            description = "token budget of a step, a multiple of 16 (default: 16384 on a GPU, 2048 on a CPU)")
+    private @Nullable Integer tokensPerStep;
+
+    @Option(
+            names = "--context",
+            paramLabel = "N",
+            description = "longest sequence in tokens; longer ones give a stretch (default: 1024)")
+    private int context = 1024;
+
+    @Option(
+            names = "--packing",
+            converter = OptionWords.OfPacking.class,
+            paramLabel = "on|off",
+            description = "sequences without gaps, or one a row filled up to the context (default: on)")
+    private Packing packing = Packing.ON;
+
+    @Option(
+            names = "--recipe",
+            converter = OptionWords.OfRecipe.class,
+            paramLabel = "bf16|fp32",
+            description = "precision of the layers (default: bf16 on a GPU, fp32 on a CPU)")
+    private @Nullable Recipe recipe;
+
+    @Option(
+            names = "--learning-rate",
+            paramLabel = "RATE",
+            description = "highest learning rate (default: 4e-4, tiny: 4e-3)")
+    private @Nullable Double learningRate;
+
+    @Option(
+            names = "--warm-up-steps",
+            paramLabel = "N",
+            description = "steps over which the rate rises to its highest (default: a tenth of the steps)")
+    private @Nullable Integer warmUpSteps;
+
+    @Option(
+            names = "--decay",
+            converter = OptionWords.OfDecay.class,
+            paramLabel = "none|linear|cosine",
+            description = "how the rate falls from then on, linear and cosine to a tenth (default: linear)")
+    private RateSchedule.Decay decay = RateSchedule.Decay.LINEAR;
+
+    @Option(
+            names = "--seed",
+            paramLabel = "N",
+            description = "data order, masks and first weights follow from it (default: 42)")
+    private long seed = 42;
+
+    @Option(
+            names = "--provider",
+            converter = OptionWords.OfProvider.class,
+            paramLabel = "NAME",
+            description = "cuda, reference or auto: cuda where there is an NVIDIA driver (default: auto)")
+    private @Nullable ProviderChoice provider;
+
+    @Option(names = "--report", paramLabel = "FILE", description = "write JSON Lines: the run, then each step")
+    private @Nullable Path report;
+
+    @Option(names = "--plot", paramLabel = "FILE.png", description = "draw the loss")
+    private @Nullable Path plot;
+
+    /** Returns the provider that was asked for, null when the system property is to decide. */
+    @Nullable
+    String provider() {
+        return provider == null ? null : provider.toString();
+    }
+
+    /**
+     * Checks what does not depend on the platform.
+     *
+     * @throws IllegalArgumentException when an option has no usable value; the text names it
+     */
+    void check() {
+        requireAtLeast("--steps", steps, 1);
+        if (tokensPerStep != null) {
+            requireAtLeast("--tokens-per-step", tokensPerStep, BatchShape.TOKEN_MULTIPLE);
+        }
+        if (learningRate != null && !(learningRate > 0 && learningRate < Double.POSITIVE_INFINITY)) {
+            throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
+        }
+        if (warmUpSteps != null && (warmUpSteps < 0 || warmUpSteps > steps)) {
+            throw new IllegalArgumentException(
+                    "--warm-up-steps: expected 0 to " + steps + ", the number of steps, got " + warmUpSteps);
+        }
+        if (plot != null && !plot.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
+            throw new IllegalArgumentException("--plot: expected a name that ends with .png, got " + plot);
+        }
+        requireDifferent("--report", report, "--fasta", fasta);
+        requireDifferent("--plot", plot, "--fasta", fasta);
+        requireDifferent("--plot", plot, "--report", report);
+        shape(CPU_TOKENS);
+    }
+
+    /** Returns the plan, with the platform's defaults where an option was left out. */
+    TrainingPlan plan(boolean gpu) {
+        Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
+        Recipe precision = recipe != null ? recipe : gpu ? Recipe.BF16 : Recipe.FP32;
+        double peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3 : 4e-4;
+        int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
+        return new TrainingPlan(
+                size,
+                fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
+                shape(gpu ? GPU_TOKENS : CPU_TOKENS),
+                precision,
+                steps,
+                new RateSchedule(peak, warmUp, steps, decay),
+                seed,
+                report,
+                plot);
+    }
+
+    private BatchShape shape(int defaultTokens) {
+        int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
+        try {
+            return new BatchShape(packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED, budget, context);
+        } catch (IllegalArgumentException e) {
+            String text = String.valueOf(e.getMessage());
+            throw new IllegalArgumentException(
+                    text.replace("tokensPerStep:", "--tokens-per-step:").replace("context:", "--context:"), e);
+        }
+    }
+
+    private static int roundUp(int context) {
+        int multiple = BatchShape.TOKEN_MULTIPLE;
+        return (int) Math.min(
+                (context + (long) multiple - 1) / multiple * multiple, Integer.MAX_VALUE / multiple * multiple);
+    }
+
+    private static void requireAtLeast(String option, int value, int least) {
+        if (value < least) {
+            throw new IllegalArgumentException(option + ": expected at least " + least + ", got " + value);
+        }
+    }
+
+    private static void requireDifferent(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
+        if (file == null || otherFile == null) {
+            return;
+        }
+        boolean same;
+        try {
+            same = Files.isSameFile(file, otherFile);
+        } catch (IOException e) {
+            same = file.toAbsolutePath()
+                    .normalize()
+                    .equals(otherFile.toAbsolutePath().normalize());
+        }
+        if (same) {
+            throw new IllegalArgumentException(
+                    option + ": " + file + " is the file of " + other + "; name another one");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+package dev.chagres.samples.train;
+
+/**
+ * Training cannot begin or go on, for a reason that one line tells the user.
+ *
+ * <p>Threading: immutable.
+ */
+final class TrainingException extends RuntimeException {
+    private static final long serialVersionUID = 1L;
+
+    TrainingException(String message) {
+        super(message);
+    }
+
+    TrainingException(String message, Throwable cause) {
+        super(message, cause);
+    }
+}

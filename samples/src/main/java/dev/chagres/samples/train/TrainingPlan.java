@@ -1,0 +1,33 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.samples.data.BatchShape;
+import dev.chagres.samples.data.FastaSource;
+import dev.chagres.samples.esm.Esm2Size;
+import java.nio.file.Path;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Everything that a run follows from.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param size the model
+ * @param source the sequences
+ * @param shape layout, token budget and context of a batch
+ * @param recipe in what precision layers compute
+ * @param steps how many updates
+ * @param schedule the learning rate by step
+ * @param seed what data order, masks and first weights follow from
+ * @param report where the report goes, null for none
+ * @param plot where the picture goes, null for none
+ */
+record TrainingPlan(
+        Esm2Size size,
+        FastaSource source,
+        BatchShape shape,
+        Recipe recipe,
+        int steps,
+        RateSchedule schedule,
+        long seed,
+        @Nullable Path report,
+        @Nullable Path plot) {}

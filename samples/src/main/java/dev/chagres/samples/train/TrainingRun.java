@@ -1,0 +1,128 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.samples.data.Batch;
+import dev.chagres.samples.data.BatchSource;
+import java.util.function.Consumer;
+import java.util.function.IntToDoubleFunction;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The training loop: while one step runs, the next batch is uploaded and the step before is reported.
+ *
+ * <p>A steady step makes no Java object here.
+ *
+ * <p>Threading: confined to the model's thread, but for {@link #stop}, which any thread may call.
+ */
+final class TrainingRun {
+    /** A step is reported while the next one runs, for which a third one's batch is uploaded already. */
+    private static final int STEPS_IN_FLIGHT = 3;
+
+    private final TrainingModel model;
+    private final BatchSource batches;
+    private final IntToDoubleFunction learningRate;
+    private final double peakFlops;
+    private final Consumer<StepMetrics> reported;
+    private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
+    private final StepResult result = new StepResult();
+    private volatile boolean stopRequested;
+    private long completedNanos;
+
+    /**
+     * Prepares a run.
+     *
+     * @param learningRate the rate by step, counted from 0
+     * @param peakFlops the device's rate, NaN when unknown
+     * @param reported gets each finished step; the object is filled again afterwards
+     */
+    TrainingRun(
+            TrainingModel model,
+            BatchSource batches,
+            IntToDoubleFunction learningRate,
+            double peakFlops,
+            Consumer<StepMetrics> reported) {
+        this.model = model;
+        this.batches = batches;
+        this.learningRate = learningRate;
+        this.peakFlops = peakFlops;
+        this.reported = reported;
+        for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
+            metrics[i] = new StepMetrics();
+        }
+    }
+
+    /** Asks the run to end after the step that is under way. */
+    void stop() {
+        stopRequested = true;
+    }
+
+    /**
+     * Trains.
+     *
+     * @param steps how many steps at most
+     * @return how many were done and reported
+     * @throws TrainingException when loss or gradient are not finite numbers
+     * @throws dev.chagres.samples.data.FastaException when the data fails
+     * @throws InterruptedException when the thread is interrupted while it waits for a batch
+     */
+    int run(int steps) throws InterruptedException {
+        if (steps == 0 || stopRequested || !upload(0)) {
+            return 0;
+        }
+        completedNanos = System.nanoTime();
+        int step = 0;
+        boolean more = true;
+        while (more) {
+            model.step(metrics[step % STEPS_IN_FLIGHT].learningRate());
+            int next = step + 1;
+            more = next < steps && !stopRequested && upload(next);
+            if (step > 0) {
+                report(step - 1);
+            }
+            step = next;
+        }
+        report(step - 1);
+        return step;
+    }
+
+    /** Takes the next batch to the device; false when there is none. */
+    private boolean upload(int step) throws InterruptedException {
+        Batch batch = takeOrReportFirst(step);
+        if (batch == null) {
+            return false;
+        }
+        model.upload(batch);
+        metrics[step % STEPS_IN_FLIGHT].begin(step + 1, batch, model.flops(batch), learningRate.applyAsDouble(step));
+        batches.recycle(batch);
+        return true;
+    }
+
+    /** When the data fails, the steps that were enqueued before are still true: they are reported first. */
+    private @Nullable Batch takeOrReportFirst(int step) throws InterruptedException {
+        try {
+            return batches.take();
+        } catch (RuntimeException e) {
+            for (int open = Math.max(0, step - 2); open < step; open++) {
+                report(open);
+            }
+            throw e;
+        }
+    }
+
+    private void report(int step) {
+        model.result(result);
+        StepMetrics finished = metrics[step % STEPS_IN_FLIGHT];
+        requireFinite("the loss", result.loss(), finished);
+        requireFinite("the gradients' norm", result.gradNorm(), finished);
+        long nanos = Math.max(1, result.completedNanos() - completedNanos);
+        completedNanos = result.completedNanos();
+        finished.complete(result, nanos, peakFlops, model.memoryBytes());
+        reported.accept(finished);
+    }
+
+    private static void requireFinite(String what, double value, StepMetrics step) {
+        if (!Double.isFinite(value)) {
+            throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " at learning rate "
+                    + step.learningRate() + "; lower --learning-rate");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.bindings.NativeException;
+import dev.chagres.samples.data.BatchSource;
+import dev.chagres.samples.data.FastaException;
+import dev.chagres.samples.data.SequencePacker;
+import dev.chagres.samples.data.ShuffledSequences;
+import java.io.PrintStream;
+import java.util.Locale;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One run with everything round it: data, model, report, progress, picture and summary.
+ *
+ * <p>Threading: confined, but for {@link #stop}, which any thread may call.
+ */
+final class TrainingSession {
+    /** One batch with the consumer, one ready, one being filled. */
+    private static final int BATCHES = 3;
+
+    private static final double SECONDS_PER_LINE = 5;
+
+    private final TrainingPlan plan;
+    private final Platform platform;
+    private final PrintStream out;
+    private final PrintStream progressOut;
+    private final double peakFlops;
+    private final Totals totals = new Totals();
+    private final double[] losses;
+    private volatile boolean stopRequested;
+    private volatile @Nullable TrainingRun run;
+
+    /**
+     * Prepares a run.
+     *
+     * @param out gets the first lines and the summary
+     * @param progressOut gets the progress
+     */
+    TrainingSession(TrainingPlan plan, Platform platform, PrintStream out, PrintStream progressOut) {
+        this.plan = plan;
+        this.platform = platform;
+        this.out = out;
+        this.progressOut = progressOut;
+        this.peakFlops = platform.isGpu() ? PeakRate.flopsPerSecond(platform.device(), plan.recipe()) : Double.NaN;
+        this.losses = new double[plan.steps()];
+    }
+
+    /**
+     * Trains and writes what was asked for.
+     *
+     * @throws TrainingException when an output cannot be written or the numbers run away
+     * @throws dev.chagres.samples.data.FastaException when the data cannot be used
+     * @throws InterruptedException when the thread is interrupted while it waits for a batch
+     */
+    void train() throws InterruptedException {
+        if (plan.plot() != null) {
+            LossPlot.probe(plan.plot());
+        }
+        try (ReportWriter report = plan.report() == null ? null : new ReportWriter(plan.report())) {
+            try {
+                train(report);
+            } catch (FastaException | TrainingException | NativeException e) {
+                throw report == null ? e : named(e, report);
+            }
+            if (report != null) {
+                report.finish();
+            }
+        }
+        if (plan.plot() != null && totals.steps() > 0) {
+            LossPlot.write(plan.plot(), title(), losses, totals.steps());
+        }
+        summarize();
+    }
+
+    /** Says where the steps before a failure are. */
+    private RuntimeException named(RuntimeException e, ReportWriter report) {
+        if (totals.steps() == 0) {
+            report.discard();
+            return e;
+        }
+        return new TrainingException(
+                e.getMessage() + " (the " + totals.steps() + " steps before are in " + report.written() + ")", e);
+    }
+
+    private void train(@Nullable ReportWriter report) throws InterruptedException {
+        var sequences = new ShuffledSequences(plan.source(), plan.seed(), ShuffledSequences.WINDOW_RESIDUES);
+        try (var batches = new BatchSource(new SequencePacker(plan.shape(), sequences), BATCHES)) {
+            // Bad data is told before the model, which may take long to make.
+            batches.awaitFirst();
+            try (TrainingModel model = platform.open(plan)) {
+                RunDescription description = describe(model);
+                if (report != null) {
+                    report.begin(description);
+                }
+                announce(description);
+                try (Progress progress = progress()) {
+                    loop(model, batches, report, progress);
+                }
+            }
+        }
+    }
+
+    private void loop(TrainingModel model, BatchSource batches, @Nullable ReportWriter report, Progress progress)
+            throws InterruptedException {
+        var loop = new TrainingRun(model, batches, plan.schedule()::at, peakFlops, step -> {
+            if (report != null) {
+                report.step(step);
+            }
+            losses[step.step() - 1] = step.loss();
+            totals.add(step);
+            progress.add(step);
+        });
+        run = loop;
+        if (stopRequested) {
+            loop.stop();
+        }
+        loop.run(plan.steps());
+    }
+
+    private RunDescription describe(TrainingModel model) {
+        return new RunDescription(
+                platform.provider(),
+                platform.device(),
+                platform.libraries(),
+                plan.size().label(),
+                model.parameterCount(),
+                plan.seed());
+    }
+
+    private Progress progress() {
+        boolean terminal = System.console() != null && System.console().isTerminal();
+        return terminal
+                ? Progress.bar(plan.steps(), peakFlops)
+                : Progress.lines(progressOut, plan.steps(), peakFlops, SECONDS_PER_LINE);
+    }
+
+    private String title() {
+        return "ESM-2 " + plan.size().label() + ", " + plan.recipe() + ", " + platform.provider() + ", seed "
+                + plan.seed();
+    }
+
+    private void announce(RunDescription description) {
+        out.printf(
+                Locale.ROOT,
+                "ESM-2 %s: %,d parameters, %s on %s (%s)%n",
+                description.model(),
+                description.parameters(),
+                plan.recipe(),
+                description.device(),
+                description.provider());
+        out.printf(
+                Locale.ROOT,
+                "%s, %d steps of up to %,d tokens, context %,d, packing %s, seed %d%n",
+                plan.source().name(),
+                plan.steps(),
+                plan.shape().tokensPerStep(),
+                plan.shape().context(),
+                switch (plan.shape().layout()) {
+                    case PACKED -> "on";
+                    case PADDED -> "off";
+                },
+                plan.seed());
+    }
+
+    private void summarize() {
+        int steps = totals.steps();
+        if (stopRequested) {
+            out.printf(Locale.ROOT, "stopped after %d of %d steps%n", steps, plan.steps());
+        }
+        if (steps == 0) {
+            return;
+        }
+        int last = Math.min(LossPlot.SMOOTHED_STEPS, steps);
+        out.printf(
+                Locale.ROOT,
+                "loss %.4f at first, %.4f over the last %d steps%n",
+                losses[0],
+                LossPlot.mean(losses, steps - last, steps),
+                last);
+        double mfu = totals.mfu(peakFlops);
+        out.printf(
+                Locale.ROOT,
+                "%,d tokens in %.1f s: %,.0f tokens/s, padding %.1f %%%s, peak memory %,.1f MiB%n",
+                totals.tokens(),
+                totals.millis() / 1e3,
+                totals.tokensPerSecond(),
+                100 * totals.paddingShare(),
+                Double.isNaN(mfu) ? "" : String.format(Locale.ROOT, ", MFU %.1f %%", 100 * mfu),
+                totals.memoryBytes() / 1048576.0);
+        if (plan.report() != null) {
+            out.println("report: " + plan.report());
+        }
+        if (plan.plot() != null) {
+            out.println("plot: " + plan.plot());
+        }
+    }
+
+    /** Asks the run to end after the step under way; for any thread. */
+    void stop() {
+        stopRequested = true;
+        TrainingRun present = run;
+        if (present != null) {
+            present.stop();
+        }
+    }
+}

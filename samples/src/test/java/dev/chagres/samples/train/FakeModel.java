@@ -1,0 +1,67 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.samples.data.Batch;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Stands for a model in tests of the loop: its loss is a number made of the batch, and it notes what is called. */
+final class FakeModel implements TrainingModel {
+    final List<String> calls = new ArrayList<>();
+    boolean noting = true;
+    boolean spoilStep3;
+    Runnable onStep = () -> {};
+    boolean closed;
+
+    private int uploaded;
+    private int stepped;
+    private int read;
+    private final double[] losses = new double[4];
+
+    @Override
+    public void upload(Batch batch) {
+        note("upload", uploaded++);
+        double sum = 0;
+        for (int i = 0; i < batch.tokens(); i++) {
+            sum += batch.ids()[i];
+        }
+        losses[uploaded % 4] = sum / batch.tokens();
+    }
+
+    @Override
+    public void step(double learningRate) {
+        note("step", stepped++);
+        onStep.run();
+    }
+
+    @Override
+    public void result(StepResult result) {
+        note("result", read++);
+        result.set(spoilStep3 && read == 3 ? Double.NaN : losses[read % 4], 1.5, System.nanoTime());
+    }
+
+    @Override
+    public long parameterCount() {
+        return 1234;
+    }
+
+    @Override
+    public double flops(Batch batch) {
+        return 1e3 * batch.tokens();
+    }
+
+    @Override
+    public long memoryBytes() {
+        return 5 << 20;
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+    }
+
+    private void note(String call, int number) {
+        if (noting) {
+            calls.add(call + number);
+        }
+    }
+}

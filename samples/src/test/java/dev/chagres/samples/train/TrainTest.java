@@ -1,0 +1,211 @@
+package dev.chagres.samples.train;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+@Tag("L0")
+@Timeout(60)
+class TrainTest {
+    private FakePlatform platform = new FakePlatform();
+    private final ByteArrayOutputStream out = new ByteArrayOutputStream();
+    private final ByteArrayOutputStream err = new ByteArrayOutputStream();
+
+    @TempDir
+    private Path folder;
+
+    private int train(String... arguments) {
+        return Train.run(
+                () -> platform,
+                new PrintStream(out, true, StandardCharsets.UTF_8),
+                new PrintStream(err, true, StandardCharsets.UTF_8),
+                arguments);
+    }
+
+    private String out() {
+        return out.toString(StandardCharsets.UTF_8);
+    }
+
+    private String err() {
+        return err.toString(StandardCharsets.UTF_8);
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            value = {
+                "--steps 0 | --steps: expected at least 1, got 0",
+                "--steps many | Invalid value for option '--steps': 'many' is not an int",
+                "--steps | Missing required parameter for option '--steps' (N)",
+                "--model 9M | Invalid value for option '--model': expected one of tiny, 8M, 35M, 150M, 650M, 3B, 15B,"
+                        + " got 9M",
+                "--packing yes | Invalid value for option '--packing': expected one of on, off, got yes",
+                "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp32, got fp8",
+                "--provider gpu | Invalid value for option '--provider': expected one of auto, cuda, reference, got gpu",
+                "--decay fast | Invalid value for option '--decay': expected one of none, linear, cosine, got fast",
+                "--tokens-per-step 8 | --tokens-per-step: expected at least 16, got 8",
+                "--tokens-per-step 2040 | --tokens-per-step: expected a positive multiple of 16, got 2040",
+                "--tokens-per-step 512 | --tokens-per-step: expected at least the context, 1024, so that the longest"
+                        + " sequence fits; got 512",
+                "--context 2 | --context: expected at least 3 (<cls>, one residue, <eos>), got 2",
+                "--context -5 | --context: expected at least 3 (<cls>, one residue, <eos>), got -5",
+                "--context 1000 --packing off | --context: expected a multiple of 16 without packing, got 1000",
+                "--learning-rate 0 | --learning-rate: expected a positive number, got 0.0",
+                "--learning-rate NaN | --learning-rate: expected a positive number, got NaN",
+                "--warm-up-steps 300 | --warm-up-steps: expected 0 to 200, the number of steps, got 300",
+                "--seed x | Invalid value for option '--seed': 'x' is not a long",
+                "--plot loss.jpg | --plot: expected a name that ends with .png, got loss.jpg",
+                "--fasta a --report ./a | --report: ./a is the file of --fasta; name another one",
+                "--plot a.png --report a.png | --plot: a.png is the file of --report; name another one",
+                "--speed 3 | Unknown options: '--speed', '3'",
+                "fast | Unmatched argument at index 0: 'fast'"
+            })
+    void wrongOptionsAreToldInOneLine(String arguments, String message) {
+        assertEquals(2, train(arguments.strip().split(" ", -1)));
+        assertEquals("train: " + message.strip() + " (train --help lists the options)" + System.lineSeparator(), err());
+        assertEquals("", out());
+    }
+
+    @Test
+    void helpNamesEveryOption() {
+        assertEquals(0, train("--help"));
+        for (String option : List.of(
+                "model",
+                "fasta",
+                "steps",
+                "tokens-per-step",
+                "context",
+                "packing",
+                "recipe",
+                "learning-rate",
+                "seed",
+                "provider",
+                "report",
+                "plot")) {
+            assertTrue(out().contains("--" + option), option);
+        }
+        assertEquals("", err());
+    }
+
+    @Test
+    void aRunWritesReportPictureAndSummary() throws IOException {
+        Path report = folder.resolve("r.jsonl");
+        Path plot = folder.resolve("p.png");
+        assertEquals(
+                0, train("--steps", "12", "--report", report.toString(), "--plot", plot.toString(), "--seed", "7"));
+        List<String> lines = Files.readAllLines(report);
+        assertEquals(13, lines.size());
+        assertEquals(7, JSON.std.mapFrom(lines.getFirst()).get("seed"));
+        assertEquals("tiny", JSON.std.mapFrom(lines.getFirst()).get("model"));
+        assertEquals(12, JSON.std.mapFrom(lines.getLast()).get("step"));
+        assertTrue(Files.size(plot) > 1000);
+        assertTrue(err().startsWith("step 1/12  loss "), err());
+        assertTrue(err().contains("step 12/12  loss "), err());
+        assertTrue(err().strip().endsWith("left 0:00:00"), err());
+        assertTrue(out().startsWith("ESM-2 tiny: 1,234 parameters, fp32 on CPU (reference)"), out());
+        assertTrue(
+                out().contains("uniprot.fasta.gz, 12 steps of up to 2,048 tokens, context 1,024, packing on, seed 7"));
+        assertTrue(out().contains(" over the last 10 steps"), out());
+        assertTrue(out().contains("report: " + report), out());
+        assertTrue(out().contains("plot: " + plot), out());
+        assertTrue(platform.closed && platform.model.closed);
+    }
+
+    @Test
+    void aGpuHasLargerDefaultsAndAnMfu() throws IOException {
+        platform.gpu = true;
+        Path report = folder.resolve("r.jsonl");
+        assertEquals(0, train("--steps", "2", "--report", report.toString()));
+        assertTrue(out().startsWith("ESM-2 8M: 1,234 parameters, bf16 on NVIDIA H200 (cuda)"), out());
+        assertTrue(out().contains("2 steps of up to 16,384 tokens"), out());
+        assertTrue(out().contains(", MFU "), out());
+        assertTrue(
+                (double) JSON.std.mapFrom(Files.readAllLines(report).getLast()).get("mfu") > 0);
+    }
+
+    @Test
+    void packingOffTakesOneSequenceARow() throws IOException {
+        Path report = folder.resolve("r.jsonl");
+        assertEquals(0, train("--steps", "3", "--packing", "off", "--context", "64", "--report", report.toString()));
+        assertEquals(
+                2048, JSON.std.mapFrom(Files.readAllLines(report).getLast()).get("paddedTokens"));
+    }
+
+    @Test
+    void badDataIsToldInOneLineAndLeavesNoReport() throws IOException {
+        Path fasta = Files.writeString(folder.resolve("x.fasta"), ">a\nMKX7\n");
+        Path report = folder.resolve("r.jsonl");
+        assertEquals(1, train("--fasta", fasta.toString(), "--report", report.toString()));
+        assertEquals(
+                "train: " + fasta + ":2: '7' at column 4: a sequence holds letters only, no position numbers"
+                        + System.lineSeparator(),
+                err());
+        try (var files = Files.list(folder)) {
+            assertEquals(1, files.count());
+        }
+    }
+
+    @Test
+    void aFailureMidwayNamesTheStepsThatAreTrue() throws IOException {
+        platform.model.spoilStep3 = true;
+        Path report = folder.resolve("r.jsonl");
+        assertEquals(
+                1,
+                train(
+                        "--steps",
+                        "9",
+                        "--learning-rate",
+                        "1",
+                        "--warm-up-steps",
+                        "0",
+                        "--decay",
+                        "none",
+                        "--report",
+                        report.toString()));
+        assertEquals(
+                "train: step 3: the loss is NaN at learning rate 1.0; lower --learning-rate (the 2 steps before are in "
+                        + report + ".part)",
+                err().lines().toList().getLast());
+        assertFalse(Files.exists(report));
+        assertEquals(3, Files.readAllLines(folder.resolve("r.jsonl.part")).size());
+    }
+
+    @Test
+    void aFullDiskEndsTheRunInOneLine() {
+        assertEquals(1, train("--steps", "9", "--report", "/dev/full"));
+        assertEquals("train: /dev/full: cannot be written: No space left on device" + System.lineSeparator(), err());
+    }
+
+    @Test
+    void theSeedDecidesTheLosses() throws IOException {
+        var losses = new ArrayList<String>();
+        for (String seed : List.of("1", "1", "2")) {
+            platform = new FakePlatform();
+            Path report = folder.resolve("r.jsonl");
+            assertEquals(0, train("--steps", "5", "--seed", seed, "--report", report.toString()));
+            var run = new ArrayList<Object>();
+            for (String line : Files.readAllLines(report)) {
+                run.add(JSON.std.mapFrom(line).get("loss"));
+            }
+            losses.add(run.toString());
+        }
+        assertEquals(losses.get(0), losses.get(1));
+        assertFalse(losses.get(0).equals(losses.get(2)));
+    }
+}

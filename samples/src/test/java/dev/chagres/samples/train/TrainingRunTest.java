@@ -1,0 +1,143 @@
+package dev.chagres.samples.train;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.sun.management.ThreadMXBean;
+import dev.chagres.samples.data.Batch;
+import dev.chagres.samples.data.BatchLayout;
+import dev.chagres.samples.data.BatchShape;
+import dev.chagres.samples.data.BatchSource;
+import dev.chagres.samples.data.FastaException;
+import dev.chagres.samples.data.FastaSource;
+import dev.chagres.samples.data.SequencePacker;
+import dev.chagres.samples.data.ShuffledSequences;
+import java.io.IOException;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+
+@Tag("L0")
+@Timeout(60)
+class TrainingRunTest {
+    private final FakeModel model = new FakeModel();
+
+    private static BatchSource open(FastaSource source, int window) {
+        var shape = new BatchShape(BatchLayout.PACKED, 512, 256);
+        return new BatchSource(new SequencePacker(shape, new ShuffledSequences(source, 1, window)), 3);
+    }
+
+    private static BatchSource shipped() {
+        return open(FastaSource.shipped(), 1 << 20);
+    }
+
+    @Test
+    void theNextBatchIsUploadedAndTheLastStepReadWhileAStepRuns() throws InterruptedException {
+        try (BatchSource batches = shipped()) {
+            new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {}).run(3);
+        }
+        assertEquals(
+                "[upload0, step0, upload1, step1, upload2, result0, step2, result1, result2]", model.calls.toString());
+    }
+
+    @Test
+    void reportsEachStepOnceWithItsOwnBatch() throws InterruptedException {
+        var expected = new ArrayList<String>();
+        try (BatchSource batches = shipped()) {
+            for (int i = 0; i < 5; i++) {
+                Batch batch = batches.take();
+                expected.add((i + 1) + " " + batch.tokens() + " " + i * 0.1);
+                batches.recycle(batch);
+            }
+        }
+        var seen = new ArrayList<String>();
+        try (BatchSource batches = shipped()) {
+            var run = new TrainingRun(model, batches, step -> step * 0.1, Double.NaN, step -> {
+                seen.add(step.step() + " " + step.tokens() + " " + step.learningRate());
+                assertTrue(step.loss() > 4 && step.loss() < 33 && step.stepMillis() > 0 && Double.isNaN(step.mfu()));
+            });
+            assertEquals(5, run.run(5));
+        }
+        assertEquals(expected, seen);
+    }
+
+    @Test
+    void stopEndsAfterTheStepUnderWay() throws InterruptedException {
+        var steps = new ArrayList<Integer>();
+        try (BatchSource batches = shipped()) {
+            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> steps.add(step.step()));
+            model.onStep = () -> {
+                if (model.calls.contains("step2")) {
+                    run.stop();
+                }
+            };
+            assertEquals(3, run.run(100));
+        }
+        assertEquals(List.of(1, 2, 3), steps);
+    }
+
+    @Test
+    void aRunStoppedBeforeItBeganDoesNothing() throws InterruptedException {
+        try (BatchSource batches = shipped()) {
+            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {});
+            run.stop();
+            assertEquals(0, run.run(100));
+        }
+        assertEquals("[]", model.calls.toString());
+    }
+
+    @Test
+    void aLossThatIsNoNumberEndsTheRunWithAdvice() {
+        model.spoilStep3 = true;
+        var steps = new ArrayList<Integer>();
+        try (BatchSource batches = shipped()) {
+            var run = new TrainingRun(model, batches, step -> 0.5, Double.NaN, step -> steps.add(step.step()));
+            var e = assertThrows(TrainingException.class, () -> run.run(10));
+            assertEquals("step 3: the loss is NaN at learning rate 0.5; lower --learning-rate", e.getMessage());
+        }
+        assertEquals(List.of(1, 2), steps);
+    }
+
+    @Test
+    void stepsBeforeBadDataAreReported(@TempDir Path folder) throws IOException {
+        String good = (">s\n" + "A".repeat(300) + "\n").repeat(20);
+        Path file = Files.writeString(folder.resolve("x.fasta"), good + ">s\nM1\n");
+        var steps = new ArrayList<Integer>();
+        try (BatchSource batches = open(FastaSource.of(file), 1)) {
+            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> steps.add(step.step()));
+            var e = assertThrows(FastaException.class, () -> run.run(100));
+            assertTrue(e.getMessage().startsWith(file + ":42: '1' at column 2"), e.getMessage());
+        }
+        assertEquals(List.of(1, 2, 3, 4, 5, 6, 7, 8, 9), steps);
+    }
+
+    /** Were anything made in each step, no window could be free of it; what the JVM itself makes once is let pass. */
+    @Test
+    void aSteadyStepMakesNoObject() throws InterruptedException {
+        var threads = (ThreadMXBean) ManagementFactory.getThreadMXBean();
+        var totals = new Totals();
+        long[] allocated = new long[10];
+        model.noting = false;
+        try (BatchSource batches = shipped()) {
+            new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {
+                        totals.add(step);
+                        if (step.step() % 2_000 == 0) {
+                            allocated[step.step() / 2_000 - 1] = threads.getCurrentThreadAllocatedBytes();
+                        }
+                    })
+                    .run(20_000);
+        }
+        long least = Long.MAX_VALUE;
+        for (int i = 1; i < allocated.length; i++) {
+            least = Math.min(least, allocated[i] - allocated[i - 1]);
+        }
+        assertEquals(0, least);
+    }
+}
