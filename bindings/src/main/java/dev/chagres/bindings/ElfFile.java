@@ -64,14 +64,18 @@ final class ElfFile {
         }
         long tableAt = header.getLong(32);
         int segments = Short.toUnsignedInt(header.getShort(56));
-        ByteBuffer table = read(channel, tableAt, segments * PROGRAM_HEADER_SIZE);
-        boolean whole = table.remaining() == segments * PROGRAM_HEADER_SIZE;
+        int tableSize = segments * PROGRAM_HEADER_SIZE;
+        boolean whole = isInside(tableAt, tableSize, channel.size());
+        ByteBuffer table = whole ? read(channel, tableAt, tableSize) : header;
         for (int i = 0; whole && i < segments; i++) {
-            long offset = table.getLong(i * PROGRAM_HEADER_SIZE + 8);
-            long size = table.getLong(i * PROGRAM_HEADER_SIZE + 32);
-            whole = offset + size <= channel.size();
+            int entry = i * PROGRAM_HEADER_SIZE;
+            whole = isInside(table.getLong(entry + 8), table.getLong(entry + 32), channel.size());
         }
         return whole ? Optional.empty() : Optional.of("truncated: the file is shorter than its ELF header says");
+    }
+
+    private static boolean isInside(long offset, long size, long end) {
+        return offset >= 0 && size >= 0 && size <= end && offset <= end - size;
     }
 
     private static ByteBuffer read(FileChannel channel, long position, int size) throws IOException {
