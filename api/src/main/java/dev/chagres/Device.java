@@ -116,6 +116,14 @@ public final class Device implements AutoCloseable {
         return memory(0);
     }
 
+    /**
+     * Returns the most bytes of device memory that this program held through this device at one time: scopes and
+     * workspaces, not what CUDA and its libraries take for themselves.
+     */
+    public long peakHeldBytes() {
+        return state.peakHeldBytes();
+    }
+
     /** Returns the stream that scopes use unless told otherwise. */
     public Stream stream() {
         return stream;

@@ -24,6 +24,7 @@ public final class Attention {
     private static final int NO_BIAS = 0;
     private static final int SOFTMAX_VANILLA = 0;
     private static final int ROWWISE_DATA = 0;
+    private static final long NO_RANDOMNESS_BYTES = 16;
     private static final long PACK_BYTES = 88;
     private static final long PACK_SIZE_OFFSET = 80;
     private static final long RANK_OFFSET = 136;
@@ -60,9 +61,8 @@ public final class Attention {
         backwardStatistics = backwardPack.get(ValueLayout.ADDRESS, 0);
         backwardRandomness = backwardPack.get(ValueLayout.ADDRESS, 8);
         unset = tensor();
-        Status.cuda(CudaRuntime.cudaMalloc(device.out(), 16), "cudaMalloc");
-        noRandomness = device.out().get(ValueLayout.ADDRESS, 0);
-        Status.cuda(CudaRuntime.cudaMemset(noRandomness, 0, 16), "cudaMemset");
+        noRandomness = device.malloc(NO_RANDOMNESS_BYTES);
+        Status.cuda(CudaRuntime.cudaMemset(noRandomness, 0, NO_RANDOMNESS_BYTES), "cudaMemset");
         noRandomnessHandle = tensor();
         describe(noRandomnessHandle, noRandomness, DType.INT64, 2);
         absentForward();
@@ -271,7 +271,7 @@ public final class Attention {
         TransformerEngine.te_tensor_pack_destroy(backwardPack);
         TransformerEngine.te_destroy_tensor(unset);
         TransformerEngine.te_destroy_tensor(noRandomnessHandle);
-        Status.cuda(CudaRuntime.cudaFree(noRandomness), "cudaFree");
+        device.free(noRandomness, NO_RANDOMNESS_BYTES);
     }
 
     private static final class ForwardWriter extends AttributeWriter {

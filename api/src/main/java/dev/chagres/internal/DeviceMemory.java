@@ -1,9 +1,6 @@
 package dev.chagres.internal;
 
-import dev.chagres.bindings.Status;
-import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -71,9 +68,9 @@ public final class DeviceMemory {
     }
 
     private Chunk reserve(long byteSize) {
-        Status.cuda(CudaRuntime.cudaMalloc(device.out(), byteSize), "cudaMalloc");
+        MemorySegment memory = device.malloc(byteSize);
         reserved += byteSize;
-        return new Chunk(device.out().get(ValueLayout.JAVA_LONG, 0), byteSize);
+        return new Chunk(memory.address(), byteSize);
     }
 
     /** Returns the position of the top, for {@link #rewind}: chunk number in the upper 16 bits, offset below. */
@@ -105,7 +102,7 @@ public final class DeviceMemory {
     /** Gives every chunk back to CUDA. The stream that used them must be idle. */
     public void free() {
         for (Chunk present : chunks.reversed()) {
-            Status.cuda(CudaRuntime.cudaFree(MemorySegment.ofAddress(present.address)), "cudaFree");
+            device.free(MemorySegment.ofAddress(present.address), present.byteSize);
         }
         chunks.clear();
         chunk = 0;

@@ -32,6 +32,8 @@ public final class DeviceState {
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 1f);
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
     private Driver driver = DRIVERS.get();
+    private long heldBytes;
+    private long peakHeldBytes;
     private boolean closed;
     private @Nullable Calls calls;
 
@@ -69,6 +71,25 @@ public final class DeviceState {
     /** Returns a host float 0. */
     public MemorySegment zero() {
         return zero;
+    }
+
+    /** Takes device memory from CUDA. */
+    MemorySegment malloc(long byteSize) {
+        Status.cuda(CudaRuntime.cudaMalloc(out, byteSize), "cudaMalloc");
+        heldBytes += byteSize;
+        peakHeldBytes = Math.max(peakHeldBytes, heldBytes);
+        return out.get(ValueLayout.ADDRESS, 0);
+    }
+
+    /** Gives memory back to CUDA. */
+    void free(MemorySegment memory, long byteSize) {
+        Status.cuda(CudaRuntime.cudaFree(memory), "cudaFree");
+        heldBytes -= byteSize;
+    }
+
+    /** Returns the most bytes that {@link #malloc} had taken at one time. */
+    public long peakHeldBytes() {
+        return peakHeldBytes;
     }
 
     /** Returns the reused configuration objects of TE calls on this device. */

@@ -1,7 +1,6 @@
 package dev.chagres.internal;
 
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.bindings.te.TransformerEngine;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -36,7 +35,7 @@ public final class Workspace implements AutoCloseable {
         this.device = device;
         record = device.arena().allocate(DeviceState.BASIC_TENSOR_BYTES, 8);
         sizeWritten = device.arena().allocate(8, 8);
-        productMemory = malloc(PRODUCT_BYTES);
+        productMemory = device.malloc(PRODUCT_BYTES);
         productHandle = create();
         askedHandle = create();
         describe(productHandle, productMemory.address(), 0, PRODUCT_BYTES);
@@ -80,12 +79,20 @@ public final class Workspace implements AutoCloseable {
             return;
         }
         // Kernels enqueued earlier may still use the old memory; cudaFree waits for them.
-        free(grown);
+        freeGrown();
+        long rounded = (bytes + (1L << 20) - 1) & -(1L << 20);
+        grown = device.malloc(rounded);
+        grownBytes = rounded;
+    }
+
+    private void freeGrown() {
+        MemorySegment old = grown;
+        long oldBytes = grownBytes;
         grown = MemorySegment.NULL;
         grownBytes = 0;
-        long rounded = (bytes + (1L << 20) - 1) & -(1L << 20);
-        grown = malloc(rounded);
-        grownBytes = rounded;
+        if (old.address() != 0) {
+            device.free(old, oldBytes);
+        }
     }
 
     private void describe(MemorySegment handle, long address, int dtype, long size) {
@@ -105,17 +112,6 @@ public final class Workspace implements AutoCloseable {
     private MemorySegment create() {
         Status.te(TransformerEngine.te_create_tensor(0, device.out()), "nvte_create_tensor");
         return device.out().get(ValueLayout.ADDRESS, 0);
-    }
-
-    private MemorySegment malloc(long bytes) {
-        Status.cuda(CudaRuntime.cudaMalloc(device.out(), bytes), "cudaMalloc");
-        return device.out().get(ValueLayout.ADDRESS, 0);
-    }
-
-    private static void free(MemorySegment memory) {
-        if (memory.address() != 0) {
-            Status.cuda(CudaRuntime.cudaFree(memory), "cudaFree");
-        }
     }
 
     /** Bytes of an element by TE's number of its type: Byte, Int16, Int32, Int64, Float32, Float16, BFloat16. */
@@ -138,9 +134,7 @@ public final class Workspace implements AutoCloseable {
         }
         TransformerEngine.te_destroy_tensor(productHandle);
         TransformerEngine.te_destroy_tensor(askedHandle);
-        MemorySegment rest = grown;
-        grown = MemorySegment.NULL;
-        free(products);
-        free(rest);
+        device.free(products, PRODUCT_BYTES);
+        freeGrown();
     }
 }

@@ -35,6 +35,28 @@ public final class Linear {
         bias = plan.declare("bias", Initializer.zeros(), outputs);
     }
 
+    private Linear(Parameter weight, ParameterPlan plan) {
+        inputs = weight.shape().size(1);
+        outputs = weight.shape().size(0);
+        this.weight = weight;
+        bias = plan.declare("bias", Initializer.zeros(), outputs);
+    }
+
+    /**
+     * Multiplies by a weight that another layer declared, such as an embedding's table; only the bias is declared in
+     * {@code plan}. The two layers' gradients add up when the one whose backward comes second is told {@link
+     * Accumulation#ADD}.
+     *
+     * @param weight [out, in]
+     * @throws IllegalArgumentException when the weight is no matrix
+     */
+    public static Linear tied(Parameter weight, ParameterPlan plan) {
+        if (weight.shape().rank() != 2) {
+            throw new IllegalArgumentException("weight: expected a matrix [out, in], got " + weight);
+        }
+        return new Linear(weight, plan);
+    }
+
     /**
      * What backward needs.
      *

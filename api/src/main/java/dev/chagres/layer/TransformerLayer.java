@@ -96,6 +96,25 @@ public final class TransformerLayer {
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
         Checks.like(scope, "dy", dy, saved.output().cell());
         Tensor dx = scope.like(dy);
+        backward(dy, dx, saved, accumulation, scope);
+        return dx;
+    }
+
+    /**
+     * Enqueues the same gradients as {@link #backward}, but that of the input takes the place of that of the output: a
+     * stack of layers then needs one such buffer, whatever its height.
+     *
+     * @param dy gradient of the output, like it; becomes the gradient of the input
+     * @param scope lends memory while this runs
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public void backwardInPlace(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        Checks.like(scope, "dy", dy, saved.output().cell());
+        backward(dy, dy, saved, accumulation, scope);
+    }
+
+    /** {@code dx} may be {@code dy}: it is written last. */
+    private void backward(Tensor dy, Tensor dx, Saved saved, Accumulation accumulation, Scope scope) {
         try (Scope temporary = scope.open()) {
             Tensor dmiddle = temporary.like(dy);
             try (Scope half = temporary.open()) {
@@ -107,6 +126,5 @@ public final class TransformerLayer {
             Tensor through = attention.backward(dattended, saved.attention, accumulation, temporary);
             Elementwise.add(scope.stream(), through.cell(), dmiddle.cell(), dx.cell());
         }
-        return dx;
     }
 }
