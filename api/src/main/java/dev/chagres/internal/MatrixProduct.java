@@ -16,6 +16,7 @@ import java.lang.foreign.ValueLayout;
  */
 public final class MatrixProduct {
     private static final int BIAS = 0;
+    private static final int BIAS_GRADIENT = 1;
     private static final int WITH_GELU = 2;
     private static final int WITH_DGELU = 3;
     private static final int AUX = 4;
@@ -25,6 +26,7 @@ public final class MatrixProduct {
     private final MemorySegment biasConfig;
     private final MemorySegment geluConfig;
     private final MemorySegment gradientOfGeluConfig;
+    private final MemorySegment biasGradientConfig;
 
     MatrixProduct(DeviceState device) {
         this.device = device;
@@ -32,6 +34,7 @@ public final class MatrixProduct {
         biasConfig = create();
         geluConfig = create();
         gradientOfGeluConfig = create();
+        biasGradientConfig = create();
         flag(geluConfig, WITH_GELU);
         flag(gradientOfGeluConfig, WITH_DGELU);
     }
@@ -68,6 +71,12 @@ public final class MatrixProduct {
     /** {@code dw = beta dw + dy^T x}: x [T, in], dy [T, out], dw [out, in]; beta 1 adds, 0 overwrites. */
     public void weightGradient(Stream stream, TensorCell x, TensorCell dy, TensorCell dw, float beta) {
         call(stream, 0, x, 1, dy, beta == 0 ? device.zero() : device.one(), dw, MemorySegment.NULL);
+    }
+
+    /** {@code dw = dy^T x; db = sum over rows of dy}: db [out], FLOAT32 like dw. */
+    public void weightAndBiasGradient(Stream stream, TensorCell x, TensorCell dy, TensorCell dw, TensorCell db) {
+        set(biasGradientConfig, BIAS_GRADIENT, db.handle());
+        call(stream, 0, x, 1, dy, device.zero(), dw, biasGradientConfig);
     }
 
     private void call(
@@ -119,5 +128,6 @@ public final class MatrixProduct {
         TransformerEngine.te_destroy_matmul_config(biasConfig);
         TransformerEngine.te_destroy_matmul_config(geluConfig);
         TransformerEngine.te_destroy_matmul_config(gradientOfGeluConfig);
+        TransformerEngine.te_destroy_matmul_config(biasGradientConfig);
     }
 }

@@ -118,12 +118,16 @@ public final class Linear {
 
     /** Enqueues the gradients of weight and bias from dy [T, out] and x [T, in]. */
     void parameterGradients(Tensor dy, Tensor x, Accumulation accumulation, Stream stream) {
-        Elementwise.rowSum(stream, dy.cell(), bias.gradient().cell(), accumulation.beta());
-        stream.device()
-                .state()
-                .calls()
-                .matrixProduct()
-                .weightGradient(stream, x.cell(), dy.cell(), weight.gradient().cell(), accumulation.beta());
+        MatrixProduct product = stream.device().state().calls().matrixProduct();
+        TensorCell dweight = weight.gradient().cell();
+        TensorCell dbias = bias.gradient().cell();
+        if (accumulation == Accumulation.OVERWRITE) {
+            product.weightAndBiasGradient(stream, x.cell(), dy.cell(), dweight, dbias);
+        } else {
+            // The product's epilogue can write a bias gradient, but not add to one.
+            product.weightGradient(stream, x.cell(), dy.cell(), dweight, accumulation.beta());
+            Elementwise.rowSum(stream, dy.cell(), dbias, accumulation.beta());
+        }
     }
 
     /** Enqueues {@code dx = dy W}. */
