@@ -1,0 +1,42 @@
+package dev.chagres.samples.tour;
+
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.layer.Initializer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.ParameterPlan;
+import dev.chagres.layer.Parameters;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+
+/** Multiplies matrices, {@code y = x W^T + b}, in BFLOAT16, and checks a row. */
+final class Sample03Product {
+    private static final int TOKENS = 64;
+    private static final int INPUTS = 128;
+    private static final int OUTPUTS = 256;
+
+    private Sample03Product() {}
+
+    static void run() {
+        ParameterPlan plan = new ParameterPlan();
+        Linear linear = new Linear(INPUTS, OUTPUTS, Initializer.normal(0.1f), plan);
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 7);
+                Scope scope = device.openScope()) {
+            float[] ones = new float[TOKENS * INPUTS];
+            java.util.Arrays.fill(ones, 1);
+            Tensor x = scope.tensor(DType.BFLOAT16, TOKENS, INPUTS);
+            x.set(device.stream(), ones);
+            float[] y = linear.forward(x, scope).output().toFloats(device.stream());
+
+            // With x = 1 each output is the sum of a weight row.
+            float[] weight = linear.weight().weight().toFloats(device.stream());
+            double sum = 0;
+            for (int i = 0; i < INPUTS; i++) {
+                sum += weight[i];
+            }
+            double first = Tour.near("y[0, 0]", sum, y[0], 1.0 / 128);
+            System.out.printf("3 product: y[0, 0] = %.4f, the sum of a row of %d weights%n", first, parameters.count());
+        }
+    }
+}

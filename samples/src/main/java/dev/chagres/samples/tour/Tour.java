@@ -1,0 +1,60 @@
+package dev.chagres.samples.tour;
+
+import java.util.List;
+import java.util.Locale;
+
+/** Lists the samples, or runs those that are named: {@code ./chagres sample [N|NAME ...]}. */
+public final class Tour {
+    /** What a sample does when it is run; it throws when its result is wrong. */
+    @FunctionalInterface
+    private interface Program {
+        void run() throws Exception;
+    }
+
+    private record Sample(int number, String name, String what, Program program) {
+        boolean answersTo(String word) {
+            return word.equals(Integer.toString(number)) || word.toLowerCase(Locale.ROOT).equals(name);
+        }
+    }
+
+    private static final List<Sample> SAMPLES = List.of(
+            new Sample(1, "device", "open a device, copy numbers there and back", Sample01Device::run),
+            new Sample(2, "layernorm", "a layer norm against plain Java", Sample02LayerNorm::run),
+            new Sample(3, "product", "a matrix product in BFLOAT16", Sample03Product::run),
+            new Sample(4, "attention", "attention over packed sequences", Sample04PackedAttention::run),
+            new Sample(5, "layer", "a TransformerLayer learns, forward and backward", Sample05TransformerLayer::run),
+            new Sample(6, "allreduce", "an all-reduce of ranks as threads", Sample06AllReduce::run));
+
+    private Tour() {}
+
+    /** Runs the samples that {@code words} name by number or name; without any, lists them. */
+    public static void main(String[] words) throws Exception {
+        if (words.length == 0) {
+            for (Sample sample : SAMPLES) {
+                System.out.printf(Locale.ROOT, "%d  %-10s %s%n", sample.number, sample.name, sample.what);
+            }
+            return;
+        }
+        for (String word : words) {
+            Sample sample = SAMPLES.stream()
+                    .filter(s -> s.answersTo(word))
+                    .findFirst()
+                    .orElse(null);
+            if (sample == null) {
+                System.err.println("sample: none is called \"" + word + "\"; without an argument they are listed");
+                System.exit(2);
+                return;
+            }
+            sample.program.run();
+        }
+    }
+
+    /** Returns {@code value} when the relative difference from {@code expected} is at most {@code tolerance}. */
+    static double near(String what, double expected, double value, double tolerance) {
+        double difference = Math.abs(value - expected) / Math.max(1e-12, Math.abs(expected));
+        if (!(difference <= tolerance)) {
+            throw new IllegalStateException(what + ": expected " + expected + " within " + tolerance + ", got " + value);
+        }
+        return value;
+    }
+}
