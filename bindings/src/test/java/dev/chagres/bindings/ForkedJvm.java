@@ -3,14 +3,12 @@ package dev.chagres.bindings;
 import java.io.File;
 import java.io.IOException;
 import java.net.URISyntaxException;
-import java.net.URL;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 
 /** Runs a program in a JVM of its own: libraries stay loaded for the life of a process, and some may end it. */
@@ -86,27 +84,20 @@ final class ForkedJvm {
         return folderOf(NativeLibraries.class);
     }
 
-    /** The class path entry that holds our own libraries. */
+    /** What a class path takes to have our own libraries: the folder as the build left it, whether jarred by now or not. */
     static Path nativeResources() {
-        Path guard = nativeFolder();
-        for (int up = 0; up < 4; up++) {
-            guard = Objects.requireNonNull(guard.getParent());
-        }
-        return guard;
+        return VendorFolder.project().resolve("native/target/classes");
     }
 
-    /** The folder of our own libraries, as the build left them. */
+    /** The folder of our own libraries. */
     static Path nativeFolder() {
-        String resource = "dev/chagres/native/" + Surroundings.ofProcess().platform() + "/libchagres_te.so";
-        URL guard = ForkedJvm.class.getClassLoader().getResource(resource);
-        if (guard == null || !guard.getProtocol().equals("file")) {
-            throw new AssertionError("no folder " + resource + " on the class path; build with -am");
+        Path folder = nativeResources()
+                .resolve("dev/chagres/native")
+                .resolve(Surroundings.ofProcess().platform());
+        if (!Files.exists(folder.resolve("libchagres_te.so"))) {
+            throw new AssertionError("no libchagres_te.so in " + folder + "; build with -am");
         }
-        try {
-            return Objects.requireNonNull(Path.of(guard.toURI()).getParent());
-        } catch (URISyntaxException invalid) {
-            throw new AssertionError(invalid);
-        }
+        return folder;
     }
 
     private static Path folderOf(Class<?> type) {
