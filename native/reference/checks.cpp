@@ -35,19 +35,14 @@ std::string shape_text(const NVTEShape &shape) {
   return out + ")";
 }
 
-View view(NVTETensor handle, const char *argument, std::initializer_list<NVTEDType> dtypes, Caller caller) {
-  static constexpr std::initializer_list<NVTEDType> kFloats = {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16};
+View described(NVTETensor handle, const char *argument, std::initializer_list<NVTEDType> dtypes, Caller caller) {
+  static constexpr NVTEDType kFloats[] = {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16};
   const NVTEBasicTensor &data = tensor(handle, argument, caller).data();
-  const std::initializer_list<NVTEDType> &allowed = dtypes.size() == 0 ? kFloats : dtypes;
-  const size_t count = element_count(data.shape);
-  const bool unset = data.data_ptr == nullptr && data.shape.ndim == 1 && count == 0;
-  if (unset || (data.data_ptr == nullptr && count != 0)) {
-    fail(caller, text("Tensor \"", argument, "\" has no data: expected a data pointer for shape ",
-                      shape_text(data.shape), ", got null"));
-  }
-  if (std::find(allowed.begin(), allowed.end(), data.dtype) == allowed.end()) {
+  const NVTEDType *first = dtypes.size() == 0 ? std::begin(kFloats) : dtypes.begin();
+  const NVTEDType *last = dtypes.size() == 0 ? std::end(kFloats) : dtypes.end();
+  if (std::find(first, last, data.dtype) == last) {
     std::string expected;
-    for (const NVTEDType dtype : allowed) expected += (expected.empty() ? "" : ", ") + std::string(dtype_name(dtype));
+    for (; first != last; ++first) expected += (expected.empty() ? "" : ", ") + std::string(dtype_name(*first));
     fail(caller, text("Tensor \"", argument, "\" must have dtype ", expected, ", got ", dtype_name(data.dtype),
                       ", which the reference does not compute here"));
   }
@@ -56,6 +51,23 @@ View view(NVTETensor handle, const char *argument, std::initializer_list<NVTEDTy
     (i + 1 == data.shape.ndim ? result.columns : result.rows) *= static_cast<int64_t>(data.shape.data[i]);
   }
   return result;
+}
+
+void expect_data(const View &view, const char *argument, Caller caller) {
+  const bool unset = view.shape.ndim == 1 && view.count() == 0;
+  if (view.data == nullptr && (unset || view.count() != 0)) {
+    fail(caller, text("Tensor \"", argument, "\" has no data: expected a data pointer for shape ",
+                      shape_text(view.shape), ", got null"));
+  }
+}
+
+View view(NVTETensor handle, const char *argument, std::initializer_list<NVTEDType> dtypes, Caller caller) {
+  const NVTEBasicTensor &data = tensor(handle, argument, caller).data();
+  if (data.data_ptr == nullptr) {
+    /* An unset tensor is Float32: its missing data is the fault, not its dtype. */
+    expect_data({nullptr, data.dtype, 1, static_cast<int64_t>(element_count(data.shape)), data.shape}, argument, caller);
+  }
+  return described(handle, argument, dtypes, caller);
 }
 
 void expect_shape(const View &view, const char *argument, std::initializer_list<size_t> dimensions, Caller caller) {

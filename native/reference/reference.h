@@ -113,6 +113,11 @@ struct View {
 View view(NVTETensor handle, const char *argument, std::initializer_list<NVTEDType> dtypes = {},
           Caller caller = Caller::here());
 
+/* The same with data possibly missing: what a workspace query looks at. */
+View described(NVTETensor handle, const char *argument, std::initializer_list<NVTEDType> dtypes = {},
+               Caller caller = Caller::here());
+void expect_data(const View &view, const char *argument, Caller caller = Caller::here());
+
 void expect_shape(const View &view, const char *argument, std::initializer_list<size_t> dimensions,
                   Caller caller = Caller::here());
 void expect_same_shape(const View &view, const char *argument, const View &other, const char *other_argument,
