@@ -42,7 +42,8 @@ final class Sample02LayerNorm {
             }
             double deviation = Math.sqrt(square - mean * mean + EPSILON);
             double first = Tour.near("y[0, 0]", (values[0] - mean) / deviation, y[0], 1e-4);
-            System.out.printf("2 layernorm: y[0, 0] = %.6f, as plain Java says; %d parameters%n", first, parameters.count());
+            System.out.printf(
+                    "2 layernorm: y[0, 0] = %.6f, as plain Java says; %d parameters%n", first, parameters.count());
         }
     }
 }

@@ -13,7 +13,8 @@ public final class Tour {
 
     private record Sample(int number, String name, String what, Program program) {
         boolean answersTo(String word) {
-            return word.equals(Integer.toString(number)) || word.toLowerCase(Locale.ROOT).equals(name);
+            return word.equals(Integer.toString(number))
+                    || word.toLowerCase(Locale.ROOT).equals(name);
         }
     }
 
@@ -36,10 +37,8 @@ public final class Tour {
             return;
         }
         for (String word : words) {
-            Sample sample = SAMPLES.stream()
-                    .filter(s -> s.answersTo(word))
-                    .findFirst()
-                    .orElse(null);
+            Sample sample =
+                    SAMPLES.stream().filter(s -> s.answersTo(word)).findFirst().orElse(null);
             if (sample == null) {
                 System.err.println("sample: none is called \"" + word + "\"; without an argument they are listed");
                 System.exit(2);
@@ -53,7 +52,8 @@ public final class Tour {
     static double near(String what, double expected, double value, double tolerance) {
         double difference = Math.abs(value - expected) / Math.max(1e-12, Math.abs(expected));
         if (!(difference <= tolerance)) {
-            throw new IllegalStateException(what + ": expected " + expected + " within " + tolerance + ", got " + value);
+            throw new IllegalStateException(
+                    what + ": expected " + expected + " within " + tolerance + ", got " + value);
         }
         return value;
     }
