@@ -55,11 +55,6 @@ public enum Esm2Size {
         return heads;
     }
 
-    /** Returns the inner size of the feed-forward blocks, four times the hidden size. */
-    public int ffnHidden() {
-        return 4 * hidden;
-    }
-
     @Override
     public String toString() {
         return label;

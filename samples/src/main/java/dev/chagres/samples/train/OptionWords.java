@@ -1,7 +1,9 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.esm.Esm2Size;
 import java.util.Arrays;
+import java.util.Locale;
 import java.util.stream.Collectors;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.TypeConversionException;
@@ -10,7 +12,7 @@ import picocli.CommandLine.TypeConversionException;
  * Reads an option's value that is one of a few words, in upper or lower case. picocli's own conversion names the words as
  * the constants are spelled in Java, not as users write them.
  *
- * @param <E> the type whose constants' texts are the words
+ * @param <E> the type whose constants are the words
  */
 abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     private final E[] constants;
@@ -22,12 +24,18 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     @Override
     public E convert(String value) {
         for (E constant : constants) {
-            if (constant.toString().equalsIgnoreCase(value)) {
+            if (word(constant).equalsIgnoreCase(value)) {
                 return constant;
             }
         }
-        String words = Arrays.stream(constants).map(Enum::toString).collect(Collectors.joining(", "));
+        String words = Arrays.stream(constants).map(OptionWords::word).collect(Collectors.joining(", "));
         throw new TypeConversionException("expected one of " + words + ", got " + value);
+    }
+
+    /** Returns a constant's own text, or its name in lower case where it has none of its own. */
+    private static String word(Enum<?> constant) {
+        String text = constant.toString();
+        return text.equals(constant.name()) ? text.toLowerCase(Locale.ROOT) : text;
     }
 
     static final class OfSize extends OptionWords<Esm2Size> {
@@ -48,9 +56,9 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         }
     }
 
-    static final class OfDecay extends OptionWords<RateSchedule.Decay> {
+    static final class OfDecay extends OptionWords<LearningRateSchedule.Decay> {
         OfDecay() {
-            super(RateSchedule.Decay.class);
+            super(LearningRateSchedule.Decay.class);
         }
     }
 

@@ -80,7 +80,7 @@ final class ReportWriter implements AutoCloseable {
                     .put("stepMillis", step.stepMillis())
                     .put("tokensPerSecond", step.tokensPerSecond())
                     .put("gradNorm", step.gradNorm())
-                    .put("learningRate", step.learningRate())
+                    .put("learningRate", Double.parseDouble(Float.toString(step.learningRate())))
                     .put("memoryBytes", step.memoryBytes());
             if (Double.isNaN(step.mfu())) {
                 json.putNull("mfu");

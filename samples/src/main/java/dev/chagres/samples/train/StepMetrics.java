@@ -12,7 +12,7 @@ final class StepMetrics {
     private int tokens;
     private int paddedTokens;
     private double flops;
-    private double learningRate;
+    private float learningRate;
     private double loss;
     private double gradNorm;
     private double stepMillis;
@@ -21,7 +21,7 @@ final class StepMetrics {
     private long memoryBytes;
 
     /** Takes what is known of a step before it runs. */
-    void begin(int step, Batch batch, double flops, double learningRate) {
+    void begin(int step, Batch batch, double flops, float learningRate) {
         this.step = step;
         this.tokens = batch.tokens();
         this.paddedTokens = batch.paddedTokens();
@@ -63,7 +63,7 @@ final class StepMetrics {
         return flops;
     }
 
-    double learningRate() {
+    float learningRate() {
         return learningRate;
     }
 

@@ -54,6 +54,11 @@ public final class Train implements Callable<Integer> {
         this.err = err;
     }
 
+    /** Runs the command and ends the process with its exit status. */
+    public static void main(String[] arguments) {
+        System.exit(run(DevicePlatform::open, System.out, System.err, arguments));
+    }
+
     /** Runs the command and returns its exit status. */
     static int run(Platform.Opener opener, PrintStream out, PrintStream err, String... arguments) {
         return new CommandLine(new Train(opener, out, err))
@@ -86,13 +91,21 @@ public final class Train implements Callable<Integer> {
         }
     }
 
+    private TrainingPlan plan(Platform platform) {
+        try {
+            return options.plan(platform.isGpu());
+        } catch (IllegalArgumentException e) {
+            throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
+        }
+    }
+
     private void train(Interruption interruption) throws InterruptedException {
         String provider = options.provider();
         if (provider != null) {
             System.setProperty(Provider.PROPERTY, provider);
         }
         try (Platform platform = opener.open()) {
-            var session = new TrainingSession(options.plan(platform.isGpu()), platform, out, err);
+            var session = new TrainingSession(plan(platform), platform, out, err);
             interruption.onInterrupt(session::stop);
             session.train();
         }

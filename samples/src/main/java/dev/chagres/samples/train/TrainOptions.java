@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.BatchLayout;
 import dev.chagres.samples.data.BatchShape;
 import dev.chagres.samples.data.FastaSource;
@@ -16,6 +17,7 @@ final class TrainOptions {
     private static final int GPU_TOKENS = 16_384;
     private static final int CPU_TOKENS = 2_048;
     private static final int DEFAULT_STEPS = 200;
+    private static final float LAST_RATE = 0.1f;
 
     /** Values of {@code --packing}. */
     enum Packing {
@@ -86,7 +88,7 @@ final class TrainOptions {
             names = "--learning-rate",
             paramLabel = "RATE",
             description = "highest learning rate (default: 4e-4, tiny: 4e-3)")
-    private @Nullable Double learningRate;
+    private @Nullable Float learningRate;
 
     @Option(
             names = "--warm-up-steps",
@@ -97,9 +99,9 @@ final class TrainOptions {
     @Option(
             names = "--decay",
             converter = OptionWords.OfDecay.class,
-            paramLabel = "none|linear|cosine",
+            paramLabel = "constant|linear|cosine",
             description = "how the rate falls from then on, linear and cosine to a tenth (default: linear)")
-    private RateSchedule.Decay decay = RateSchedule.Decay.LINEAR;
+    private LearningRateSchedule.Decay decay = LearningRateSchedule.Decay.LINEAR;
 
     @Option(
             names = "--seed",
@@ -136,7 +138,7 @@ final class TrainOptions {
         if (tokensPerStep != null) {
             requireAtLeast("--tokens-per-step", tokensPerStep, BatchShape.TOKEN_MULTIPLE);
         }
-        if (learningRate != null && !(learningRate > 0 && learningRate < Double.POSITIVE_INFINITY)) {
+        if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
         }
         if (warmUpSteps != null && (warmUpSteps < 0 || warmUpSteps > steps)) {
@@ -152,11 +154,19 @@ final class TrainOptions {
         shape(CPU_TOKENS);
     }
 
-    /** Returns the plan, with the platform's defaults where an option was left out. */
+    /**
+     * Returns the plan, with the platform's defaults where an option was left out.
+     *
+     * @throws IllegalArgumentException when an option does not fit the platform; the text names it
+     */
     TrainingPlan plan(boolean gpu) {
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
         Recipe precision = recipe != null ? recipe : gpu ? Recipe.BF16 : Recipe.FP32;
-        double peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3 : 4e-4;
+        if (gpu && precision == Recipe.FP32) {
+            throw new IllegalArgumentException(
+                    "--recipe: fp32 needs --provider reference, for cuDNN's attention takes no FP32; expected bf16");
+        }
+        float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         return new TrainingPlan(
                 size,
@@ -164,7 +174,7 @@ final class TrainOptions {
                 shape(gpu ? GPU_TOKENS : CPU_TOKENS),
                 precision,
                 steps,
-                new RateSchedule(peak, warmUp, steps, decay),
+                new LearningRateSchedule(peak, warmUp, steps, decay, LAST_RATE),
                 seed,
                 report,
                 plot);

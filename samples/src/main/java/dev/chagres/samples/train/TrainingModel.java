@@ -18,7 +18,7 @@ public interface TrainingModel extends AutoCloseable {
     /**
      * Enqueues forward, backward, clipping and update on the batch uploaded last, and returns as soon as that is enqueued.
      */
-    void step(double learningRate);
+    void step(float learningRate);
 
     /** Waits for the oldest step whose result was not read yet, and reads it. */
     void result(StepResult result);

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.BatchShape;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.esm.Esm2Size;
@@ -27,7 +28,7 @@ record TrainingPlan(
         BatchShape shape,
         Recipe recipe,
         int steps,
-        RateSchedule schedule,
+        LearningRateSchedule schedule,
         long seed,
         @Nullable Path report,
         @Nullable Path plot) {}

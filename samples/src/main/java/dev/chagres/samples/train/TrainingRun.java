@@ -3,7 +3,6 @@ package dev.chagres.samples.train;
 import dev.chagres.samples.data.Batch;
 import dev.chagres.samples.data.BatchSource;
 import java.util.function.Consumer;
-import java.util.function.IntToDoubleFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -14,12 +13,19 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: confined to the model's thread, but for {@link #stop}, which any thread may call.
  */
 final class TrainingRun {
+    /** The learning rate of a step, counted from 0. */
+    @FunctionalInterface
+    interface LearningRate {
+        /** Returns it. */
+        float at(int step);
+    }
+
     /** A step is reported while the next one runs, for which a third one's batch is uploaded already. */
     private static final int STEPS_IN_FLIGHT = 3;
 
     private final TrainingModel model;
     private final BatchSource batches;
-    private final IntToDoubleFunction learningRate;
+    private final LearningRate learningRate;
     private final double peakFlops;
     private final Consumer<StepMetrics> reported;
     private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
@@ -37,7 +43,7 @@ final class TrainingRun {
     TrainingRun(
             TrainingModel model,
             BatchSource batches,
-            IntToDoubleFunction learningRate,
+            LearningRate learningRate,
             double peakFlops,
             Consumer<StepMetrics> reported) {
         this.model = model;
@@ -91,7 +97,7 @@ final class TrainingRun {
             return false;
         }
         model.upload(batch);
-        metrics[step % STEPS_IN_FLIGHT].begin(step + 1, batch, model.flops(batch), learningRate.applyAsDouble(step));
+        metrics[step % STEPS_IN_FLIGHT].begin(step + 1, batch, model.flops(batch), learningRate.at(step));
         batches.recycle(batch);
         return true;
     }

@@ -102,7 +102,7 @@ final class TrainingSession {
 
     private void loop(TrainingModel model, BatchSource batches, @Nullable ReportWriter report, Progress progress)
             throws InterruptedException {
-        var loop = new TrainingRun(model, batches, plan.schedule()::at, peakFlops, step -> {
+        var loop = new TrainingRun(model, batches, step -> plan.schedule().at(step + 1), peakFlops, step -> {
             if (report != null) {
                 report.step(step);
             }

@@ -28,7 +28,7 @@ final class FakeModel implements TrainingModel {
     }
 
     @Override
-    public void step(double learningRate) {
+    public void step(float learningRate) {
         note("step", stepped++);
         onStep.run();
     }

@@ -45,7 +45,7 @@ class ReportWriterTest {
             packer.fill(batch);
         }
         var metrics = new StepMetrics();
-        metrics.begin(number, batch, 1e9, 4e-4);
+        metrics.begin(number, batch, 1e9, 4e-4f);
         var result = new StepResult();
         result.set(3.25, 1.5, 0);
         metrics.complete(result, 250_000_000, peakFlops, 1 << 20);
@@ -77,6 +77,7 @@ class ReportWriterTest {
         assertTrue(first.containsKey("mfu") && first.get("mfu") == null);
         assertEquals(1, first.get("step"));
         assertEquals(3.25, first.get("loss"));
+        assertEquals(4e-4, first.get("learningRate"));
         assertEquals(250.0, first.get("stepMillis"));
         assertEquals(4.0 * (int) first.get("tokens"), first.get("tokensPerSecond"));
         assertEquals(0.004, (double) JSON.std.mapFrom(lines.get(2)).get("mfu"), 1e-12);

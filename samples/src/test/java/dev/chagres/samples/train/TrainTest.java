@@ -58,7 +58,7 @@ class TrainTest {
                 "--packing yes | Invalid value for option '--packing': expected one of on, off, got yes",
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp32, got fp8",
                 "--provider gpu | Invalid value for option '--provider': expected one of auto, cuda, reference, got gpu",
-                "--decay fast | Invalid value for option '--decay': expected one of none, linear, cosine, got fast",
+                "--decay fast | Invalid value for option '--decay': expected one of constant, linear, cosine, got fast",
                 "--tokens-per-step 8 | --tokens-per-step: expected at least 16, got 8",
                 "--tokens-per-step 2040 | --tokens-per-step: expected a positive multiple of 16, got 2040",
                 "--tokens-per-step 512 | --tokens-per-step: expected at least the context, 1024, so that the longest"
@@ -175,7 +175,7 @@ class TrainTest {
                         "--warm-up-steps",
                         "0",
                         "--decay",
-                        "none",
+                        "constant",
                         "--report",
                         report.toString()));
         assertEquals(

@@ -53,13 +53,13 @@ class TrainingRunTest {
         try (BatchSource batches = shipped()) {
             for (int i = 0; i < 5; i++) {
                 Batch batch = batches.take();
-                expected.add((i + 1) + " " + batch.tokens() + " " + i * 0.1);
+                expected.add((i + 1) + " " + batch.tokens() + " " + i * 0.1f);
                 batches.recycle(batch);
             }
         }
         var seen = new ArrayList<String>();
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> step * 0.1, Double.NaN, step -> {
+            var run = new TrainingRun(model, batches, step -> step * 0.1f, Double.NaN, step -> {
                 seen.add(step.step() + " " + step.tokens() + " " + step.learningRate());
                 assertTrue(step.loss() > 4 && step.loss() < 33 && step.stepMillis() > 0 && Double.isNaN(step.mfu()));
             });
@@ -98,7 +98,7 @@ class TrainingRunTest {
         model.spoilStep3 = true;
         var steps = new ArrayList<Integer>();
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> 0.5, Double.NaN, step -> steps.add(step.step()));
+            var run = new TrainingRun(model, batches, step -> 0.5f, Double.NaN, step -> steps.add(step.step()));
             var e = assertThrows(TrainingException.class, () -> run.run(10));
             assertEquals("step 3: the loss is NaN at learning rate 0.5; lower --learning-rate", e.getMessage());
         }

@@ -1,0 +1,78 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.Device;
+import dev.chagres.bindings.Doctor;
+import dev.chagres.bindings.Provider;
+import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.tensor.DType;
+import java.util.Map;
+import java.util.TreeMap;
+
+/**
+ * The first device of this process's provider.
+ *
+ * <p>Threading: confined to the thread that opened it.
+ */
+final class DevicePlatform implements Platform {
+    private final Device device;
+
+    private DevicePlatform(Device device) {
+        this.device = device;
+    }
+
+    /**
+     * Opens the device.
+     *
+     * @throws TrainingException when the provider's property has another value than it takes, or there is no device
+     * @throws dev.chagres.bindings.NativeException when the provider's libraries cannot be opened
+     */
+    static DevicePlatform open() {
+        try {
+            return new DevicePlatform(Device.open());
+        } catch (IllegalArgumentException e) {
+            throw new TrainingException(String.valueOf(e.getMessage()), e);
+        }
+    }
+
+    @Override
+    public String provider() {
+        return device.provider().label();
+    }
+
+    @Override
+    public boolean isGpu() {
+        return device.provider() == Provider.CUDA;
+    }
+
+    @Override
+    public String device() {
+        return device.name();
+    }
+
+    @Override
+    public Map<String, String> libraries() {
+        var versions = new TreeMap<String, String>();
+        for (Doctor.Row row : Doctor.report().rows()) {
+            if (row.isNeeded() && row.state() != Doctor.State.FAILED) {
+                versions.put(row.library(), row.version());
+            }
+        }
+        return versions;
+    }
+
+    @Override
+    public TrainingModel open(TrainingPlan plan) {
+        Esm2Config config = Esm2Config.of(plan.size(), plan.shape().context());
+        DType dtype =
+                switch (plan.recipe()) {
+                    case BF16 -> DType.BFLOAT16;
+                    case FP32 -> DType.FLOAT32;
+                };
+        return new Esm2Training(device, config, dtype, plan.shape(), plan.seed());
+    }
+
+    @Override
+    public void close() {
+        device.close();
+    }
+}
