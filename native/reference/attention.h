@@ -26,19 +26,19 @@ namespace chagres::reference {
 /* One of Q, K, V, O, their gradients, or Stats: row t of sequence b and head h starts `offset` elements after data. The
  * last dimension is contiguous. */
 struct AttentionTensor {
-  void* data = nullptr;
+  void *data = nullptr;
   NVTEDType dtype = kNVTEFloat32;
   int64_t sequence_stride = 0; /* dense formats */
   int64_t token_stride = 0;
   int64_t head_stride = 0;
-  const int32_t* first_token = nullptr; /* THD: token offset of each sequence, instead of sequence_stride */
+  const int32_t *first_token = nullptr; /* THD: token offset of each sequence, instead of sequence_stride */
 
   int64_t offset(int64_t sequence, int64_t head, int64_t row) const {
     const int64_t start =
         first_token != nullptr ? int64_t{first_token[sequence]} * token_stride : sequence * sequence_stride;
     return start + row * token_stride + head * head_stride;
   }
-  void* at(int64_t sequence, int64_t head, int64_t row) const {
+  void *at(int64_t sequence, int64_t head, int64_t row) const {
     return element(data, offset(sequence, head, row), dtype);
   }
 };
@@ -54,11 +54,11 @@ struct AttentionBand {
   int64_t right = -1;        /* keys after the diagonal, -1 without limit */
   bool bottom_right = false; /* the diagonal ends in the last row's last key, else it starts in the first row's first */
 
-  int64_t first(int64_t row, const AttentionLength& length) const {
+  int64_t first(int64_t row, const AttentionLength &length) const {
     const int64_t diagonal = row + (bottom_right ? length.kv - length.q : 0);
     return left < 0 ? 0 : std::clamp<int64_t>(diagonal - left, 0, length.kv);
   }
-  int64_t last(int64_t row, const AttentionLength& length) const { /* one past */
+  int64_t last(int64_t row, const AttentionLength &length) const { /* one past */
     const int64_t diagonal = row + (bottom_right ? length.kv - length.q : 0);
     return right < 0 ? length.kv : std::clamp<int64_t>(diagonal + right + 1, 0, length.kv);
   }
@@ -83,18 +83,18 @@ struct AttentionProblem {
   AttentionTensor q, k, v, o;
   AttentionTensor stats;           /* Float32, one column */
   AttentionTensor max;             /* Float32, largest s_ij of a row; data null: not wanted */
-  const float* sink = nullptr;     /* [heads], null for the vanilla softmax */
+  const float *sink = nullptr;     /* [heads], null for the vanilla softmax */
   AttentionTensor d_o, dq, dk, dv; /* backward */
-  float* dsink = nullptr;          /* [heads], may be null */
+  float *dsink = nullptr;          /* [heads], may be null */
 };
 
 /* Writes o, stats and max. Rows of dense formats past a sequence's length get o = 0 and stats = -infinity. */
-void attention_forward(const AttentionProblem& problem);
+void attention_forward(const AttentionProblem &problem);
 
 /* Reads o and stats of the forward pass; writes dq, dk, dv, dsink. Rows of dense formats past a sequence's length get
  * 0. */
-void attention_backward(const AttentionProblem& problem);
+void attention_backward(const AttentionProblem &problem);
 
-} // namespace chagres::reference
+}  // namespace chagres::reference
 
 #endif /* CHAGRES_REFERENCE_ATTENTION_H */

@@ -10,7 +10,7 @@ namespace {
 
 class BackwardHead {
  public:
-  BackwardHead(const AttentionProblem& problem, int64_t sequence, int64_t kv_head, float* sink_gradients)
+  BackwardHead(const AttentionProblem &problem, int64_t sequence, int64_t kv_head, float *sink_gradients)
       : problem_(problem),
         sink_gradients_(sink_gradients),
         sequence_(sequence),
@@ -56,7 +56,7 @@ class BackwardHead {
       load_panel(problem_.o, sequence_, head(h), row, rows, problem_.dim_v, width_v_, v_.data());
       for (int64_t i = 0; i < rows; ++i) {
         delta_[h * rows_ + row + i] = dot(d_o_.data() + i * width_v_, v_.data() + i * width_v_, width_v_);
-        const float stats = *static_cast<const float*>(problem_.stats.at(sequence_, head(h), row + i));
+        const float stats = *static_cast<const float *>(problem_.stats.at(sequence_, head(h), row + i));
         /* A row without a key: its scores are all -infinity, and exp(-infinity - 0) = 0. */
         stats_[h * rows_ + row + i] = stats == -std::numeric_limits<float>::infinity() ? 0.0f : stats;
         if (problem_.sink != nullptr)
@@ -96,7 +96,7 @@ class BackwardHead {
                 kTile);
     const bool dropped = problem_.dropout.probability > 0;
     for (int64_t i = 0; i < rows; ++i) make_row(h, row + i, key, i * kTile);
-    const float* weight = dropped ? weight_.data() : probability_.data();
+    const float *weight = dropped ? weight_.data() : probability_.data();
     add_product(keys, width_v_, rows, weight, 1, kTile, d_o_.data(), width_v_, dv_.data(), width_v_);
     add_product(rows, width_qk_, keys, gradient_.data(), kTile, 1, k_.data(), width_qk_,
                 dq_.data() + (h * rows_ + row) * width_qk_, width_qk_);
@@ -121,24 +121,24 @@ class BackwardHead {
   }
 
   void store_queries(int64_t h) {
-    float* rows = dq_.data() + h * rows_ * width_qk_;
+    float *rows = dq_.data() + h * rows_ * width_qk_;
     scale_run(rows, problem_.scale, length_.q * width_qk_);
     store_panel(rows, length_.q, problem_.dim_qk, width_qk_, problem_.dq, sequence_, head(h), 0);
     store_zeros(problem_.dq, sequence_, head(h), length_.q, length_.q_rows, problem_.dim_qk);
   }
 
-  const AttentionProblem& problem_;
-  float* const sink_gradients_; /* [heads] of this sequence */
+  const AttentionProblem &problem_;
+  float *const sink_gradients_; /* [heads] of this sequence */
   const int64_t sequence_;
-  const AttentionLength& length_;
+  const AttentionLength &length_;
   const int64_t kv_head_, group_, width_qk_, width_v_, rows_;
   Scratch stats_, delta_, dq_, q_, d_o_, k_, v_, k_transposed_, v_transposed_, dk_, dv_;
   Scratch probability_, weight_, gradient_;
 };
 
-} // namespace
+}  // namespace
 
-void attention_backward(const AttentionProblem& problem) {
+void attention_backward(const AttentionProblem &problem) {
   const int64_t sequences = static_cast<int64_t>(problem.lengths.size());
   Scratch sink_gradients(sequences * problem.heads);
   parallel_for(0, sequences * problem.kv_heads, 1, [&](int64_t item, int64_t) {
@@ -152,4 +152,4 @@ void attention_backward(const AttentionProblem& problem) {
   }
 }
 
-} // namespace chagres::reference
+}  // namespace chagres::reference

@@ -18,7 +18,7 @@ struct Block {
 /* One head's block: what the loop over tiles of keys updates. */
 class ForwardBlock {
  public:
-  ForwardBlock(const AttentionProblem& problem, const Block& block, int64_t head)
+  ForwardBlock(const AttentionProblem &problem, const Block &block, int64_t head)
       : problem_(problem),
         sequence_(block.sequence),
         length_(problem.lengths[static_cast<size_t>(block.sequence)]),
@@ -76,7 +76,7 @@ class ForwardBlock {
   }
 
   /* Turns a row of scores into weights relative to the largest score so far, and what was summed before likewise. */
-  void add_row(int64_t row, int64_t key, float* scores) {
+  void add_row(int64_t row, int64_t key, float *scores) {
     const int64_t local = row - first_;
     mask_row(scores, problem_.scale, problem_.band.first(row, length_) - key, problem_.band.last(row, length_) - key);
     if (problem_.max.data != nullptr) top_[local] = row_largest(scores, top_[local]);
@@ -101,42 +101,42 @@ class ForwardBlock {
       const int64_t local = row - first_;
       const float sum = sum_[local];
       if (sum != 0) scale_run(o_.data() + local * width_v_, 1.0f / sum, width_v_); /* NaN != 0 too */
-      *static_cast<float*>(problem_.stats.at(sequence_, head_, row)) =
+      *static_cast<float *>(problem_.stats.at(sequence_, head_, row)) =
           sum == 0 ? kNothing : largest_[local] + std::log(sum);
-      if (problem_.max.data != nullptr) *static_cast<float*>(problem_.max.at(sequence_, head_, row)) = top_[local];
+      if (problem_.max.data != nullptr) *static_cast<float *>(problem_.max.at(sequence_, head_, row)) = top_[local];
     }
     store_panel(o_.data(), last_ - first_, problem_.dim_v, width_v_, problem_.o, sequence_, head_, first_);
   }
 
-  const AttentionProblem& problem_;
+  const AttentionProblem &problem_;
   const int64_t sequence_;
-  const AttentionLength& length_;
+  const AttentionLength &length_;
   const int64_t head_, kv_head_, first_, last_, width_qk_, width_v_;
   Scratch q_, o_, keys_, transposed_, scores_, largest_, sum_, top_; /* top_: without the sink */
 };
 
-void store_padding(const AttentionProblem& problem, const Block& block, int64_t head) {
+void store_padding(const AttentionProblem &problem, const Block &block, int64_t head) {
   const int64_t first = std::max(block.first, problem.lengths[static_cast<size_t>(block.sequence)].q);
   store_zeros(problem.o, block.sequence, head, first, block.last, problem.dim_v);
   for (int64_t row = first; row < block.last; ++row) {
-    *static_cast<float*>(problem.stats.at(block.sequence, head, row)) = kNothing;
-    if (problem.max.data != nullptr) *static_cast<float*>(problem.max.at(block.sequence, head, row)) = kNothing;
+    *static_cast<float *>(problem.stats.at(block.sequence, head, row)) = kNothing;
+    if (problem.max.data != nullptr) *static_cast<float *>(problem.max.at(block.sequence, head, row)) = kNothing;
   }
 }
 
-} // namespace
+}  // namespace
 
-void attention_forward(const AttentionProblem& problem) {
+void attention_forward(const AttentionProblem &problem) {
   std::vector<Block> blocks;
   for (size_t b = 0; b < problem.lengths.size(); ++b)
     for (int64_t first = 0; first < problem.lengths[b].q_rows; first += kBlock)
       blocks.push_back({static_cast<int64_t>(b), first, std::min(first + kBlock, problem.lengths[b].q_rows)});
   parallel_for(0, static_cast<int64_t>(blocks.size()) * problem.heads, 1, [&](int64_t item, int64_t) {
-    const Block& block = blocks[static_cast<size_t>(item / problem.heads)];
+    const Block &block = blocks[static_cast<size_t>(item / problem.heads)];
     const int64_t head = item % problem.heads;
     ForwardBlock(problem, block, head).compute();
     store_padding(problem, block, head);
   });
 }
 
-} // namespace chagres::reference
+}  // namespace chagres::reference

@@ -57,7 +57,7 @@ struct FusedAttnFwdParams {
   NVTETensor q = nullptr, k = nullptr, v = nullptr;
   NVTETensor bias = nullptr, softmax_offset = nullptr;
   NVTETensor s = nullptr, o = nullptr;
-  NVTETensorPack* aux_ctx_tensors = nullptr;
+  NVTETensorPack *aux_ctx_tensors = nullptr;
   NVTETensor cu_seqlens_q = nullptr, cu_seqlens_kv = nullptr;
   NVTETensor cu_seqlens_q_padded = nullptr, cu_seqlens_kv_padded = nullptr;
   NVTETensor page_table_k = nullptr, page_table_v = nullptr;
@@ -80,7 +80,7 @@ struct FusedAttnFwdParams {
 struct FusedAttnBwdParams {
   NVTETensor q = nullptr, k = nullptr, v = nullptr, o = nullptr, d_o = nullptr;
   NVTETensor s = nullptr, dp = nullptr;
-  const NVTETensorPack* aux_ctx_tensors = nullptr;
+  const NVTETensorPack *aux_ctx_tensors = nullptr;
   NVTETensor dq = nullptr, dk = nullptr, dv = nullptr;
   NVTETensor dbias = nullptr, dsoftmax_offset = nullptr;
   NVTETensor cu_seqlens_q = nullptr, cu_seqlens_kv = nullptr;
@@ -108,14 +108,16 @@ FusedAttnConfig fused_attn_config(NVTEFusedAttnConfig config, Caller caller = Ca
 FusedAttnFwdParams fused_attn_fwd_params(NVTEFusedAttnFwdParams params, Caller caller = Caller::here());
 FusedAttnBwdParams fused_attn_bwd_params(NVTEFusedAttnBwdParams params, Caller caller = Caller::here());
 
-/* What a layout says of Q, and of K and V: the format, and how many of them share one buffer in which order. */
+/* What an NVTE_QKV_Layout says of Q, and of K and V: the format, and how many of them share one buffer in which order.
+ */
 struct TensorLayout {
   NVTE_QKV_Format format;
   int packed;        /* 3, 2 or 1 tensors in the buffer */
   bool inner_packed; /* [.., h, packed, d] rather than [.., packed, h, d] */
 };
-TensorLayout q_layout(NVTE_QKV_Layout layout, Caller caller = Caller::here());
-TensorLayout kv_layout(NVTE_QKV_Layout layout, Caller caller = Caller::here());
+TensorLayout q_layout(int32_t layout, Caller caller = Caller::here());
+TensorLayout kv_layout(int32_t layout, Caller caller = Caller::here());
+bool is_paged_layout(int32_t layout, Caller caller = Caller::here());
 
 bool is_padding_mask(int32_t attn_mask_type);
 
@@ -123,12 +125,12 @@ enum class FusedAttnPass { Forward, Backward, Both };
 
 /* Why this configuration is not computed, naming the attribute, or "" when it is. Throws for a number that is no
  * layout. */
-std::string fused_attn_rejection(const FusedAttnConfig& config, FusedAttnPass pass, Caller caller = Caller::here());
+std::string fused_attn_rejection(const FusedAttnConfig &config, FusedAttnPass pass, Caller caller = Caller::here());
 
 /* The exported functions without the object: `caller` is the function that errors name. */
-void fused_attn_forward(const FusedAttnFwdParams& params, Caller caller);
-void fused_attn_backward(const FusedAttnBwdParams& params, Caller caller);
+void fused_attn_forward(const FusedAttnFwdParams &params, Caller caller);
+void fused_attn_backward(const FusedAttnBwdParams &params, Caller caller);
 
-} // namespace chagres::reference
+}  // namespace chagres::reference
 
 #endif /* CHAGRES_REFERENCE_FUSED_ATTN_H */

@@ -19,12 +19,12 @@ bool is_tensor_format(int32_t format) {
   return format == NVTE_SBHD || format == NVTE_BSHD || format == NVTE_THD || format == NVTE_BHSD;
 }
 
-std::string number_rejection(const char* attribute, int64_t value, int64_t first, int64_t last) {
+std::string number_rejection(const char *attribute, int64_t value, int64_t first, int64_t last) {
   if (value >= first && value <= last) return "";
   return text("attribute ", attribute, " must be a number from ", first, " to ", last, ", got ", value);
 }
 
-std::string mask_rejection(const FusedAttnConfig& config, bool thd, bool paged) {
+std::string mask_rejection(const FusedAttnConfig &config, bool thd, bool paged) {
   std::string reason = number_rejection("AttnMaskType", config.attn_mask_type, 0, 5);
   if (!reason.empty()) return reason;
   if ((thd || paged) && !is_padding_mask(config.attn_mask_type)) {
@@ -40,7 +40,7 @@ std::string mask_rejection(const FusedAttnConfig& config, bool thd, bool paged) 
   return "";
 }
 
-std::string feature_rejection(const FusedAttnConfig& config, bool thd, FusedAttnPass pass) {
+std::string feature_rejection(const FusedAttnConfig &config, bool thd, FusedAttnPass pass) {
   if (config.bias_type == NVTE_PRE_SCALE_BIAS) return "attribute BiasType: a bias before the scale is not supported";
   if (config.bias_type != NVTE_NO_BIAS)
     return text("attribute BiasType ", config.bias_type, ": the reference computes NVTE_NO_BIAS (0) only");
@@ -53,7 +53,7 @@ std::string feature_rejection(const FusedAttnConfig& config, bool thd, FusedAttn
   return "";
 }
 
-std::string dtype_rejection(const FusedAttnConfig& config) {
+std::string dtype_rejection(const FusedAttnConfig &config) {
   if (config.qkv_dtype == kNVTEFloat8E4M3 || config.qkv_dtype == kNVTEFloat8E5M2)
     return text("attribute QKVDtype ", dtype_name(config.qkv_dtype), ": the reference does not compute FP8 attention");
   if (config.qkv_dtype != kNVTEFloat32 && config.qkv_dtype != kNVTEFloat16 && config.qkv_dtype != kNVTEBFloat16)
@@ -61,7 +61,7 @@ std::string dtype_rejection(const FusedAttnConfig& config) {
   return "";
 }
 
-std::string format_rejection(const FusedAttnConfig& config, bool thd_q, bool backward, const Caller& caller) {
+std::string format_rejection(const FusedAttnConfig &config, bool thd_q, bool backward, const Caller &caller) {
   if (!is_tensor_format(config.o_format))
     return text("attribute OFormat must be NVTE_SBHD, NVTE_BSHD, NVTE_THD or NVTE_BHSD, got ", config.o_format);
   if ((config.o_format == NVTE_THD) != thd_q) return "attribute OFormat must be NVTE_THD exactly when Q is THD";
@@ -71,38 +71,36 @@ std::string format_rejection(const FusedAttnConfig& config, bool thd_q, bool bac
   if ((config.do_format == NVTE_THD) != thd_q) return "attribute DOFormat must be NVTE_THD exactly when Q is THD";
   std::string reason = number_rejection("DQKVLayout", config.dqkv_layout, 0, NVTE_QKV_Layout_NOT_SET - 1);
   if (!reason.empty()) return reason;
-  const auto qkv = static_cast<NVTE_QKV_Layout>(config.qkv_layout);
-  const auto dqkv = static_cast<NVTE_QKV_Layout>(config.dqkv_layout);
-  const bool same_q = (q_layout(dqkv, caller).format == NVTE_THD) == thd_q;
-  const bool same_kv = (kv_layout(dqkv, caller).format == NVTE_THD) == (kv_layout(qkv, caller).format == NVTE_THD);
+  const bool same_q = (q_layout(config.dqkv_layout, caller).format == NVTE_THD) == thd_q;
+  const bool same_kv = (kv_layout(config.dqkv_layout, caller).format == NVTE_THD) ==
+                       (kv_layout(config.qkv_layout, caller).format == NVTE_THD);
   if (!same_q || !same_kv) return "attribute DQKVLayout must be a THD layout exactly where QKVLayout is";
   return "";
 }
 
-std::string packing_rejection(const FusedAttnConfig& config, const char* attribute, int32_t layout,
-                              const Caller& caller) {
-  const auto qkv = static_cast<NVTE_QKV_Layout>(layout);
-  const bool all = q_layout(qkv, caller).packed == 3;
+std::string packing_rejection(const FusedAttnConfig &config, const char *attribute, int32_t layout,
+                              const Caller &caller) {
+  const bool all = q_layout(layout, caller).packed == 3;
   if (all && config.num_attn_heads != config.num_gqa_groups)
     return text("attribute ", attribute, " ", layout,
                 " packs Q, K and V in one buffer, so they need equal head counts, got ", config.num_attn_heads, " and ",
                 config.num_gqa_groups);
-  if (kv_layout(qkv, caller).packed > 1 && config.head_dim_qk != config.head_dim_v)
+  if (kv_layout(layout, caller).packed > 1 && config.head_dim_qk != config.head_dim_v)
     return text("attribute ", attribute, " ", layout,
                 " packs K and V in one buffer, so they need equal head dimensions, got ", config.head_dim_qk, " and ",
                 config.head_dim_v);
   return "";
 }
 
-std::string size_rejection(const FusedAttnConfig& config, bool thd_q, bool thd_kv) {
+std::string size_rejection(const FusedAttnConfig &config, bool thd_q, bool thd_kv) {
   const struct {
-    const char* attribute;
+    const char *attribute;
     size_t value;
   } sizes[] = {{"BatchSize", config.batch_size},        {"NumAttnHeads", config.num_attn_heads},
                {"NumGQAGroups", config.num_gqa_groups}, {"HeadDimQK", config.head_dim_qk},
                {"HeadDimV", config.head_dim_v},         {"MaxSeqlenQ", config.max_seqlen_q},
                {"MaxSeqlenKV", config.max_seqlen_kv}};
-  for (const auto& size : sizes) {
+  for (const auto &size : sizes) {
     /* Positions are int32 in cu_seqlens and one 32-bit word in the counter of dropout. */
     if (size.value == 0 || size.value > 0x7fffffffu)
       return text("attribute ", size.attribute, " must be from 1 to 2147483647, got ", size.value);
@@ -115,13 +113,13 @@ std::string size_rejection(const FusedAttnConfig& config, bool thd_q, bool thd_k
   return "";
 }
 
-} // namespace
+}  // namespace
 
-std::string fused_attn_rejection(const FusedAttnConfig& config, FusedAttnPass pass, Caller caller) {
-  const auto layout = static_cast<NVTE_QKV_Layout>(config.qkv_layout);
+std::string fused_attn_rejection(const FusedAttnConfig &config, FusedAttnPass pass, Caller caller) {
+  const int32_t layout = config.qkv_layout;
   const bool thd_q = q_layout(layout, caller).format == NVTE_THD;
   const bool thd_kv = kv_layout(layout, caller).format == NVTE_THD;
-  const bool paged = nvte_get_qkv_layout_group(layout) == NVTE_Paged_KV_HD_HD_HD;
+  const bool paged = is_paged_layout(layout, caller);
   const bool backward = pass == FusedAttnPass::Backward || (pass == FusedAttnPass::Both && config.is_training);
 
   std::string reason = mask_rejection(config, thd_q || thd_kv, paged);
@@ -136,11 +134,11 @@ std::string fused_attn_rejection(const FusedAttnConfig& config, FusedAttnPass pa
   return reason;
 }
 
-} // namespace chagres::reference
+}  // namespace chagres::reference
 
 using namespace chagres::reference;
 
-NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend_v2(NVTEFusedAttnConfig cfg, const char** message) {
+NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend_v2(NVTEFusedAttnConfig cfg, const char **message) {
   static thread_local std::string reason;
   reason = fused_attn_rejection(fused_attn_config(cfg, Caller::here()), FusedAttnPass::Both, Caller::here());
   if (message != nullptr) *message = reason.c_str();

@@ -4,7 +4,7 @@
 using namespace chagres::reference;
 
 void nvte_fused_attn_fwd(NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor Bias, NVTETensor SoftmaxOffset,
-                         NVTETensor S, NVTETensor O, NVTETensorPack* Aux_CTX_Tensors, NVTETensor cu_seqlens_q,
+                         NVTETensor S, NVTETensor O, NVTETensorPack *Aux_CTX_Tensors, NVTETensor cu_seqlens_q,
                          NVTETensor cu_seqlens_kv, NVTETensor cu_seqlens_q_padded, NVTETensor cu_seqlens_kv_padded,
                          NVTETensor page_table_k, NVTETensor page_table_v, NVTETensor rng_state, size_t max_seqlen_q,
                          size_t max_seqlen_kv, bool is_training, bool return_max_logit, bool cuda_graph,
@@ -50,7 +50,7 @@ void nvte_fused_attn_fwd(NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor Bi
 }
 
 void nvte_fused_attn_bwd(NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor O, NVTETensor dO, NVTETensor S,
-                         NVTETensor dP, const NVTETensorPack* Aux_CTX_Tensors, NVTETensor dQ, NVTETensor dK,
+                         NVTETensor dP, const NVTETensorPack *Aux_CTX_Tensors, NVTETensor dQ, NVTETensor dK,
                          NVTETensor dV, NVTETensor dBias, NVTETensor dSoftmaxOffset, NVTETensor cu_seqlens_q,
                          NVTETensor cu_seqlens_kv, NVTETensor cu_seqlens_q_padded, NVTETensor cu_seqlens_kv_padded,
                          size_t max_seqlen_q, size_t max_seqlen_kv, float attn_scale, float dropout,

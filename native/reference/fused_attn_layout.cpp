@@ -41,41 +41,47 @@ constexpr LayoutRow kLayouts[] = {
 };
 static_assert(sizeof(kLayouts) / sizeof(kLayouts[0]) == NVTE_QKV_Layout_NOT_SET, "one row a layout");
 
-const LayoutRow& row(NVTE_QKV_Layout layout, const Caller& caller) {
-  const int number = static_cast<int>(layout);
+const LayoutRow &row(int32_t number, const Caller &caller) {
   if (number < 0 || number >= NVTE_QKV_Layout_NOT_SET)
-    fail(caller, text("Unsupported qkv_layout ", number,
-                      ": expected a number from 0 (NVTE_SB3HD) to 25 "
-                      "(NVTE_BHSD_BHSD_BHSD)",
-                      number == NVTE_QKV_Layout_NOT_SET ? "; set the attribute QKVLayout" : ""));
+    fail(caller,
+         text("Unsupported qkv_layout ", number, ": expected a number from 0 (NVTE_SB3HD) to 25 (NVTE_BHSD_BHSD_BHSD)",
+              number == NVTE_QKV_Layout_NOT_SET ? "; set the attribute QKVLayout" : ""));
   return kLayouts[number];
 }
 
-} // namespace
+}  // namespace
 
-TensorLayout q_layout(NVTE_QKV_Layout layout, Caller caller) {
-  const LayoutRow& entry = row(layout, caller);
+TensorLayout q_layout(int32_t layout, Caller caller) {
+  const LayoutRow &entry = row(layout, caller);
   const bool all = entry.group == NVTE_3HD || entry.group == NVTE_H3D;
   return {entry.q, all ? 3 : 1, entry.group == NVTE_H3D};
 }
 
-TensorLayout kv_layout(NVTE_QKV_Layout layout, Caller caller) {
-  const LayoutRow& entry = row(layout, caller);
+TensorLayout kv_layout(int32_t layout, Caller caller) {
+  const LayoutRow &entry = row(layout, caller);
   const bool all = entry.group == NVTE_3HD || entry.group == NVTE_H3D;
   const bool pair = entry.group == NVTE_HD_2HD || entry.group == NVTE_HD_H2D;
   return {entry.kv, all ? 3 : pair ? 2 : 1, entry.group == NVTE_H3D || entry.group == NVTE_HD_H2D};
 }
 
-} // namespace chagres::reference
+bool is_paged_layout(int32_t layout, Caller caller) { return row(layout, caller).group == NVTE_Paged_KV_HD_HD_HD; }
+
+}  // namespace chagres::reference
 
 using namespace chagres::reference;
 
 NVTE_QKV_Layout_Group nvte_get_qkv_layout_group(NVTE_QKV_Layout qkv_layout) {
-  return row(qkv_layout, Caller::here()).group;
+  return row(static_cast<int32_t>(qkv_layout), Caller::here()).group;
 }
 
-NVTE_QKV_Format nvte_get_qkv_format(NVTE_QKV_Layout qkv_layout) { return row(qkv_layout, Caller::here()).format; }
+NVTE_QKV_Format nvte_get_qkv_format(NVTE_QKV_Layout qkv_layout) {
+  return row(static_cast<int32_t>(qkv_layout), Caller::here()).format;
+}
 
-NVTE_QKV_Format nvte_get_q_format(NVTE_QKV_Layout qkv_layout) { return row(qkv_layout, Caller::here()).q; }
+NVTE_QKV_Format nvte_get_q_format(NVTE_QKV_Layout qkv_layout) {
+  return row(static_cast<int32_t>(qkv_layout), Caller::here()).q;
+}
 
-NVTE_QKV_Format nvte_get_kv_format(NVTE_QKV_Layout qkv_layout) { return row(qkv_layout, Caller::here()).kv; }
+NVTE_QKV_Format nvte_get_kv_format(NVTE_QKV_Layout qkv_layout) {
+  return row(static_cast<int32_t>(qkv_layout), Caller::here()).kv;
+}

@@ -5,14 +5,14 @@ namespace chagres::reference {
 
 namespace {
 
-const int32_t* read_cumulative(NVTETensor handle, const char* argument, int64_t batch, const Caller& caller) {
-  const NVTEBasicTensor& data = tensor(handle, argument, caller).data();
+const int32_t *read_cumulative(NVTETensor handle, const char *argument, int64_t batch, const Caller &caller) {
+  const NVTEBasicTensor &data = tensor(handle, argument, caller).data();
   if (data.data_ptr == nullptr)
     fail(caller, text("Tensor \"", argument, "\" has no data: expected Int32 of shape (", batch + 1, ")"));
   if (data.dtype != kNVTEInt32 || data.shape.ndim != 1 || data.shape.data[0] != static_cast<size_t>(batch) + 1)
     fail(caller, text("Tensor \"", argument, "\" must be Int32 of shape (", batch + 1, "), got ",
                       dtype_name(data.dtype), " ", shape_text(data.shape)));
-  const auto* values = static_cast<const int32_t*>(data.data_ptr);
+  const auto *values = static_cast<const int32_t *>(data.data_ptr);
   if (values[0] != 0) fail(caller, text("Tensor \"", argument, "\" must start at 0, got ", values[0]));
   for (int64_t b = 0; b < batch; ++b) {
     if (values[b + 1] < values[b])
@@ -28,7 +28,7 @@ struct Side {
   int64_t maximum, tokens;
 };
 
-int64_t checked_length(const Side& side, const int32_t* valid, int64_t sequence, const Caller& caller) {
+int64_t checked_length(const Side &side, const int32_t *valid, int64_t sequence, const Caller &caller) {
   const int64_t length = int64_t{valid[sequence + 1]} - valid[sequence];
   if (length > side.maximum)
     fail(caller, text("Attribute ", side.maximum_attribute, " must cover the longest sequence: sequence ", sequence,
@@ -37,8 +37,8 @@ int64_t checked_length(const Side& side, const int32_t* valid, int64_t sequence,
 }
 
 /* The starts of a THD side; each sequence must fit before the next one starts, and all of them into the tensor. */
-const int32_t* read_starts(const Side& side, const int32_t* valid, int64_t batch, const Caller& caller) {
-  const int32_t* starts = read_cumulative(side.padded, side.padded_argument, batch, caller);
+const int32_t *read_starts(const Side &side, const int32_t *valid, int64_t batch, const Caller &caller) {
+  const int32_t *starts = read_cumulative(side.padded, side.padded_argument, batch, caller);
   for (int64_t b = 0; b < batch; ++b) {
     if (valid[b + 1] - valid[b] > starts[b + 1] - starts[b])
       fail(caller,
@@ -53,24 +53,24 @@ const int32_t* read_starts(const Side& side, const int32_t* valid, int64_t batch
 
 struct SideLengths {
   std::vector<int64_t> lengths;
-  const int32_t* starts = nullptr;
+  const int32_t *starts = nullptr;
 };
 
-SideLengths read_side(const Side& side, bool thd, bool padding, int64_t batch, const Caller& caller) {
+SideLengths read_side(const Side &side, bool thd, bool padding, int64_t batch, const Caller &caller) {
   SideLengths result;
   result.lengths.assign(static_cast<size_t>(batch), side.maximum);
   if (!padding) return result;
-  const int32_t* valid = read_cumulative(side.cu, side.cu_argument, batch, caller);
+  const int32_t *valid = read_cumulative(side.cu, side.cu_argument, batch, caller);
   for (int64_t b = 0; b < batch; ++b) result.lengths[static_cast<size_t>(b)] = checked_length(side, valid, b, caller);
   if (thd) result.starts = read_starts(side, valid, batch, caller);
   return result;
 }
 
-} // namespace
+}  // namespace
 
-void read_lengths(const FusedAttnInputs& inputs, AttentionProblem& problem, const Caller& caller) {
-  const FusedAttnConfig& config = inputs.config;
-  const auto layout = static_cast<NVTE_QKV_Layout>(config.qkv_layout);
+void read_lengths(const FusedAttnInputs &inputs, AttentionProblem &problem, const Caller &caller) {
+  const FusedAttnConfig &config = inputs.config;
+  const int32_t layout = config.qkv_layout;
   const auto batch = static_cast<int64_t>(config.batch_size);
   const bool padding = is_padding_mask(config.attn_mask_type);
   const bool thd_q = q_layout(layout, caller).format == NVTE_THD;
@@ -108,4 +108,4 @@ void read_lengths(const FusedAttnInputs& inputs, AttentionProblem& problem, cons
   problem.dk.first_token = problem.dv.first_token = kv_side.starts;
 }
 
-} // namespace chagres::reference
+}  // namespace chagres::reference

@@ -12,7 +12,7 @@ namespace {
 
 struct ConfigTable {
   using Object = FusedAttnConfig;
-  static constexpr const char* kind = "NVTEFusedAttnConfigAttribute";
+  static constexpr const char *kind = "NVTEFusedAttnConfigAttribute";
   static constexpr Attribute attributes[] = {
       CHAGRES_FLAG(is_training),
       CHAGRES_FLAG(deterministic),
@@ -62,7 +62,7 @@ struct ConfigTable {
 
 struct FwdTable {
   using Object = FusedAttnFwdParams;
-  static constexpr const char* kind = "NVTEFusedAttnFwdParamsAttribute";
+  static constexpr const char *kind = "NVTEFusedAttnFwdParamsAttribute";
   static constexpr Attribute attributes[] = {
       CHAGRES_VALUE(q),
       CHAGRES_VALUE(k),
@@ -103,7 +103,7 @@ struct FwdTable {
 
 struct BwdTable {
   using Object = FusedAttnBwdParams;
-  static constexpr const char* kind = "NVTEFusedAttnBwdParamsAttribute";
+  static constexpr const char *kind = "NVTEFusedAttnBwdParamsAttribute";
   static constexpr Attribute attributes[] = {
       CHAGRES_VALUE(q),
       CHAGRES_VALUE(k),
@@ -151,22 +151,22 @@ constexpr AttributeTable table() {
   return {Description::kind, Description::attributes, static_cast<int>(std::size(Description::attributes))};
 }
 
-Handles<FusedAttnConfig>& configs() {
-  static auto* handles = new Handles<FusedAttnConfig>("NVTEFusedAttnConfig");
+Handles<FusedAttnConfig> &configs() {
+  static auto *handles = new Handles<FusedAttnConfig>("NVTEFusedAttnConfig");
   return *handles;
 }
 
-Handles<FusedAttnFwdParams>& fwd_params() {
-  static auto* handles = new Handles<FusedAttnFwdParams>("NVTEFusedAttnFwdParams");
+Handles<FusedAttnFwdParams> &fwd_params() {
+  static auto *handles = new Handles<FusedAttnFwdParams>("NVTEFusedAttnFwdParams");
   return *handles;
 }
 
-Handles<FusedAttnBwdParams>& bwd_params() {
-  static auto* handles = new Handles<FusedAttnBwdParams>("NVTEFusedAttnBwdParams");
+Handles<FusedAttnBwdParams> &bwd_params() {
+  static auto *handles = new Handles<FusedAttnBwdParams>("NVTEFusedAttnBwdParams");
   return *handles;
 }
 
-} // namespace
+}  // namespace
 
 FusedAttnConfig fused_attn_config(NVTEFusedAttnConfig config, Caller caller) { return configs().at(config, caller); }
 
@@ -178,7 +178,7 @@ FusedAttnBwdParams fused_attn_bwd_params(NVTEFusedAttnBwdParams params, Caller c
   return bwd_params().at(params, caller);
 }
 
-} // namespace chagres::reference
+}  // namespace chagres::reference
 
 using namespace chagres::reference;
 
@@ -187,12 +187,12 @@ NVTEFusedAttnConfig nvte_create_fused_attn_config(void) { return configs().creat
 void nvte_destroy_fused_attn_config(NVTEFusedAttnConfig config) { configs().destroy(config); }
 
 void nvte_set_fused_attn_config_attribute(NVTEFusedAttnConfig config, NVTEFusedAttnConfigAttribute attr,
-                                          const void* buf, size_t size_in_bytes) {
+                                          const void *buf, size_t size_in_bytes) {
   set_attribute(table<ConfigTable>(), &configs().at(config), attr, buf, size_in_bytes);
 }
 
-void nvte_get_fused_attn_config_attribute(NVTEFusedAttnConfig config, NVTEFusedAttnConfigAttribute attr, void* buf,
-                                          size_t size_in_bytes, size_t* size_written) {
+void nvte_get_fused_attn_config_attribute(NVTEFusedAttnConfig config, NVTEFusedAttnConfigAttribute attr, void *buf,
+                                          size_t size_in_bytes, size_t *size_written) {
   get_attribute(table<ConfigTable>(), &configs().at(config), attr, buf, size_in_bytes, size_written);
 }
 
@@ -201,12 +201,12 @@ NVTEFusedAttnFwdParams nvte_create_fused_attn_fwd_params(void) { return fwd_para
 void nvte_destroy_fused_attn_fwd_params(NVTEFusedAttnFwdParams params) { fwd_params().destroy(params); }
 
 void nvte_set_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params, NVTEFusedAttnFwdParamsAttribute attr,
-                                              const void* buf, size_t size_in_bytes) {
+                                              const void *buf, size_t size_in_bytes) {
   set_attribute(table<FwdTable>(), &fwd_params().at(params), attr, buf, size_in_bytes);
 }
 
 void nvte_get_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params, NVTEFusedAttnFwdParamsAttribute attr,
-                                              void* buf, size_t size_in_bytes, size_t* size_written) {
+                                              void *buf, size_t size_in_bytes, size_t *size_written) {
   get_attribute(table<FwdTable>(), &fwd_params().at(params), attr, buf, size_in_bytes, size_written);
 }
 
@@ -215,11 +215,11 @@ NVTEFusedAttnBwdParams nvte_create_fused_attn_bwd_params(void) { return bwd_para
 void nvte_destroy_fused_attn_bwd_params(NVTEFusedAttnBwdParams params) { bwd_params().destroy(params); }
 
 void nvte_set_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params, NVTEFusedAttnBwdParamsAttribute attr,
-                                              const void* buf, size_t size_in_bytes) {
+                                              const void *buf, size_t size_in_bytes) {
   set_attribute(table<BwdTable>(), &bwd_params().at(params), attr, buf, size_in_bytes);
 }
 
 void nvte_get_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params, NVTEFusedAttnBwdParamsAttribute attr,
-                                              void* buf, size_t size_in_bytes, size_t* size_written) {
+                                              void *buf, size_t size_in_bytes, size_t *size_written) {
   get_attribute(table<BwdTable>(), &bwd_params().at(params), attr, buf, size_in_bytes, size_written);
 }

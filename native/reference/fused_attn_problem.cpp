@@ -6,7 +6,7 @@ namespace chagres::reference {
 namespace {
 
 struct FormatName {
-  const char* name;
+  const char *name;
   size_t rank;
 };
 
@@ -24,7 +24,7 @@ FormatName format_name(NVTE_QKV_Format format) {
 }
 
 template <class Params>
-FusedAttnInputs collect(const Params& params, const Caller& caller) {
+FusedAttnInputs collect(const Params &params, const Caller &caller) {
   FusedAttnInputs inputs{};
   inputs.q = params.q;
   inputs.k = params.k;
@@ -34,7 +34,7 @@ FusedAttnInputs collect(const Params& params, const Caller& caller) {
   inputs.cu_seqlens_kv = params.cu_seqlens_kv;
   inputs.cu_seqlens_q_padded = params.cu_seqlens_q_padded;
   inputs.cu_seqlens_kv_padded = params.cu_seqlens_kv_padded;
-  FusedAttnConfig& config = inputs.config;
+  FusedAttnConfig &config = inputs.config;
   config.cuda_graph = params.cuda_graph;
   config.attn_mask_type = params.attn_mask_type;
   config.bias_type = params.bias_type;
@@ -56,17 +56,17 @@ FusedAttnInputs collect(const Params& params, const Caller& caller) {
   return inputs;
 }
 
-size_t batch_of(NVTETensor cu_seqlens, const char* argument, const Caller& caller) {
-  const NVTEShape& shape = tensor(cu_seqlens, argument, caller).data().shape;
+size_t batch_of(NVTETensor cu_seqlens, const char *argument, const Caller &caller) {
+  const NVTEShape &shape = tensor(cu_seqlens, argument, caller).data().shape;
   if (shape.ndim != 1 || shape.data[0] < 2)
     fail(caller, text("Tensor \"", argument, "\" must have shape (batch + 1) with a batch of at least 1, got ",
                       shape_text(shape)));
   return shape.data[0] - 1;
 }
 
-void add_dimensions(FusedAttnInputs& inputs, const Caller& caller) {
-  FusedAttnConfig& config = inputs.config;
-  const auto layout = static_cast<NVTE_QKV_Layout>(config.qkv_layout);
+void add_dimensions(FusedAttnInputs &inputs, const Caller &caller) {
+  FusedAttnConfig &config = inputs.config;
+  const int32_t layout = config.qkv_layout;
   const NVTE_QKV_Format q_format = q_layout(layout, caller).format, kv_format = kv_layout(layout, caller).format;
   inputs.q_extent = attention_extent(inputs.q, "Q", q_format, caller);
   inputs.kv_extent = attention_extent(inputs.k, "K", kv_format, caller);
@@ -84,20 +84,20 @@ void add_dimensions(FusedAttnInputs& inputs, const Caller& caller) {
   config.num_tokens_kv = static_cast<size_t>(inputs.kv_extent.tokens);
 }
 
-void refuse(const FusedAttnConfig& config, FusedAttnPass pass, const Caller& caller) {
+void refuse(const FusedAttnConfig &config, FusedAttnPass pass, const Caller &caller) {
   const std::string reason = fused_attn_rejection(config, pass, caller);
   if (!reason.empty()) fail(caller, text("Fused attention is not supported for this configuration: ", reason));
 }
 
 /* For dense formats TE takes strides from the maximum lengths, so these have to be the lengths. */
-void check_lengths(const FusedAttnInputs& inputs, const Caller& caller) {
+void check_lengths(const FusedAttnInputs &inputs, const Caller &caller) {
   const struct {
     const char *attribute, *argument;
     size_t maximum;
-    const AttentionExtent& extent;
+    const AttentionExtent &extent;
   } sides[] = {{"MaxSeqlenQ", "Q", inputs.config.max_seqlen_q, inputs.q_extent},
                {"MaxSeqlenKV", "K", inputs.config.max_seqlen_kv, inputs.kv_extent}};
-  for (const auto& side : sides) {
+  for (const auto &side : sides) {
     if (side.extent.sequences == 0) continue;
     if (static_cast<size_t>(side.extent.length) != side.maximum)
       fail(caller, text("Attribute ", side.attribute, " must equal the sequence length of \"", side.argument, "\", ",
@@ -108,20 +108,20 @@ void check_lengths(const FusedAttnInputs& inputs, const Caller& caller) {
   }
 }
 
-void check_packed_place(const AttentionTensor& first, const char* first_argument, const AttentionTensor& other,
-                        const char* argument, int64_t elements, const Caller& caller) {
+void check_packed_place(const AttentionTensor &first, const char *first_argument, const AttentionTensor &other,
+                        const char *argument, int64_t elements, const Caller &caller) {
   if (first.data == nullptr || other.data == nullptr || element(first.data, elements, first.dtype) == other.data)
     return;
   fail(caller, text("Tensor \"", argument, "\" must start ", elements, " elements after \"", first_argument,
                     "\", as the layout packs them into one buffer; it starts ",
-                    static_cast<const char*>(other.data) - static_cast<const char*>(first.data), " bytes after"));
+                    static_cast<const char *>(other.data) - static_cast<const char *>(first.data), " bytes after"));
 }
 
-} // namespace
+}  // namespace
 
-AttentionExtent attention_extent(NVTETensor handle, const char* argument, NVTE_QKV_Format format,
-                                 const Caller& caller) {
-  const NVTEShape& shape = tensor(handle, argument, caller).data().shape;
+AttentionExtent attention_extent(NVTETensor handle, const char *argument, NVTE_QKV_Format format,
+                                 const Caller &caller) {
+  const NVTEShape &shape = tensor(handle, argument, caller).data().shape;
   const FormatName name = format_name(format);
   if (shape.ndim != name.rank)
     fail(caller, text("Tensor \"", argument, "\" must have shape ", name.name, ", got ", shape_text(shape)));
@@ -138,7 +138,7 @@ AttentionExtent attention_extent(NVTETensor handle, const char* argument, NVTE_Q
   }
 }
 
-FusedAttnInputs fused_attn_inputs(const FusedAttnFwdParams& params, const Caller& caller) {
+FusedAttnInputs fused_attn_inputs(const FusedAttnFwdParams &params, const Caller &caller) {
   FusedAttnInputs inputs = collect(params, caller);
   inputs.config.is_training = params.is_training;
   inputs.config.return_max_logit = params.return_max_logit;
@@ -148,7 +148,7 @@ FusedAttnInputs fused_attn_inputs(const FusedAttnFwdParams& params, const Caller
   return inputs;
 }
 
-FusedAttnInputs fused_attn_inputs(const FusedAttnBwdParams& params, const Caller& caller) {
+FusedAttnInputs fused_attn_inputs(const FusedAttnBwdParams &params, const Caller &caller) {
   FusedAttnInputs inputs = collect(params, caller);
   inputs.config.deterministic = params.deterministic;
   inputs.config.do_format = params.do_format;
@@ -160,9 +160,9 @@ FusedAttnInputs fused_attn_inputs(const FusedAttnBwdParams& params, const Caller
   return inputs;
 }
 
-AttentionTensor attention_tensor(NVTETensor handle, const char* argument, const TensorLayout& layout,
-                                 const AttentionExtent& expected, NVTEDType dtype, const Caller& caller) {
-  const NVTEBasicTensor& data = tensor(handle, argument, caller).data();
+AttentionTensor attention_tensor(NVTETensor handle, const char *argument, const TensorLayout &layout,
+                                 const AttentionExtent &expected, NVTEDType dtype, const Caller &caller) {
+  const NVTEBasicTensor &data = tensor(handle, argument, caller).data();
   if (data.dtype != dtype)
     fail(caller, text("Tensor \"", argument, "\" must have the dtype of \"Q\", ", dtype_name(dtype), ", got ",
                       dtype_name(data.dtype)));
@@ -186,8 +186,8 @@ AttentionTensor attention_tensor(NVTETensor handle, const char* argument, const 
   }
 }
 
-AttentionTriple attention_triple(const AttentionTripleHandles& handles, NVTE_QKV_Layout layout,
-                                 const FusedAttnInputs& inputs, const Caller& caller) {
+AttentionTriple attention_triple(const AttentionTripleHandles &handles, int32_t layout, const FusedAttnInputs &inputs,
+                                 const Caller &caller) {
   const auto dtype = static_cast<NVTEDType>(inputs.config.qkv_dtype);
   AttentionExtent k_extent = inputs.kv_extent, v_extent = inputs.kv_extent;
   k_extent.dim = inputs.q_extent.dim;
@@ -209,8 +209,8 @@ AttentionTriple attention_triple(const AttentionTripleHandles& handles, NVTE_QKV
   return triple;
 }
 
-AttentionProblem attention_problem(const FusedAttnInputs& inputs, const Caller& caller) {
-  const FusedAttnConfig& config = inputs.config;
+AttentionProblem attention_problem(const FusedAttnInputs &inputs, const Caller &caller) {
+  const FusedAttnConfig &config = inputs.config;
   AttentionProblem problem;
   problem.heads = inputs.q_extent.heads;
   problem.kv_heads = inputs.kv_extent.heads;
@@ -227,8 +227,8 @@ AttentionProblem attention_problem(const FusedAttnInputs& inputs, const Caller& 
   problem.band.right = causal || bottom_right ? 0 : std::min(config.window_size_right, widest);
   problem.band.bottom_right = bottom_right || (!causal && config.bottom_right_diagonal != 0);
 
-  const AttentionTriple triple = attention_triple({{inputs.q, inputs.k, inputs.v}, {"Q", "K", "V"}},
-                                                  static_cast<NVTE_QKV_Layout>(config.qkv_layout), inputs, caller);
+  const AttentionTriple triple =
+      attention_triple({{inputs.q, inputs.k, inputs.v}, {"Q", "K", "V"}}, config.qkv_layout, inputs, caller);
   problem.q = triple.q;
   problem.k = triple.k;
   problem.v = triple.v;
@@ -237,15 +237,15 @@ AttentionProblem attention_problem(const FusedAttnInputs& inputs, const Caller& 
   return problem;
 }
 
-NVTEShape stats_shape(const FusedAttnInputs& inputs) {
+NVTEShape stats_shape(const FusedAttnInputs &inputs) {
   const auto heads = static_cast<size_t>(inputs.q_extent.heads);
   if (inputs.q_extent.sequences == 0) return make_shape({static_cast<size_t>(inputs.q_extent.tokens), heads, 1});
   return make_shape(
       {static_cast<size_t>(inputs.q_extent.sequences), heads, static_cast<size_t>(inputs.q_extent.length), 1});
 }
 
-AttentionTensor stats_tensor(NVTETensor handle, const char* argument, const FusedAttnInputs& inputs,
-                             const Caller& caller) {
+AttentionTensor stats_tensor(NVTETensor handle, const char *argument, const FusedAttnInputs &inputs,
+                             const Caller &caller) {
   const View stats = view(handle, argument, {kNVTEFloat32}, caller);
   const NVTEShape expected = stats_shape(inputs);
   if (static_cast<size_t>(stats.count()) != element_count(expected))
@@ -256,11 +256,11 @@ AttentionTensor stats_tensor(NVTETensor handle, const char* argument, const Fuse
   return {stats.data, kNVTEFloat32, heads * length, 1, length, nullptr};
 }
 
-void* required_data(NVTETensor handle, const char* argument, const Caller& caller) {
-  void* data = tensor(handle, argument, caller).data().data_ptr;
+void *required_data(NVTETensor handle, const char *argument, const Caller &caller) {
+  void *data = tensor(handle, argument, caller).data().data_ptr;
   if (data == nullptr)
     fail(caller, text("Tensor \"", argument, "\" has no data: set its RowwiseData before the second call"));
   return data;
 }
 
-} // namespace chagres::reference
+}  // namespace chagres::reference

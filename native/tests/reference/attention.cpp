@@ -19,7 +19,7 @@ bool packs_two(int layout) { return attention::split(attention::layout_name(layo
 bool exists(int layout) { return attention::layout_name(layout)[0] != '\0'; }
 
 /* Lengths for a layout and mask: without padding all sequences of a dense tensor are full. */
-void set_lengths(Case& c, const std::vector<int>& q, const std::vector<int>& kv, int gap) {
+void set_lengths(Case &c, const std::vector<int> &q, const std::vector<int> &kv, int gap) {
   const bool cross = !packs_all(c.layout);
   c.gap = c.padded() ? gap : 0;
   c.q_lengths = q;
@@ -33,7 +33,7 @@ void sweep_masks(Case c) {
   for (const NVTE_Mask_Type mask : kMasks) {
     c.mask = mask;
     if (is_thd(c.layout) && !c.padded()) continue;
-    for (const auto& [left, right, corner] :
+    for (const auto &[left, right, corner] :
          {std::tuple<int, int, bool>{-1, -1, false}, {3, 2, false}, {4, -1, true}, {0, 0, true}}) {
       c.left = left;
       c.right = right;
@@ -44,7 +44,7 @@ void sweep_masks(Case c) {
   }
 }
 
-} // namespace
+}  // namespace
 
 TEST(every_layout_with_every_mask_and_window) {
   for (int layout = 0; layout <= NVTE_BHSD_BHSD_BHSD; ++layout) {
@@ -87,7 +87,7 @@ TEST(lengths_round_the_tiles) {
 }
 
 TEST(windows_over_several_tiles) {
-  for (const auto& [left, right] :
+  for (const auto &[left, right] :
        {std::pair<int, int>{0, 0}, {10, 0}, {60, 60}, {-1, 100}, {100, -1}, {47, 48}, {1000, 1000}}) {
     for (const NVTE_Mask_Type mask : {NVTE_PADDING_MASK, NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK}) {
       Case c;
@@ -122,7 +122,7 @@ TEST(storage_dtypes) {
 }
 
 TEST(head_dimensions) {
-  for (const auto& [qk, v] :
+  for (const auto &[qk, v] :
        {std::pair<int, int>{1, 1}, {3, 5}, {15, 16}, {17, 31}, {32, 128}, {192, 128}, {256, 256}}) {
     Case c;
     c.layout = NVTE_THD_THD_THD;
@@ -225,7 +225,7 @@ TEST(packing_does_not_change_a_bit) {
     alone.q_lengths = alone.kv_lengths = {111};
     alone.gap = 2;
     attention::Problem single(alone);
-    for (const auto& [from, to] : {std::pair{together.in.q.get(), single.in.q.get()},
+    for (const auto &[from, to] : {std::pair{together.in.q.get(), single.in.q.get()},
                                    {together.in.k.get(), single.in.k.get()},
                                    {together.in.v.get(), single.in.v.get()},
                                    {together.d_o.get(), single.d_o.get()}})
@@ -233,7 +233,7 @@ TEST(packing_does_not_change_a_bit) {
           [&, from = from, to = to](size_t, int i, int h, int col) { to->set(0, i, h, col, from->get(1, i, h, col)); });
     single.forward();
     single.backward();
-    for (const auto& [from, to] : {std::pair{together.o.get(), single.o.get()},
+    for (const auto &[from, to] : {std::pair{together.o.get(), single.o.get()},
                                    {together.out.q.get(), single.out.q.get()},
                                    {together.out.k.get(), single.out.k.get()},
                                    {together.out.v.get(), single.out.v.get()}}) {

@@ -1,8 +1,8 @@
 /*
  * Buffers of an attention problem: what a case asks for, where its elements lie, and handles on them.
  *
- * Positions come from the letters of a layout's name and masks from a predicate on (i, j): nothing here shares code with
- * the reference.
+ * Positions come from the letters of a layout's name and masks from a predicate on (i, j): nothing here shares code
+ * with the reference.
  */
 #ifndef CHAGRES_ATTENTION_BUFFERS_H
 #define CHAGRES_ATTENTION_BUFFERS_H
@@ -16,8 +16,8 @@ namespace attention {
 using check::Array;
 using check::Unset;
 
-inline const char* layout_name(int layout) {
-  static const char* const names[] = {"sb3hd",
+inline const char *layout_name(int layout) {
+  static const char *const names[] = {"sb3hd",
                                       "sbh3d",
                                       "sbhd_sb2hd",
                                       "sbhd_sbh2d",
@@ -46,7 +46,7 @@ inline const char* layout_name(int layout) {
   return names[layout];
 }
 
-inline std::vector<std::string> split(const std::string& name) {
+inline std::vector<std::string> split(const std::string &name) {
   std::vector<std::string> parts(1);
   for (const char letter : name) {
     if (letter == '_')
@@ -57,7 +57,7 @@ inline std::vector<std::string> split(const std::string& name) {
   return parts;
 }
 
-inline NVTE_QKV_Format format_of(const std::string& letters) {
+inline NVTE_QKV_Format format_of(const std::string &letters) {
   return letters[0] == 't'              ? NVTE_THD
          : letters.substr(0, 2) == "sb" ? NVTE_SBHD
          : letters == "bhsd"            ? NVTE_BHSD
@@ -108,7 +108,7 @@ struct Case {
 struct Extents {
   int64_t b, s, t, h, d;
 };
-inline int64_t position(const std::string& letters, const Extents& size, int64_t b, int64_t i, int64_t token, int64_t h,
+inline int64_t position(const std::string &letters, const Extents &size, int64_t b, int64_t i, int64_t token, int64_t h,
                         int64_t c, int64_t which) {
   int64_t index = 0;
   for (const char letter : letters) {
@@ -140,7 +140,7 @@ struct Side {
   std::vector<int> lengths;
   std::vector<int32_t> cu{0}, starts{0};
   int64_t longest = 0;
-  Side(const std::vector<int>& all, int gap, bool dense_full) : lengths(all) {
+  Side(const std::vector<int> &all, int gap, bool dense_full) : lengths(all) {
     for (const int length : all) {
       longest = std::max<int64_t>(longest, length);
       cu.push_back(cu.back() + length);
@@ -153,7 +153,7 @@ struct Side {
 /* One logical tensor: a buffer, perhaps shared, and a handle of the unpacked shape. */
 class Piece {
  public:
-  Piece(std::shared_ptr<Array> buffer, const std::string& letters, const Extents& size, int which, const Side& side)
+  Piece(std::shared_ptr<Array> buffer, const std::string &letters, const Extents &size, int which, const Side &side)
       : buffer_(std::move(buffer)), letters_(letters), size_(size), which_(which), side_(&side) {
     std::vector<size_t> shape;
     for (const char letter : letters) {
@@ -166,7 +166,7 @@ class Piece {
       if (extent > 0 || letter == 't') shape.push_back(static_cast<size_t>(extent));
     }
     const size_t bytes = chagres::reference::element_size(buffer_->dtype());
-    auto* data = static_cast<char*>(buffer_->data()) + bytes * static_cast<size_t>(at_raw(0, 0, 0, 0, 0));
+    auto *data = static_cast<char *>(buffer_->data()) + bytes * static_cast<size_t>(at_raw(0, 0, 0, 0, 0));
     const NVTEBasicTensor record{data, buffer_->dtype(), nvte_make_shape(shape.data(), shape.size())};
     nvte_set_tensor_param_v2(handle_, kNVTERowwiseData, &record, sizeof(record));
   }
@@ -176,14 +176,14 @@ class Piece {
   }
   double get(size_t b, int i, int h, int c) const { return buffer_->get(at(b, i, h, c)); }
   void set(size_t b, int i, int h, int c, double value) { buffer_->set(at(b, i, h, c), value); }
-  Array& buffer() { return *buffer_; }
-  const Extents& size() const { return size_; }
+  Array &buffer() { return *buffer_; }
+  const Extents &size() const { return size_; }
   NVTETensor handle() const { return handle_; }
   NVTE_QKV_Format format() const { return format_of(letters_); }
 
   /* Calls f(b, i, h, c) for every element of a valid token. */
   template <class F>
-  void each(F&& f) const {
+  void each(F &&f) const {
     for (size_t b = 0; b < side_->lengths.size(); ++b)
       for (int i = 0; i < side_->lengths[b]; ++i)
         for (int h = 0; h < size_.h; ++h)
@@ -199,7 +199,7 @@ class Piece {
   std::string letters_;
   Extents size_;
   int which_;
-  const Side* side_;
+  const Side *side_;
   Unset handle_;
 };
 

@@ -12,7 +12,7 @@ struct Triple {
 
 class Problem {
  public:
-  explicit Problem(const Case& wanted)
+  explicit Problem(const Case &wanted)
       : c(wanted),
         q_side(c.q_lengths, c.gap, !c.padded()),
         kv_side(c.kv_lengths, c.gap, !c.padded()),
@@ -47,15 +47,15 @@ class Problem {
     o = single(o_letters, q_side, c.heads, c.dim_v);
     d_o = single(o_letters, q_side, c.heads, c.dim_v);
     /* What no valid token holds must never be read: NaN there would show. */
-    for (Piece* piece : {in.q.get(), in.k.get(), in.v.get(), d_o.get()}) poison(*piece);
+    for (Piece *piece : {in.q.get(), in.k.get(), in.v.get(), d_o.get()}) poison(*piece);
     std::normal_distribution<double> normal;
-    for (Piece* piece : {in.q.get(), in.k.get(), in.v.get(), d_o.get()})
+    for (Piece *piece : {in.q.get(), in.k.get(), in.v.get(), d_o.get()})
       piece->each([&](size_t b, int i, int h, int col) { piece->set(b, i, h, col, normal(check::random())); });
-    for (Piece* piece : {out.q.get(), out.k.get(), out.v.get(), o.get()}) piece->buffer().fill(kUntouched);
+    for (Piece *piece : {out.q.get(), out.k.get(), out.v.get(), o.get()}) piece->buffer().fill(kUntouched);
     nvte_tensor_pack_create(&pack);
     pack.size = 0;
   }
-  Problem(const Problem&) = delete;
+  Problem(const Problem &) = delete;
   ~Problem() { nvte_tensor_pack_destroy(&pack); }
 
   static constexpr double kUntouched = 7;
@@ -63,7 +63,7 @@ class Problem {
   bool thd_q() const { return o_letters == "thd"; }
 
   template <class Params>
-  void set_common(Params params, void (*set)(Params, int, const void*, size_t), const int* ids) {
+  void set_common(Params params, void (*set)(Params, int, const void *, size_t), const int *ids) {
     const NVTETensor handles[] = {in.q->handle(), in.k->handle(), in.v->handle(), cu_q, cu_kv, starts_q, starts_kv};
     int n = 0;
     for (const NVTETensor handle : handles) set(params, ids[n++], &handle, sizeof(handle));
@@ -84,10 +84,10 @@ class Problem {
     set(params, ids[n++], &longest_kv, sizeof(longest_kv));
   }
 
-  static void set_fwd(NVTEFusedAttnFwdParams params, int id, const void* value, size_t size) {
+  static void set_fwd(NVTEFusedAttnFwdParams params, int id, const void *value, size_t size) {
     nvte_set_fused_attn_fwd_params_attribute(params, static_cast<NVTEFusedAttnFwdParamsAttribute>(id), value, size);
   }
-  static void set_bwd(NVTEFusedAttnBwdParams params, int id, const void* value, size_t size) {
+  static void set_bwd(NVTEFusedAttnBwdParams params, int id, const void *value, size_t size) {
     nvte_set_fused_attn_bwd_params_attribute(params, static_cast<NVTEFusedAttnBwdParamsAttribute>(id), value, size);
   }
 
@@ -118,7 +118,7 @@ class Problem {
       set_fwd(params, id, absent, sizeof(absent[0]));
     const NVTETensor sink_handle = c.softmax == NVTE_VANILLA_SOFTMAX ? unset.handle() : sink.handle();
     const NVTETensor rng_handle = rng, o_handle = o->handle(), query = query_workspace;
-    NVTETensorPack* const aux = &pack;
+    NVTETensorPack *const aux = &pack;
     const uint8_t training = c.training, with_max = c.with_max;
     set_fwd(params, kNVTEFusedAttnFwdParamsSoftmaxOffset, &sink_handle, sizeof(sink_handle));
     set_fwd(params, kNVTEFusedAttnFwdParamsO, &o_handle, sizeof(o_handle));
@@ -164,7 +164,7 @@ class Problem {
     const int32_t layout = c.gradient_layout == NVTE_QKV_Layout_NOT_SET ? c.layout : c.gradient_layout;
     set_bwd(params, kNVTEFusedAttnBwdParamsDOFormat, &format, sizeof(format));
     set_bwd(params, kNVTEFusedAttnBwdParamsDQKVLayout, &layout, sizeof(layout));
-    const NVTETensorPack* const aux = &pack;
+    const NVTETensorPack *const aux = &pack;
     set_bwd(params, kNVTEFusedAttnBwdParamsAuxCtxTensors, &aux, sizeof(aux));
     return params;
   }
@@ -229,10 +229,10 @@ class Problem {
   std::vector<std::unique_ptr<Array>> aux;
 
  private:
-  Extents extents(const Side& side, int heads, int dim) const {
+  Extents extents(const Side &side, int heads, int dim) const {
     return {static_cast<int64_t>(side.lengths.size()), side.longest, side.starts.back(), heads, dim};
   }
-  std::shared_ptr<Array> buffer(const std::string& letters, const Extents& size) const {
+  std::shared_ptr<Array> buffer(const std::string &letters, const Extents &size) const {
     int64_t count = 1;
     for (const char letter : letters)
       count *= letter == 'b'   ? size.b
@@ -243,7 +243,7 @@ class Problem {
                                : letter - '0';
     return std::make_shared<Array>(std::vector<size_t>{static_cast<size_t>(count)}, c.dtype);
   }
-  std::unique_ptr<Piece> single(const std::string& letters, const Side& side, int heads, int dim) const {
+  std::unique_ptr<Piece> single(const std::string &letters, const Side &side, int heads, int dim) const {
     const Extents size = extents(side, heads, dim);
     return std::make_unique<Piece>(buffer(letters, size), letters, size, 0, side);
   }
@@ -253,7 +253,7 @@ class Problem {
       return {single(parts[0], q_side, c.heads, c.dim_qk), single(parts[1], kv_side, c.kv_heads, c.dim_qk),
               single(parts[2], kv_side, c.kv_heads, c.dim_v)};
     const Extents size = extents(kv_side, c.kv_heads, c.dim_qk);
-    const std::string& letters = parts.back();
+    const std::string &letters = parts.back();
     const auto shared = buffer(letters, size);
     const int first = parts.size() == 1 ? 1 : 0;
     auto k = std::make_unique<Piece>(shared, letters, size, first, kv_side);
@@ -262,9 +262,9 @@ class Problem {
                         : single(parts[0], q_side, c.heads, c.dim_qk);
     return {std::move(q), std::move(k), std::move(v)};
   }
-  static void poison(Piece& piece) { piece.buffer().fill(std::numeric_limits<double>::quiet_NaN()); }
+  static void poison(Piece &piece) { piece.buffer().fill(std::numeric_limits<double>::quiet_NaN()); }
 };
 
-} // namespace attention
+}  // namespace attention
 
 #endif /* CHAGRES_ATTENTION_CASE_H */

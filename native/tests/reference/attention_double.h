@@ -14,7 +14,7 @@ struct Table {
   std::vector<double> values;
   Table(size_t sequences, int64_t length, int64_t heads, int64_t dim)
       : length(length), heads(heads), dim(dim), values(sequences * static_cast<size_t>(length * heads * dim)) {}
-  double& at(size_t b, int64_t i, int64_t h, int64_t c) {
+  double &at(size_t b, int64_t i, int64_t h, int64_t c) {
     return values[static_cast<size_t>(((static_cast<int64_t>(b) * length + i) * heads + h) * dim + c)];
   }
 };
@@ -22,7 +22,7 @@ struct Table {
 class Double {
  public:
   /* Copies the inputs as they are stored, so that only arithmetic differs. */
-  explicit Double(const Problem& problem)
+  explicit Double(const Problem &problem)
       : p(problem),
         n(p.c.q_lengths.size()),
         q(copy(*p.in.q)),
@@ -51,14 +51,14 @@ class Double {
     return sum;
   }
 
-  const Problem& p;
+  const Problem &p;
   size_t n;
   Table q, k, v, d_o, o, stats, max, dq, dk, dv;
   std::vector<double> sink, dsink;
   double terms = 0; /* largest term of dq and dk, before what cancels */
 
  private:
-  Table copy(const Piece& piece) const {
+  Table copy(const Piece &piece) const {
     Table table(n, piece.size().s, piece.size().h, piece.size().d);
     piece.each([&](size_t b, int i, int h, int c) { table.at(b, i, h, c) = piece.get(b, i, h, c); });
     return table;
@@ -155,14 +155,14 @@ inline Tolerance tolerance(NVTEDType dtype) {
   }
 }
 
-inline double largest(const Table& table) {
+inline double largest(const Table &table) {
   double value = 1e-3;
   for (const double entry : table.values) value = std::isfinite(entry) ? std::max(value, std::fabs(entry)) : value;
   return value;
 }
 
 /* Compares the valid elements of a tensor; one report for the worst. */
-inline void compare(const Problem& problem, const char* what, const Piece& actual, Table& expected, double allowed,
+inline void compare(const Problem &problem, const char *what, const Piece &actual, Table &expected, double allowed,
                     double terms = 0) {
   const double limit = allowed * largest(expected) + 2 * check::rounding(problem.c.dtype) * terms;
   double worst = 0;
@@ -179,16 +179,16 @@ inline void compare(const Problem& problem, const char* what, const Piece& actua
 }
 
 /* Elements that belong to no valid token: THD gaps keep what they had, rows of dense padding are zero. */
-inline void compare_rest(Problem& problem) {
-  std::map<Array*, std::vector<bool>> valid;
-  std::map<Array*, double> expected;
-  for (Piece* piece : {problem.out.q.get(), problem.out.k.get(), problem.out.v.get(), problem.o.get()}) {
-    std::vector<bool>& marks = valid[&piece->buffer()];
+inline void compare_rest(Problem &problem) {
+  std::map<Array *, std::vector<bool>> valid;
+  std::map<Array *, double> expected;
+  for (Piece *piece : {problem.out.q.get(), problem.out.k.get(), problem.out.v.get(), problem.o.get()}) {
+    std::vector<bool> &marks = valid[&piece->buffer()];
     marks.resize(piece->buffer().count());
     expected[&piece->buffer()] = piece->format() == NVTE_THD ? Problem::kUntouched : 0;
     piece->each([&](size_t b, int i, int h, int c) { marks[piece->at(b, i, h, c)] = true; });
   }
-  for (const auto& [buffer, marks] : valid)
+  for (const auto &[buffer, marks] : valid)
     for (size_t at = 0; at < marks.size(); ++at) {
       if (marks[at] || buffer->get(at) == expected[buffer]) continue;
       check::report(__FILE__, __LINE__, problem.c.name(), ", element ", at, " outside every sequence: expected ",
@@ -198,7 +198,7 @@ inline void compare_rest(Problem& problem) {
 }
 
 /* Forward and backward of one case against double. */
-inline void check_case(const Case& wanted) {
+inline void check_case(const Case &wanted) {
   Problem problem(wanted);
   problem.forward();
   problem.backward();
@@ -228,6 +228,6 @@ inline void check_case(const Case& wanted) {
                         allowed.backward * 10);
 }
 
-} // namespace attention
+}  // namespace attention
 
 #endif /* CHAGRES_ATTENTION_DOUBLE_H */

@@ -16,13 +16,13 @@ Case dropped(int layout, float probability) {
 }
 
 /* With v the unit vectors of the keys, o is the row of weights itself. */
-std::vector<double> weights(Problem& problem, int h, int i) {
+std::vector<double> weights(Problem &problem, int h, int i) {
   std::vector<double> row;
   for (int c = 0; c < problem.c.dim_v; ++c) row.push_back(problem.o->get(0, i, h, c));
   return row;
 }
 
-} // namespace
+}  // namespace
 
 TEST(forward_and_backward_with_dropout) {
   for (const int layout : {int{NVTE_T3HD}, int{NVTE_SBHD_SBH2D}, int{NVTE_BSHD_BSHD_BSHD}})
@@ -83,7 +83,7 @@ TEST(masks_are_independent) {
   c.dim_qk = c.dim_v = 256;
   c.dropout = 0.5f;
   c.scale = 0;
-  const auto mask = [](const Case& wanted) {
+  const auto mask = [](const Case &wanted) {
     Problem problem(wanted);
     problem.in.v->each([&](size_t b, int i, int h, int col) { problem.in.v->set(b, i, h, col, i == col); });
     problem.forward();
@@ -93,7 +93,7 @@ TEST(masks_are_independent) {
         for (const double weight : weights(problem, h, i)) kept.push_back(weight != 0);
     return kept;
   };
-  const auto agreement = [](const std::vector<bool>& a, const std::vector<bool>& b, size_t shift) {
+  const auto agreement = [](const std::vector<bool> &a, const std::vector<bool> &b, size_t shift) {
     double equal = 0;
     const size_t count = a.size() - shift;
     for (size_t i = 0; i < count; ++i) equal += a[i + shift] == b[i];

@@ -11,7 +11,7 @@ namespace {
 /* The error of a central difference of step e is about e^2 and 1e-16 / e: 1e-5 leaves 1e-10. */
 constexpr double kStep = 1e-5;
 
-std::vector<double> differences(Double& exact, std::vector<double>& values) {
+std::vector<double> differences(Double &exact, std::vector<double> &values) {
   std::vector<double> gradient(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const double kept = values[i];
@@ -25,7 +25,7 @@ std::vector<double> differences(Double& exact, std::vector<double>& values) {
   return gradient;
 }
 
-void check_gradients(const Case& c) {
+void check_gradients(const Case &c) {
   Problem problem(c);
   problem.forward();
   problem.backward();
@@ -33,11 +33,11 @@ void check_gradients(const Case& c) {
   exact.forward();
   exact.backward();
   struct Side {
-    const char* name;
+    const char *name;
     Table &input, &formula;
-    attention::Piece& actual;
+    attention::Piece &actual;
   };
-  for (const Side& side : {Side{"dq", exact.q, exact.dq, *problem.out.q}, Side{"dk", exact.k, exact.dk, *problem.out.k},
+  for (const Side &side : {Side{"dq", exact.q, exact.dq, *problem.out.q}, Side{"dk", exact.k, exact.dk, *problem.out.k},
                            Side{"dv", exact.v, exact.dv, *problem.out.v}}) {
     Table numeric = side.formula;
     numeric.values = differences(exact, side.input.values);
@@ -59,7 +59,7 @@ Case small() {
   return c;
 }
 
-} // namespace
+}  // namespace
 
 TEST(gradients_of_every_mask) {
   for (const NVTE_Mask_Type mask :
