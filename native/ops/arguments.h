@@ -22,6 +22,8 @@ inline int64_t size_of(int dtype) {
   return dtype == kFloat16 || dtype == kBFloat16 ? 2 : 0;
 }
 
+inline int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
 inline bool overflows(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (int64_t factor : factors)

@@ -64,7 +64,9 @@ __device__ void dropout_add(const T *x, const T *residual, T *y, uint8_t *mask, 
     if (available < kBits) bits &= (1u << available) - 1;
     for (int j = 0; j < kBits; ++j) {
       const float kept = to_float(base.value[j]);
-      from_float(bits >> j & 1 ? fmaf(to_float(value.value[j]), scale, kept) : kept, value.value[j]);
+      /* Rounded twice, as the reference does: a fused multiply-add would give other bits. */
+      const float scaled = __fmul_rn(to_float(value.value[j]), scale);
+      from_float(bits >> j & 1 ? __fadd_rn(scaled, kept) : kept, value.value[j]);
     }
     write_eight<Packed>(y + first, value, available);
     mask[byte] = static_cast<uint8_t>(bits);

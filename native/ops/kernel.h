@@ -60,8 +60,6 @@ struct Grid {
   size_t shared_bytes = 0;
 };
 
-inline int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 /* Blocks for a grid-stride loop over `items`, one item a thread while that is at most kMostBlocks: more would only cost
  * scheduling. 32 blocks for each of the 132 multiprocessors of an H200 are four full waves. */
 constexpr int64_t kMostBlocks = 32 * 132;

@@ -5,9 +5,9 @@
  * and chagres_reference (the same arithmetic on the CPU). Every function enqueues its work on `stream` and returns
  * OPS_SUCCESS or another OpsStatus; ops_last_error() then has the text. Pointers named below are device pointers unless
  * they say "host". A size of zero is no error: an empty output is left alone, an empty sum is zero, and pointers to
- * nothing are not looked at. Pointers are multiples of their element's size; multiples of 16 bytes are fastest. Sums keep
- * partial sums in memory of their own, 4.2 MiB a stream, allocated by the stream's first sum: call a function once before
- * capturing it in a graph, and do not run graphs captured on one stream at the same time.
+ * nothing are not looked at. Pointers are multiples of their element's size; multiples of 16 bytes are fastest. Sums
+ * keep partial sums in memory of their own, 4.2 MiB a stream, allocated by the stream's first sum: call a function once
+ * before capturing it in a graph, and do not run graphs captured on one stream at the same time.
  * dtype arguments take NVTEDType's values
  * (Int32 2, Float32 4, Float16 5, BFloat16 6). Arithmetic is FP32 whatever the storage.
  * Letters: T tokens, V vocabulary rows, H hidden size, R rows, C columns, h heads, d head dimension, B sequences.
@@ -58,8 +58,9 @@ int ops_compile_all(int major, int minor, int *compiled);
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream);
 
 /* y[i] = residual[i] + keep[i] * x[i] / (1 - p). mask: one bit an element, LSB first, ceil(count / 8) bytes, bit = kept
- * (bits past count are zero). rng_state: int64[2], Philox seed and offset; element i draws from Philox4x32-10 with counter (offset + i / 4) and
- * subsequence 0, word i % 4; kept when word * 2^-32 >= p. Equal bits on every provider. 0 <= p < 1. */
+ * (bits past count are zero). rng_state: int64[2], Philox seed and offset; element i draws from Philox4x32-10 with
+ * counter (offset + i / 4) and subsequence 0, word i % 4; kept when word * 2^-32 >= p. Equal bits on every provider.
+ * 0 <= p < 1. */
 int ops_dropout_add(const void *x, const void *residual, void *y, uint8_t *mask, const int64_t *rng_state,
                     float probability, int64_t count, int dtype, OpsStream stream);
 
