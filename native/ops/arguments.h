@@ -50,9 +50,9 @@ class Arguments {
 
   Arguments &between(const char *name, int64_t value, int64_t least, int64_t most = INT64_MAX) {
     if (value >= least && value <= most) return *this;
-    const std::string expected = most == INT64_MAX ? format("%lld or more", static_cast<long long>(least))
-                                                   : format("%lld to %lld", static_cast<long long>(least),
-                                                            static_cast<long long>(most));
+    const std::string expected =
+        most == INT64_MAX ? format("%lld or more", static_cast<long long>(least))
+                          : format("%lld to %lld", static_cast<long long>(least), static_cast<long long>(most));
     return refuse(name, format("%lld", static_cast<long long>(value)), expected);
   }
 
@@ -75,8 +75,8 @@ class Arguments {
   /* "`function`: `name` is `actual`; expected `expected`", unless an earlier check failed. */
   Arguments &refuse(const char *name, const std::string &actual, const std::string &expected) {
     if (!wrong())
-      status_ = fail(OPS_INVALID_ARGUMENT,
-                     std::string(function_) + ": " + name + " is " + actual + "; expected " + expected);
+      status_ =
+          fail(OPS_INVALID_ARGUMENT, std::string(function_) + ": " + name + " is " + actual + "; expected " + expected);
     return *this;
   }
 

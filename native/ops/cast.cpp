@@ -7,11 +7,9 @@ using namespace chagres::ops;
 
 namespace {
 
-#define CAST_KERNELS(name)                                                                             \
-  {                                                                                                    \
-    FLOAT_KERNELS("cast.cu", name "_float32"), FLOAT_KERNELS("cast.cu", name "_float16"),              \
-        FLOAT_KERNELS("cast.cu", name "_bfloat16")                                                     \
-  }
+#define CAST_KERNELS(name)                                                               \
+  {FLOAT_KERNELS("cast.cu", name "_float32"), FLOAT_KERNELS("cast.cu", name "_float16"), \
+   FLOAT_KERNELS("cast.cu", name "_bfloat16")}
 
 Kernel cast_packed[3][3] = CAST_KERNELS("cast"); /* [from][to] */
 Kernel cast_scalar[3][3] = CAST_KERNELS("cast_scalar");

@@ -34,8 +34,8 @@ __device__ void accumulate(const T *x, float *y, float beta, int64_t count) {
     y[i] = beta != 0 ? fmaf(beta, y[i], to_float(x[i])) : to_float(x[i]);
 }
 
-#define CAST(name, X, Y)                                                                                       \
-  KERNEL(cast_##name, const X *x, Y *y, int64_t count) { cast<X, Y, kCastPack<X, Y>>(x, y, count); }           \
+#define CAST(name, X, Y)                                                                             \
+  KERNEL(cast_##name, const X *x, Y *y, int64_t count) { cast<X, Y, kCastPack<X, Y>>(x, y, count); } \
   KERNEL(cast_scalar_##name, const X *x, Y *y, int64_t count) { cast<X, Y, 1>(x, y, count); }
 
 CAST(float32_float32, float32, float32)

@@ -160,8 +160,7 @@ inline int check_rows(const char *function, const void *x, const void *index, co
 }
 
 inline int check_rotary(const void *qkv, const void *cu_seqlens, const void *angles, int direction, int layout,
-                        int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim,
-                        int dtype) {
+                        int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype) {
   Arguments arguments("ops_rotary_packed");
   arguments.float_dtype("dtype", dtype)
       .between("layout", layout, OPS_THD, OPS_SBHD)

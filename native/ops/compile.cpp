@@ -53,8 +53,7 @@ std::string cache_path(const Libraries &libraries, const Source &source, const s
   for (int i = 0; i < kHeaderCount; ++i) hash.add(kHeaders[i]);
   for (const std::string &option : options) hash.add(option);
   const std::string stem(source.name, strlen(source.name) - strlen(".cu"));
-  return libraries.cache_directory + '/' + stem +
-         format("-sm_%d%d-%s.cubin", major, minor, hash.hexadecimal().c_str());
+  return libraries.cache_directory + '/' + stem + format("-sm_%d%d-%s.cubin", major, minor, hash.hexadecimal().c_str());
 }
 
 /* A cached file is the hash of the cubin in hexadecimal, then the cubin. */
@@ -135,10 +134,9 @@ int compile(const char *function, const Libraries &libraries, const Source &sour
   int result = program.compile(source, options);
   if (result == 0) result = program.cubin(cubin);
   if (result != 0)
-    return fail(OPS_COMPILE_ERROR,
-                format("%s: NVRTC %d.%d refused %s for sm_%d%d (%s):\n%s", function, libraries.nvrtc_major,
-                       libraries.nvrtc_minor, source.name, major, minor, libraries.nvrtc.get_error_string(result),
-                       program.log().c_str()));
+    return fail(OPS_COMPILE_ERROR, format("%s: NVRTC %d.%d refused %s for sm_%d%d (%s):\n%s", function,
+                                          libraries.nvrtc_major, libraries.nvrtc_minor, source.name, major, minor,
+                                          libraries.nvrtc.get_error_string(result), program.log().c_str()));
   store_problem = write_cached(path, cubin);
   return OPS_SUCCESS;
 }

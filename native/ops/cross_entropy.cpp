@@ -47,8 +47,8 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
                                int64_t stride, int dtype, OpsStream stream) {
-  const int status = check_cross_entropy_backward(logits, labels, log_sum_exp, counted, dlogits, tokens, classes,
-                                                  stride, dtype);
+  const int status =
+      check_cross_entropy_backward(logits, labels, log_sum_exp, counted, dlogits, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS || tokens == 0) return status;
   const bool fits = fits_packs(logits, dlogits, stride, dtype);
   Kernel &kernel = (fits ? backward_packed : backward_scalar)[float_index(dtype)];

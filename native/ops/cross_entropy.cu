@@ -121,14 +121,14 @@ __device__ void backward(const T *logits, const int32_t *labels, const float *lo
   }
 }
 
-#define KERNELS(suffix, T, N)                                                                                       \
-  KERNEL(cross_entropy_forward##suffix, const T *logits, const int32_t *labels, float *log_sum_exp,                 \
-         float *partial_loss, int32_t *partial_count, int64_t tokens, int64_t classes, int64_t stride) {            \
-    forward<T, N>(logits, labels, log_sum_exp, partial_loss, partial_count, tokens, classes, stride);               \
-  }                                                                                                                 \
-  KERNEL(cross_entropy_backward##suffix, const T *logits, const int32_t *labels, const float *log_sum_exp,          \
-         const int32_t *counted, float gradient, T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {     \
-    backward<T, N>(logits, labels, log_sum_exp, counted, gradient, dlogits, tokens, classes, stride);               \
+#define KERNELS(suffix, T, N)                                                                                   \
+  KERNEL(cross_entropy_forward##suffix, const T *logits, const int32_t *labels, float *log_sum_exp,             \
+         float *partial_loss, int32_t *partial_count, int64_t tokens, int64_t classes, int64_t stride) {        \
+    forward<T, N>(logits, labels, log_sum_exp, partial_loss, partial_count, tokens, classes, stride);           \
+  }                                                                                                             \
+  KERNEL(cross_entropy_backward##suffix, const T *logits, const int32_t *labels, const float *log_sum_exp,      \
+         const int32_t *counted, float gradient, T *dlogits, int64_t tokens, int64_t classes, int64_t stride) { \
+    backward<T, N>(logits, labels, log_sum_exp, counted, gradient, dlogits, tokens, classes, stride);           \
   }
 #define PACKED(name, T) KERNELS(name, T, kPack<T>)
 #define SCALAR(name, T) KERNELS(name, T, 1)

@@ -90,9 +90,9 @@ __device__ void dropout_backward(const T *dy, const uint8_t *mask, T *dx, float 
          float scale, int64_t count) {                                                                           \
     dropout_add<packed>(x, residual, y, mask, rng_state, threshold, scale, count);                               \
   }
-#define BACKWARD(name, T, packed)                                                        \
-  KERNEL(name, const T *dy, const uint8_t *mask, T *dx, float scale, int64_t count) {    \
-    dropout_backward<packed>(dy, mask, dx, scale, count);                                \
+#define BACKWARD(name, T, packed)                                                     \
+  KERNEL(name, const T *dy, const uint8_t *mask, T *dx, float scale, int64_t count) { \
+    dropout_backward<packed>(dy, mask, dx, scale, count);                             \
   }
 #define FORWARD_PACKED(name, T) FORWARD(name, T, true)
 #define FORWARD_SCALAR(name, T) FORWARD(name, T, false)

@@ -13,9 +13,9 @@ namespace {
 constexpr int64_t kRows = 64;
 constexpr int64_t kWarps = 6;
 constexpr int table_bytes(int64_t n) { return static_cast<int>(kWarps * kRows * 32 * n * sizeof(float)); }
-#define EMBEDDING_KERNELS(name, n)                               \
-  {{"embedding.cu", name "_float32", table_bytes(n)},            \
-   {"embedding.cu", name "_float16", table_bytes(n)},            \
+#define EMBEDDING_KERNELS(name, n)                    \
+  {{"embedding.cu", name "_float32", table_bytes(n)}, \
+   {"embedding.cu", name "_float16", table_bytes(n)}, \
    {"embedding.cu", name "_bfloat16", table_bytes(n)}}
 
 Kernel packed[] = EMBEDDING_KERNELS("embedding_backward", 2);

@@ -64,15 +64,15 @@ __device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, 
   }
 }
 
-#define PACKED(name, T)                                                                                         \
-  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens, int64_t vocabulary,     \
-         int64_t hidden, int64_t chunk_tokens, int column_tiles) {                                              \
-    embedding_backward<T, 2>(dy, ids, out, beta, tokens, vocabulary, hidden, chunk_tokens, column_tiles);       \
+#define PACKED(name, T)                                                                                     \
+  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens, int64_t vocabulary, \
+         int64_t hidden, int64_t chunk_tokens, int column_tiles) {                                          \
+    embedding_backward<T, 2>(dy, ids, out, beta, tokens, vocabulary, hidden, chunk_tokens, column_tiles);   \
   }
-#define SCALAR(name, T)                                                                                         \
-  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens, int64_t vocabulary,     \
-         int64_t hidden, int64_t chunk_tokens, int column_tiles) {                                              \
-    embedding_backward<T, 1>(dy, ids, out, beta, tokens, vocabulary, hidden, chunk_tokens, column_tiles);       \
+#define SCALAR(name, T)                                                                                     \
+  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens, int64_t vocabulary, \
+         int64_t hidden, int64_t chunk_tokens, int column_tiles) {                                          \
+    embedding_backward<T, 1>(dy, ids, out, beta, tokens, vocabulary, hidden, chunk_tokens, column_tiles);   \
   }
 
 FOR_FLOATS(PACKED, embedding_backward)

@@ -79,8 +79,7 @@ std::string find_nvrtc(const char *path, Nvrtc &nvrtc) {
 void open_builtins(const Libraries &found) {
   const size_t slash = found.nvrtc_path.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : found.nvrtc_path.substr(0, slash + 1);
-  const std::string path =
-      folder + format("libnvrtc-builtins.so.%d.%d", found.nvrtc_major, found.nvrtc_minor);
+  const std::string path = folder + format("libnvrtc-builtins.so.%d.%d", found.nvrtc_major, found.nvrtc_minor);
   dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 

@@ -15,8 +15,8 @@ constexpr int kMostTokens = 8; /* as in rotary.cu */
 int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout,
                       int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype,
                       OpsStream stream) {
-  const int status = check_rotary(qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions, heads,
-                                  head_dim, dtype);
+  const int status =
+      check_rotary(qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions, heads, head_dim, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || heads == 0 || positions == 0) return status;
   const int half = static_cast<int>(head_dim / 2);
   const bool fits = aligned(qkv) && half * size_of(dtype) % 16 == 0;

@@ -44,7 +44,7 @@ __device__ void rotary(T *qkv, const int32_t *cu_seqlens, const float *angles, f
   float *cosine = shared, *sine = shared + block_tokens * half;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * block_tokens; first < tokens;
        first += static_cast<int64_t>(gridDim.x) * block_tokens) {
-    if (threadIdx.x < block_tokens) {
+    if (static_cast<int>(threadIdx.x) < block_tokens) {
       const int64_t t = first + threadIdx.x;
       const int64_t p = t < tokens ? position_of(t, cu_seqlens, layout, extent) : -1;
       position[threadIdx.x] = p < positions ? p : -1;

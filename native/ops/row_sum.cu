@@ -42,15 +42,13 @@ __device__ void row_sum(const T *x, float *out, float beta, int64_t rows, int64_
   }
 }
 
-#define PACKED(name, T)                                                                                       \
-  KERNEL(name, const T *x, float *out, float beta, int64_t rows, int64_t columns, int64_t chunk_rows,         \
-         int lanes) {                                                                                         \
-    row_sum<T, kPack<T>>(x, out, beta, rows, columns, chunk_rows, lanes);                                     \
+#define PACKED(name, T)                                                                                            \
+  KERNEL(name, const T *x, float *out, float beta, int64_t rows, int64_t columns, int64_t chunk_rows, int lanes) { \
+    row_sum<T, kPack<T>>(x, out, beta, rows, columns, chunk_rows, lanes);                                          \
   }
-#define SCALAR(name, T)                                                                                       \
-  KERNEL(name, const T *x, float *out, float beta, int64_t rows, int64_t columns, int64_t chunk_rows,         \
-         int lanes) {                                                                                         \
-    row_sum<T, 1>(x, out, beta, rows, columns, chunk_rows, lanes);                                            \
+#define SCALAR(name, T)                                                                                            \
+  KERNEL(name, const T *x, float *out, float beta, int64_t rows, int64_t columns, int64_t chunk_rows, int lanes) { \
+    row_sum<T, 1>(x, out, beta, rows, columns, chunk_rows, lanes);                                                 \
   }
 
 FOR_FLOATS(PACKED, row_sum)

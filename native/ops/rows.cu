@@ -40,14 +40,14 @@ struct alignas(16) Unit16 {
   uint32_t value[4];
 };
 
-#define ROWS(size, Unit)                                                                                           \
-  KERNEL(gather_rows_##size, const Unit *x, const int32_t *index, Unit *y, int64_t rows, int64_t units,            \
-         int64_t indexed) {                                                                                        \
-    copy_rows<Unit, true>(x, index, y, rows, units, indexed);                                                      \
-  }                                                                                                                \
-  KERNEL(scatter_rows_##size, const Unit *x, const int32_t *index, Unit *y, int64_t rows, int64_t units,           \
-         int64_t indexed) {                                                                                        \
-    copy_rows<Unit, false>(x, index, y, rows, units, indexed);                                                     \
+#define ROWS(size, Unit)                                                                                 \
+  KERNEL(gather_rows_##size, const Unit *x, const int32_t *index, Unit *y, int64_t rows, int64_t units,  \
+         int64_t indexed) {                                                                              \
+    copy_rows<Unit, true>(x, index, y, rows, units, indexed);                                            \
+  }                                                                                                      \
+  KERNEL(scatter_rows_##size, const Unit *x, const int32_t *index, Unit *y, int64_t rows, int64_t units, \
+         int64_t indexed) {                                                                              \
+    copy_rows<Unit, false>(x, index, y, rows, units, indexed);                                           \
   }
 
 ROWS(16, Unit16)

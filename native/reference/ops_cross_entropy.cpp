@@ -29,8 +29,7 @@ struct PartialLoss {
 }  // namespace
 
 int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss,
-                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
-                              OpsStream) {
+                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream) {
   const int status =
       ops::check_cross_entropy_forward(logits, labels, log_sum_exp, loss, counted, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS) return status;
@@ -61,8 +60,8 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
                                int64_t stride, int dtype, OpsStream) {
-  const int status = ops::check_cross_entropy_backward(logits, labels, log_sum_exp, counted, dlogits, tokens, classes,
-                                                       stride, dtype);
+  const int status =
+      ops::check_cross_entropy_backward(logits, labels, log_sum_exp, counted, dlogits, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS || tokens == 0) return status;
   const NVTEDType type = as_dtype(dtype);
   const float scale = *counted > 0 ? gradient / static_cast<float>(*counted) : 0.0f;

@@ -24,8 +24,8 @@ uint32_t keep_bits(uint64_t seed, uint64_t offset, int64_t first, double probabi
   return bits;
 }
 
-void dropout_block(float *y, const float *x, uint8_t *mask, const int64_t *rng_state, float probability,
-                   int64_t first, int64_t count) {
+void dropout_block(float *y, const float *x, uint8_t *mask, const int64_t *rng_state, float probability, int64_t first,
+                   int64_t count) {
   const float scale = 1.0f / (1.0f - probability);
   const auto seed = static_cast<uint64_t>(rng_state[0]), offset = static_cast<uint64_t>(rng_state[1]);
   for (int64_t i = 0; i < count; i += 8) {

@@ -35,8 +35,7 @@ int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_
                           int64_t hidden, int dtype, OpsStream) {
   const int status = ops::check_embedding_forward(table, ids, y, tokens, vocabulary, hidden, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || hidden == 0) return status;
-  return run("ops_embedding_forward",
-             [&] { gather(table, ids, y, tokens, hidden * ops::size_of(dtype), vocabulary); });
+  return run("ops_embedding_forward", [&] { gather(table, ids, y, tokens, hidden * ops::size_of(dtype), vocabulary); });
 }
 
 int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens,

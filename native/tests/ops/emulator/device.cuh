@@ -1,0 +1,79 @@
+/*
+ * The kernels' view of the emulator: this file stands in for native/ops/device.cuh when a C++ compiler compiles the
+ * kernels for the CPU.
+ */
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "emulator.h"
+
+#define __device__
+#define __shared__ static /* blocks run one after another */
+#define threadIdx (::chagres::emulator::thread_index())
+#define blockIdx (::chagres::emulator::launch().block_index)
+#define blockDim (::chagres::emulator::launch().block)
+#define gridDim (::chagres::emulator::launch().grid)
+
+#define KERNEL(name, ...)                                                                              \
+  static void name(__VA_ARGS__);                                                                       \
+  static const ::chagres::emulator::Registration registered_##name(__FILE__, #name,                    \
+                                                                   ::chagres::emulator::adapt(&name)); \
+  static void name(__VA_ARGS__)
+#define DYNAMIC_SHARED(name) float *const name = ::chagres::emulator::dynamic_shared()
+
+constexpr int kThreads = 256;
+
+inline void __syncthreads() { ::chagres::emulator::wait_for_block(); }
+inline void __syncwarp() { ::chagres::emulator::exchange(::chagres::emulator::Exchange::kSync, 0, 0); }
+inline uint32_t __ballot_sync(uint32_t, bool vote) {
+  return ::chagres::emulator::exchange(::chagres::emulator::Exchange::kBallot, vote, 0);
+}
+
+template <class T>
+T from_bits(uint32_t bits) {
+  static_assert(sizeof(T) == 4, "warps exchange words");
+  T value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+template <class T>
+uint32_t to_bits(T value) {
+  static_assert(sizeof(T) == 4, "warps exchange words");
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+
+template <class T>
+T __shfl_sync(uint32_t, T value, int lane) {
+  using namespace ::chagres::emulator;
+  return from_bits<T>(exchange(Exchange::kShuffle, to_bits(value), static_cast<unsigned>(lane)));
+}
+template <class T>
+T __shfl_xor_sync(uint32_t, T value, int mask) {
+  using namespace ::chagres::emulator;
+  return from_bits<T>(exchange(Exchange::kShuffle, to_bits(value), threadIdx.x % 32 ^ static_cast<unsigned>(mask)));
+}
+
+inline float __int_as_float(int32_t bits) { return from_bits<float>(static_cast<uint32_t>(bits)); }
+inline int __ffs(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+
+using float32 = float;
+struct float16 {
+  uint16_t bits;
+};
+struct bfloat16 {
+  uint16_t bits;
+};
+
+inline float to_float(float32 value) { return value; }
+inline float to_float(bfloat16 value) { return ::chagres::emulator::decode(6, value.bits); }
+inline float to_float(float16 value) { return ::chagres::emulator::decode(5, value.bits); }
+inline void from_float(float value, float32 &result) { result = value; }
+inline void from_float(float value, bfloat16 &result) { result.bits = ::chagres::emulator::encode(6, value); }
+inline void from_float(float value, float16 &result) { result.bits = ::chagres::emulator::encode(5, value); }

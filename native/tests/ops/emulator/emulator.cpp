@@ -1,0 +1,211 @@
+#include "emulator.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "../numbers.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace chagres::emulator {
+namespace {
+
+constexpr size_t kStackBytes = 128 * 1024;
+constexpr unsigned kWarp = 32;
+
+enum class State { kReady, kAtBarrier, kInExchange, kDone };
+
+/* Where a fiber or the scheduler goes on. swapcontext enters a fiber first; after that setjmp and longjmp, which leave
+ * the signal mask alone, switch without a system call. */
+struct Context {
+  ucontext_t first;
+  jmp_buf next;
+};
+
+struct Fiber {
+  Context context;
+  std::unique_ptr<char[]> stack;
+  bool entered = false;
+  Index index;
+  State state = State::kDone;
+  Exchange kind = Exchange::kSync;
+  uint32_t value = 0;
+  unsigned source = 0;
+  uint32_t result = 0;
+};
+
+std::mutex run_mutex; /* one launch at a time: the kernels' shared memory is static */
+Launch current_launch;
+const Body *current_body = nullptr;
+Fiber *current = nullptr;
+Context scheduler;
+std::vector<std::unique_ptr<Fiber>> fibers;
+std::vector<float> shared;
+
+/* AddressSanitizer must know on which stack it is. */
+#if defined(__SANITIZE_ADDRESS__)
+const void *scheduler_stack = nullptr;
+size_t scheduler_stack_bytes = 0;
+void *scheduler_fake_stack = nullptr;
+void before_fiber(Fiber &fiber) {
+  __sanitizer_start_switch_fiber(&scheduler_fake_stack, fiber.stack.get(), kStackBytes);
+}
+void after_fiber() { __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr); }
+void fiber_entered() { __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes); }
+void fiber_leaves() { __sanitizer_start_switch_fiber(nullptr, scheduler_stack, scheduler_stack_bytes); }
+#else
+void before_fiber(Fiber &) {}
+void after_fiber() {}
+void fiber_entered() {}
+void fiber_leaves() {}
+#endif
+
+void leave(State state) {
+  Fiber *self = current;
+  self->state = state;
+  fiber_leaves();
+  if (_setjmp(self->context.next) == 0) _longjmp(scheduler.next, 1);
+  fiber_entered();
+}
+
+/* A fiber runs one thread of each block. */
+void fiber_main() {
+  fiber_entered();
+  for (;;) {
+    (*current_body)();
+    leave(State::kDone);
+  }
+}
+
+void resume(Fiber &fiber) {
+  current = &fiber;
+  before_fiber(fiber);
+  if (_setjmp(scheduler.next) == 0) {
+    if (fiber.entered) _longjmp(fiber.context.next, 1);
+    fiber.entered = true;
+    swapcontext(&scheduler.first, &fiber.context.first);
+  }
+  after_fiber();
+}
+
+void start(unsigned i) {
+  if (i == fibers.size()) {
+    fibers.push_back(std::make_unique<Fiber>());
+    Fiber &fiber = *fibers.back();
+    fiber.stack = std::make_unique<char[]>(kStackBytes);
+    getcontext(&fiber.context.first);
+    fiber.context.first.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.first.uc_stack.ss_size = kStackBytes;
+    makecontext(&fiber.context.first, fiber_main, 0);
+  }
+  fibers[i]->index = {i, 0, 0};
+  fibers[i]->state = State::kReady;
+}
+
+/* True when the warp's threads all wait in the same exchange, which is then done. */
+bool finish_exchange(unsigned first, unsigned threads) {
+  if (first + kWarp > threads) throw std::logic_error("a warp exchange in a warp of fewer than 32 threads");
+  uint32_t votes = 0;
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    const Fiber &fiber = *fibers[first + lane];
+    if (fiber.state != State::kInExchange || fiber.kind != fibers[first]->kind) return false;
+    votes |= (fiber.value != 0 ? 1u : 0u) << lane;
+  }
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    Fiber &fiber = *fibers[first + lane];
+    fiber.result = fiber.kind == Exchange::kBallot ? votes : fibers[first + fiber.source % kWarp]->value;
+    fiber.state = State::kReady;
+  }
+  return true;
+}
+
+/* Lets waiting threads go on; false when the block is done. */
+bool release(unsigned threads) {
+  unsigned done = 0, at_barrier = 0, released = 0;
+  for (unsigned i = 0; i < threads; ++i) {
+    done += fibers[i]->state == State::kDone;
+    at_barrier += fibers[i]->state == State::kAtBarrier;
+  }
+  if (done == threads) return false;
+  for (unsigned first = 0; first < threads; first += kWarp)
+    if (fibers[first]->state == State::kInExchange) released += finish_exchange(first, threads);
+  if (released > 0) return true;
+  if (at_barrier != threads) throw std::logic_error("not all threads reach the same barrier or warp exchange");
+  for (unsigned i = 0; i < threads; ++i) fibers[i]->state = State::kReady;
+  return true;
+}
+
+/* Threads run in ascending order in one block and in descending order in the next: a missing barrier shows in one. */
+void run_block(unsigned threads, bool descending) {
+  for (unsigned i = 0; i < threads; ++i) start(i);
+  do {
+    for (unsigned i = 0; i < threads; ++i) {
+      Fiber &fiber = *fibers[descending ? threads - 1 - i : i];
+      if (fiber.state == State::kReady) resume(fiber);
+    }
+  } while (release(threads));
+}
+
+std::vector<Kernel> &kernels() {
+  static std::vector<Kernel> all;
+  return all;
+}
+
+}  // namespace
+
+const Index &thread_index() { return current->index; }
+const Launch &launch() { return current_launch; }
+float *dynamic_shared() { return shared.data(); }
+void wait_for_block() { leave(State::kAtBarrier); }
+
+uint32_t exchange(Exchange kind, uint32_t value, unsigned source) {
+  Fiber *self = current;
+  self->kind = kind;
+  self->value = value;
+  self->source = source;
+  leave(State::kInExchange);
+  return self->result;
+}
+
+float decode(int dtype, uint16_t bits) { return static_cast<float>(tests::decode(tests::format_of(dtype), bits)); }
+
+uint16_t encode(int dtype, float value) {
+  const tests::Format &format = tests::format_of(dtype);
+  return static_cast<uint16_t>(tests::encode(format, tests::round_to(format, value)));
+}
+
+Registration::Registration(const char *file, const char *name, Adapter adapter) {
+  const std::string path = file;
+  kernels().push_back({path.substr(path.rfind('/') + 1), name, std::move(adapter)});
+}
+
+const Kernel *find_kernel(const std::string &source, const std::string &name) {
+  for (const Kernel &kernel : kernels())
+    if (kernel.source == source && kernel.name == name) return &kernel;
+  return nullptr;
+}
+
+void run(const Launch &launch, const Body &body) {
+  std::lock_guard<std::mutex> lock(run_mutex);
+  current_launch = launch;
+  current_body = &body;
+  bool descending = false;
+  for (unsigned y = 0; y < launch.grid.y; ++y)
+    for (unsigned x = 0; x < launch.grid.x; ++x) {
+      /* Of the exact size, so that AddressSanitizer sees an access beyond it; NaN, as nothing is zero for free. */
+      std::vector<float>(launch.shared_bytes / sizeof(float), NAN).swap(shared);
+      current_launch.block_index = {x, y, 0};
+      run_block(launch.block.x, descending);
+      descending = !descending;
+    }
+}
+
+}  // namespace chagres::emulator

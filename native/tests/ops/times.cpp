@@ -1,0 +1,146 @@
+/* Times at the sizes of training: 16,384 tokens, BF16. GB/s counts every byte that must be read or written once. */
+#include <chrono>
+#include <cstdio>
+#include <functional>
+
+#include "report.h"
+
+namespace chagres::tests {
+
+namespace {
+
+constexpr int64_t kTokens = 16384;
+constexpr int kBf16 = 6;
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(Session &session) : session_(session) {
+    printf("\n%-24s %-28s %10s %10s %12s\n", "operation", "sizes", "us", "GB/s", "us to enqueue");
+  }
+
+  void measure(const char *operation, const std::string &sizes, double bytes, const std::function<int()> &call) {
+    struct Context {
+      const std::function<int()> &call;
+      int status;
+    } context = {call, 0};
+    const auto repeat = [](void *opaque) {
+      auto &inner = *static_cast<Context *>(opaque);
+      inner.status |= inner.call();
+    };
+    const int repetitions = session_.memory.on_device() ? 50 : 2;
+    session_.memory.time(3, repeat, &context);
+    const auto start = std::chrono::steady_clock::now();
+    double enqueue = 0;
+    const auto timed = [&] {
+      const int status = call();
+      enqueue = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+      return status;
+    };
+    const std::function<int()> wrapped = timed;
+    Context timed_context = {wrapped, 0};
+    const double microseconds = session_.memory.time(repetitions, repeat, &timed_context) / repetitions;
+    const int status = context.status | timed_context.status;
+    printf("%-24s %-28s %10.1f %10.0f %12.2f%s\n", operation, sizes.c_str(), microseconds, bytes / microseconds / 1e3,
+           enqueue / repetitions, status == 0 ? "" : "  FAILED");
+  }
+
+ private:
+  Session &session_;
+};
+
+Buffer zeros(Session &session, int64_t bytes) { return Buffer(session.memory, Bytes(static_cast<size_t>(bytes), 0)); }
+
+Buffer make_ids(Session &session, int64_t bound) {
+  std::vector<int32_t> ids(kTokens);
+  for (int32_t &id : ids) id = static_cast<int32_t>(session.random.below(bound));
+  return session.raw(ids);
+}
+
+void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
+  const Ops &ops = session.ops;
+  const OpsStream stream = session.memory.stream();
+  const int64_t count = kTokens * hidden;
+  const std::string sizes = shape_text({{"T", kTokens}, {"H", hidden}});
+  Buffer x = zeros(session, 2 * count), y = zeros(session, 2 * count), z = zeros(session, 4 * count);
+  Buffer mask = zeros(session, count / 8), state = session.raw(std::vector<int64_t>{1, 2});
+  Buffer ids = make_ids(session, 33), table = zeros(session, 64 * hidden * 2),
+         gradient = zeros(session, 64 * hidden * 4);
+  const auto bytes = static_cast<double>(count);
+  watch.measure("add", sizes, 6 * bytes, [&] { return ops.add(x.data(), y.data(), z.data(), count, kBf16, stream); });
+  watch.measure("dropout_add", sizes, 6.125 * bytes, [&] {
+    return ops.dropout_add(x.data(), y.data(), z.data(), mask.data<uint8_t>(), state.data<int64_t>(), 0.1f, count,
+                           kBf16, stream);
+  });
+  watch.measure("dropout_backward", sizes, 4.125 * bytes, [&] {
+    return ops.dropout_backward(x.data(), mask.data<uint8_t>(), y.data(), 0.1f, count, kBf16, stream);
+  });
+  watch.measure("cast to float32", sizes, 6 * bytes,
+                [&] { return ops.cast(x.data(), kBf16, z.data(), 4, count, stream); });
+  watch.measure("accumulate", sizes, 10 * bytes,
+                [&] { return ops.accumulate(x.data(), z.data<float>(), 1, count, kBf16, stream); });
+  watch.measure("embedding_forward V=64", sizes, 2 * bytes, [&] {
+    return ops.embedding_forward(table.data(), ids.data<int32_t>(), y.data(), kTokens, 64, hidden, kBf16, stream);
+  });
+  watch.measure("embedding_backward V=64", sizes, 2 * bytes, [&] {
+    return ops.embedding_backward(x.data(), ids.data<int32_t>(), gradient.data<float>(), 1, kTokens, 64, hidden, kBf16,
+                                  stream);
+  });
+  watch.measure("gather_rows", sizes, 4 * bytes, [&] {
+    return ops.gather_rows(x.data(), ids.data<int32_t>(), y.data(), kTokens, hidden, kTokens, kBf16, stream);
+  });
+}
+
+void row_sum_times(Session &session, Stopwatch &watch, int64_t columns) {
+  Buffer x = zeros(session, 2 * kTokens * columns), sum = zeros(session, 4 * columns);
+  watch.measure(
+      "row_sum", shape_text({{"R", kTokens}, {"C", columns}}), 2.0 * static_cast<double>(kTokens * columns), [&] {
+        return session.ops.row_sum(x.data(), sum.data<float>(), 1, kTokens, columns, kBf16, session.memory.stream());
+      });
+}
+
+void rotary_times(Session &session, Stopwatch &watch, int64_t heads, int64_t head_dim) {
+  constexpr int64_t kLength = 1024;
+  std::vector<int32_t> seqlens;
+  for (int64_t t = 0; t <= kTokens; t += kLength / 4) seqlens.push_back(static_cast<int32_t>(t));
+  Buffer qkv = zeros(session, 6 * kTokens * heads * head_dim), angles = zeros(session, 4 * kLength * head_dim);
+  Buffer cu_seqlens = session.raw(seqlens);
+  const auto sequences = static_cast<int64_t>(seqlens.size()) - 1;
+  watch.measure("rotary_packed", shape_text({{"T", kTokens}, {"h", heads}, {"d", head_dim}}),
+                8.0 * static_cast<double>(kTokens * heads * head_dim), [&] {
+                  return session.ops.rotary_packed(qkv.data(), cu_seqlens.data<int32_t>(), angles.data<float>(), 1,
+                                                   OPS_THD, kTokens, sequences, kLength, heads, head_dim, kBf16,
+                                                   session.memory.stream());
+                });
+}
+
+void loss_times(Session &session, Stopwatch &watch, int64_t classes, int64_t stride) {
+  const Ops &ops = session.ops;
+  const OpsStream stream = session.memory.stream();
+  const auto elements = static_cast<double>(kTokens * stride);
+  const std::string sizes = shape_text({{"T", kTokens}, {"classes", classes}, {"stride", stride}});
+  Buffer logits = zeros(session, 2 * kTokens * stride), labels = make_ids(session, classes);
+  Buffer lse = zeros(session, 4 * kTokens), loss = zeros(session, 4), counted = zeros(session, 4);
+  watch.measure("cross_entropy_forward", sizes, 2 * elements, [&] {
+    return ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), lse.data<float>(), loss.data<float>(),
+                                     counted.data<int32_t>(), kTokens, classes, stride, kBf16, stream);
+  });
+  watch.measure("cross_entropy_backward", sizes, 4 * elements, [&] {
+    return ops.cross_entropy_backward(logits.data(), labels.data<int32_t>(), lse.data<float>(), counted.data<int32_t>(),
+                                      1, logits.data(), kTokens, classes, stride, kBf16, stream);
+  });
+}
+
+}  // namespace
+
+void print_times(Session &session) {
+  Stopwatch watch(session);
+  for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
+  for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
+  rotary_times(session, watch, 20, 16);
+  rotary_times(session, watch, 20, 64);
+  rotary_times(session, watch, 40, 128);
+  loss_times(session, watch, 33, 64);
+  loss_times(session, watch, 32000, 32000);
+}
+
+}  // namespace chagres::tests
