@@ -36,6 +36,11 @@ final class FakeLibrary {
         }
     }
 
+    /** Compiles the main part alone, in place of the one that is there. */
+    static void compileMain(VendorLibrary library, Path main, LibraryVersion version) {
+        compile(main, source(library, library.mainPart(), version));
+    }
+
     private static String source(VendorLibrary library, String part, LibraryVersion version) {
         if (!part.equals(library.mainPart())) {
             return "int " + part.replaceAll("\\W", "_") + ";";
