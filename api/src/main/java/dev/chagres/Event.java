@@ -32,8 +32,15 @@ public final class Event implements AutoCloseable {
         trace = Leaks.opened("event of " + device);
     }
 
-    /** Puts the mark at the present end of {@code stream}. */
+    /**
+     * Puts the mark at the present end of {@code stream}.
+     *
+     * @throws IllegalArgumentException when the stream belongs to another device
+     */
     public void record(Stream stream) {
+        if (stream.device() != device) {
+            throw new IllegalArgumentException("stream: expected one of " + device + ", got " + stream);
+        }
         Status.cuda(CudaRuntime.cudaEventRecord(handle(), stream.handle()), "cudaEventRecord");
     }
 

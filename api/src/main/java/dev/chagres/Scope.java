@@ -1,5 +1,6 @@
 package dev.chagres;
 
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.DeviceMemory;
 import dev.chagres.internal.Leaks;
 import dev.chagres.internal.ScopeState;
@@ -98,9 +99,9 @@ public final class Scope implements AutoCloseable {
 
     /**
      * Returns {@code count} elements of {@code tensor} from element {@code offset} on, with another shape but the same
-     * memory. The view is closed with this scope, which must be the tensor's own or one nested in it.
+     * memory. The view is closed with this scope, or with the tensor when that comes first.
      *
-     * @throws IllegalArgumentException when the elements do not lie within the tensor
+     * @throws IllegalArgumentException when the elements do not lie within the tensor, or the tensor on this device
      */
     public Tensor view(Tensor tensor, long offset, long d0) {
         return view(tensor, offset, 1, d0, 1, 1, 1);
@@ -123,32 +124,42 @@ public final class Scope implements AutoCloseable {
 
     private Tensor view(Tensor tensor, long offset, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
-        TensorCell cell = tensor.cell();
-        long base = cell.pointer().address();
-        long count = count(rank, d0, d1, d2, d3);
+        TensorCell cell = Checks.on(this, "tensor", tensor);
+        long count = count(cell.dtype(), rank, d0, d1, d2, d3);
         if (offset < 0 || offset > cell.count() - count) {
             throw new IllegalArgumentException(
                     "offset: expected elements within " + tensor + ", got " + count + " from " + offset + " on");
         }
         Tensor view = next(cell.dtype());
-        view.cell().issue(base + offset * cell.dtype().byteSize(), rank, d0, d1, d2, d3);
+        view.cell().issueView(cell, offset, rank, d0, d1, d2, d3);
         return view;
     }
 
     private Tensor allocate(DType dtype, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
-        long byteSize = Math.multiplyExact(count(rank, d0, d1, d2, d3), (long) dtype.byteSize());
+        long byteSize = count(dtype, rank, d0, d1, d2, d3) * dtype.byteSize();
         Tensor tensor = next(dtype);
-        tensor.cell().issue(memory.allocate(tensor.cell().grow(byteSize)), rank, d0, d1, d2, d3);
+        TensorCell cell = tensor.cell();
+        long capacity = Math.max(cell.capacity(), byteSize);
+        cell.issue(memory.allocate(capacity), capacity, rank, d0, d1, d2, d3);
         return tensor;
     }
 
-    private static long count(int rank, long d0, long d1, long d2, long d3) {
+    /** Returns the elements of a shape whose bytes can be counted. */
+    private static long count(DType dtype, int rank, long d0, long d1, long d2, long d3) {
         if (d0 < 0 || d1 < 0 || d2 < 0 || d3 < 0) {
-            throw new IllegalArgumentException(
-                    "shape: expected no negative size, got " + d0 + ", " + d1 + ", " + d2 + ", " + d3);
+            throw new IllegalArgumentException("shape: expected no negative size, got " + text(d0, d1, d2, d3));
         }
-        return TensorCell.product(rank, d0, d1, d2, d3);
+        long count = TensorCell.product(rank, d0, d1, d2, d3);
+        if (count < 0 || count > Long.MAX_VALUE / dtype.byteSize()) {
+            throw new IllegalArgumentException("shape: expected at most " + Long.MAX_VALUE + " bytes, got " + dtype
+                    + " of " + text(d0, d1, d2, d3));
+        }
+        return count;
+    }
+
+    private static String text(long d0, long d1, long d2, long d3) {
+        return d0 + ", " + d1 + ", " + d2 + ", " + d3;
     }
 
     private static long sizeOr1(TensorCell cell, int index) {
@@ -267,7 +278,9 @@ public final class Scope implements AutoCloseable {
         Leaks.closed(trace);
         stream.device().forget(this);
         try {
-            stream.synchronize();
+            if (stream.isOpen()) {
+                stream.synchronize();
+            }
         } finally {
             destroyFrom(0);
             memory.free();

@@ -56,6 +56,11 @@ public final class Stream implements AutoCloseable {
         Status.cuda(CudaRuntime.cudaStreamWaitEvent(handle(), event.handle(), 0), "cudaStreamWaitEvent");
     }
 
+    /** Returns whether {@link #close()} has not been called; it waited for the work. */
+    boolean isOpen() {
+        return !closed;
+    }
+
     /**
      * Returns CUDA's own handle ({@code cudaStream_t}), for calls through the bindings.
      *

@@ -144,6 +144,7 @@ public final class DotProductAttention {
 
     private SavedAttention run(
             QkvLayout layout, Tensor q, Tensor k, Tensor v, Tensor output, Sequences sequences, Scope scope) {
+        Checks.on(scope, "sequences", sequences.cuSeqlens().offsets());
         Tensor shaped = output.rank() == 2 ? shaped(scope, output, 0, sequences) : output;
         AttentionSettings with =
                 settings[layout.ordinal() * 2 + sequences.padding().ordinal()];

@@ -170,7 +170,7 @@ public final class RotaryEmbedding {
                     + ", got " + Checks.describe(cell));
         }
         sequences.checkTokens(argument, qkv, cell.size(0));
-        checkLength(sequences);
+        checkSequences(sequences, scope);
         Status.ops(
                 Ops.ops_rotary_packed(
                         cell.pointer(),
@@ -199,11 +199,13 @@ public final class RotaryEmbedding {
                     + " over " + sequences + ", got " + Checks.describe(cell));
         }
         sequences.checkTokens(argument, x, rows);
-        checkLength(sequences);
+        checkSequences(sequences, scope);
         return cell;
     }
 
-    private void checkLength(Sequences sequences) {
+    private void checkSequences(Sequences sequences, Scope scope) {
+        Checks.on(scope, "sequences", sequences.cuSeqlens().offsets());
+        Checks.on(scope, "rotary embedding", angles);
         if (sequences.length() > positions) {
             throw new IllegalArgumentException("sequences: expected none longer than the " + positions
                     + " positions of the rotary embedding, got " + sequences.length());

@@ -1,6 +1,7 @@
 package dev.chagres.internal;
 
 import dev.chagres.Scope;
+import dev.chagres.Stream;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
 
@@ -53,9 +54,18 @@ public final class Checks {
         return cell;
     }
 
-    /** Checks that {@code tensor} has the type and shape of {@code model}. */
+    /**
+     * Checks that {@code tensor} has the type and shape of {@code model}, which must be usable on the same device: a
+     * backward pass that was given the record of a closed scope, or of another device, so changes nothing.
+     */
     public static TensorCell like(Scope scope, String argument, Tensor tensor, TensorCell model) {
         TensorCell cell = on(scope, argument, tensor);
+        model.ensureUsable();
+        if (model.scope().device() != cell.scope().device()) {
+            throw new IllegalArgumentException(argument + ": expected a tensor of device "
+                    + model.scope().device().index() + " like " + describe(model) + " there, got " + tensor + " of "
+                    + scope.device());
+        }
         boolean same = cell.dtype() == model.dtype() && cell.rank() == model.rank();
         for (int i = 0; same && i < model.rank(); i++) {
             same = cell.size(i) == model.size(i);
@@ -64,6 +74,13 @@ public final class Checks {
             throw new IllegalArgumentException(argument + ": expected " + describe(model) + ", got " + describe(cell));
         }
         return cell;
+    }
+
+    /** Checks that {@code stream} belongs to the device of {@code scope}. */
+    public static void stream(Scope scope, Stream stream) {
+        if (stream.device() != scope.device()) {
+            throw new IllegalArgumentException("stream: expected one of " + scope.device() + ", got " + stream);
+        }
     }
 
     /** Returns type and shape for a message. */

@@ -46,7 +46,7 @@ public final class DeviceMemory {
 
     /** Returns the address of {@code byteSize} bytes; a size of 0 gets an address too. */
     public long allocate(long byteSize) {
-        long size = Math.max(ALIGNMENT, (byteSize + ALIGNMENT - 1) & -ALIGNMENT);
+        long size = Math.max(ALIGNMENT, aligned(byteSize));
         while (chunk < chunks.size()) {
             Chunk present = chunks.get(chunk);
             if (size <= present.byteSize - offset) {
@@ -59,6 +59,13 @@ public final class DeviceMemory {
         }
         chunks.add(reserve(Math.max(size, chunks.isEmpty() ? FIRST_CHUNK : LATER_CHUNK)));
         return take(chunks.get(chunk).address, size);
+    }
+
+    /** Returns the next multiple of the alignment; for sizes that have none, a multiple that no device has. */
+    private static long aligned(long byteSize) {
+        return byteSize > Long.MAX_VALUE - ALIGNMENT
+                ? Long.MAX_VALUE & -ALIGNMENT
+                : (byteSize + ALIGNMENT - 1) & -ALIGNMENT;
     }
 
     private long take(long address, long size) {

@@ -12,19 +12,21 @@ import org.jspecify.annotations.Nullable;
  * Remembers open resources and where they were made: {@code -Dchagres.leaks=off|sample|all}.
  *
  * <p>{@code off} (the default) costs nothing, {@code sample} follows one resource in 128, {@code all} every one. What is
- * still open when the JVM ends is logged; tests ask {@link #open()} and fail.
+ * still open when the JVM ends is written to the error stream; tests ask {@link #open()} and fail.
  *
  * <p>Threading: thread-safe.
  */
 public final class Leaks {
     private static final int SAMPLE_EVERY = 128;
-    private static final int EVERY = interval(System.getProperty("chagres.leaks", "off"));
+    private static final int UNKNOWN_LEVEL = -1;
+    private static final String LEVEL = System.getProperty("chagres.leaks", "off");
+    private static final int EVERY = interval(LEVEL);
     private static final AtomicLong CREATED = new AtomicLong();
     private static final Set<Trace> OPEN = ConcurrentHashMap.newKeySet();
 
     static {
         if (EVERY > 0) {
-            Runtime.getRuntime().addShutdownHook(new Thread(Leaks::log, "chagres-leak-report"));
+            Runtime.getRuntime().addShutdownHook(new Thread(Leaks::report, "chagres-leak-report"));
         }
     }
 
@@ -39,8 +41,15 @@ public final class Leaks {
         }
     }
 
-    /** Notes that {@code what} was opened; the result goes to {@link #closed}. Null when this one is not followed. */
+    /**
+     * Notes that {@code what} was opened; the result goes to {@link #closed}. Null when this one is not followed.
+     *
+     * @throws IllegalArgumentException when the property has another value
+     */
     public static @Nullable Trace opened(String what) {
+        if (EVERY == UNKNOWN_LEVEL) {
+            throw new IllegalArgumentException("-Dchagres.leaks: expected off, sample or all, got \"" + LEVEL + "\"");
+        }
         if (EVERY == 0 || CREATED.getAndIncrement() % EVERY != 0) {
             return null;
         }
@@ -61,10 +70,14 @@ public final class Leaks {
         return new ArrayList<>(OPEN);
     }
 
-    private static void log() {
+    /** Writes to the error stream: loggers may have shut down already. */
+    private static void report() {
         for (Trace trace : OPEN) {
-            System.getLogger("dev.chagres.leaks")
-                    .log(System.Logger.Level.WARNING, "never closed: " + trace.getMessage() + ", made here", trace);
+            StringBuilder text = new StringBuilder("never closed: " + trace.getMessage() + ", made here\n");
+            for (StackTraceElement frame : trace.getStackTrace()) {
+                text.append("\tat ").append(frame).append('\n');
+            }
+            System.err.print(text);
         }
     }
 
@@ -73,9 +86,7 @@ public final class Leaks {
             case "off" -> 0;
             case "sample" -> SAMPLE_EVERY;
             case "all" -> 1;
-            default ->
-                throw new IllegalArgumentException(
-                        "-Dchagres.leaks: expected off, sample or all, got \"" + level + "\"");
+            default -> UNKNOWN_LEVEL;
         };
     }
 }

@@ -7,6 +7,7 @@ import dev.chagres.tensor.Shape;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The mutable state behind a {@code Tensor}: where it lies, its shape now, and TE's handle for it.
@@ -30,6 +31,10 @@ public final class TensorCell {
     private MemorySegment pointer = MemorySegment.NULL;
     private MemorySegment handle = MemorySegment.NULL;
     private boolean handleStale = true;
+    /** What this cell is a view of, if it is one, and that cell's epoch when the view was made. */
+    private @Nullable TensorCell base;
+
+    private int baseEpoch;
 
     /** Makes a cell that {@code scope} owns; {@link #issue} gives it a place and a shape. */
     public TensorCell(ScopeState scope, DType dtype) {
@@ -37,8 +42,21 @@ public final class TensorCell {
         this.dtype = dtype;
     }
 
-    /** Gives the cell an address and a shape for the scope's present epoch. */
-    public void issue(long address, int newRank, long d0, long d1, long d2, long d3) {
+    /** Gives the cell memory of {@code byteSize} bytes and a shape for the scope's present epoch. */
+    public void issue(long address, long byteSize, int newRank, long d0, long d1, long d2, long d3) {
+        capacity = byteSize;
+        base = null;
+        place(address, newRank, d0, d1, d2, d3);
+    }
+
+    /** Makes the cell a view of elements of {@code of}, from {@code offset} on, until either is closed. */
+    public void issueView(TensorCell of, long offset, int newRank, long d0, long d1, long d2, long d3) {
+        base = of;
+        baseEpoch = of.epoch;
+        place(of.pointer().address() + offset * dtype.byteSize(), newRank, d0, d1, d2, d3);
+    }
+
+    private void place(long address, int newRank, long d0, long d1, long d2, long d3) {
         boolean same = rank == newRank && sizes[0] == d0 && sizes[1] == d1 && sizes[2] == d2 && sizes[3] == d3;
         if (pointer.address() != address) {
             pointer = MemorySegment.ofAddress(address);
@@ -56,17 +74,20 @@ public final class TensorCell {
         epoch = scope.epoch();
     }
 
-    /** Returns the product of the first {@code rank} sizes. */
+    /** Returns the product of the first {@code rank} sizes, none of them negative, or -1 when no long can hold it. */
     public static long product(int rank, long d0, long d1, long d2, long d3) {
         long count = rank > 0 ? d0 : 1;
-        count = rank > 1 ? Math.multiplyExact(count, d1) : count;
-        count = rank > 2 ? Math.multiplyExact(count, d2) : count;
-        return rank > 3 ? Math.multiplyExact(count, d3) : count;
+        count = rank > 1 ? product(count, d1) : count;
+        count = rank > 2 ? product(count, d2) : count;
+        return rank > 3 ? product(count, d3) : count;
     }
 
-    /** Returns the bytes this cell had at most: what its next issue takes, so that later addresses repeat. */
-    public long grow(long byteSize) {
-        capacity = Math.max(capacity, byteSize);
+    private static long product(long count, long size) {
+        return Math.multiplyHigh(count, size) == 0 && count * size >= 0 ? count * size : -1;
+    }
+
+    /** Returns the bytes this cell had at most: what its next issue takes at least, so that later addresses repeat. */
+    public long capacity() {
         return capacity;
     }
 
@@ -110,7 +131,11 @@ public final class TensorCell {
 
     /** Returns whether the tensor may be used. */
     public boolean isLive() {
-        return scope.isLive() && epoch == scope.epoch();
+        return scope.isLive() && epoch == scope.epoch() && isBaseLive();
+    }
+
+    private boolean isBaseLive() {
+        return base == null || (base.epoch == baseEpoch && base.isLive());
     }
 
     /**
@@ -122,9 +147,15 @@ public final class TensorCell {
     public void ensureUsable() {
         scope.device().ensureCurrent();
         if (!isLive()) {
-            throw new IllegalStateException("tensor " + dtype + shape() + " of " + scope + " is closed: "
-                    + (scope.isLive() ? "the scope was restarted since" : "so is its scope"));
+            throw new IllegalStateException("tensor " + dtype + shape() + " of " + scope + " is closed: " + reason());
         }
+    }
+
+    private String reason() {
+        if (!scope.isLive()) {
+            return "so is its scope";
+        }
+        return epoch == scope.epoch() ? "so is the tensor that it is a view of" : "the scope was restarted since";
     }
 
     /** Returns the device address as a zero-length segment. */

@@ -43,7 +43,7 @@ public final class Embedding {
      */
     public Tensor forward(Tensor ids, Scope scope) {
         TensorCell tokens = checkIds(ids, scope);
-        TensorCell table = weight.weight().cell();
+        TensorCell table = weight.weight(scope).cell();
         Tensor y = scope.tensor(table.dtype(), tokens.size(0), hidden);
         Status.ops(
                 Ops.ops_embedding_forward(
@@ -69,7 +69,8 @@ public final class Embedding {
      */
     public void backward(Tensor dy, Tensor ids, Accumulation accumulation, Scope scope) {
         TensorCell tokens = checkIds(ids, scope);
-        TensorCell gradient = Checks.matrix(scope, "dy", dy, weight.weight().dtype(), tokens.size(0), hidden);
+        TensorCell gradient =
+                Checks.matrix(scope, "dy", dy, weight.weight(scope).dtype(), tokens.size(0), hidden);
         Status.ops(
                 Ops.ops_embedding_backward(
                         gradient.pointer(),

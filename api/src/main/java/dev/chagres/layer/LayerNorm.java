@@ -42,7 +42,7 @@ public final class LayerNorm implements NormLayer {
 
     @Override
     public Saved forward(Tensor x, Scope scope) {
-        TensorCell input = Checks.matrix(scope, "x", x, weight.weight().dtype(), config.size());
+        TensorCell input = Checks.matrix(scope, "x", x, weight.weight(scope).dtype(), config.size());
         Tensor y = scope.like(x);
         Tensor mean = scope.tensor(DType.FLOAT32, input.size(0));
         Tensor inverse = scope.tensor(DType.FLOAT32, input.size(0));

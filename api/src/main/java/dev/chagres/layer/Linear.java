@@ -83,7 +83,7 @@ public final class Linear {
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
     public Saved forward(Tensor x, Scope scope) {
-        TensorCell input = Checks.matrix(scope, "x", x, weight.weight().dtype(), inputs);
+        TensorCell input = Checks.matrix(scope, "x", x, weight.weight(scope).dtype(), inputs);
         Tensor y = scope.tensor(x.dtype(), input.size(0), outputs);
         forward(x, y, scope);
         Saved again = scope.recall(Saved.class);

@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.Scope;
 import dev.chagres.tensor.Shape;
 import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
@@ -59,6 +60,25 @@ public final class Parameter {
     /** Returns whether optimizers decay the weight: matrices do, biases and norms do not. */
     public boolean decays() {
         return shape.rank() >= 2;
+    }
+
+    /**
+     * Returns the weight for work in {@code scope}.
+     *
+     * @throws IllegalArgumentException when the weight lies on another device
+     */
+    Tensor weight(Scope scope) {
+        Tensor present = weight();
+        if (present.cell().scope().device() != scope.device().state()) {
+            throw new IllegalArgumentException("scope: expected one of device "
+                    + present.cell().scope().device().index() + ", where parameter " + name + " lies, got " + scope);
+        }
+        return present;
+    }
+
+    /** Returns whether an open {@link Parameters} has given this one memory. */
+    boolean hasMemory() {
+        return weight != null && weight.isLive();
     }
 
     void place(Tensor newWeight, Tensor newGradient) {

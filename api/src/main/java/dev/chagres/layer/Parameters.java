@@ -37,6 +37,7 @@ public final class Parameters implements AutoCloseable {
      * @param dtype type of the weights: FLOAT32, BFLOAT16 or FLOAT16
      * @param seed equal seeds give equal weights
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
+     * @throws IllegalStateException when a parameter has memory already
      */
     public static Parameters allocate(Device device, ParameterPlan plan, DType dtype, long seed) {
         if (!dtype.isFloat()) {
@@ -49,6 +50,10 @@ public final class Parameters implements AutoCloseable {
         long decayed = 0;
         long rest = 0;
         for (Parameter parameter : all) {
+            if (parameter.hasMemory()) {
+                throw new IllegalStateException(
+                        "parameter " + parameter.name() + " has memory already: close its Parameters first");
+            }
             if (parameter.decays()) {
                 decayed += padded(parameter);
             } else {

@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
 import dev.chagres.internal.TensorLists;
 import dev.chagres.layer.Parameters;
@@ -125,9 +126,14 @@ public final class AdamW implements AutoCloseable {
      *
      * @param rate learning rate, not negative
      * @param gradientScale FLOAT32 [1], such as {@link GradientNorm#scale()}
-     * @throws IllegalArgumentException when the rate is negative or no number
+     * @throws IllegalArgumentException when the rate is negative or no number, or shape, type or device do not fit
+     * @throws IllegalStateException when this or the parameters are closed
      */
     public void step(Stream stream, float rate, Tensor gradientScale) {
+        Checks.stream(scope, stream);
+        Checks.on(scope, "state", mean);
+        Checks.on(scope, "parameters", parameters.gradients());
+        Checks.vector(scope, "gradientScale", gradientScale, DType.FLOAT32, 1);
         if (!(rate >= 0) || Float.isInfinite(rate)) {
             throw new IllegalArgumentException("rate: expected a number of at least 0, got " + rate);
         }

@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorLists;
 import dev.chagres.layer.Parameters;
 import dev.chagres.tensor.DType;
@@ -28,6 +29,7 @@ public final class GradientNorm {
     /** Partial sums that the kernel keeps, one a block of a launch. */
     private static final long PARTIALS = 320;
 
+    private final Parameters parameters;
     private final float maxNorm;
     private final TensorLists lists;
     private final Tensor partials;
@@ -47,6 +49,7 @@ public final class GradientNorm {
         if (!(maxNorm > 0)) {
             throw new IllegalArgumentException("maxNorm: expected a positive number, got " + maxNorm);
         }
+        this.parameters = parameters;
         this.maxNorm = maxNorm;
         Scope scope = parameters.scope();
         lists = new TensorLists(
@@ -60,8 +63,13 @@ public final class GradientNorm {
         noop.zero(scope.stream());
     }
 
-    /** Enqueues norm and factor. */
+    /**
+     * Enqueues norm and factor.
+     *
+     * @throws IllegalArgumentException when the stream belongs to another device
+     */
     public void compute(Stream stream) {
+        Checks.stream(parameters.scope(), stream);
         partials.zero(stream);
         Status.te(
                 TransformerEngine.te_multi_tensor_l2norm_cuda(
