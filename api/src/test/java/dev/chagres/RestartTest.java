@@ -1,0 +1,196 @@
+package dev.chagres;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotSame;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.conformance.Allocation;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Shape;
+import dev.chagres.tensor.Tensor;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** Scopes that begin again: the same objects in the same order, and no garbage. */
+@Tag("L0")
+@Tag("L1")
+class RestartTest {
+    private Device device;
+    private Scope scope;
+
+    @BeforeEach
+    void open() {
+        device = Device.open();
+        scope = device.openScope();
+    }
+
+    @AfterEach
+    void close() {
+        device.close();
+    }
+
+    @Test
+    void handsOutTheSameObjects() {
+        Tensor first = scope.tensor(DType.FLOAT32, 2, 3);
+        Tensor second = scope.tensor(DType.INT32, 5);
+        Tensor view = scope.view(first, 3, 3);
+        long address = second.pointer().address();
+        scope.restart();
+        assertFalse(first.isLive());
+        assertThrown(
+                IllegalStateException.class,
+                "tensor FLOAT32[2, 3] of scope of device 0 is closed: the scope was restarted since",
+                first::pointer);
+        assertSame(first, scope.tensor(DType.FLOAT32, 2, 3));
+        assertTrue(first.isLive());
+        assertFalse(second.isLive(), "not handed out again yet");
+        assertSame(second, scope.tensor(DType.INT32, 5));
+        assertEquals(address, second.pointer().address());
+        assertSame(view, scope.view(first, 0, 6));
+        assertEquals(first.pointer().address(), view.pointer().address());
+    }
+
+    @Test
+    void resizesWhereAShapeChanged() {
+        Tensor tensor = scope.tensor(DType.FLOAT32, 2, 3);
+        scope.restart();
+        assertSame(tensor, scope.tensor(DType.FLOAT32, 100, 2, 7));
+        assertEquals(Shape.of(100, 2, 7), tensor.shape());
+        scope.restart();
+        assertSame(tensor, scope.tensor(DType.FLOAT32));
+        assertEquals(Shape.of(), tensor.shape());
+    }
+
+    @Test
+    void addressesRepeatOnceTheLargestStepHasPassed() {
+        int[] sizes = {1000, 10, 3000, 1, 2000};
+        long[] addresses = new long[3];
+        for (int repetition = 0; repetition < 20; repetition++) {
+            scope.restart();
+            for (int i = 0; i < addresses.length; i++) {
+                Tensor tensor = scope.tensor(DType.BYTE, sizes[(repetition + i) % sizes.length]);
+                long address = tensor.pointer().address();
+                assertTrue(repetition < sizes.length || address == addresses[i], "repetition " + repetition);
+                addresses[i] = address;
+            }
+        }
+    }
+
+    @Test
+    void anotherCourseMakesNewObjectsFromThereOn() {
+        Tensor first = scope.tensor(DType.FLOAT32, 2);
+        Tensor second = scope.tensor(DType.FLOAT32, 2);
+        Tensor third = scope.tensor(DType.FLOAT32, 2);
+        scope.restart();
+        assertSame(first, scope.tensor(DType.FLOAT32, 2));
+        assertNotSame(second, scope.tensor(DType.BFLOAT16, 2));
+        assertNotSame(third, scope.tensor(DType.FLOAT32, 2));
+        assertFalse(second.isLive());
+        assertFalse(third.isLive());
+        scope.restart();
+        scope.tensor(DType.FLOAT32, 2);
+        try (Scope nested = scope.open()) {
+            assertTrue(nested.tensor(DType.FLOAT32, 2).isLive());
+        }
+        assertFalse(third.isLive(), "dropped for good");
+    }
+
+    @Test
+    void nestedScopesComeBackToo() {
+        Scope nested = scope.open();
+        Tensor inside = nested.tensor(DType.FLOAT32, 2);
+        nested.close();
+        Tensor after = scope.tensor(DType.FLOAT32, 2);
+        scope.restart();
+        try (Scope again = scope.open()) {
+            assertSame(nested, again);
+            assertFalse(inside.isLive());
+            assertSame(inside, again.tensor(DType.FLOAT32, 2));
+            again.restart();
+            assertFalse(inside.isLive(), "a nested scope restarts by itself");
+            assertSame(inside, again.tensor(DType.FLOAT32, 3));
+        }
+        assertSame(after, scope.tensor(DType.FLOAT32, 2));
+    }
+
+    @Test
+    void recordsComeBackInTheirPlace() {
+        assertNull(scope.recall(String.class));
+        String kept = scope.keep("first");
+        Tensor tensor = scope.tensor(DType.FLOAT32, 1);
+        assertNull(scope.recall(String.class));
+        scope.keep(2);
+        scope.restart();
+        assertSame(kept, scope.recall(String.class));
+        assertNull(scope.recall(Integer.class), "the record here is of another class");
+        assertSame("other", scope.keep("other"));
+        assertSame(tensor, scope.tensor(DType.FLOAT32, 1), "a replaced record changes nothing behind it");
+        assertEquals(2, scope.recall(Integer.class));
+        scope.restart();
+        assertSame("other", scope.recall(String.class));
+    }
+
+    @Test
+    void aSteadyStepMakesNoGarbage() {
+        Allocation.assertNone("a step of tensors, views, records and nested scopes", () -> {
+            scope.restart();
+            Tensor x = scope.tensor(DType.FLOAT32, 16, 8);
+            for (int layer = 0; layer < 3; layer++) {
+                Tensor y = scope.like(x);
+                Saved again = scope.recall(Saved.class);
+                scope.keep(again != null && again.x == x && again.y == y ? again : new Saved(x, y));
+                try (Scope nested = scope.open()) {
+                    nested.view(nested.tensor(DType.BFLOAT16, 64), 8, 2, 4).zero(device.stream());
+                }
+                y.copyFrom(device.stream(), x);
+                x = y;
+            }
+        });
+        assertEquals(2L << 20, scope.reservedBytes(), "nor does it take device memory");
+    }
+
+    private record Saved(Tensor x, Tensor y) {}
+
+    /** Random steps against a simple model of a stack: no two live tensors overlap, and contents stay. */
+    @Test
+    void liveTensorsNeverOverlap() {
+        long seed = Long.getLong("chagres.test.seed", System.nanoTime());
+        System.out.println("liveTensorsNeverOverlap: replay with -Dchagres.test.seed=" + seed);
+        SplittableRandom random = new SplittableRandom(seed);
+        for (int repetition = 0; repetition < 20; repetition++) {
+            scope.restart();
+            fill(scope, random, new ArrayList<>(), 0);
+        }
+    }
+
+    private void fill(Scope on, SplittableRandom random, List<Tensor> live, int depth) {
+        int own = live.size();
+        for (int i = 0; i < 8; i++) {
+            if (depth < 4 && random.nextInt(4) == 0) {
+                try (Scope nested = on.open()) {
+                    fill(nested, random, live, depth + 1);
+                }
+            } else {
+                Tensor tensor = on.tensor(DType.FLOAT32, random.nextInt(random.nextInt(10) == 0 ? 700_000 : 300));
+                long begin = tensor.pointer().address();
+                for (Tensor other : live) {
+                    long otherBegin = other.pointer().address();
+                    assertTrue(
+                            begin + tensor.byteSize() <= otherBegin || otherBegin + other.byteSize() <= begin,
+                            () -> tensor + " overlaps " + other);
+                }
+                live.add(tensor);
+            }
+        }
+        live.subList(own, live.size()).clear();
+    }
+}

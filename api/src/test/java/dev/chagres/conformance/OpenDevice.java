@@ -1,0 +1,147 @@
+package dev.chagres.conformance;
+
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.layer.Parameter;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+import dev.chagres.witness.Rounding;
+import java.util.Objects;
+import java.util.SplittableRandom;
+import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.extension.AfterAllCallback;
+import org.junit.jupiter.api.extension.AfterEachCallback;
+import org.junit.jupiter.api.extension.BeforeAllCallback;
+import org.junit.jupiter.api.extension.BeforeEachCallback;
+import org.junit.jupiter.api.extension.ExtensionContext;
+
+/**
+ * Opens device 0 for a test class and, for each test, a scope and random numbers. The numbers follow from one seed, printed a
+ * class and replayed by {@code -Dchagres.test.seed}, and from the test's identity, so that a test alone draws the same.
+ */
+public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, BeforeEachCallback, AfterEachCallback {
+    private static final String SEED_PROPERTY = "chagres.test.seed";
+    private static final long SEED = Long.getLong(SEED_PROPERTY, System.nanoTime() & 0xFFFF_FFFFL);
+
+    private final Comparison comparison = new Comparison();
+    private @Nullable Device device;
+    private @Nullable Scope scope;
+    private @Nullable SplittableRandom random;
+
+    @Override
+    public void beforeAll(ExtensionContext context) {
+        System.out.println(context.getDisplayName() + ": replay with -D" + SEED_PROPERTY + "=" + SEED);
+        device = Device.open();
+    }
+
+    @Override
+    public void beforeEach(ExtensionContext context) {
+        random = new SplittableRandom(
+                SEED * 0x9E3779B97F4A7C15L + context.getUniqueId().hashCode());
+        scope = device().openScope();
+    }
+
+    @Override
+    public void afterEach(ExtensionContext context) {
+        scope().close();
+        context.getExecutionException()
+                .ifPresent(failure -> System.out.println(context.getDisplayName() + " failed with seed " + SEED));
+    }
+
+    @Override
+    public void afterAll(ExtensionContext context) {
+        device().close();
+        System.out.print(comparison.report());
+    }
+
+    Device device() {
+        return Objects.requireNonNull(device);
+    }
+
+    Scope scope() {
+        return Objects.requireNonNull(scope);
+    }
+
+    Stream stream() {
+        return device().stream();
+    }
+
+    SplittableRandom random() {
+        return Objects.requireNonNull(random);
+    }
+
+    /** Returns normal numbers that {@code dtype} can hold. */
+    double[] normal(DType dtype, int count, double deviation) {
+        double[] values = new double[count];
+        for (int i = 0; i < count; i++) {
+            values[i] = Rounding.round(deviation * random().nextGaussian(), dtype);
+        }
+        return values;
+    }
+
+    /** Returns a matrix of normal numbers that {@code dtype} can hold. */
+    RealMatrix normal(DType dtype, int rows, int columns, double deviation) {
+        RealMatrix matrix = MatrixUtils.createRealMatrix(rows, columns);
+        for (int row = 0; row < rows; row++) {
+            matrix.setRow(row, normal(dtype, columns, deviation));
+        }
+        return matrix;
+    }
+
+    /** Returns a tensor with the entries of {@code matrix}. */
+    Tensor tensor(DType dtype, RealMatrix matrix) {
+        Tensor tensor = scope().tensor(dtype, matrix.getRowDimension(), matrix.getColumnDimension());
+        set(tensor, Comparison.entries(matrix));
+        return tensor;
+    }
+
+    /** Copies {@code values}, which the tensor's type can hold. */
+    void set(Tensor tensor, double... values) {
+        float[] floats = new float[values.length];
+        for (int i = 0; i < values.length; i++) {
+            floats[i] = (float) values[i];
+        }
+        tensor.set(stream(), floats);
+    }
+
+    void set(Tensor tensor, RealMatrix values) {
+        set(tensor, Comparison.entries(values));
+    }
+
+    /** Draws a parameter's weight and returns it. */
+    RealMatrix drawMatrix(Parameter parameter, double deviation) {
+        int rows = (int) parameter.shape().size(0);
+        int columns = (int) parameter.shape().size(1);
+        RealMatrix values = normal(parameter.weight().dtype(), rows, columns, deviation);
+        set(parameter.weight(), values);
+        return values;
+    }
+
+    /** Draws a parameter's weight around {@code center} and returns it. */
+    double[] drawVector(Parameter parameter, double center, double deviation) {
+        DType dtype = parameter.weight().dtype();
+        double[] values = normal(dtype, (int) parameter.shape().size(0), deviation);
+        for (int i = 0; i < values.length; i++) {
+            values[i] = Rounding.round(center + values[i], dtype);
+        }
+        set(parameter.weight(), values);
+        return values;
+    }
+
+    float[] read(Tensor tensor) {
+        return tensor.toFloats(stream());
+    }
+
+    /** Checks a tensor against double precision. */
+    void assertClose(String what, double[] expected, Tensor actual, Tolerance tolerance) {
+        comparison.check(what, expected, read(actual), tolerance);
+    }
+
+    /** Checks a tensor against double precision. */
+    void assertClose(String what, RealMatrix expected, Tensor actual, Tolerance tolerance) {
+        assertClose(what, Comparison.entries(expected), actual, tolerance);
+    }
+}
