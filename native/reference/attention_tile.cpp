@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "elementary.h"
+#include "sums.h"
+
 namespace chagres::reference {
 
 namespace {
@@ -27,27 +30,6 @@ __attribute__((always_inline)) inline void register_tile(int64_t k, const float 
   }
   for (int64_t r = 0; r < kRegisterRows; ++r)
     for (int64_t w = 0; w < kBand; ++w) *reinterpret_cast<Eight *>(c + r * ldc + 8 * w) = sum[r][w];
-}
-
-/* exp(x) within 2 units of the last place: x = n ln 2 + r, |r| <= ln(2) / 2, the polynomial of degree 6 in r times 2^n.
- * Adding 1.5 * 2^23 rounds to n in the low bits, without a conversion that is undefined for NaN. Results below the
- * smallest normal number are 0. */
-__attribute__((always_inline)) inline float exponential(float x) {
-  constexpr float kRound = 12582912.0f;
-  const float bounded = x > 89.0f ? 89.0f : x;
-  const float shifted = bounded * 1.44269504f + kRound;
-  const float n = shifted - kRound;
-  const float r = (bounded - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.3888889e-3f;
-  p = p * r + 8.3333333e-3f;
-  p = p * r + 4.1666667e-2f;
-  p = p * r + 1.6666667e-1f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const uint32_t power = (bit_cast<uint32_t>(shifted) - bit_cast<uint32_t>(kRound) + 127u) << 23;
-  const float result = p * bit_cast<float>(power);
-  return x < -87.3f ? 0.0f : result;
 }
 
 __attribute__((always_inline)) inline void philox_round(uint32_t *x, uint32_t *y, uint32_t *z, uint32_t *w,
@@ -123,7 +105,7 @@ CHAGRES_CLONES float exponentiate_row(float *row, float shift) {
   float lane[kLane] = {};
   for (int64_t j = 0; j < kTile; j += kLane)
     for (int64_t w = 0; w < kLane; ++w) {
-      const float value = exponential(row[j + w] - shift);
+      const float value = fast_exp(row[j + w] - shift);
       row[j + w] = value;
       lane[w] += value;
     }
@@ -169,12 +151,7 @@ CHAGRES_CLONES void score_gradient_row(float *row, const float *probability, flo
 }
 
 CHAGRES_CLONES float dot(const float *a, const float *b, int64_t count) {
-  float lane[kLane] = {};
-  for (int64_t i = 0; i < count; i += kLane)
-    for (int64_t w = 0; w < kLane; ++w) lane[w] += a[i + w] * b[i + w];
-  float sum = 0;
-  for (int64_t w = 0; w < kLane; ++w) sum += lane[w];
-  return sum;
+  return lane_sum(count, [&](int64_t i) { return a[i] * b[i]; });
 }
 
 }  // namespace chagres::reference

@@ -59,7 +59,7 @@ void scale_run(float *values, float factor, int64_t count);
 /* row[j] = probability[j] * (row[j] - delta): the gradient of a row of scores from that of its probabilities. */
 void score_gradient_row(float *row, const float *probability, float delta);
 
-float dot(const float *a, const float *b, int64_t count); /* count a multiple of kLane */
+float dot(const float *a, const float *b, int64_t count);
 
 }  // namespace chagres::reference
 
