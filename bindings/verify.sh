@@ -8,7 +8,8 @@ sums=bindings/src/generated/checksums.sha256
 
 generated_files() {
   find bindings/src/generated/java bindings/symbols -type f
-  printf '%s\n' native/include/chagres/te.h native/include/chagres/nvte.h native/guard/te_guard.cpp
+  printf '%s\n' native/include/chagres/te.h native/include/chagres/nvte.h native/guard/te_guard.cpp \
+    native/tests/guard/smoke_calls.h
 }
 
 if [ "${1:-}" = --write ]; then
@@ -25,6 +26,6 @@ if [ -n "$extra" ]; then
 fi
 if [ $status -ne 0 ]; then
   echo "verify.sh: generated code is not what its generator wrote. Never edit it; run native/guard/generate.py (for te.h," \
-    "nvte.h, te_guard.cpp), then bindings/regenerate.sh" >&2
+    "nvte.h, te_guard.cpp, smoke_calls.h), then bindings/regenerate.sh" >&2
 fi
 exit $status

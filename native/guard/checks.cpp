@@ -41,6 +41,11 @@ bool Check::too_small(const char *argument, std::int64_t value, std::int64_t lea
                 static_cast<long long>(value));
 }
 
+bool Check::too_large(const char *argument, std::uint64_t value, std::int64_t most) const {
+  return refuse(argument, "expected at most %lld, got %llu", static_cast<long long>(most),
+                static_cast<unsigned long long>(value));
+}
+
 bool Check::no_enumerator(const char *argument, const char *type, std::int64_t value) const {
   return refuse(argument, "expected a value of %s, got %lld", type, static_cast<long long>(value));
 }
@@ -85,6 +90,7 @@ bool Check::pack(const char *argument, const NVTETensorPack *value) const {
 }
 
 bool take(int function, const char *argument, Kind kind, void *const *handles, std::size_t count) {
+  if (count > largest_count) return Check(function).wild_count(argument, count);
   for (std::size_t i = 0; i < count; ++i) {
     if (handles[i] == nullptr || remove(kind, handles[i])) continue;
     for (std::size_t taken = 0; taken < i; ++taken) {

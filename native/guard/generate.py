@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes te.h, nvte.h and te_guard.cpp from Transformer Engine's headers and rules.py.
+"""Writes te.h, nvte.h, te_guard.cpp and smoke_calls.h from Transformer Engine's headers and rules.py.
 
 How to run, from the root of the project (needs g++ for its include folders):
 
@@ -16,6 +16,7 @@ import headers
 import rules
 import write_guard
 import write_headers
+import write_smoke
 
 NATIVE = Path(__file__).resolve().parent.parent
 
@@ -34,6 +35,7 @@ def main():
         "include/chagres/te.h": write_headers.te_h(model, options.version),
         "include/chagres/nvte.h": write_headers.nvte_h(model, options.version),
         "guard/te_guard.cpp": write_guard.te_guard_cpp(model, options.version),
+        "tests/guard/smoke_calls.h": write_smoke.smoke_calls_h(model, options.version),
     }
     for path, text in outputs.items():
         target = NATIVE / path
@@ -45,12 +47,17 @@ def main():
 def check_rules(model):
     """A rule for a function or an argument that is not there is a mistake, or the library has changed."""
     known = {f.stem: {p.name for p in f.parameters} for f in model.functions}
-    for table in (rules.OPTIONAL, rules.NULLABLE, rules.DEVICE_ADDRESS, rules.COUNT):
+    for table in (rules.OPTIONAL, rules.NULLABLE, rules.DEVICE_ADDRESS, rules.COUNT, rules.ELEMENTS, rules.GROUPED,
+                  rules.TRANSPOSING, rules.TRANSPOSING_LISTS):
         for stem, names in table.items():
             for name in names:
                 if name not in known.get(stem, ()):
                     raise SystemExit(f"rules.py: nvte_{stem} has no argument {name}")
-    for table in (rules.EXTRA, rules.NEEDS, rules.CREATES, rules.DESTROYS):
+    for key in [*rules.LEAST, *rules.MOST]:
+        stem, name = key.split(".")
+        if not any(name in names for other, names in known.items() if stem in ("*", other)):
+            raise SystemExit(f"rules.py: there is no argument {key}")
+    for table in (rules.EXTRA, rules.NOTES, rules.NEEDS, rules.CREATES, rules.DESTROYS):
         for stem in table:
             if stem not in known:
                 raise SystemExit(f"rules.py: there is no nvte_{stem}")

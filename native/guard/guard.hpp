@@ -79,6 +79,13 @@ class Check {
       return value >= least || too_small(argument, value, least);
     }
   }
+  template <typename Number>
+  bool at_most(const char *argument, Number value, std::int64_t most) const {
+    return value <= static_cast<Number>(most) || too_large(argument, static_cast<std::uint64_t>(value), most);
+  }
+  bool equal(const char *argument, std::size_t value, std::size_t expected) const {
+    return value == expected || refuse(argument, "expected %zu, got %zu", expected, value);
+  }
   bool enumerator(const char *argument, const char *type, std::int64_t value, bool is_known) const {
     return is_known || no_enumerator(argument, type, value);
   }
@@ -88,6 +95,7 @@ class Check {
   bool basic_tensor(const char *argument, const NVTEBasicTensor *value) const;
   bool pack(const char *argument, const NVTETensorPack *value) const;
 
+  bool wild_count(const char *argument, std::uint64_t value) const __attribute__((cold));
   bool refuse(const char *argument, const char *format, ...) const __attribute__((format(printf, 3, 4), cold));
 
  private:
@@ -95,8 +103,8 @@ class Check {
   bool dead(const char *argument, Kind kind, const void *value) const __attribute__((cold));
   bool null(const char *argument, const void *value) const __attribute__((cold));
   bool not_a_stream(const char *argument, const void *value) const __attribute__((cold));
-  bool wild_count(const char *argument, std::uint64_t value) const __attribute__((cold));
   bool too_small(const char *argument, std::int64_t value, std::int64_t least) const __attribute__((cold));
+  bool too_large(const char *argument, std::uint64_t value, std::int64_t most) const __attribute__((cold));
   bool no_enumerator(const char *argument, const char *type, std::int64_t value) const __attribute__((cold));
 
   int function;

@@ -9,6 +9,10 @@ namespace {
 /* Functions of the opened library that the conditions call; null where it lacks them. */
 struct Asked {
   decltype(&nvte_get_num_compute_streams) compute_streams;
+  decltype(&nvte_tensor_numel) numel;
+  decltype(&nvte_tensor_type) type;
+  decltype(&nvte_tensor_shape) shape;
+  decltype(&nvte_tensor_columnwise_data) columnwise_data;
   decltype(&nvte_get_matmul_config_attribute) matmul_config;
   decltype(&nvte_get_quantization_config_attribute) quantization_config;
   decltype(&nvte_get_fused_attn_fwd_params_attribute) fused_attn_fwd_params;
@@ -36,6 +40,10 @@ bool may_be_live(const Check &check, const char *argument, NVTETensor tensor) {
 
 void look_up_asked_functions() {
   look_up(ask.compute_streams, "get_num_compute_streams");
+  look_up(ask.numel, "tensor_numel");
+  look_up(ask.type, "tensor_type");
+  look_up(ask.shape, "tensor_shape");
+  look_up(ask.columnwise_data, "tensor_columnwise_data");
   look_up(ask.matmul_config, "get_matmul_config_attribute");
   look_up(ask.quantization_config, "get_quantization_config_attribute");
   look_up(ask.fused_attn_fwd_params, "get_fused_attn_fwd_params_attribute");
@@ -58,6 +66,41 @@ bool grouped_tensor_attribute(const Check &check, NVTEGroupedTensorParam param, 
                               std::size_t size_in_bytes) {
   if (param == kNVTEGroupedWithGEMMSwizzledScales || size_in_bytes < sizeof(NVTEBasicTensor)) return true;
   return check.basic_tensor("buf", static_cast<const NVTEBasicTensor *>(buf));
+}
+
+bool elements(const Check &check, const char *argument, NVTETensor tensor) {
+  if (ask.numel == nullptr || ask.numel(tensor) > 0) return true;
+  return check.refuse(argument, "expected a tensor with elements, got an empty one; leave the call out");
+}
+
+bool whole_bytes(const Check &check, NVTETensor input) {
+  if (ask.type == nullptr || ask.shape == nullptr || ask.type(input) != kNVTEFloat4E2M1) return true;
+  const NVTEShape shape = ask.shape(input);
+  std::size_t row = 1;
+  for (std::size_t i = 2; i < shape.ndim; ++i) row *= shape.data[i];
+  return row > 1 || check.refuse("input", "expected rows of whole bytes, got %zu number of 4 bits", row);
+}
+
+bool four_dimensions(const Check &check, const char *argument, const NVTETensor *tensors, std::size_t count) {
+  if (ask.shape == nullptr) return true;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t ndim = ask.shape(tensors[i]).ndim;
+    if (ndim != 4) return check.refuse(argument, "expected tensors of 4 dimensions, got one of %zu", ndim);
+    if (!elements(check, argument, tensors[i])) return false;
+  }
+  return true;
+}
+
+bool elements_if_transposed(const Check &check, const char *argument, NVTETensor input, NVTETensor output) {
+  return ask.columnwise_data == nullptr || ask.columnwise_data(output) == nullptr || elements(check, argument, input);
+}
+
+bool elements_if_transposed(const Check &check, const char *argument, const NVTETensor *inputs,
+                            const NVTETensor *outputs, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!elements_if_transposed(check, argument, inputs[i], outputs[i])) return false;
+  }
+  return true;
 }
 
 bool matmul_config(const Check &check, NVTEMatmulConfig config) {

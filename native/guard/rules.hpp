@@ -19,6 +19,20 @@ bool tensor_attribute(const Check &check, NVTETensorParam param, const void *buf
 bool grouped_tensor_attribute(const Check &check, NVTEGroupedTensorParam param, const void *buf,
                               std::size_t size_in_bytes);
 
+/* A tensor that must not be empty. */
+bool elements(const Check &check, const char *argument, NVTETensor tensor);
+
+/* Tensors whose four extents the library divides by. */
+bool four_dimensions(const Check &check, const char *argument, const NVTETensor *tensors, std::size_t count);
+
+/* A row behind the first two dimensions must not round down to no byte. */
+bool whole_bytes(const Check &check, NVTETensor input);
+
+/* As `elements` where the output has columnwise data, which the library makes by transposing. */
+bool elements_if_transposed(const Check &check, const char *argument, NVTETensor input, NVTETensor output);
+bool elements_if_transposed(const Check &check, const char *argument, const NVTETensor *inputs,
+                            const NVTETensor *outputs, std::size_t count);
+
 /* Handles inside configurations that the library follows without a look. */
 bool matmul_config(const Check &check, NVTEMatmulConfig config);
 bool quantization_config(const Check &check, NVTEQuantizationConfig config);

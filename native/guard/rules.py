@@ -89,6 +89,15 @@ DEVICE_ADDRESS = {
     "get_runtime_num_segments": ["cu_seqlens", "workspace"],
 }
 
+# Arguments declared as tensors that the library takes for grouped tensors.
+GROUPED = {
+    "group_dgelu": ["output"],
+    "group_dsilu": ["output"],
+    "group_drelu": ["output"],
+    "group_dqgelu": ["output"],
+    "group_dsrelu": ["output"],
+}
+
 # How many elements an array has: its count parameter where the name does not tell (see generate.py), or an expression.
 COUNT = {
     "set_tensor_param": {"tensor": "1"},
@@ -106,6 +115,42 @@ LEAST = {
     "*.chunk_size": 1,
     "*.num_tensor_lists": 1,
     "*.num_tensors_per_list": 1,
+    "multi_tensor_sgd_cuda.num_tensor_lists": 2,
+    "multi_tensor_scale_cuda.num_tensor_lists": 2,
+    "multi_tensor_scale_tensor_cuda.num_tensor_lists": 2,
+    "multi_tensor_compute_scale_inv_e8m0_cuda.num_tensor_lists": 2,
+    "group_nvfp4_quantize_with_amax.num_tensors": 1,
+    "topk.batch_size": 1,
+    "topk.seq_len": 1,
+    "topk.k": 1,
+    "convert_pointers_to_tensor.count": 0,
+}
+
+# Largest value, where a larger one overflows on the host or reads far past any caller's memory.
+MOST = {
+    "topk.batch_size": 1 << 24,
+    "topk.seq_len": 1 << 28,
+    "copy_host_to_device_via_kernel.num_bytes": 1 << 30,
+    "convert_pointers_to_tensor.count": 1 << 24,
+}
+
+# Tensors that must have elements: the library divides by a count that is zero for empty ones.
+ELEMENTS = {
+    "transpose": ["input"],
+    "transpose_with_noop": ["input"],
+    "swap_first_dims": ["input"],
+}
+
+# The same for functions that transpose as well where the output has columnwise data: all of these headers with an
+# `input` and an `output`, and these more, by (input, output).
+TRANSPOSING_HEADERS = ["activation.h", "cast.h", "cast_transpose_noop.h", "transpose.h"]
+TRANSPOSING = {
+    "layernorm_fwd": ("x", "z"),
+    "rmsnorm_fwd": ("x", "z"),
+}
+TRANSPOSING_LISTS = {
+    "multi_tensor_quantize": ("inputs", "outputs", "num_tensors"),
+    "multi_cast_transpose": ("input_list", "output_list", "num_tensors"),
 }
 
 # Further conditions, C++ of guard.cpp's and checks.cpp's functions.
@@ -120,7 +165,12 @@ EXTRA = {
         '(captured == 0 || check.pointer("seed_ptr", seed_ptr))',
         '(captured == 0 || check.pointer("offset_ptr", offset_ptr))',
     ],
+    "swap_first_dims": ["whole_bytes(check, input)"],
+    "multi_tensor_transpose_to_bhsd": ['four_dimensions(check, "outputs", outputs, num_tensors)'],
     "cublas_gemm_v2": ["matmul_config(check, config)"],
+    "delayed_scaling_recipe_amax_and_scale_update_after_reduction": [
+        'check.equal("scales_count", scales_count, amax_histories_count)',
+    ],
     "fused_attn_fwd": ['check.pack("Aux_CTX_Tensors", Aux_CTX_Tensors)'],
     "fused_attn_bwd": ['check.pack("Aux_CTX_Tensors", Aux_CTX_Tensors)'],
     "fused_attn_fwd_v2": ["fused_attn_fwd_params(check, params)"],
@@ -141,8 +191,11 @@ NOTES = {
     "cublas_gemm_v2": ["The configured auxiliary tensor is live."],
     "fused_attn_fwd": ["Each of the pack's first `size` tensors is live, size <= 10."],
     "fused_attn_bwd": ["Each of the pack's first `size` tensors is live, size <= 10."],
-    "fused_attn_fwd_v2": ["The configured workspace is live; so is each of the pack's first `size` tensors, size <= 10."],
-    "fused_attn_bwd_v2": ["The configured workspace is live; so is each of the pack's first `size` tensors, size <= 10."],
+    "fused_attn_fwd_v2": ["The configured workspace and each of the pack's first `size` tensors are live, size <= 10."],
+    "fused_attn_bwd_v2": ["The configured workspace and each of the pack's first `size` tensors are live, size <= 10."],
+    "delayed_scaling_recipe_amax_and_scale_update_after_reduction": ["scales_count = amax_histories_count."],
+    "multi_tensor_transpose_to_bhsd": ["outputs are of four dimensions and not empty."],
+    "swap_first_dims": ["An input of 4-bit numbers has more than one after its first two dimensions."],
     "multi_tensor_gemm": ["workspace has min(num_gemms, te_get_num_compute_streams) tensors."],
 }
 
@@ -190,3 +243,14 @@ DESTROYS = {
 
 # Exported by the library and declared in none of its headers: (name, result, parameters as (type, name)).
 UNDECLARED = [("nvte_get_cudnn_handle", "cudnnHandle_t", [])]
+
+
+def transposing_pair(function):
+    """(input, output) of a function that may transpose, or None."""
+    if function.stem in TRANSPOSING:
+        return TRANSPOSING[function.stem]
+    if function.stem in ELEMENTS:
+        return None
+    tensors = {p.name for p in function.parameters if p.type == "NVTETensor"}
+    is_one = function.header in TRANSPOSING_HEADERS and {"input", "output"} <= tensors
+    return ("input", "output") if is_one and not function.stem.startswith("group_") else None

@@ -1122,6 +1122,7 @@ TE_EXPORT int te_gelu(NVTETensor input, NVTETensor output, cudaStream_t stream) 
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1154,6 +1155,7 @@ TE_EXPORT int te_silu(NVTETensor input, NVTETensor output, cudaStream_t stream) 
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1223,6 +1225,7 @@ TE_EXPORT int te_relu(NVTETensor input, NVTETensor output, cudaStream_t stream) 
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1255,6 +1258,7 @@ TE_EXPORT int te_qgelu(NVTETensor input, NVTETensor output, cudaStream_t stream)
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1287,6 +1291,7 @@ TE_EXPORT int te_srelu(NVTETensor input, NVTETensor output, cudaStream_t stream)
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1320,6 +1325,7 @@ TE_EXPORT int te_dgelu(NVTETensor grad, NVTETensor input, NVTETensor output, cud
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1335,7 +1341,7 @@ TE_EXPORT int te_group_dgelu(NVTEGroupedTensor grad, NVTEGroupedTensor input, NV
     const Check check(self);
     if (!check.handle("grad", Kind::grouped_tensor, grad)) return TE_REFUSED;
     if (!check.handle("input", Kind::grouped_tensor, input)) return TE_REFUSED;
-    if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
+    if (!check.handle("output", Kind::grouped_tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
@@ -1354,6 +1360,7 @@ TE_EXPORT int te_dsilu(NVTETensor grad, NVTETensor input, NVTETensor output, cud
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1369,7 +1376,7 @@ TE_EXPORT int te_group_dsilu(NVTEGroupedTensor grad, NVTEGroupedTensor input, NV
     const Check check(self);
     if (!check.handle("grad", Kind::grouped_tensor, grad)) return TE_REFUSED;
     if (!check.handle("input", Kind::grouped_tensor, input)) return TE_REFUSED;
-    if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
+    if (!check.handle("output", Kind::grouped_tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
@@ -1388,6 +1395,7 @@ TE_EXPORT int te_drelu(NVTETensor grad, NVTETensor input, NVTETensor output, cud
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1403,7 +1411,7 @@ TE_EXPORT int te_group_drelu(NVTEGroupedTensor grad, NVTEGroupedTensor input, NV
     const Check check(self);
     if (!check.handle("grad", Kind::grouped_tensor, grad)) return TE_REFUSED;
     if (!check.handle("input", Kind::grouped_tensor, input)) return TE_REFUSED;
-    if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
+    if (!check.handle("output", Kind::grouped_tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
@@ -1422,6 +1430,7 @@ TE_EXPORT int te_dqgelu(NVTETensor grad, NVTETensor input, NVTETensor output, cu
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1437,7 +1446,7 @@ TE_EXPORT int te_group_dqgelu(NVTEGroupedTensor grad, NVTEGroupedTensor input, N
     const Check check(self);
     if (!check.handle("grad", Kind::grouped_tensor, grad)) return TE_REFUSED;
     if (!check.handle("input", Kind::grouped_tensor, input)) return TE_REFUSED;
-    if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
+    if (!check.handle("output", Kind::grouped_tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
@@ -1456,6 +1465,7 @@ TE_EXPORT int te_dsrelu(NVTETensor grad, NVTETensor input, NVTETensor output, cu
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1471,7 +1481,7 @@ TE_EXPORT int te_group_dsrelu(NVTEGroupedTensor grad, NVTEGroupedTensor input, N
     const Check check(self);
     if (!check.handle("grad", Kind::grouped_tensor, grad)) return TE_REFUSED;
     if (!check.handle("input", Kind::grouped_tensor, input)) return TE_REFUSED;
-    if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
+    if (!check.handle("output", Kind::grouped_tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
@@ -1489,6 +1499,7 @@ TE_EXPORT int te_glu(NVTETensor input, NVTETensor output, cudaStream_t stream) {
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1506,6 +1517,7 @@ TE_EXPORT int te_dglu(NVTETensor grad, NVTETensor input, NVTETensor output, cuda
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1522,6 +1534,7 @@ TE_EXPORT int te_geglu(NVTETensor input, NVTETensor output, cudaStream_t stream)
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1538,6 +1551,7 @@ TE_EXPORT int te_swiglu(NVTETensor input, NVTETensor output, cudaStream_t stream
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1554,6 +1568,7 @@ TE_EXPORT int te_situglu(NVTETensor input, NVTETensor output, float beta1, float
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, beta1, beta2, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1570,6 +1585,7 @@ TE_EXPORT int te_clamped_swiglu(NVTETensor input, NVTETensor output, float limit
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, limit, alpha, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1588,6 +1604,7 @@ TE_EXPORT int te_clamped_swiglu_v2(
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, limit, alpha, glu_linear_offset, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1607,6 +1624,7 @@ TE_EXPORT int te_scaled_swiglu(
     if (!check.handle("act_scales", Kind::tensor, act_scales)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_scales, output, glu_interleave_size, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1626,6 +1644,7 @@ TE_EXPORT int te_scaled_situglu(
     if (!check.handle("act_scales", Kind::tensor, act_scales)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_scales, output, beta1, beta2, glu_interleave_size, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1645,6 +1664,7 @@ TE_EXPORT int te_scaled_clamped_swiglu(
     if (!check.handle("act_scales", Kind::tensor, act_scales)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_scales, output, limit, alpha, glu_linear_offset, glu_interleave_size, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1661,6 +1681,7 @@ TE_EXPORT int te_reglu(NVTETensor input, NVTETensor output, cudaStream_t stream)
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1677,6 +1698,7 @@ TE_EXPORT int te_qgeglu(NVTETensor input, NVTETensor output, cudaStream_t stream
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1693,6 +1715,7 @@ TE_EXPORT int te_sreglu(NVTETensor input, NVTETensor output, cudaStream_t stream
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1710,6 +1733,7 @@ TE_EXPORT int te_dgeglu(NVTETensor grad, NVTETensor input, NVTETensor output, cu
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1727,6 +1751,7 @@ TE_EXPORT int te_dswiglu(NVTETensor grad, NVTETensor input, NVTETensor output, c
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1745,6 +1770,7 @@ TE_EXPORT int te_dsituglu(
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, beta1, beta2, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1763,6 +1789,7 @@ TE_EXPORT int te_clamped_dswiglu(
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, limit, alpha, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1782,6 +1809,7 @@ TE_EXPORT int te_clamped_dswiglu_v2(
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, limit, alpha, glu_linear_offset, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1863,6 +1891,7 @@ TE_EXPORT int te_dreglu(NVTETensor grad, NVTETensor input, NVTETensor output, cu
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1880,6 +1909,7 @@ TE_EXPORT int te_dqgeglu(NVTETensor grad, NVTETensor input, NVTETensor output, c
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1897,6 +1927,7 @@ TE_EXPORT int te_dsreglu(NVTETensor grad, NVTETensor input, NVTETensor output, c
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(grad, input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1914,6 +1945,7 @@ TE_EXPORT int te_scaled_srelu(NVTETensor input, NVTETensor act_scales, NVTETenso
     if (!check.handle("act_scales", Kind::tensor, act_scales)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_scales, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1951,6 +1983,7 @@ TE_EXPORT int te_quantize(NVTETensor input, NVTETensor output, cudaStream_t stre
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -1988,6 +2021,7 @@ TE_EXPORT int te_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor n
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.handle("noop", Kind::tensor, noop)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, noop, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2007,6 +2041,7 @@ TE_EXPORT int te_quantize_v2(
     if (!check.handle_or_none("quant_config", Kind::quantization_config, quant_config)) return TE_REFUSED;
     if (!quantization_config(check, quant_config)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, quant_config, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2026,6 +2061,7 @@ TE_EXPORT int te_quantize_dbias(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2069,6 +2105,7 @@ TE_EXPORT int te_quantize_dbias_dgelu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2111,6 +2148,7 @@ TE_EXPORT int te_quantize_dbias_dsilu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2153,6 +2191,7 @@ TE_EXPORT int te_quantize_dbias_drelu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2195,6 +2234,7 @@ TE_EXPORT int te_quantize_dbias_dqgelu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2237,6 +2277,7 @@ TE_EXPORT int te_quantize_dbias_dsrelu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2274,6 +2315,7 @@ TE_EXPORT int te_dequantize(NVTETensor input, NVTETensor output, cudaStream_t st
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2332,6 +2374,7 @@ TE_EXPORT int te_multi_tensor_quantize(
     if (!check.handle_or_none("quant_config", Kind::quantization_config, quant_config)) return TE_REFUSED;
     if (!quantization_config(check, quant_config)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "inputs", inputs, outputs, num_tensors)) return TE_REFUSED;
     call(inputs, outputs, quant_config, num_tensors, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2350,6 +2393,7 @@ TE_EXPORT int te_group_nvfp4_quantize_with_amax(
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handles("outputs", outputs, num_tensors)) return TE_REFUSED;
     if (!check.pointer_if("split_sections", split_sections, num_tensors)) return TE_REFUSED;
+    if (!check.at_least("num_tensors", num_tensors, 1)) return TE_REFUSED;
     if (!check.handle_or_none("quant_config", Kind::quantization_config, quant_config)) return TE_REFUSED;
     if (!quantization_config(check, quant_config)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
@@ -2370,6 +2414,7 @@ TE_EXPORT int te_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETens
     if (!check.handle("noop", Kind::tensor, noop)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements(check, "input", input)) return TE_REFUSED;
     call(input, noop, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -2387,6 +2432,7 @@ TE_EXPORT int te_cast_transpose_with_noop(NVTETensor input, NVTETensor noop, NVT
     if (!check.handle("noop", Kind::tensor, noop)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, noop, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -3499,6 +3545,7 @@ TE_EXPORT int te_multi_tensor_transpose_to_bhsd(
     if (!check.handles("outputs", outputs, num_tensors)) return TE_REFUSED;
     if (!check.enumerator("original_format", "NVTE_QKV_Format", original_format, known(original_format))) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!four_dimensions(check, "outputs", outputs, num_tensors)) return TE_REFUSED;
     call(inputs, outputs, num_tensors, original_format, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -4857,7 +4904,7 @@ TE_EXPORT int te_multi_tensor_sgd_cuda(
     if (!check.at_least("chunk_size", chunk_size, 1)) return TE_REFUSED;
     if (!check.handle("noop_flag", Kind::tensor, noop_flag)) return TE_REFUSED;
     if (!check.lists("tensor_lists", tensor_lists, num_tensor_lists, num_tensors_per_list)) return TE_REFUSED;
-    if (!check.at_least("num_tensor_lists", num_tensor_lists, 1)) return TE_REFUSED;
+    if (!check.at_least("num_tensor_lists", num_tensor_lists, 2)) return TE_REFUSED;
     if (!check.at_least("num_tensors_per_list", num_tensors_per_list, 1)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list, wd, momentum, dampening, lr, nesterov, first_run, wd_after_momentum, scale, stream);
@@ -4878,7 +4925,7 @@ TE_EXPORT int te_multi_tensor_scale_cuda(
     if (!check.at_least("chunk_size", chunk_size, 1)) return TE_REFUSED;
     if (!check.handle("is_infinite", Kind::tensor, is_infinite)) return TE_REFUSED;
     if (!check.lists("tensor_lists", tensor_lists, num_tensor_lists, num_tensors_per_list)) return TE_REFUSED;
-    if (!check.at_least("num_tensor_lists", num_tensor_lists, 1)) return TE_REFUSED;
+    if (!check.at_least("num_tensor_lists", num_tensor_lists, 2)) return TE_REFUSED;
     if (!check.at_least("num_tensors_per_list", num_tensors_per_list, 1)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(chunk_size, is_infinite, tensor_lists, num_tensor_lists, num_tensors_per_list, scale, stream);
@@ -4899,7 +4946,7 @@ TE_EXPORT int te_multi_tensor_scale_tensor_cuda(
     if (!check.at_least("chunk_size", chunk_size, 1)) return TE_REFUSED;
     if (!check.handle("is_infinite", Kind::tensor, is_infinite)) return TE_REFUSED;
     if (!check.lists("tensor_lists", tensor_lists, num_tensor_lists, num_tensors_per_list)) return TE_REFUSED;
-    if (!check.at_least("num_tensor_lists", num_tensor_lists, 1)) return TE_REFUSED;
+    if (!check.at_least("num_tensor_lists", num_tensor_lists, 2)) return TE_REFUSED;
     if (!check.at_least("num_tensors_per_list", num_tensors_per_list, 1)) return TE_REFUSED;
     if (!check.handle("scale", Kind::tensor, scale)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
@@ -4941,7 +4988,7 @@ TE_EXPORT int te_multi_tensor_compute_scale_inv_e8m0_cuda(
     const Check check(self);
     if (!check.at_least("chunk_size", chunk_size, 1)) return TE_REFUSED;
     if (!check.lists("tensor_lists", tensor_lists, num_tensor_lists, num_tensors_per_list)) return TE_REFUSED;
-    if (!check.at_least("num_tensor_lists", num_tensor_lists, 1)) return TE_REFUSED;
+    if (!check.at_least("num_tensor_lists", num_tensor_lists, 2)) return TE_REFUSED;
     if (!check.at_least("num_tensors_per_list", num_tensors_per_list, 1)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(chunk_size, tensor_lists, num_tensor_lists, num_tensors_per_list, stream);
@@ -5053,6 +5100,7 @@ TE_EXPORT int te_layernorm_fwd(
     if (!check.handle("rsigma", Kind::tensor, rsigma)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "x", x, z)) return TE_REFUSED;
     call(x, gamma, beta, epsilon, z, mu, rsigma, workspace, multiprocessorCount, zero_centered_gamma, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -5100,6 +5148,7 @@ TE_EXPORT int te_rmsnorm_fwd(
     if (!check.handle("rsigma", Kind::tensor, rsigma)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "x", x, z)) return TE_REFUSED;
     call(x, gamma, epsilon, z, rsigma, workspace, multiprocessorCount, zero_centered_gamma, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -5266,6 +5315,7 @@ TE_EXPORT int te_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
     if (!check.pointer("amax_compute_algo", amax_compute_algo)) return TE_REFUSED;
     if (!check.enumerator("fp8_dtype", "NVTEDType", fp8_dtype, known(fp8_dtype))) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!check.equal("scales_count", scales_count, amax_histories_count)) return TE_REFUSED;
     call(amax_reduction_buffer, std::vector<NVTETensor>(amax_histories, amax_histories + amax_histories_count), std::vector<NVTETensor>(scales, scales + scales_count), amax_compute_algo, fp8_dtype, margin, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -5864,6 +5914,11 @@ TE_EXPORT int te_topk(
     if (!check.handle("keys_out", Kind::tensor, keys_out)) return TE_REFUSED;
     if (!check.handle("indices_out", Kind::tensor, indices_out)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
+    if (!check.at_least("batch_size", batch_size, 1)) return TE_REFUSED;
+    if (!check.at_most("batch_size", batch_size, 16777216)) return TE_REFUSED;
+    if (!check.at_least("seq_len", seq_len, 1)) return TE_REFUSED;
+    if (!check.at_most("seq_len", seq_len, 268435456)) return TE_REFUSED;
+    if (!check.at_least("k", k, 1)) return TE_REFUSED;
     call(stream, keys_in, lengths_in, keys_out, indices_out, workspace, batch_size, seq_len, k);
     return TE_SUCCESS;
   } catch (...) {
@@ -5880,6 +5935,7 @@ TE_EXPORT int te_cast_transpose(NVTETensor input, NVTETensor output, cudaStream_
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -5896,6 +5952,7 @@ TE_EXPORT int te_transpose(NVTETensor input, NVTETensor transposed_output, cudaS
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("transposed_output", Kind::tensor, transposed_output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements(check, "input", input)) return TE_REFUSED;
     call(input, transposed_output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -5915,6 +5972,7 @@ TE_EXPORT int te_cast_transpose_dbias(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -5952,6 +6010,7 @@ TE_EXPORT int te_multi_cast_transpose(
     if (!check.handles("input_list", input_list, num_tensors)) return TE_REFUSED;
     if (!check.handles("output_list", output_list, num_tensors)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input_list", input_list, output_list, num_tensors)) return TE_REFUSED;
     call(num_tensors, input_list, output_list, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -5973,6 +6032,7 @@ TE_EXPORT int te_cast_transpose_dbias_dgelu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -5994,6 +6054,7 @@ TE_EXPORT int te_cast_transpose_dbias_dsilu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6015,6 +6076,7 @@ TE_EXPORT int te_cast_transpose_dbias_drelu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6036,6 +6098,7 @@ TE_EXPORT int te_cast_transpose_dbias_dqgelu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6057,6 +6120,7 @@ TE_EXPORT int te_cast_transpose_dbias_dsrelu(
     if (!check.handle("dbias", Kind::tensor, dbias)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, dbias, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6074,6 +6138,7 @@ TE_EXPORT int te_dgeglu_cast_transpose(NVTETensor input, NVTETensor act_input, N
     if (!check.handle("act_input", Kind::tensor, act_input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6092,6 +6157,7 @@ TE_EXPORT int te_dswiglu_cast_transpose(
     if (!check.handle("act_input", Kind::tensor, act_input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6109,6 +6175,7 @@ TE_EXPORT int te_dreglu_cast_transpose(NVTETensor input, NVTETensor act_input, N
     if (!check.handle("act_input", Kind::tensor, act_input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6127,6 +6194,7 @@ TE_EXPORT int te_dqgeglu_cast_transpose(
     if (!check.handle("act_input", Kind::tensor, act_input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6145,6 +6213,7 @@ TE_EXPORT int te_dsreglu_cast_transpose(
     if (!check.handle("act_input", Kind::tensor, act_input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, act_input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6161,6 +6230,8 @@ TE_EXPORT int te_swap_first_dims(NVTETensor input, NVTETensor output, cudaStream
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements(check, "input", input)) return TE_REFUSED;
+    if (!whole_bytes(check, input)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6177,6 +6248,7 @@ TE_EXPORT int te_nvfp4_data_transpose(NVTETensor input, NVTETensor output, cudaS
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6194,6 +6266,7 @@ TE_EXPORT int te_nvfp4_scale_transpose(
     if (!check.handle("input", Kind::tensor, input)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!elements_if_transposed(check, "input", input, output)) return TE_REFUSED;
     call(input, output, M_tiles, K_tiles, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -6210,6 +6283,7 @@ TE_EXPORT int te_copy_host_to_device_via_kernel(
     const Check check(self);
     if (!check.pointer_if("host_ptr", host_ptr, num_bytes)) return TE_REFUSED;
     if (!check.pointer_if("device_ptr", device_ptr, num_bytes)) return TE_REFUSED;
+    if (!check.at_most("num_bytes", num_bytes, 1073741824)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(host_ptr, device_ptr, num_bytes, stream);
     return TE_SUCCESS;
@@ -6227,6 +6301,8 @@ TE_EXPORT int te_convert_pointers_to_tensor(
     const Check check(self);
     if (!check.pointer_if("host_ptrs", host_ptrs, count)) return TE_REFUSED;
     if (!check.handle("output", Kind::tensor, output)) return TE_REFUSED;
+    if (!check.at_least("count", count, 0)) return TE_REFUSED;
+    if (!check.at_most("count", count, 16777216)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(host_ptrs, output, count, stream);
     return TE_SUCCESS;

@@ -173,15 +173,32 @@ def te_comment(function):
         notes.append(f"None: {', '.join(none)}.")
     if addresses := rules.DEVICE_ADDRESS.get(function.stem):
         notes.append(f"Device addresses, no handles: {', '.join(addresses)}.")
-    notes += [f"{p.name} >= {least}." for p in function.parameters if (least := least_of(function, p)) is not None]
+    notes += [note for p in function.parameters if (note := range_note(function, p))]
+    if filled := rules.ELEMENTS.get(function.stem):
+        notes.append(f"Not empty: {', '.join(filled)}.")
     if needs := rules.NEEDS.get(function.stem):
         notes.append(f"Refused where {needs} is missing.")
+    if grouped := rules.GROUPED.get(function.stem):
+        notes.append(f"Grouped tensor: {', '.join(grouped)}.")
+    if pair := rules.transposing_pair(function):
+        notes.append(f"{pair[0]} not empty where {pair[1]} has columnwise data.")
     notes += rules.NOTES.get(function.stem, [])
     return wrapped_comment(" ".join(notes)) if notes else ""
 
 
 def least_of(function, parameter):
     return rules.LEAST.get(f"{function.stem}.{parameter.name}", rules.LEAST.get(f"*.{parameter.name}"))
+
+
+def most_of(function, parameter):
+    return rules.MOST.get(f"{function.stem}.{parameter.name}")
+
+
+def range_note(function, parameter):
+    least, most = least_of(function, parameter), most_of(function, parameter)
+    left = "" if least is None else f"{least} <= "
+    right = "" if most is None else f" <= {most}"
+    return f"{left}{parameter.name}{right}." if left or right else ""
 
 
 def wrapped_comment(text):

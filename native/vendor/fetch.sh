@@ -43,7 +43,9 @@ work=$(mktemp -d "$vendor/fetching.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 if [ $what = headers ]; then sed '/^# libraries only/,$d' "$pins"; else cat "$pins"; fi > "$work/pins.txt"
 
-echo "fetch.sh: fetching the vendor libraries' $what into $target (about a gigabyte of wheels, once)" >&2
+named="libraries and headers"
+[ $what = headers ] && named=headers
+echo "fetch.sh: fetching the vendor's $named into $target (about a gigabyte of wheels, once)" >&2
 platforms=()
 for tag in manylinux_2_28 manylinux_2_27 manylinux_2_18 manylinux_2_17 manylinux2014 manylinux_2_12 manylinux2010; do
   platforms+=(--platform "${tag}_x86_64")

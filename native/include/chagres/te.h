@@ -528,8 +528,10 @@ int te_get_grouped_tensor_logical_shape(NVTEGroupedTensor tensor, NVTEShape *res
 
 /* ---- activation.h ---- */
 
+/* input not empty where output has columnwise data. */
 int te_gelu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 int te_group_gelu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_silu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 int te_group_silu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 int te_group_scaled_swiglu(
@@ -537,49 +539,80 @@ int te_group_scaled_swiglu(
 int te_group_scaled_clamped_swiglu(
     NVTEGroupedTensor input, NVTETensor prob, NVTEGroupedTensor output, float limit, float alpha,
     float glu_linear_offset, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_relu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 int te_group_relu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_qgelu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 int te_group_qgelu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_srelu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 int te_group_srelu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dgelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* Grouped tensor: output. */
 int te_group_dgelu(NVTEGroupedTensor grad, NVTEGroupedTensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dsilu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* Grouped tensor: output. */
 int te_group_dsilu(NVTEGroupedTensor grad, NVTEGroupedTensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_drelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* Grouped tensor: output. */
 int te_group_drelu(NVTEGroupedTensor grad, NVTEGroupedTensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dqgelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* Grouped tensor: output. */
 int te_group_dqgelu(NVTEGroupedTensor grad, NVTEGroupedTensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dsrelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* Grouped tensor: output. */
 int te_group_dsrelu(NVTEGroupedTensor grad, NVTEGroupedTensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_glu(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_geglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_swiglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_situglu(NVTETensor input, NVTETensor output, float beta1, float beta2, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_clamped_swiglu(NVTETensor input, NVTETensor output, float limit, float alpha, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_clamped_swiglu_v2(
     NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset,
     cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_scaled_swiglu(
     NVTETensor input, NVTETensor act_scales, NVTETensor output, int64_t glu_interleave_size,
     cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_scaled_situglu(
     NVTETensor input, NVTETensor act_scales, NVTETensor output, float beta1, float beta2,
     int64_t glu_interleave_size, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_scaled_clamped_swiglu(
     NVTETensor input, NVTETensor act_scales, NVTETensor output, float limit, float alpha,
     float glu_linear_offset, int64_t glu_interleave_size, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_reglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_qgeglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_sreglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dgeglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dswiglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dsituglu(
     NVTETensor grad, NVTETensor input, NVTETensor output, float beta1, float beta2, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_clamped_dswiglu(
     NVTETensor grad, NVTETensor input, NVTETensor output, float limit, float alpha, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_clamped_dswiglu_v2(
     NVTETensor grad, NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset,
     cudaStream_t stream);
@@ -596,9 +629,13 @@ int te_scaled_clamped_dswiglu(
     NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
     NVTETensor grad_act_scales, float limit, float alpha, float glu_linear_offset,
     int64_t glu_interleave_size, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dreglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dqgeglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dsreglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_scaled_srelu(NVTETensor input, NVTETensor act_scales, NVTETensor output, cudaStream_t stream);
 /* None: grad_act_scales. */
 int te_scaled_dsrelu(
@@ -607,51 +644,60 @@ int te_scaled_dsrelu(
 
 /* ---- cast.h ---- */
 
+/* input not empty where output has columnwise data. */
 int te_quantize(NVTETensor input, NVTETensor output, cudaStream_t stream);
 /* None: quant_config. */
 int te_group_quantize(
     NVTEGroupedTensor input, NVTEGroupedTensor output, NVTEQuantizationConfig quant_config,
     cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor noop, cudaStream_t stream);
-/* None: quant_config. */
+/* None: quant_config. input not empty where output has columnwise data. */
 int te_quantize_v2(
     NVTETensor input, NVTETensor output, NVTEQuantizationConfig quant_config, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_quantize_dbias(
     NVTETensor input, NVTETensor output, NVTETensor dbias, NVTETensor workspace, cudaStream_t stream);
 /* None: quant_config. */
 int te_group_quantize_dbias(
     NVTEGroupedTensor input, NVTEGroupedTensor output, NVTEGroupedTensor dbias, NVTETensor workspace,
     NVTEQuantizationConfig quant_config, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_quantize_dbias_dgelu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
 int te_group_quantize_dbias_dgelu(
     NVTEGroupedTensor input, NVTEGroupedTensor act_input, NVTEGroupedTensor output, NVTEGroupedTensor dbias,
     NVTETensor workspace, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_quantize_dbias_dsilu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
 int te_group_quantize_dbias_dsilu(
     NVTEGroupedTensor input, NVTEGroupedTensor act_input, NVTEGroupedTensor output, NVTEGroupedTensor dbias,
     NVTETensor workspace, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_quantize_dbias_drelu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
 int te_group_quantize_dbias_drelu(
     NVTEGroupedTensor input, NVTEGroupedTensor act_input, NVTEGroupedTensor output, NVTEGroupedTensor dbias,
     NVTETensor workspace, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_quantize_dbias_dqgelu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
 int te_group_quantize_dbias_dqgelu(
     NVTEGroupedTensor input, NVTEGroupedTensor act_input, NVTEGroupedTensor output, NVTEGroupedTensor dbias,
     NVTETensor workspace, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_quantize_dbias_dsrelu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
 int te_group_quantize_dbias_dsrelu(
     NVTEGroupedTensor input, NVTEGroupedTensor act_input, NVTEGroupedTensor output, NVTEGroupedTensor dbias,
     NVTETensor workspace, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dequantize(NVTETensor input, NVTETensor output, cudaStream_t stream);
 int te_group_dequantize(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 /* None: dequantized, quant_config. */
@@ -662,14 +708,16 @@ int te_group_requantize(
 int te_multi_tensor_quantize(
     const NVTETensor *inputs, NVTETensor *outputs, NVTEQuantizationConfig quant_config, size_t num_tensors,
     cudaStream_t stream);
-/* None: quant_config. */
+/* None: quant_config. 1 <= num_tensors. */
 int te_group_nvfp4_quantize_with_amax(
     NVTETensor input, NVTETensor *outputs, const size_t *split_sections, size_t num_tensors,
     NVTEQuantizationConfig quant_config, cudaStream_t stream);
 
 /* ---- cast_transpose_noop.h ---- */
 
+/* Not empty: input. */
 int te_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_cast_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETensor output, cudaStream_t stream);
 
 /* ---- comm_gemm.h ---- */
@@ -773,7 +821,7 @@ int te_get_fused_attn_backend(
     size_t num_attn_heads, size_t num_gqa_groups, size_t max_seqlen_q, size_t max_seqlen_kv,
     size_t head_dim_qk, size_t head_dim_v, int64_t window_size_left, int64_t window_size_right,
     bool return_max_logit, bool cuda_graph, bool deterministic, NVTE_Fused_Attn_Backend *result);
-/* The configured workspace is live; so is each of the pack's first `size` tensors, size <= 10. */
+/* The configured workspace and each of the pack's first `size` tensors are live, size <= 10. */
 int te_fused_attn_fwd_v2(NVTEFusedAttnFwdParams params);
 /* Each of the pack's first `size` tensors is live, size <= 10. */
 int te_fused_attn_fwd(
@@ -786,7 +834,7 @@ int te_fused_attn_fwd(
     NVTE_Bias_Type bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type,
     int64_t window_size_left, int64_t window_size_right, bool bottom_right_diagonal, NVTETensor workspace,
     cudaStream_t stream);
-/* The configured workspace is live; so is each of the pack's first `size` tensors, size <= 10. */
+/* The configured workspace and each of the pack's first `size` tensors are live, size <= 10. */
 int te_fused_attn_bwd_v2(NVTEFusedAttnBwdParams params);
 /* Each of the pack's first `size` tensors is live, size <= 10. */
 int te_fused_attn_bwd(
@@ -859,6 +907,7 @@ int te_convert_bshd_to_thd(
     NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int t, cudaStream_t stream);
 int te_prepare_flash_attn_fwd(NVTETensor qkvi, NVTETensor qkv, cudaStream_t stream);
 int te_prepare_flash_attn_bwd(NVTETensor q, NVTETensor k, NVTETensor v, NVTETensor qkv, cudaStream_t stream);
+/* outputs are of four dimensions and not empty. */
 int te_multi_tensor_transpose_to_bhsd(
     NVTETensor *inputs, NVTETensor *outputs, size_t num_tensors, NVTE_QKV_Format original_format,
     cudaStream_t stream);
@@ -1072,60 +1121,60 @@ int te_get_compute_stream_event(int idx, cudaEvent_t *result);
 
 /* ---- multi_tensor.h ---- */
 
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 1 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_l2norm_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret,
     NVTETensor ret_per_tensor, int per_tensor, int max_chunks_per_tensor, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 1 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_unscale_l2norm_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, NVTETensor output, NVTETensor output_per_tensor, NVTETensor ret,
     NVTETensor ret_per_tensor, NVTETensor inv_scale, int per_tensor, int max_chunks_per_tensor,
     cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 1 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_adam_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
     int bias_correction, float weight_decay, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 1 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_adam_param_remainder_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
     int bias_correction, float weight_decay, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 1 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_adam_fp8_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, float lr, float beta1, float beta2, float epsilon, int step, int mode,
     int bias_correction, float weight_decay, NVTEDType fp8_dtype, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 1 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_adam_capturable_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step,
     int mode, int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 1 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_adam_capturable_master_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, NVTETensor lr, float beta1, float beta2, float epsilon, NVTETensor step,
     int mode, int bias_correction, float weight_decay, NVTETensor inv_scale, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 2 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_sgd_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, float wd, float momentum, float dampening, float lr, int nesterov,
     int first_run, int wd_after_momentum, float scale, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 2 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_scale_cuda(
     int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, float scale, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 2 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_scale_tensor_cuda(
     int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, NVTETensor scale, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 1 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_compute_scale_and_scale_inv_cuda(
     int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists, size_t num_tensor_lists,
     size_t num_tensors_per_list, float max_fp8, int force_pow_2_scales, float epsilon, cudaStream_t stream);
-/* chunk_size >= 1. num_tensor_lists >= 1. num_tensors_per_list >= 1. */
+/* 1 <= chunk_size. 2 <= num_tensor_lists. 1 <= num_tensors_per_list. */
 int te_multi_tensor_compute_scale_inv_e8m0_cuda(
     int chunk_size, NVTETensor **tensor_lists, size_t num_tensor_lists, size_t num_tensors_per_list,
     cudaStream_t stream);
@@ -1144,6 +1193,7 @@ int te_newton_schulz(
 
 /* ---- normalization.h ---- */
 
+/* x not empty where z has columnwise data. */
 int te_layernorm_fwd(
     NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu,
     NVTETensor rsigma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
@@ -1152,6 +1202,7 @@ int te_layernorm_bwd(
     NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
     NVTETensor dgamma, NVTETensor dbeta, NVTETensor workspace, int multiprocessorCount,
     bool zero_centered_gamma, cudaStream_t stream);
+/* x not empty where z has columnwise data. */
 int te_rmsnorm_fwd(
     NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma, NVTETensor workspace,
     int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream);
@@ -1180,6 +1231,7 @@ int te_multi_unpadding(
 int te_delayed_scaling_recipe_amax_and_scale_update(
     NVTETensor amax_history, NVTETensor scale, NVTETensor updated_amax_history, NVTETensor updated_scale,
     const char *amax_compute_algo, NVTEDType fp8_dtype, float margin, cudaStream_t stream);
+/* scales_count = amax_histories_count. */
 int te_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
     NVTETensor amax_reduction_buffer, const NVTETensor *amax_histories, size_t amax_histories_count,
     const NVTETensor *scales, size_t scales_count, const char *amax_compute_algo, NVTEDType fp8_dtype,
@@ -1269,14 +1321,18 @@ int te_unswizzle_grouped_scaling_factors(
 
 /* ---- topk.h ---- */
 
+/* 1 <= batch_size <= 16777216. 1 <= seq_len <= 268435456. 1 <= k. */
 int te_topk(
     cudaStream_t stream, NVTETensor keys_in, NVTETensor lengths_in, NVTETensor keys_out,
     NVTETensor indices_out, NVTETensor workspace, int batch_size, int seq_len, int k);
 
 /* ---- transpose.h ---- */
 
+/* input not empty where output has columnwise data. */
 int te_cast_transpose(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* Not empty: input. */
 int te_transpose(NVTETensor input, NVTETensor transposed_output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_cast_transpose_dbias(
     NVTETensor input, NVTETensor output, NVTETensor dbias, NVTETensor workspace, cudaStream_t stream);
 int te_fp8_transpose_dbias(
@@ -1284,35 +1340,50 @@ int te_fp8_transpose_dbias(
     cudaStream_t stream);
 int te_multi_cast_transpose(
     size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_cast_transpose_dbias_dgelu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_cast_transpose_dbias_dsilu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_cast_transpose_dbias_drelu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_cast_transpose_dbias_dqgelu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_cast_transpose_dbias_dsrelu(
     NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
     cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dgeglu_cast_transpose(NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dswiglu_cast_transpose(NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dreglu_cast_transpose(NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dqgeglu_cast_transpose(NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_dsreglu_cast_transpose(NVTETensor input, NVTETensor act_input, NVTETensor output, cudaStream_t stream);
+/* Not empty: input. An input of 4-bit numbers has more than one after its first two dimensions. */
 int te_swap_first_dims(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_nvfp4_data_transpose(NVTETensor input, NVTETensor output, cudaStream_t stream);
+/* input not empty where output has columnwise data. */
 int te_nvfp4_scale_transpose(
     NVTETensor input, NVTETensor output, size_t M_tiles, size_t K_tiles, cudaStream_t stream);
 
 /* ---- utils.h ---- */
 
+/* num_bytes <= 1073741824. */
 int te_copy_host_to_device_via_kernel(
     const void *host_ptr, void *device_ptr, size_t num_bytes, cudaStream_t stream);
+/* 0 <= count <= 16777216. */
 int te_convert_pointers_to_tensor(
     const uint64_t *host_ptrs, NVTETensor output, int64_t count, cudaStream_t stream);
 
