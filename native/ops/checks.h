@@ -87,6 +87,53 @@ inline int check_row_sum(const void *x, const void *sum, int64_t rows, int64_t c
   return (rows == 0 ? arguments : arguments.pointer("x", x, size_of(dtype))).status();
 }
 
+/* Rows that a block of threads keeps in registers, in 16-byte packs. */
+inline bool norm_shape(Arguments &arguments, int64_t rows, int64_t columns, int dtype) {
+  arguments.float_dtype("dtype", dtype).between("rows", rows, 0);
+  if (arguments.wrong()) return false;
+  const int64_t pack = 16 / size_of(dtype);
+  arguments.between("columns", columns, pack, 1024 * pack);
+  if (!arguments.wrong() && columns % pack != 0)
+    arguments.refuse("columns", format("%lld", static_cast<long long>(columns)),
+                     format("a multiple of %d", static_cast<int>(pack)));
+  return !arguments.wrong() && !arguments.countable("rows * columns", {rows, columns, size_of(dtype)}).wrong();
+}
+
+inline int check_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta,
+                                       float epsilon, const void *h, const void *y, const void *mean,
+                                       const void *inverse, int64_t rows, int64_t columns, int dtype) {
+  Arguments arguments("ops_residual_norm_forward");
+  if (!norm_shape(arguments, rows, columns, dtype)) return arguments.status();
+  if (!(epsilon > 0)) arguments.refuse("epsilon", format("%g", epsilon), "a number above 0");
+  if (arguments.wrong() || rows == 0) return arguments.status();
+  return arguments.pointer("x", x, 16)
+      .pointer("residual", residual, 16)
+      .pointer("gamma", gamma, 16)
+      .pointer("beta", beta, 16)
+      .pointer("h", h, 16)
+      .pointer("y", y, 16)
+      .pointer("mean", mean, 4)
+      .pointer("inverse", inverse, 4)
+      .status();
+}
+
+inline int check_residual_norm_backward(const void *dy, const void *h, const void *mean, const void *inverse,
+                                        const void *gamma, const void *dresidual, const void *dh, const void *dgamma,
+                                        const void *dbeta, int64_t rows, int64_t columns, int dtype) {
+  Arguments arguments("ops_residual_norm_backward");
+  if (!norm_shape(arguments, rows, columns, dtype)) return arguments.status();
+  arguments.pointer("dgamma", dgamma, 4).pointer("dbeta", dbeta, 4);
+  if (arguments.wrong() || rows == 0) return arguments.status();
+  return arguments.pointer("dy", dy, 16)
+      .pointer("h", h, 16)
+      .pointer("mean", mean, 4)
+      .pointer("inverse", inverse, 4)
+      .pointer("gamma", gamma, 16)
+      .pointer("dresidual", dresidual, 16)
+      .pointer("dh", dh, 16)
+      .status();
+}
+
 inline int check_accumulate(const void *x, const void *y, int64_t count, int dtype) {
   Arguments arguments("ops_accumulate");
   arguments.float_dtype("dtype", dtype).between("count", count, 0);

@@ -81,6 +81,22 @@ int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, 
  * The order of the sum is fixed. */
 int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream stream);
 
+/* h = x + residual, and y its layer norm, in one pass: with mean m and i = 1 / sqrt(variance + epsilon) of row r of h,
+ * y[r, c] = (h[r, c] - m) * i * gamma[c] + beta[c]. All [R, C] of dtype, gamma and beta [C] of dtype, mean and inverse
+ * FP32 [R] receive m and i. h may be x or residual. C: a multiple of 16 bytes of elements, at most 16 KiB of them;
+ * pointers to dtype 16-byte aligned. TE has the norm, but not the sum before it. */
+int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon,
+                              void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype,
+                              OpsStream stream);
+
+/* dh = dresidual + the gradient of the norm's input; with n = (h - mean) * inverse and g = dy * gamma:
+ * dh[r, c] = dresidual[r, c] + inverse[r] * (g[r, c] - average of g over the row - n[r, c] * average of g * n).
+ * dgamma[c] = accumulate * dgamma[c] + sum over r of dy * n, dbeta[c] = accumulate * dbeta[c] + sum over r of dy;
+ * FP32 [C]; accumulate 0 writes without reading. dh may be dresidual, dy or h. Sizes as forward. Fixed order of sums. */
+int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse,
+                               const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta,
+                               float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream);
+
 /* y[i] = beta * y[i] + x[i]; x of dtype, y FP32; beta 0 writes without reading. */
 int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream);
 
