@@ -685,6 +685,151 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_residual_norm_forward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_FLOAT,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_residual_norm_forward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon, void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_residual_norm_forward$descriptor() {
+        return ops_residual_norm_forward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon, void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_residual_norm_forward$handle() {
+        return ops_residual_norm_forward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon, void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_residual_norm_forward$address() {
+        return ops_residual_norm_forward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon, void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_residual_norm_forward(MemorySegment x, MemorySegment residual, MemorySegment gamma, MemorySegment beta, float epsilon, MemorySegment h, MemorySegment y, MemorySegment mean, MemorySegment inverse, long rows, long columns, int dtype, MemorySegment stream) {
+        var mh$ = ops_residual_norm_forward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_residual_norm_forward", x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows, columns, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows, columns, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_residual_norm_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_FLOAT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_residual_norm_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse, const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta, float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_residual_norm_backward$descriptor() {
+        return ops_residual_norm_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse, const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta, float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_residual_norm_backward$handle() {
+        return ops_residual_norm_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse, const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta, float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_residual_norm_backward$address() {
+        return ops_residual_norm_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse, const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta, float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_residual_norm_backward(MemorySegment dy, MemorySegment h, MemorySegment mean, MemorySegment inverse, MemorySegment gamma, MemorySegment dresidual, MemorySegment dh, MemorySegment dgamma, MemorySegment dbeta, float accumulate, long rows, long columns, int dtype, MemorySegment stream) {
+        var mh$ = ops_residual_norm_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_residual_norm_backward", dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, accumulate, rows, columns, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, accumulate, rows, columns, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_accumulate {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
