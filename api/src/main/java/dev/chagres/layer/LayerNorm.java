@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
 import dev.chagres.internal.Norm;
+import dev.chagres.internal.ResidualNorm;
 import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
@@ -18,7 +19,7 @@ import dev.chagres.tensor.Tensor;
  * <p>Source: Ba et al., Layer normalization (2016); {@code nvte_layernorm_fwd}, {@code nvte_layernorm_bwd} in TE's
  * {@code normalization.h}.
  */
-public final class LayerNorm implements NormLayer {
+public final class LayerNorm extends NormLayer {
     private final NormConfig config;
     private final Parameter weight;
     private final Parameter bias;
@@ -56,9 +57,7 @@ public final class LayerNorm implements NormLayer {
                         y.cell(),
                         mean.cell(),
                         inverse.cell());
-        Saved again = scope.recall(Saved.class);
-        return scope.keep(
-                again != null && again.input() == x && again.output() == y ? again : new Saved(x, y, mean, inverse));
+        return keep(x, y, mean, inverse, scope);
     }
 
     @Override
@@ -89,6 +88,56 @@ public final class LayerNorm implements NormLayer {
             }
         }
         return dx;
+    }
+
+    @Override
+    Saved forwardSum(Tensor x, Tensor residual, Scope scope) {
+        TensorCell input = Checks.matrix(scope, "x", x, weight.weight().dtype(), config.size());
+        if (!ResidualNorm.takes(input)) {
+            return super.forwardSum(x, residual, scope);
+        }
+        Tensor y = scope.like(x);
+        Tensor mean = scope.tensor(DType.FLOAT32, input.size(0));
+        Tensor inverse = scope.tensor(DType.FLOAT32, input.size(0));
+        ResidualNorm.forward(
+                scope.stream(),
+                input,
+                residual.cell(),
+                weight.weight().cell(),
+                bias.weight().cell(),
+                config.epsilon(),
+                input,
+                y.cell(),
+                mean.cell(),
+                inverse.cell());
+        return keep(x, y, mean, inverse, scope);
+    }
+
+    @Override
+    void backwardSum(
+            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+        if (!ResidualNorm.takes(dx.cell())) {
+            super.backwardSum(dy, saved, dresidual, dx, accumulation, scope);
+            return;
+        }
+        ResidualNorm.backward(
+                scope.stream(),
+                dy.cell(),
+                saved.input().cell(),
+                saved.mean().cell(),
+                saved.inverseDeviation().cell(),
+                weight.weight().cell(),
+                dresidual.cell(),
+                dx.cell(),
+                weight.gradient().cell(),
+                bias.gradient().cell(),
+                accumulation.beta());
+    }
+
+    private static Saved keep(Tensor x, Tensor y, Tensor mean, Tensor inverse, Scope scope) {
+        Saved again = scope.recall(Saved.class);
+        return scope.keep(
+                again != null && again.input() == x && again.output() == y ? again : new Saved(x, y, mean, inverse));
     }
 
     /** Returns whether two gradients are neighbours: then one kernel serves both. */

@@ -72,4 +72,11 @@ public final class LayerNormLinear {
         Tensor dnormed = linear.backward(dy, saved.linear, accumulation, scope);
         return norm.backward(dnormed, saved.norm, accumulation, scope);
     }
+
+    /** Enqueues the same gradients, with {@code dx = dresidual + } that of the input; {@code dx} may be {@code dresidual}. */
+    void backwardSum(
+            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+        Tensor dnormed = linear.backward(dy, saved.linear, accumulation, scope);
+        norm.backwardSum(dnormed, saved.norm, dresidual, dx, accumulation, scope);
+    }
 }

@@ -71,7 +71,16 @@ public final class LayerNormMlp {
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
     public Saved forward(Tensor x, Scope scope) {
-        NormLayer.Saved normed = norm.forward(x, scope);
+        return feedForward(norm.forward(x, scope), scope);
+    }
+
+    /** Enqueues {@code x = x + residual} in the place of {@code x}, then the same of the sum: the norm's saved input. */
+    Saved forwardSum(Tensor x, Tensor residual, Scope scope) {
+        return feedForward(norm.forwardSum(x, residual, scope), scope);
+    }
+
+    private Saved feedForward(NormLayer.Saved normed, Scope scope) {
+        Tensor x = normed.input();
         long tokens = x.size(0);
         Tensor y = scope.like(x);
         Tensor preActivation = scope.tensor(x.dtype(), tokens, config.inner());
@@ -119,6 +128,17 @@ public final class LayerNormMlp {
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        return norm.backward(gradientOfNormed(dy, saved, accumulation, scope), saved.norm, accumulation, scope);
+    }
+
+    /** Enqueues the same gradients, with {@code dx = dresidual + } that of the input; {@code dx} may be {@code dresidual}. */
+    void backwardSum(
+            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+        Tensor dnormed = gradientOfNormed(dy, saved, accumulation, scope);
+        norm.backwardSum(dnormed, saved.norm, dresidual, dx, accumulation, scope);
+    }
+
+    private Tensor gradientOfNormed(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
         Checks.like(scope, "dy", dy, saved.output.cell());
         Tensor dnormed = scope.like(saved.norm.output());
         try (Scope temporary = scope.open()) {
@@ -127,7 +147,7 @@ public final class LayerNormMlp {
             fc1.parameterGradients(dpre, saved.norm.output(), accumulation, scope.stream());
             fc1.inputGradient(dpre, dnormed, temporary);
         }
-        return norm.backward(dnormed, saved.norm, accumulation, scope);
+        return dnormed;
     }
 
     /** Enqueues the gradients of fc2, and of the activation's input into {@code dpre}. */

@@ -106,6 +106,18 @@ public final class MultiheadAttention {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        return qkv.backward(gradientOfHeads(dy, saved, accumulation, scope), saved.qkv, accumulation, scope);
+    }
+
+    /** Enqueues the same gradients, with {@code dx = dresidual + } that of the input; {@code dx} may be {@code dresidual}. */
+    void backwardSum(
+            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+        Tensor dqkv = gradientOfHeads(dy, saved, accumulation, scope);
+        qkv.backwardSum(dqkv, saved.qkv, dresidual, dx, accumulation, scope);
+    }
+
+    /** Enqueues projection and attention backwards: the gradient of query, key and value before the rotation. */
+    private Tensor gradientOfHeads(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
         Checks.like(scope, "dy", dy, saved.output().cell());
         Sequences sequences = saved.attention.sequences();
         Tensor dattended = projection.backward(dy, saved.projection, accumulation, scope);
@@ -114,6 +126,6 @@ public final class MultiheadAttention {
         if (rotary != null) {
             rotary.rotatePackedBack(dqkv, sequences, scope);
         }
-        return qkv.backward(dqkv, saved.qkv, accumulation, scope);
+        return dqkv;
     }
 }

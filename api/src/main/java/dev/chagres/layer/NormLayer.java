@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
+import dev.chagres.internal.Elementwise;
 import dev.chagres.tensor.Tensor;
 
 /**
@@ -8,7 +9,7 @@ import dev.chagres.tensor.Tensor;
  *
  * <p>Threading: the device's thread.
  */
-public sealed interface NormLayer permits LayerNorm, RmsNorm {
+public abstract sealed class NormLayer permits LayerNorm, RmsNorm {
     /**
      * What backward needs.
      *
@@ -17,10 +18,10 @@ public sealed interface NormLayer permits LayerNorm, RmsNorm {
      * @param mean of each row, FLOAT32 [T]; RMS norm has none and repeats {@code inverseDeviation}
      * @param inverseDeviation 1 over the (root mean square) deviation of each row, FLOAT32 [T]
      */
-    record Saved(Tensor input, Tensor output, Tensor mean, Tensor inverseDeviation) {}
+    public record Saved(Tensor input, Tensor output, Tensor mean, Tensor inverseDeviation) {}
 
     /** Makes the norm that {@code config} names, with its parameters in {@code plan}. */
-    static NormLayer of(NormConfig config, ParameterPlan plan) {
+    public static NormLayer of(NormConfig config, ParameterPlan plan) {
         return switch (config.kind()) {
             case LAYER_NORM -> new LayerNorm(config, plan);
             case RMS_NORM -> new RmsNorm(config, plan);
@@ -34,7 +35,7 @@ public sealed interface NormLayer permits LayerNorm, RmsNorm {
      * @param scope receives y, like x
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
-    Saved forward(Tensor x, Scope scope);
+    public abstract Saved forward(Tensor x, Scope scope);
 
     /**
      * Enqueues the gradients: of the parameters into {@link Parameter#gradient()}, and of the input.
@@ -43,5 +44,23 @@ public sealed interface NormLayer permits LayerNorm, RmsNorm {
      * @param scope receives the gradient of the input, like it
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
-    Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope);
+    public abstract Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope);
+
+    /** Enqueues {@code x = x + residual} in the place of {@code x}, and the norm of the sum, which is saved as input. */
+    Saved forwardSum(Tensor x, Tensor residual, Scope scope) {
+        Elementwise.add(scope.stream(), x.cell(), residual.cell(), x.cell());
+        return forward(x, scope);
+    }
+
+    /**
+     * Enqueues {@code dx = dresidual + } the gradient of the input, and the gradients of the parameters. {@code dx} may be
+     * {@code dresidual}.
+     */
+    void backwardSum(
+            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+        try (Scope temporary = scope.open()) {
+            Tensor through = backward(dy, saved, accumulation, temporary);
+            Elementwise.add(scope.stream(), through.cell(), dresidual.cell(), dx.cell());
+        }
+    }
 }

@@ -34,6 +34,11 @@ public final class Residual {
      */
     public record Saved(Tensor output, @Nullable Tensor mask) {}
 
+    /** Returns whether nothing is dropped. */
+    boolean isPlain() {
+        return dropout.generator() == null;
+    }
+
     /**
      * Enqueues the sum.
      *

@@ -17,7 +17,7 @@ import dev.chagres.tensor.Tensor;
  * <p>Source: Zhang and Sennrich, Root mean square layer normalization (2019); {@code nvte_rmsnorm_fwd},
  * {@code nvte_rmsnorm_bwd} in TE's {@code normalization.h}.
  */
-public final class RmsNorm implements NormLayer {
+public final class RmsNorm extends NormLayer {
     private final NormConfig config;
     private final Parameter weight;
 

@@ -4,8 +4,8 @@ import dev.chagres.Scope;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Elementwise;
 import dev.chagres.tensor.Tensor;
+import org.jspecify.annotations.Nullable;
 
 /**
  * {@code h = x + dropout(attention(norm(x)))}, {@code y = h + dropout(mlp(norm(h)))}: a pre-norm encoder layer.
@@ -33,12 +33,15 @@ public final class TransformerLayer {
      * What backward needs.
      *
      * @param attention of the first half
-     * @param middle of the sum after it
+     * @param middle of the sum after it; null without dropout, when the second half computes it
      * @param mlp of the second half
      * @param last of the sum after that
      */
     public record Saved(
-            MultiheadAttention.Saved attention, Residual.Saved middle, LayerNormMlp.Saved mlp, Residual.Saved last) {
+            MultiheadAttention.Saved attention,
+            Residual.@Nullable Saved middle,
+            LayerNormMlp.Saved mlp,
+            Residual.Saved last) {
         /** Returns y. */
         public Tensor output() {
             return last.output();
@@ -74,9 +77,15 @@ public final class TransformerLayer {
      */
     public Saved forward(Tensor x, Sequences sequences, Scope scope) {
         MultiheadAttention.Saved attended = attention.forward(x, sequences, scope);
-        Residual.Saved middle = residual.forwardInPlace(attended.output(), x, scope);
-        LayerNormMlp.Saved fed = mlp.forward(middle.output(), scope);
-        Residual.Saved last = residual.forwardInPlace(fed.output(), middle.output(), scope);
+        Residual.Saved middle = null;
+        LayerNormMlp.Saved fed;
+        if (residual.isPlain()) {
+            fed = mlp.forwardSum(attended.output(), x, scope);
+        } else {
+            middle = residual.forwardInPlace(attended.output(), x, scope);
+            fed = mlp.forward(middle.output(), scope);
+        }
+        Residual.Saved last = residual.forwardInPlace(fed.output(), fed.norm().input(), scope);
         Saved again = scope.recall(Saved.class);
         boolean same = again != null
                 && again.attention == attended
@@ -113,18 +122,15 @@ public final class TransformerLayer {
         backward(dy, dy, saved, accumulation, scope);
     }
 
-    /** {@code dx} may be {@code dy}: it is written last. */
+    /** {@code dx} may be {@code dy}. It first takes the gradient of the sum in the middle, then that of the input. */
     private void backward(Tensor dy, Tensor dx, Saved saved, Accumulation accumulation, Scope scope) {
         try (Scope temporary = scope.open()) {
-            Tensor dmiddle = temporary.like(dy);
-            try (Scope half = temporary.open()) {
-                Tensor dfed = residual.backward(dy, saved.last, half);
-                Tensor through = mlp.backward(dfed, saved.mlp, accumulation, half);
-                Elementwise.add(scope.stream(), through.cell(), dy.cell(), dmiddle.cell());
-            }
-            Tensor dattended = residual.backward(dmiddle, saved.middle, temporary);
-            Tensor through = attention.backward(dattended, saved.attention, accumulation, temporary);
-            Elementwise.add(scope.stream(), through.cell(), dmiddle.cell(), dx.cell());
+            Tensor dfed = residual.backward(dy, saved.last, temporary);
+            mlp.backwardSum(dfed, saved.mlp, dy, dx, accumulation, temporary);
+        }
+        try (Scope temporary = scope.open()) {
+            Tensor dattended = saved.middle == null ? dx : residual.backward(dx, saved.middle, temporary);
+            attention.backwardSum(dattended, saved.attention, dx, dx, accumulation, temporary);
         }
     }
 }
