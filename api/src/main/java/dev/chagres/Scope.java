@@ -217,10 +217,16 @@ public final class Scope implements AutoCloseable {
         return append(record);
     }
 
-    /** Begins a repetition: rewinds the memory, and hands the same objects out again. */
+    /**
+     * Begins a repetition: rewinds the memory, and hands the same objects out again. A repetition that needed more memory
+     * than the one before waits here once for the device, while the memory is laid out anew.
+     */
     public void restart() {
         ensureOnTop();
         memory.rewind(bottom);
+        if (parent == null) {
+            memory.unite();
+        }
         begin();
     }
 

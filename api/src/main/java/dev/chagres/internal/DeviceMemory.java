@@ -7,8 +7,9 @@ import java.util.List;
 /**
  * A stack of device memory: allocation moves a pointer, {@link #rewind} moves it back.
  *
- * <p>The stack grows by chunks from {@code cudaMalloc} that stay until {@link #free}: a program that repeats its
- * allocations reaches a steady state in which CUDA is not called at all, and addresses repeat.
+ * <p>The stack grows by chunks from {@code cudaMalloc}. What does not fit into the rest of a chunk begins the next one, so
+ * several chunks waste memory: {@link #unite} makes one of them while the stack is empty. A program that repeats its
+ * allocations so reaches a steady state in which CUDA is not called at all, and addresses repeat.
  *
  * <p>Threading: the device's thread.
  */
@@ -96,6 +97,14 @@ public final class DeviceMemory {
         offset = back;
     }
 
+    /** Replaces several chunks by one that holds the most that was in use. Nothing may be handed out. */
+    public void unite() {
+        if (chunks.size() > 1 && chunk == 0 && offset == 0) {
+            free();
+            chunks.add(reserve((peak + FIRST_CHUNK - 1) & -FIRST_CHUNK));
+        }
+    }
+
     /** Returns the bytes handed out at most at one time. */
     public long peak() {
         return peak;
@@ -106,7 +115,7 @@ public final class DeviceMemory {
         return reserved;
     }
 
-    /** Gives every chunk back to CUDA. The stream that used them must be idle. */
+    /** Gives every chunk back to CUDA, which waits for the work that uses them. */
     public void free() {
         for (Chunk present : chunks.reversed()) {
             device.free(MemorySegment.ofAddress(present.address), present.byteSize);
