@@ -64,7 +64,7 @@ __device__ void residual_norm(const T *x, const T *residual, const T *gamma, con
     }
     unused = 0;
     sum_row(squares, unused, lanes);
-    const float factor = rsqrtf(squares / columns + epsilon);
+    const float factor = 1 / sqrtf(squares / columns + epsilon);
     if (!inside) continue;
     if (lane == 0) {
       mean[row] = mu;

@@ -13,11 +13,12 @@ struct Row {
 };
 
 CHAGRES_CLONES Row statistics(const float *h, int64_t count, float epsilon) {
-  float sum = 0, squares = 0;
+  /* One long sum in FP32 would lose what the GPU's short ones keep. */
+  double sum = 0, squares = 0;
   for (int64_t c = 0; c < count; ++c) sum += h[c];
-  const float mean = sum / static_cast<float>(count);
+  const double mean = sum / static_cast<double>(count);
   for (int64_t c = 0; c < count; ++c) squares += (h[c] - mean) * (h[c] - mean);
-  return {mean, 1 / std::sqrt(squares / static_cast<float>(count) + epsilon)};
+  return {static_cast<float>(mean), static_cast<float>(1 / std::sqrt(squares / static_cast<double>(count) + epsilon))};
 }
 
 CHAGRES_CLONES void normalize(float *h, const Row &row, const float *gamma, const float *beta, int64_t count) {
@@ -27,7 +28,7 @@ CHAGRES_CLONES void normalize(float *h, const Row &row, const float *gamma, cons
 /* h becomes the gradient of the norm's input; the row's terms are added to dgamma and dbeta. */
 CHAGRES_CLONES void differentiate(float *h, const float *dy, const float *gamma, const Row &row, float *dgamma,
                                   float *dbeta, int64_t count) {
-  float sum = 0, products = 0;
+  double sum = 0, products = 0;
   for (int64_t c = 0; c < count; ++c) {
     h[c] = (h[c] - row.mean) * row.inverse;
     dgamma[c] += dy[c] * h[c];
@@ -36,7 +37,8 @@ CHAGRES_CLONES void differentiate(float *h, const float *dy, const float *gamma,
     sum += scaled;
     products += scaled * h[c];
   }
-  const float average = sum / static_cast<float>(count), slope = products / static_cast<float>(count);
+  const float average = static_cast<float>(sum / static_cast<double>(count));
+  const float slope = static_cast<float>(products / static_cast<double>(count));
   for (int64_t c = 0; c < count; ++c) h[c] = row.inverse * (dy[c] * gamma[c] - average - h[c] * slope);
 }
 

@@ -23,6 +23,8 @@ struct Ops {
   OPS_FUNCTION(embedding_forward);
   OPS_FUNCTION(embedding_backward);
   OPS_FUNCTION(row_sum);
+  OPS_FUNCTION(residual_norm_forward);
+  OPS_FUNCTION(residual_norm_backward);
   OPS_FUNCTION(accumulate);
   OPS_FUNCTION(cast);
   OPS_FUNCTION(cross_entropy_forward);

@@ -65,6 +65,7 @@ int check(const Options &options) {
   dropout_cases(session);
   row_cases(session);
   sum_cases(session);
+  norm_cases(session);
   loss_cases(session);
   rotary_cases(session);
   graph_cases(session);

@@ -80,6 +80,7 @@ void elementwise_cases(Session &session);
 void dropout_cases(Session &session);
 void row_cases(Session &session);
 void sum_cases(Session &session);
+void norm_cases(Session &session);
 void loss_cases(Session &session);
 void rotary_cases(Session &session);
 void argument_cases(Session &session);

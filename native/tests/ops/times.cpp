@@ -98,6 +98,26 @@ void row_sum_times(Session &session, Stopwatch &watch, int64_t columns) {
       });
 }
 
+void norm_times(Session &session, Stopwatch &watch, int64_t columns) {
+  const Ops &ops = session.ops;
+  const OpsStream stream = session.memory.stream();
+  const double bytes = 2.0 * static_cast<double>(kTokens * columns);
+  const std::string sizes = shape_text({{"R", kTokens}, {"C", columns}});
+  Buffer x = zeros(session, 2 * kTokens * columns), residual = zeros(session, 2 * kTokens * columns);
+  Buffer y = zeros(session, 2 * kTokens * columns), vector = zeros(session, 2 * columns);
+  Buffer mean = zeros(session, 4 * kTokens), inverse = zeros(session, 4 * kTokens);
+  Buffer dgamma = zeros(session, 4 * columns), dbeta = zeros(session, 4 * columns);
+  watch.measure("residual_norm_forward", sizes, 4 * bytes, [&] {
+    return ops.residual_norm_forward(x.data(), residual.data(), vector.data(), vector.data(), 1e-5f, x.data(), y.data(),
+                                     mean.data<float>(), inverse.data<float>(), kTokens, columns, kBf16, stream);
+  });
+  watch.measure("residual_norm_backward", sizes, 4 * bytes, [&] {
+    return ops.residual_norm_backward(y.data(), x.data(), mean.data<float>(), inverse.data<float>(), vector.data(),
+                                      residual.data(), residual.data(), dgamma.data<float>(), dbeta.data<float>(), 0,
+                                      kTokens, columns, kBf16, stream);
+  });
+}
+
 void rotary_times(Session &session, Stopwatch &watch, int64_t heads, int64_t head_dim) {
   constexpr int64_t kLength = 1024;
   std::vector<int32_t> seqlens;
@@ -136,6 +156,7 @@ void print_times(Session &session) {
   Stopwatch watch(session);
   for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
   for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
+  for (int64_t columns : {320, 1280, 5120}) norm_times(session, watch, columns);
   rotary_times(session, watch, 20, 16);
   rotary_times(session, watch, 20, 64);
   rotary_times(session, watch, 40, 128);
