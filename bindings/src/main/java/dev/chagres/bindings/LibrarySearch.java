@@ -50,14 +50,18 @@ final class LibrarySearch {
         }
     }
 
-    /** What was seen at one place: the files, or why not. */
-    private record Sight(List<Path> files, String fault, boolean hasSomething) {
+    /** What was seen at one place: the files, or why there are none to use. */
+    private record Sight(List<Path> files, Reason reason, String fault) {
         static Sight nothing(String fault) {
-            return new Sight(List.of(), fault, false);
+            return new Sight(List.of(), Reason.NOT_FOUND, fault);
         }
 
         static Sight broken(String fault) {
-            return new Sight(List.of(), fault, true);
+            return new Sight(List.of(), Reason.NOT_LOADABLE, fault);
+        }
+
+        static Sight wrong(String fault) {
+            return new Sight(List.of(), Reason.WRONG_VERSION, fault);
         }
     }
 
@@ -75,7 +79,7 @@ final class LibrarySearch {
                 trail.attempts.add(new Attempt(group.name(), group.emptiness()));
             }
             for (Place place : group.places()) {
-                Sight sight = look(place.path(), library);
+                Sight sight = look(place, library);
                 if (sight.fault().isEmpty()) {
                     return new Found(library, place.origin(), sight.files(), trail.passedOver);
                 }
@@ -92,6 +96,7 @@ final class LibrarySearch {
     private static final class Trail {
         private final List<Attempt> attempts = new ArrayList<>();
         private final List<Attempt> passedOver = new ArrayList<>();
+        private Reason worst = Reason.NOT_FOUND;
 
         void add(Place place, Sight sight) {
             Attempt attempt = new Attempt(place.origin() + " " + place.path(), sight.fault());
@@ -103,16 +108,30 @@ final class LibrarySearch {
             } else {
                 attempts.add(attempt);
             }
-            if (sight.hasSomething()) {
+            if (sight.reason() != Reason.NOT_FOUND) {
                 passedOver.add(attempt);
+                worst = worst == Reason.NOT_FOUND ? sight.reason() : worst;
             }
         }
     }
 
     private static MissingLibraryException missing(VendorLibrary library, Trail trail, String remedy) {
-        Reason reason = trail.passedOver.isEmpty() ? Reason.NOT_FOUND : Reason.NOT_LOADABLE;
         String detail = library.mainPart() + ", wanted " + library.window();
-        return new MissingLibraryException(library.title(), new Finding(reason, detail, trail.attempts, "", remedy));
+        return new MissingLibraryException(
+                library.title(), new Finding(trail.worst, detail, trail.attempts, "", remedy));
+    }
+
+    /** A file of the wrong version at a place that the user named goes through: opening it says the same with more words. */
+    private Sight look(Place place, VendorLibrary library) {
+        Sight sight = look(place.path(), library);
+        if (!sight.fault().isEmpty() || place.isBinding() || !VendorLibraries.isStrict(surroundings)) {
+            return sight;
+        }
+        return FileVersion.of(library, sight.files().getLast())
+                .filter(version -> !library.window().contains(version))
+                .map(version -> Sight.wrong(
+                        "version " + version + ", wanted " + library.window() + ": " + library.side(version)))
+                .orElse(sight);
     }
 
     private Sight look(Path path, VendorLibrary library) {
@@ -148,7 +167,7 @@ final class LibrarySearch {
                 return Sight.broken(file.getFileName() + " is " + fault.get());
             }
         }
-        return new Sight(files, "", true);
+        return new Sight(files, Reason.NOT_FOUND, "");
     }
 
     /** Says what a folder has instead: often the library for another major version. */

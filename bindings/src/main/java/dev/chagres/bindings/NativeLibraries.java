@@ -99,7 +99,7 @@ public final class NativeLibraries {
         Found te = Objects.requireNonNull(found.get(VendorLibrary.TRANSFORMER_ENGINE));
         Path headers = CudaHeaders.find(surroundings, runtime.folder());
         found.values().forEach(NativeLibraries::warnOfPassedOver);
-        VendorLibraries.check(te, VersionReader.ofPackage(te.mainFile()), surroundings);
+        VendorLibraries.check(te, FileVersion.of(te.library(), te.mainFile()), surroundings);
 
         give(OwnLibraries.NAME, own.guard());
         StartCalls.setEnvironment(CudaHeaders.VARIABLE, headers.toString());

@@ -8,6 +8,7 @@ import java.nio.file.Files;
 import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
@@ -98,10 +99,17 @@ final class SearchPlaces {
     private Group pinned(VendorLibrary library) {
         Path vendor = surroundings.cache().resolve("vendor");
         List<Place> places = new ArrayList<>(below(vendor, "pinned cache", library));
-        children(vendor, "*").forEach(child -> places.addAll(below(child, "pinned cache", library)));
+        List<Path> fetched = new ArrayList<>(children(vendor, "*"));
+        fetched.sort(Comparator.comparing(SearchPlaces::modified).reversed());
+        fetched.forEach(child -> places.addAll(below(child, "pinned cache", library)));
         String seen =
                 Files.isDirectory(vendor) ? "has no " + library.pythonFolders().getFirst() : "no such folder";
         return new Group("pinned cache " + vendor, seen, places);
+    }
+
+    /** Fetched folders are named by a hash; the latest is the one that the latest pins brought. */
+    private static long modified(Path folder) {
+        return folder.toFile().lastModified();
     }
 
     private Group loaderPath(VendorLibrary library) {

@@ -73,7 +73,7 @@ final class VendorLibraries {
     static MissingLibraryException wrongVersion(LibrarySearch.Found found, LibraryVersion version) {
         VendorLibrary library = found.library();
         String detail = "version " + version + " at " + found.mainFile() + ", wanted " + library.window() + ": "
-                + library.window().side(library.title(), version);
+                + library.side(version);
         String remedy = library.remedy() + "; -D" + VERSIONS_PROPERTY + "=warn tries it all the same";
         return new MissingLibraryException(
                 library.title(), new Finding(Reason.WRONG_VERSION, detail, found.passedOver(), "", remedy));

@@ -130,8 +130,20 @@ enum VendorLibrary {
         return requirement;
     }
 
+    /** The folder, as a glob pattern, in which pip keeps what it knows of the library's package. */
+    String packageInfo() {
+        String name = requirement.substring(0, requirement.indexOf("=="));
+        String common = this == TRANSFORMER_ENGINE ? name.replace("_cu13", "*") : name;
+        return common.replace('-', '_') + "-*.dist-info";
+    }
+
     VersionWindow window() {
         return window;
+    }
+
+    /** Which side must move, for a version outside the window. */
+    String side(LibraryVersion version) {
+        return window.side(title, version);
     }
 
     /** The line that brings the library. */

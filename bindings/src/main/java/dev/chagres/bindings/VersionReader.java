@@ -1,16 +1,10 @@
 package dev.chagres.bindings;
 
-import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
-import java.nio.file.DirectoryStream;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
@@ -21,7 +15,6 @@ final class VersionReader {
     private static final FunctionDescriptor TWO_INTS_OUT =
             FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.ADDRESS, ValueLayout.ADDRESS);
     private static final FunctionDescriptor SIZE = FunctionDescriptor.of(ValueLayout.JAVA_LONG);
-    private static final int FOLDERS_ABOVE = 3;
 
     private VersionReader() {}
 
@@ -40,31 +33,8 @@ final class VersionReader {
                 call(library, "cudnnGetVersion", SIZE, VersionReader::size).map(VersionReader::decimal);
             case NCCL ->
                 call(library, "ncclGetVersion", INT_OUT, VersionReader::oneInt).map(VersionReader::decimal);
-            case TRANSFORMER_ENGINE -> ofPackage(found.mainFile());
+            case TRANSFORMER_ENGINE -> FileVersion.of(found.library(), found.mainFile()); // it has no call for it
         };
-    }
-
-    /**
-     * Transformer Engine's version: the library has no call for it, so the name of the Python package's folder
-     * {@code transformer_engine…-VERSION.dist-info} above it tells.
-     */
-    static Optional<LibraryVersion> ofPackage(Path library) {
-        Path folder = library.toAbsolutePath().getParent();
-        for (int up = 0; up < FOLDERS_ABOVE && folder != null; up++) {
-            List<String> names = new ArrayList<>();
-            try (DirectoryStream<Path> found = Files.newDirectoryStream(folder, "transformer_engine*.dist-info")) {
-                found.forEach(path -> names.add(String.valueOf(path.getFileName())));
-            } catch (IOException unreadable) {
-                return Optional.empty();
-            }
-            if (!names.isEmpty()) {
-                names.sort(null);
-                return LibraryVersion.parse(
-                        names.getFirst().substring(names.getFirst().indexOf('-') + 1));
-            }
-            folder = folder.getParent();
-        }
-        return Optional.empty();
     }
 
     private static LibraryVersion decimal(long number) {

@@ -10,6 +10,7 @@ import dev.chagres.bindings.MissingLibraryException.Reason;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.FileTime;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -192,6 +193,18 @@ class LibrarySearchTest {
     }
 
     @Test
+    void theLatestFetchedLibrariesAreTaken() throws IOException {
+        Path older = machine.folder("home/user/.cache/chagres/vendor/fff/nvidia/nccl/lib");
+        Path newer = machine.folder("home/user/.cache/chagres/vendor/aaa/nvidia/nccl/lib");
+        FakeLibrary.writeHeaders(VendorLibrary.NCCL, older);
+        FakeLibrary.writeHeaders(VendorLibrary.NCCL, newer);
+        Path vendor = root.resolve("home/user/.cache/chagres/vendor");
+        Files.setLastModifiedTime(vendor.resolve("fff"), FileTime.fromMillis(1_000_000));
+        Files.setLastModifiedTime(vendor.resolve("aaa"), FileTime.fromMillis(2_000_000));
+        assertEquals(newer, find(VendorLibrary.NCCL).folder());
+    }
+
+    @Test
     void aLibraryForAnotherCudaIsNamed() throws IOException {
         Files.createFile(machine.folder("usr/lib").resolve("libcudart.so.12"));
         String message = String.valueOf(missing(VendorLibrary.CUDA_RUNTIME).getMessage());
@@ -215,6 +228,31 @@ class LibrarySearchTest {
         Found found = find(VendorLibrary.NCCL);
         assertEquals(later, found.folder());
         assertEquals(1, found.passedOver().size());
+    }
+
+    @Test
+    void anotherVersionIsPassedOverForTheWantedOne() throws IOException {
+        Path toolkit = machine.folder("usr/local/cuda/lib64");
+        FakeLibrary.writeHeaders(VendorLibrary.CUDNN, toolkit);
+        Files.move(toolkit.resolve("libcudnn.so.9"), toolkit.resolve("libcudnn.so.9.14.0"));
+        Files.createSymbolicLink(toolkit.resolve("libcudnn.so.9"), Path.of("libcudnn.so.9.14.0"));
+        String said = "CUDA toolkit " + toolkit
+                + ": version 9.14.0, wanted 9.19 <= version < 10.0: cuDNN is too old: upgrade it";
+
+        MissingLibraryException missing = missing(VendorLibrary.CUDNN);
+        assertEquals(Reason.WRONG_VERSION, missing.reason());
+        assertTrue(missing.getMessage().contains(said), missing.getMessage());
+
+        Path later = machine.folder("usr/lib");
+        FakeLibrary.writeHeaders(VendorLibrary.CUDNN, later);
+        assertEquals(later, find(VendorLibrary.CUDNN).folder());
+        assertEquals("[" + said + "]", find(VendorLibrary.CUDNN).passedOver().toString());
+
+        machine.properties.put(VendorLibraries.VERSIONS_PROPERTY, "warn");
+        assertEquals(toolkit, find(VendorLibrary.CUDNN).folder());
+        machine.properties.remove(VendorLibraries.VERSIONS_PROPERTY);
+        machine.properties.put(VendorLibrary.CUDNN.property(), toolkit.toString());
+        assertEquals(toolkit, find(VendorLibrary.CUDNN).folder());
     }
 
     @Test

@@ -77,13 +77,47 @@ class VersionTest {
             throws IOException {
         Files.createDirectories(site.resolve(info));
         Path library = Files.createDirectories(site.resolve(folder)).resolve("libtransformer_engine.so");
-        assertEquals(Optional.of(expected), VersionReader.ofPackage(library).map(LibraryVersion::toString));
+        assertEquals(
+                Optional.of(expected),
+                FileVersion.of(VendorLibrary.TRANSFORMER_ENGINE, Files.createFile(library))
+                        .map(LibraryVersion::toString));
     }
 
     @Test
-    void transformerEngineWithoutAPackageHasNoKnownVersion(@TempDir Path folder) {
-        assertEquals(Optional.empty(), VersionReader.ofPackage(folder.resolve("a/b/c/d/libtransformer_engine.so")));
-        assertEquals(Optional.empty(), VersionReader.ofPackage(folder.resolve("libtransformer_engine.so")));
+    void aLibraryWithoutAPackageHasNoKnownVersion(@TempDir Path folder) throws IOException {
+        Files.createDirectories(folder.resolve("transformer_engine-2.20.2.dist-info"));
+        Path deep = Files.createDirectories(folder.resolve("a/b/c/d")).resolve("libtransformer_engine.so");
+        Files.createFile(deep);
+        assertEquals(Optional.empty(), FileVersion.of(VendorLibrary.TRANSFORMER_ENGINE, deep));
+        assertEquals(Optional.empty(), FileVersion.of(VendorLibrary.NCCL, deep));
+        assertEquals(Optional.empty(), FileVersion.of(VendorLibrary.NCCL, folder.resolve("absent")));
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "CUDNN,libcudnn.so.9,libcudnn.so.9.14.0,9.14.0",
+        "NCCL,libnccl.so.2,libnccl.so.2.28.3,2.28.3",
+        "CUDA_RUNTIME,libcudart.so.13,libcudart.so.13.0.96,13.0.96"
+    })
+    void aLinkLeadsToTheVersion(VendorLibrary library, String link, String file, String expected, @TempDir Path folder)
+            throws IOException {
+        Files.createFile(folder.resolve(file));
+        Path linked = Files.createSymbolicLink(folder.resolve(link), Path.of(file));
+        assertEquals(Optional.of(expected), FileVersion.of(library, linked).map(LibraryVersion::toString));
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "CUDNN,nvidia_cudnn_cu13-9.19.0.56.dist-info,nvidia/cudnn/lib,9.19.0",
+        "NCCL,nvidia_nccl_cu13-2.28.9.dist-info,nvidia/nccl/lib,2.28.9",
+        "CUBLAS,nvidia_cublas-13.1.0.3.dist-info,nvidia/cu13/lib,13.1.0"
+    })
+    void thePackageTellsTheVersion(
+            VendorLibrary library, String info, String folder, String expected, @TempDir Path site) throws IOException {
+        Files.createDirectories(site.resolve(info));
+        Path file = Files.createDirectories(site.resolve(folder)).resolve(library.mainPart());
+        Files.createFile(file);
+        assertEquals(Optional.of(expected), FileVersion.of(library, file).map(LibraryVersion::toString));
     }
 
     @Test
