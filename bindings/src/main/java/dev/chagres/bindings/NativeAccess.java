@@ -5,6 +5,9 @@ import java.lang.foreign.MemorySegment;
 /** Whether the JVM lets this module call C at all. */
 final class NativeAccess {
 
+    /** Asked before the first restricted call: that one warns, and grants access from then on. */
+    private static final boolean GRANTED = NativeAccess.class.getModule().isNativeAccessEnabled();
+
     private NativeAccess() {}
 
     /**
@@ -22,8 +25,9 @@ final class NativeAccess {
         }
     }
 
+    /** Whether the JVM was started with the flag. */
     static boolean isGranted() {
-        return NativeAccess.class.getModule().isNativeAccessEnabled();
+        return GRANTED;
     }
 
     /** The JVM flag that grants access to this module, or to the class path. */

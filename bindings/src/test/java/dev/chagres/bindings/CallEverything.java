@@ -25,15 +25,25 @@ final class CallEverything {
 
     private CallEverything() {}
 
-    /** The arguments: what pointers and handles are ({@code null}, {@code memory} or an address), what numbers are. */
+    /** Each argument is {@code POINTER,NUMBER}: what all pointers and handles are, and what all numbers are. */
     public static void main(String[] arguments) {
         NativeLibraries.ensureLoaded();
-        MemorySegment pointer = switch (arguments[0]) {
+        for (String argument : arguments) {
+            String[] words = argument.split(",", 2);
+            System.out.println("arguments " + argument);
+            callAll(pointer(words[0]), Long.parseLong(words[1]));
+        }
+    }
+
+    private static MemorySegment pointer(String word) {
+        return switch (word) {
             case "null" -> MemorySegment.NULL;
             case "memory" -> Arena.global().allocate(MEMORY_SIZE, 4096);
-            default -> MemorySegment.ofAddress(Long.decode(arguments[0]));
+            default -> MemorySegment.ofAddress(Long.decode(word));
         };
-        long number = Long.parseLong(arguments[1]);
+    }
+
+    private static void callAll(MemorySegment pointer, long number) {
         for (String function : functions()) {
             System.out.println("call " + function);
             int status = call(function, pointer, number);

@@ -34,7 +34,7 @@ final class ForkedJvm {
 
     /** Runs with native access, these tests, the bindings and our own libraries on the class path. */
     static Result run(List<String> options, Class<?> program, String... arguments) {
-        List<String> all = new ArrayList<>(List.of(NATIVE_ACCESS, "-cp", classPath()));
+        List<String> all = new ArrayList<>(List.of(NATIVE_ACCESS, "-XX:ErrorFile=/dev/stdout", "-cp", classPath()));
         all.addAll(options);
         all.add(program.getName());
         all.addAll(List.of(arguments));

@@ -1,0 +1,199 @@
+package dev.chagres.bindings;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.te.TransformerEngine;
+import java.io.File;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Loading in JVMs of its own, each on a machine without a GPU. */
+@Tag("L0")
+class NativeLibrariesTest {
+
+    private static final String REFERENCE = "-Dchagres.provider=reference";
+
+    /** Loads from many threads at once, then calls through each binding that the reference serves. */
+    static final class Load {
+        public static void main(String[] arguments) throws InterruptedException {
+            CountDownLatch start = new CountDownLatch(1);
+            List<Thread> threads = new ArrayList<>();
+            for (int i = 0; i < 8; i++) {
+                threads.add(Thread.ofPlatform().start(() -> {
+                    try {
+                        start.await();
+                    } catch (InterruptedException interrupted) {
+                        throw new AssertionError(interrupted);
+                    }
+                    NativeLibraries.ensureLoaded();
+                    System.out.println("loaded");
+                }));
+            }
+            start.countDown();
+            for (Thread thread : threads) {
+                thread.join();
+            }
+            try (Arena arena = Arena.ofConfined()) {
+                System.out.println("has=" + TransformerEngine.te_has(arena.allocateFrom("create_tensor")));
+                int status = TransformerEngine.te_open(arena.allocateFrom("/another/library.so"));
+                System.out.println("open=" + refusal(() -> Status.te(status, "te_open")));
+            }
+            System.out.println("ops=" + Ops.ops_last_error().getString(0));
+        }
+    }
+
+    /** Tries to load twice and says what is thrown. */
+    static final class LoadBadly {
+        public static void main(String[] arguments) {
+            for (int i = 0; i < 2; i++) {
+                try {
+                    NativeLibraries.ensureLoaded();
+                    System.out.println("loaded");
+                } catch (RuntimeException refused) {
+                    Throwable cause = refused.getCause();
+                    System.out.println(refused.getClass().getSimpleName() + " cause "
+                            + (cause == null ? "none" : cause.getClass().getSimpleName()) + ": "
+                            + String.valueOf(refused.getMessage()).replace('\n', '|'));
+                }
+            }
+        }
+    }
+
+    private static String refusal(Runnable check) {
+        try {
+            check.run();
+            return "success";
+        } catch (NativeException refused) {
+            return String.valueOf(refused.getMessage());
+        }
+    }
+
+    private static List<String> lines(ForkedJvm.Result result) {
+        return result.expectExit(0).output().lines().toList();
+    }
+
+    @Test
+    void threadsLoadTheReferenceOnce() {
+        List<String> lines = lines(ForkedJvm.run(List.of(REFERENCE), Load.class));
+        assertEquals(8, lines.stream().filter("loaded"::equals).count(), lines.toString());
+        assertTrue(lines.contains("has=1"), lines.toString());
+        assertTrue(lines.contains("ops="), lines.toString());
+        String open = lines.stream()
+                .filter(line -> line.startsWith("open="))
+                .findFirst()
+                .orElse("");
+        assertTrue(
+                open.startsWith("open=Transformer Engine: te_open returned TE_ERROR (1) on device 0: te_open: this"
+                        + " process has opened " + ForkedJvm.nativeFolder()),
+                open);
+    }
+
+    private static void assertSaidTwice(ForkedJvm.Result result, String type, String start) {
+        List<String> said = lines(result).stream()
+                .filter(line -> line.contains(" cause ") || line.equals("loaded"))
+                .toList();
+        assertEquals(2, said.size(), result.output());
+        assertTrue(
+                said.getFirst().startsWith(type + " cause ") && said.getFirst().contains(start), result.output());
+        assertTrue(said.getLast().startsWith(type + " cause " + type + ": " + start), result.output());
+        assertFalse(result.output().contains("NoClassDefFoundError"), result.output());
+    }
+
+    @Test
+    void aFailureIsRememberedWithItsCause(@TempDir Path folder) {
+        ForkedJvm.Result result = ForkedJvm.run(List.of(REFERENCE, "-Dchagres.native.path=" + folder), LoadBadly.class);
+        assertSaidTwice(
+                result,
+                "MissingLibraryException",
+                "Chagres native libraries: NOT_FOUND: libchagres_te.so|  tried -Dchagres.native.path=" + folder);
+    }
+
+    @Test
+    void aLibraryThatTheLoaderRefusesIsQuoted(@TempDir Path folder) throws IOException {
+        for (String name : List.of("libchagres_te.so", "libchagres_reference.so")) {
+            Files.writeString(folder.resolve(name), "no library");
+        }
+        ForkedJvm.Result result = ForkedJvm.run(List.of(REFERENCE, "-Dchagres.native.path=" + folder), LoadBadly.class);
+        assertSaidTwice(
+                result,
+                "MissingLibraryException",
+                "Chagres native libraries: NOT_LOADABLE: " + folder.resolve("libchagres_reference.so"));
+        assertTrue(result.output().contains("./chagres doctor"), result.output());
+    }
+
+    @Test
+    void librariesOfAnotherReleaseAreRefused(@TempDir Path folder) {
+        for (String name : List.of("libchagres_te.so", "libchagres_reference.so")) {
+            FakeLibrary.compile(folder.resolve(name), "int unrelated;");
+        }
+        ForkedJvm.Result result = ForkedJvm.run(List.of(REFERENCE, "-Dchagres.native.path=" + folder), LoadBadly.class);
+        assertSaidTwice(
+                result,
+                "MissingLibraryException",
+                "Chagres native libraries: NOT_LOADABLE: no opened library has te_open|  to mend it: use the"
+                        + " chagres-native jar of the same version");
+    }
+
+    @Test
+    void cudaWithoutItsLibrariesIsNeverTheReference() {
+        ForkedJvm.Result result = ForkedJvm.run(
+                List.of("-Dchagres.provider=cuda", "-Dchagres.cudart.path=/absent/libcudart.so.13"), LoadBadly.class);
+        assertSaidTwice(
+                result,
+                "MissingLibraryException",
+                "CUDA runtime: NOT_FOUND: libcudart.so.13, wanted 13.0 <= version < 14.0|  tried"
+                        + " -Dchagres.cudart.path /absent/libcudart.so.13: no such file or folder");
+    }
+
+    @Test
+    void aBadPropertyIsRefusedTwice() {
+        assertSaidTwice(
+                ForkedJvm.run(List.of("-Dchagres.provider=tpu"), LoadBadly.class),
+                "IllegalArgumentException",
+                "-Dchagres.provider=tpu: expected auto, cuda or reference");
+    }
+
+    @Test
+    void aJvmThatDeniesNativeAccessIsToldTheFlag() {
+        List<String> arguments = List.of(
+                "--illegal-native-access=deny", "-cp", ForkedJvm.classPath(), REFERENCE, LoadBadly.class.getName());
+        assertSaidTwice(
+                ForkedJvm.run(arguments, Map.of()),
+                "IllegalStateException",
+                "the JVM denies calls to native libraries: start it with --enable-native-access=ALL-UNNAMED");
+    }
+
+    @Test
+    void theBindingsLoadAsAModule() {
+        Path jspecify = Path.of(Nullable.class
+                .getProtectionDomain()
+                .getCodeSource()
+                .getLocation()
+                .getPath());
+        List<String> arguments = List.of(
+                "--enable-native-access=dev.chagres.bindings",
+                "-p",
+                ForkedJvm.bindings() + File.pathSeparator + jspecify,
+                "-cp",
+                ForkedJvm.nativeResources().toString(),
+                REFERENCE,
+                "-m",
+                "dev.chagres.bindings/dev.chagres.bindings.Doctor");
+        String output = ForkedJvm.run(arguments, Map.of()).expectExit(0).output();
+        assertTrue(output.contains("The provider works."), output);
+        assertTrue(output.contains("native access: set"), output);
+    }
+}
