@@ -14,7 +14,9 @@ using uint64_t = unsigned long long;
 
 constexpr int kThreads = 256; /* the most threads a block of any kernel has */
 
-#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(kThreads) name(__VA_ARGS__)
+/* blocks: how many a multiprocessor must hold at once, which bounds a thread's registers. */
+#define KERNEL_OF(blocks, name, ...) extern "C" __global__ void __launch_bounds__(kThreads, blocks) name(__VA_ARGS__)
+#define KERNEL(name, ...) KERNEL_OF(1, name, __VA_ARGS__)
 #define DYNAMIC_SHARED(name) extern __shared__ float name[]
 
 using float32 = float;

@@ -28,57 +28,69 @@ __device__ inline void sum_row(float &a, float &b, int lanes) {
   }
 }
 
+/* The packs of a row that one thread keeps: pack p is number p * lanes + lane of the row. */
+#define EACH_PACK(p) _Pragma("unroll") for (int p = 0; p < P; ++p)
+#define EACH_ELEMENT(j) _Pragma("unroll") for (int j = 0; j < N; ++j)
+
 template <class T, int P>
 __device__ void residual_norm(const T *x, const T *residual, const T *gamma, const T *beta, float epsilon, T *h, T *y,
                               float *mean, float *inverse, int64_t rows, int64_t columns, int lanes) {
   constexpr int N = kPack<T>;
-  const int lane = threadIdx.x % lanes, rows_a_block = kThreads / lanes;
+  const int lane = threadIdx.x % lanes, rows_a_block = kThreads / lanes, width = static_cast<int>(columns);
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows_a_block; first < rows;
        first += static_cast<int64_t>(gridDim.x) * rows_a_block) {
     const int64_t row = first + threadIdx.x / lanes;
     const bool inside = row < rows;
-    float value[P][N];
-    float sum = 0, squares = 0;
-    for (int p = 0; p < P; ++p) {
-      const int64_t column = (static_cast<int64_t>(p) * lanes + lane) * N;
-      for (int j = 0; j < N; ++j) value[p][j] = 0;
-      if (!inside || column >= columns) continue;
-      const auto a = load_pack<N>(x + row * columns + column);
-      const auto b = load_pack<N>(residual + row * columns + column);
-      Pack<T, N> total;
-      for (int j = 0; j < N; ++j) {
-        from_float(to_float(a.value[j]) + to_float(b.value[j]), total.value[j]);
-        /* The norm sees what backward will read: the rounded sum. */
-        value[p][j] = to_float(total.value[j]);
-        sum += value[p][j];
+    const int64_t start = row * columns;
+    Pack<T, N> value[P], other[P];
+    EACH_PACK(p) {
+      const int column = (p * lanes + lane) * N;
+      if (inside && column < width) {
+        value[p] = load_pack<N>(x + start + column);
+        other[p] = load_pack<N>(residual + start + column);
       }
-      store_pack<N>(h + row * columns + column, total);
     }
-    float unused = 0;
+    float sum = 0, squares = 0, unused = 0;
+    EACH_PACK(p) {
+      const int column = (p * lanes + lane) * N;
+      if (inside && column < width) {
+        EACH_ELEMENT(j) {
+          from_float(to_float(value[p].value[j]) + to_float(other[p].value[j]), value[p].value[j]);
+          /* The norm sees what backward will read: the rounded sum. */
+          sum += to_float(value[p].value[j]);
+        }
+        store_pack<N>(h + start + column, value[p]);
+      }
+    }
     sum_row(sum, unused, lanes);
     const float mu = sum / columns;
-    for (int p = 0; p < P; ++p) {
-      const int64_t column = (static_cast<int64_t>(p) * lanes + lane) * N;
-      if (column >= columns) continue;
-      for (int j = 0; j < N; ++j) squares += (value[p][j] - mu) * (value[p][j] - mu);
+    EACH_PACK(p) {
+      if (inside && (p * lanes + lane) * N < width) {
+        EACH_ELEMENT(j) {
+          const float off = to_float(value[p].value[j]) - mu;
+          squares += off * off;
+        }
+      }
     }
     unused = 0;
     sum_row(squares, unused, lanes);
     const float factor = 1 / sqrtf(squares / columns + epsilon);
-    if (!inside) continue;
-    if (lane == 0) {
+    if (inside && lane == 0) {
       mean[row] = mu;
       inverse[row] = factor;
     }
-    for (int p = 0; p < P; ++p) {
-      const int64_t column = (static_cast<int64_t>(p) * lanes + lane) * N;
-      if (column >= columns) continue;
-      const auto g = load_pack<N>(gamma + column);
-      const auto b = load_pack<N>(beta + column);
-      Pack<T, N> normed;
-      for (int j = 0; j < N; ++j)
-        from_float((value[p][j] - mu) * factor * to_float(g.value[j]) + to_float(b.value[j]), normed.value[j]);
-      store_pack<N>(y + row * columns + column, normed);
+    EACH_PACK(p) {
+      const int column = (p * lanes + lane) * N;
+      if (inside && column < width) {
+        const auto g = load_pack<N>(gamma + column);
+        const auto b = load_pack<N>(beta + column);
+        Pack<T, N> normed;
+        EACH_ELEMENT(j) {
+          from_float((to_float(value[p].value[j]) - mu) * factor * to_float(g.value[j]) + to_float(b.value[j]),
+                     normed.value[j]);
+        }
+        store_pack<N>(y + start + column, normed);
+      }
     }
   }
 }
@@ -88,16 +100,17 @@ template <int P, int N>
 __device__ inline void write_columns(const float (&sum)[P][N], float *out, int64_t columns, int lanes) {
   DYNAMIC_SHARED(tile);
   const int lane = threadIdx.x % lanes, row = threadIdx.x / lanes, rows = kThreads / lanes;
-  for (int p = 0; p < P; ++p) {
+  EACH_PACK(p) {
     const int64_t column = (static_cast<int64_t>(p) * lanes + lane) * N;
     __syncthreads();
-    for (int j = 0; j < N; ++j) tile[j * kThreads + threadIdx.x] = sum[p][j];
+    EACH_ELEMENT(j) tile[j * kThreads + threadIdx.x] = sum[p][j];
     __syncthreads();
-    if (row != 0 || column >= columns) continue;
-    for (int j = 0; j < N; ++j) {
-      float total = 0;
-      for (int r = 0; r < rows; ++r) total += tile[j * kThreads + r * lanes + lane];
-      out[column + j] = total;
+    if (row == 0 && column < columns) {
+      for (int j = 0; j < N; ++j) {
+        float total = 0;
+        for (int r = 0; r < rows; ++r) total += tile[j * kThreads + r * lanes + lane];
+        out[column + j] = total;
+      }
     }
   }
 }
@@ -106,45 +119,53 @@ template <class T, int P>
 __device__ void norm_gradient(const T *dy, const T *h, const float *mean, const float *inverse, const T *gamma,
                               const T *dresidual, T *dh, float *partial, int64_t rows, int64_t columns, int lanes) {
   constexpr int N = kPack<T>;
-  const int lane = threadIdx.x % lanes, rows_a_block = kThreads / lanes;
+  const int lane = threadIdx.x % lanes, rows_a_block = kThreads / lanes, width = static_cast<int>(columns);
   float dgamma[P][N] = {}, dbeta[P][N] = {};
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows_a_block; first < rows;
        first += static_cast<int64_t>(gridDim.x) * rows_a_block) {
     const int64_t row = first + threadIdx.x / lanes;
     const bool inside = row < rows;
+    const int64_t start = row * columns;
+    /* All of the row is asked for at once, what is added last included. */
+    Pack<T, N> value[P], gradient[P], through[P];
+    EACH_PACK(p) {
+      const int column = (p * lanes + lane) * N;
+      if (inside && column < width) {
+        value[p] = load_pack<N>(h + start + column);
+        gradient[p] = load_pack<N>(dy + start + column);
+        through[p] = load_pack<N>(dresidual + start + column);
+      }
+    }
     const float mu = inside ? mean[row] : 0.0f, factor = inside ? inverse[row] : 0.0f;
-    float normed[P][N], scaled[P][N];
     float sum = 0, products = 0;
-    for (int p = 0; p < P; ++p) {
-      const int64_t column = (static_cast<int64_t>(p) * lanes + lane) * N;
-      for (int j = 0; j < N; ++j) normed[p][j] = scaled[p][j] = 0;
-      if (!inside || column >= columns) continue;
-      const auto value = load_pack<N>(h + row * columns + column);
-      const auto gradient = load_pack<N>(dy + row * columns + column);
-      const auto g = load_pack<N>(gamma + column);
-      for (int j = 0; j < N; ++j) {
-        const float d = to_float(gradient.value[j]);
-        normed[p][j] = (to_float(value.value[j]) - mu) * factor;
-        scaled[p][j] = d * to_float(g.value[j]);
-        dgamma[p][j] += d * normed[p][j];
-        dbeta[p][j] += d;
-        sum += scaled[p][j];
-        products += scaled[p][j] * normed[p][j];
+    EACH_PACK(p) {
+      const int column = (p * lanes + lane) * N;
+      if (inside && column < width) {
+        const auto g = load_pack<N>(gamma + column);
+        EACH_ELEMENT(j) {
+          const float d = to_float(gradient[p].value[j]), normed = (to_float(value[p].value[j]) - mu) * factor;
+          const float scaled = d * to_float(g.value[j]);
+          dgamma[p][j] += d * normed;
+          dbeta[p][j] += d;
+          sum += scaled;
+          products += scaled * normed;
+        }
       }
     }
     sum_row(sum, products, lanes);
-    if (!inside) continue;
     const float mean_of_sum = sum / columns, mean_of_products = products / columns;
-    for (int p = 0; p < P; ++p) {
-      const int64_t column = (static_cast<int64_t>(p) * lanes + lane) * N;
-      if (column >= columns) continue;
-      const auto through = load_pack<N>(dresidual + row * columns + column);
-      Pack<T, N> result;
-      for (int j = 0; j < N; ++j)
-        from_float(factor * (scaled[p][j] - mean_of_sum - normed[p][j] * mean_of_products) +
-                       to_float(through.value[j]),
-                   result.value[j]);
-      store_pack<N>(dh + row * columns + column, result);
+    EACH_PACK(p) {
+      const int column = (p * lanes + lane) * N;
+      if (inside && column < width) {
+        const auto g = load_pack<N>(gamma + column);
+        EACH_ELEMENT(j) {
+          const float normed = (to_float(value[p].value[j]) - mu) * factor;
+          const float scaled = to_float(gradient[p].value[j]) * to_float(g.value[j]);
+          from_float(factor * (scaled - mean_of_sum - normed * mean_of_products) + to_float(through[p].value[j]),
+                     through[p].value[j]);
+        }
+        store_pack<N>(dh + start + column, through[p]);
+      }
     }
   }
   /* Partial sums lie as [2, blocks, columns]: those of gamma, then those of beta. */
@@ -158,7 +179,7 @@ __device__ void norm_gradient(const T *dy, const T *h, const float *mean, const 
     residual_norm<T, P>(x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows, columns, lanes);               \
   }
 #define BACKWARD(name, T, P)                                                                                       \
-  KERNEL(name, const T *dy, const T *h, const float *mean, const float *inverse, const T *gamma,                  \
+  KERNEL_OF(2, name, const T *dy, const T *h, const float *mean, const float *inverse, const T *gamma,                  \
          const T *dresidual, T *dh, float *partial, int64_t rows, int64_t columns, int lanes) {                   \
     norm_gradient<T, P>(dy, h, mean, inverse, gamma, dresidual, dh, partial, rows, columns, lanes);               \
   }

@@ -17,6 +17,7 @@
 #define blockDim (::chagres::emulator::launch().block)
 #define gridDim (::chagres::emulator::launch().grid)
 
+#define KERNEL_OF(blocks, name, ...) KERNEL(name, __VA_ARGS__)
 #define KERNEL(name, ...)                                                                              \
   static void name(__VA_ARGS__);                                                                       \
   static const ::chagres::emulator::Registration registered_##name(__FILE__, #name,                    \
