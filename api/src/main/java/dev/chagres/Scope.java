@@ -34,7 +34,8 @@ public final class Scope implements AutoCloseable {
     private final List<Object> issued = new ArrayList<>();
 
     private int cursor;
-    private long bottom;
+    private long bottomSmall;
+    private long bottomLarge;
     private @Nullable Scope child;
     private boolean destroyed;
 
@@ -52,7 +53,7 @@ public final class Scope implements AutoCloseable {
         this.parent = parent;
         state = new ScopeState(stream.device().state(), "nested " + parent.state);
         trace = null;
-        bottom = memory.mark();
+        settle();
     }
 
     /** Returns the stream in whose order the memory is used. */
@@ -181,7 +182,7 @@ public final class Scope implements AutoCloseable {
         if (cursor < issued.size() && issued.get(cursor) instanceof Scope again) {
             cursor++;
             nested = again;
-            nested.bottom = memory.mark();
+            nested.settle();
             nested.begin();
         } else {
             nested = append(new Scope(this));
@@ -223,11 +224,17 @@ public final class Scope implements AutoCloseable {
      */
     public void restart() {
         ensureOnTop();
-        memory.rewind(bottom);
+        memory.rewind(bottomSmall, bottomLarge);
         if (parent == null) {
             memory.unite();
         }
         begin();
+    }
+
+    /** Makes the present top of the stack the place to which this scope rewinds. */
+    private void settle() {
+        bottomSmall = memory.markSmall();
+        bottomLarge = memory.markLarge();
     }
 
     private void begin() {
@@ -276,7 +283,7 @@ public final class Scope implements AutoCloseable {
         }
         state.end();
         if (parent != null) {
-            memory.rewind(bottom);
+            memory.rewind(bottomSmall, bottomLarge);
             parent.child = null;
             return;
         }

@@ -1,0 +1,113 @@
+package dev.chagres.internal;
+
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * A stack over chunks from {@code cudaMalloc}. What does not fit into the rest of a chunk begins the next one; a program
+ * that repeats its allocations reaches a steady state in which CUDA is not called at all, and addresses repeat.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ChunkStack {
+    private static final int OFFSET_BITS = 48;
+    private static final long UNITED_STEP = 2L << 20;
+
+    private static final class Chunk {
+        private final long address;
+        private final long byteSize;
+        /** Bytes handed out when the stack moved on to the next chunk. */
+        private long filled;
+
+        private Chunk(long address, long byteSize) {
+            this.address = address;
+            this.byteSize = byteSize;
+        }
+    }
+
+    private final DeviceState device;
+    private final long firstChunk;
+    private final long laterChunk;
+    private final List<Chunk> chunks = new ArrayList<>();
+    private int chunk;
+    private long offset;
+    private long usedBefore;
+    private long reserved;
+    private long peak;
+
+    /** Makes an empty stack whose first and later chunks have at least these sizes. */
+    ChunkStack(DeviceState device, long firstChunk, long laterChunk) {
+        this.device = device;
+        this.firstChunk = firstChunk;
+        this.laterChunk = laterChunk;
+    }
+
+    long allocate(long size) {
+        while (chunk < chunks.size()) {
+            Chunk present = chunks.get(chunk);
+            if (size <= present.byteSize - offset) {
+                return take(present.address + offset, size);
+            }
+            present.filled = offset;
+            usedBefore += offset;
+            chunk++;
+            offset = 0;
+        }
+        chunks.add(reserve(Math.max(size, chunks.isEmpty() ? firstChunk : laterChunk)));
+        return take(chunks.get(chunk).address, size);
+    }
+
+    private long take(long address, long size) {
+        offset += size;
+        peak = Math.max(peak, used());
+        return address;
+    }
+
+    private Chunk reserve(long byteSize) {
+        MemorySegment memory = device.malloc(byteSize);
+        reserved += byteSize;
+        return new Chunk(memory.address(), byteSize);
+    }
+
+    /** Returns the position of the top: chunk number above, offset within it below. */
+    long mark() {
+        return ((long) chunk << OFFSET_BITS) | offset;
+    }
+
+    void rewind(long mark) {
+        int to = (int) (mark >>> OFFSET_BITS);
+        while (chunk > to) {
+            chunk--;
+            usedBefore -= chunks.get(chunk).filled;
+        }
+        offset = mark & ((1L << OFFSET_BITS) - 1);
+    }
+
+    long used() {
+        return usedBefore + offset;
+    }
+
+    long reserved() {
+        return reserved;
+    }
+
+    /** Replaces several chunks by one that holds the most that was in use. Nothing may be handed out. */
+    void unite() {
+        if (chunks.size() > 1 && chunk == 0 && offset == 0) {
+            free();
+            chunks.add(reserve((peak + UNITED_STEP - 1) & -UNITED_STEP));
+        }
+    }
+
+    void free() {
+        for (Chunk present : chunks.reversed()) {
+            device.free(MemorySegment.ofAddress(present.address), present.byteSize);
+        }
+        chunks.clear();
+        chunk = 0;
+        offset = 0;
+        usedBefore = 0;
+        reserved = 0;
+    }
+}
