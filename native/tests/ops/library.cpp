@@ -102,6 +102,8 @@ class CudaMemory : public Memory {
   void upload(void *memory, const void *source, size_t bytes) override {
     check(cuda_.stream_synchronize(stream_), "cudaStreamSynchronize");
     check(cuda_.memcpy(memory, source, bytes, kAnyDirection), "cudaMemcpy");
+    /* From pageable memory the copy's last part may still run when cudaMemcpy returns, and our stream does not wait. */
+    check(cuda_.stream_synchronize(nullptr), "cudaStreamSynchronize");
   }
   void download(void *destination, const void *memory, size_t bytes) override {
     check(cuda_.stream_synchronize(stream_), "cudaStreamSynchronize");
