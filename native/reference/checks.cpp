@@ -70,6 +70,21 @@ View view(NVTETensor handle, const char *argument, std::initializer_list<NVTEDTy
   return described(handle, argument, dtypes, caller);
 }
 
+void expect_unscaled(NVTETensor handle, const char *argument, Caller caller) {
+  const Tensor &found = tensor(handle, argument, caller);
+  if (found.scaling_mode != NVTE_DELAYED_TENSOR_SCALING) {
+    fail(caller, text("Tensor \"", argument, "\" must have scaling mode 0, got ", static_cast<int>(found.scaling_mode)));
+  }
+  const std::pair<NVTETensorParam, const char *> records[] = {
+      {kNVTEScale, "scale"}, {kNVTERowwiseScaleInv, "rowwise scale_inv"}, {kNVTEColumnwiseScaleInv, "columnwise scale_inv"}};
+  for (const auto &[record, name] : records) {
+    if (found.has(record)) {
+      fail(caller, text("Tensor \"", argument, "\" is not FP8, so it must have no ", name,
+                        ": clear it with a null pointer and shape (0)"));
+    }
+  }
+}
+
 void expect_shape(const View &view, const char *argument, std::initializer_list<size_t> dimensions, Caller caller) {
   const NVTEShape expected = make_shape(dimensions);
   if (!same_shape(view.shape, expected)) {

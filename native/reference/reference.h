@@ -118,6 +118,10 @@ View described(NVTETensor handle, const char *argument, std::initializer_list<NV
                Caller caller = Caller::here());
 void expect_data(const View &view, const char *argument, Caller caller = Caller::here());
 
+/* As Transformer Engine's check of tensors that are not FP8: default scaling mode, no scale and no inverse scales. A
+ * null pointer with shape (1) counts as present there: only shape (0) is absent. */
+void expect_unscaled(NVTETensor handle, const char *argument, Caller caller = Caller::here());
+
 void expect_shape(const View &view, const char *argument, std::initializer_list<size_t> dimensions,
                   Caller caller = Caller::here());
 void expect_same_shape(const View &view, const char *argument, const View &other, const char *other_argument,

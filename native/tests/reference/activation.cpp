@@ -1,0 +1,140 @@
+/* Activations against double precision, their gradients against finite differences. */
+#include <functional>
+
+#include "check.h"
+
+using namespace chagres::reference;
+using check::Array;
+
+namespace {
+
+using Call = void (*)(NVTETensor, NVTETensor, cudaStream_t);
+using Gradient = void (*)(NVTETensor, NVTETensor, NVTETensor, cudaStream_t);
+
+struct Named {
+  const char *name;
+  double (*value)(double);
+  Call forward;
+  Gradient backward;
+  Call gated_forward;
+  Gradient gated_backward;
+};
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+const Named kActivations[] = {
+    {"gelu", [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }, nvte_gelu, nvte_dgelu, nvte_geglu, nvte_dgeglu},
+    {"silu", [](double x) { return x * sigmoid(x); }, nvte_silu, nvte_dsilu, nvte_swiglu, nvte_dswiglu},
+    {"relu", [](double x) { return x > 0 ? x : 0; }, nvte_relu, nvte_drelu, nvte_reglu, nvte_dreglu},
+    {"qgelu", [](double x) { return x * sigmoid(1.702 * x); }, nvte_qgelu, nvte_dqgelu, nvte_qgeglu, nvte_dqgeglu},
+    {"srelu", [](double x) { return x > 0 ? x * x : 0; }, nvte_srelu, nvte_dsrelu, nvte_sreglu, nvte_dsreglu},
+    {"sigmoid", sigmoid, nullptr, nullptr, nvte_glu, nvte_dglu},
+};
+
+double slope(const Named &activation, double x) {
+  const double step = 1e-6;
+  if (std::string(activation.name) == "relu") return x > 0;
+  return (activation.value(x + step) - activation.value(x - step)) / (2 * step);
+}
+
+constexpr NVTEDType kDtypes[] = {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16};
+
+}  // namespace
+
+TEST(values_and_gradients) {
+  for (const Named &activation : kActivations) {
+    if (activation.forward == nullptr) continue;
+    for (const NVTEDType dtype : kDtypes) {
+      for (const size_t columns : {1, 31, 8192, 8195}) {
+        Array x({2, columns}, dtype), y({2, columns}, dtype), dy({2, columns}, dtype), dx({2, columns}, dtype);
+        x.normal(3);
+        dy.normal();
+        float amax = 0;
+        y.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
+        activation.forward(x, y, nullptr);
+        activation.backward(dy, x, dx, nullptr);
+        std::vector<double> expected_y(x.count()), expected_dx(x.count());
+        double largest = 0;
+        for (size_t i = 0; i < x.count(); ++i) {
+          expected_y[i] = activation.value(x.get(i));
+          expected_dx[i] = dy.get(i) * slope(activation, x.get(i));
+          largest = std::max(largest, std::fabs(expected_y[i]));
+        }
+        EXPECT_CLOSE(y.values(), expected_y, 2 * check::rounding(dtype), 2e-6);
+        EXPECT_CLOSE(dx.values(), expected_dx, 2 * check::rounding(dtype), 1e-5);
+        EXPECT(check::close(amax, largest, 1e-5, 1e-6));
+      }
+    }
+  }
+}
+
+TEST(gated_values_and_gradients) {
+  for (const Named &activation : kActivations) {
+    for (const NVTEDType dtype : kDtypes) {
+      for (const size_t columns : {1, 17, 300}) {
+        const size_t rows = 37;
+        Array x({rows, 2 * columns}, dtype), y({rows, columns}, dtype), dy({rows, columns}, dtype), dx({rows, 2 * columns}, dtype);
+        x.normal(2);
+        dy.normal();
+        float amax = 0;
+        y.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
+        activation.gated_forward(x, y, nullptr);
+        activation.gated_backward(dy, x, dx, nullptr);
+        std::vector<double> expected_y(y.count()), expected_dx(x.count());
+        double largest = 0;
+        for (size_t i = 0; i < y.count(); ++i) {
+          const size_t at = i / columns * 2 * columns + i % columns;
+          const double a = x.get(at), b = x.get(at + columns);
+          expected_y[i] = activation.value(a) * b;
+          expected_dx[at] = dy.get(i) * slope(activation, a) * b;
+          expected_dx[at + columns] = dy.get(i) * activation.value(a);
+          largest = std::max(largest, std::fabs(expected_y[i]));
+        }
+        EXPECT_CLOSE(y.values(), expected_y, 2 * check::rounding(dtype), 4e-6);
+        EXPECT_CLOSE(dx.values(), expected_dx, 2 * check::rounding(dtype), 2e-5);
+        EXPECT(check::close(amax, largest, 1e-5, 1e-6));
+      }
+    }
+  }
+}
+
+TEST(not_a_number) {
+  Array x({4}, kNVTEFloat32), y({4}, kNVTEFloat32);
+  for (const Named &activation : kActivations) {
+    if (activation.forward == nullptr) continue;
+    x.fill(NAN);
+    activation.forward(x, y, nullptr);
+    const bool flushed = std::string(activation.name) == "relu" || std::string(activation.name) == "srelu";
+    EXPECT(flushed ? y.get(0) == 0 : std::isnan(y.get(0))); /* the GPU's fmax(NaN, 0) is 0 */
+  }
+}
+
+TEST(other_output_dtype_and_no_elements) {
+  Array x({3, 5}, kNVTEFloat32), y({3, 5}, kNVTEBFloat16), none({0, 5}, kNVTEFloat32), none_out({0, 5}, kNVTEFloat32);
+  x.normal();
+  nvte_relu(x, y, nullptr);
+  for (size_t i = 0; i < 15; ++i) EXPECT(check::close(y.get(i), std::max(0.0, x.get(i)), 0x1p-8, 0));
+  nvte_gelu(none, none_out, nullptr);
+  nvte_dgelu(none, none, none_out, nullptr);
+}
+
+TEST(refusals) {
+  Array x({4, 6}, kNVTEBFloat16), y({4, 6}, kNVTEBFloat16), other({6, 4}, kNVTEBFloat16), floats({4, 6}, kNVTEFloat32),
+      odd({4, 5}, kNVTEBFloat16), half({4, 3}, kNVTEBFloat16);
+  check::Unset unset;
+  EXPECT_THROWS(nvte_gelu(x, other, nullptr), "nvte_gelu", "\"output\"", "(4, 6)", "(6, 4)");
+  EXPECT_THROWS(nvte_gelu(unset, y, nullptr), "\"input\"", "no data");
+  EXPECT_THROWS(nvte_gelu(nullptr, y, nullptr), "\"input\"", "Invalid tensor.");
+  EXPECT_THROWS(nvte_dgelu(floats, x, y, nullptr), "nvte_dgelu", "\"grad\"", "BFloat16", "Float32");
+  EXPECT_THROWS(nvte_dgelu(other, x, y, nullptr), "\"grad\"", "(6, 4)");
+  EXPECT_THROWS(nvte_geglu(odd, half, nullptr), "nvte_geglu", "\"input\"", "even", "(4, 5)");
+  EXPECT_THROWS(nvte_geglu(x, y, nullptr), "\"output\"", "4 x 3", "4 x 6");
+  EXPECT_THROWS(nvte_dswiglu(x, x, y, nullptr), "nvte_dswiglu", "\"grad\"", "4 x 3");
+  EXPECT_THROWS(nvte_dswiglu(half, x, half, nullptr), "\"output\"", "4 x 6");
+  y.record(kNVTEScale, nullptr, kNVTEFloat32, {1});
+  EXPECT_THROWS(nvte_gelu(x, y, nullptr), "\"output\"", "not FP8", "scale", "shape (0)");
+  y.record(kNVTEScale, nullptr, kNVTEFloat32, {0});
+  nvte_gelu(x, y, nullptr);
+  y.record(kNVTEColumnwiseData, other.data(), kNVTEBFloat16, {6, 4});
+  EXPECT_THROWS(nvte_gelu(x, y, nullptr), "columnwise");
+}
