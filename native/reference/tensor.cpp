@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -397,6 +398,12 @@ void nvte_memset(void *ptr, int value, size_t size_in_bytes, cudaStream_t) {
   CHAGRES_CHECK(ptr != nullptr || size_in_bytes == 0, "Argument \"ptr\" must be memory of ", size_in_bytes,
                 " bytes, got NULL");
   if (size_in_bytes > 0) std::memset(ptr, value, size_in_bytes);
+}
+
+void nvte_copy_host_to_device_via_kernel(const void *host_ptr, void *device_ptr, size_t num_bytes, cudaStream_t) {
+  CHAGRES_CHECK((host_ptr != nullptr && device_ptr != nullptr) || num_bytes == 0,
+                "Arguments \"host_ptr\" and \"device_ptr\" must be memory of ", num_bytes, " bytes, got NULL");
+  if (num_bytes > 0) std::memcpy(device_ptr, host_ptr, num_bytes);
 }
 
 /* As on compute capability 9.0, which the reference reports: FP8 products are "TN" only. */

@@ -179,6 +179,11 @@ TEST(zeroing) {
   EXPECT(bytes[0] == 0xff && bytes[2] == 0xff && bytes[3] == 0);
   nvte_memset(nullptr, 0, 0, nullptr);
   EXPECT_THROWS(nvte_memset(nullptr, 0, 1, nullptr), "\"ptr\"", "NULL");
+  const uint8_t source[3] = {7, 8, 9};
+  nvte_copy_host_to_device_via_kernel(source, bytes, 2, nullptr);
+  EXPECT(bytes[0] == 7 && bytes[1] == 8 && bytes[2] == 0xff);
+  nvte_copy_host_to_device_via_kernel(nullptr, nullptr, 0, nullptr);
+  EXPECT_THROWS(nvte_copy_host_to_device_via_kernel(source, nullptr, 1, nullptr), "\"device_ptr\"", "NULL");
 }
 
 TEST(quantization_config) {
