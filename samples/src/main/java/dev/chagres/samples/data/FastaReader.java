@@ -28,6 +28,7 @@ public final class FastaReader implements AutoCloseable {
 
     private final String name;
     private final InputStream in;
+    private final boolean gzip;
     private final byte[] buffer = new byte[1 << 16];
     private int position;
     private int limit;
@@ -57,8 +58,9 @@ public final class FastaReader implements AutoCloseable {
             byte[] first = stream.readNBytes(8);
             refuseArchives(first);
             InputStream whole = new SequenceInputStream(new ByteArrayInputStream(first), stream);
-            boolean gzip = first.length >= 2 && first[0] == 0x1f && first[1] == (byte) 0x8b;
-            this.in = gzip ? new GzipMembers(whole) : whole;
+            boolean isGzip = first.length >= 2 && first[0] == 0x1f && first[1] == (byte) 0x8b;
+            this.gzip = isGzip;
+            this.in = isGzip ? new GzipMembers(whole) : whole;
         } catch (IOException | FastaException e) {
             try {
                 stream.close();
@@ -285,7 +287,9 @@ public final class FastaReader implements AutoCloseable {
         } else {
             reason = "it stands for no residue in ESM-2's vocabulary";
         }
-        return new FastaException(name, line, describe(c) + " at column " + column + ": " + reason);
+        // Damage shows in the letters before the checksum behind them tells of it.
+        String doubt = gzip ? ", or the gz data is damaged (gzip -t tells)" : "";
+        return new FastaException(name, line, describe(c) + " at column " + column + ": " + reason + doubt);
     }
 
     private static String describe(int c) {

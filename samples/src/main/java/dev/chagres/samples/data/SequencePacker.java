@@ -24,11 +24,7 @@ public final class SequencePacker implements AutoCloseable {
      *
      * @param shape the most that a batch may hold
      */
-    public SequencePacker(BatchShape shape, ShuffledSequences sequences) {
-        this(shape, (SequenceStream) sequences);
-    }
-
-    SequencePacker(BatchShape shape, SequenceStream sequences) {
+    public SequencePacker(BatchShape shape, SequenceStream sequences) {
         this.shape = shape;
         this.sequences = sequences;
     }

@@ -5,7 +5,7 @@ package dev.chagres.samples.data;
  *
  * <p>Threading: one thread at a time.
  */
-interface SequenceStream extends AutoCloseable {
+public interface SequenceStream extends AutoCloseable {
     /** Goes to the next sequence; false when there is none. Called once before the first. */
     boolean advance();
 

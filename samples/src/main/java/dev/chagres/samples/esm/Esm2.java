@@ -68,8 +68,7 @@ public final class Esm2 implements AutoCloseable {
         var plan = new ParameterPlan();
         int hidden = config.hidden();
         embedding = new Embedding(VOCABULARY, hidden, WEIGHTS, plan.child("embedding"));
-        var attention =
-                AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none(), Dropout.none());
+        var attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none(), Dropout.none());
         var stack = new ArrayList<TransformerLayer>();
         for (int i = 0; i < config.layers(); i++) {
             stack.add(new TransformerLayer(

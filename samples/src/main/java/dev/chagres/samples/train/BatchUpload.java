@@ -50,8 +50,7 @@ final class BatchUpload implements AutoCloseable {
         MemorySegment.copy(batch.ids(), 0, host, ValueLayout.JAVA_INT, 0, count);
         MemorySegment.copy(batch.labels(), 0, host, ValueLayout.JAVA_INT, 4L * count, count);
         sequences = batch.sequences();
-        MemorySegment.copy(
-                batch.cuSeqlens(), 0, hostOffsets.segment(), ValueLayout.JAVA_INT, 0, sequences + 1);
+        MemorySegment.copy(batch.cuSeqlens(), 0, hostOffsets.segment(), ValueLayout.JAVA_INT, 0, sequences + 1);
         scope.restart();
         Tensor staged = scope.tensor(DType.INT32, 2L * count);
         staged.copyFrom(stream, hostTokens);

@@ -63,11 +63,10 @@ final class DevicePlatform implements Platform {
     @Override
     public TrainingModel open(TrainingPlan plan) {
         Esm2Config config = Esm2Config.of(plan.size(), plan.shape().context());
-        DType dtype =
-                switch (plan.recipe()) {
-                    case BF16 -> DType.BFLOAT16;
-                    case FP32 -> DType.FLOAT32;
-                };
+        DType dtype = switch (plan.recipe()) {
+            case BF16 -> DType.BFLOAT16;
+            case FP32 -> DType.FLOAT32;
+        };
         return new Esm2Training(device, config, dtype, plan.shape(), plan.seed());
     }
 

@@ -87,6 +87,7 @@ final class LossPlot {
         chart.getStyler()
                 .setLegendPosition(Styler.LegendPosition.InsideNE)
                 .setChartBackgroundColor(java.awt.Color.WHITE);
+        chart.getStyler().setXAxisMin(0.0);
         int stride = Math.max(1, (steps + MAX_POINTS - 1) / MAX_POINTS);
         int points = (steps + stride - 1) / stride;
         double[] x = new double[points];

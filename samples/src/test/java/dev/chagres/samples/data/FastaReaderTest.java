@@ -213,6 +213,16 @@ class FastaReaderTest {
     }
 
     @Test
+    void namesDamageAsACauseWhereTheFileIsGz() {
+        byte[] content = Fasta.gzip(Fasta.bytes(">a\nMK7\n"));
+        var e = assertThrows(FastaException.class, () -> read(content));
+        assertEquals(
+                "x.fasta:2: '7' at column 3: a sequence holds letters only, no position numbers, or the gz data is"
+                        + " damaged (gzip -t tells)",
+                e.getMessage());
+    }
+
+    @Test
     void refusesWhatFollowsGz() throws IOException {
         var joined = new java.io.ByteArrayOutputStream();
         joined.write(Fasta.gzip(Fasta.bytes(">a\nMK\n")));

@@ -171,36 +171,7 @@ class SequencePackerTest {
     void anEndedStreamGivesAnEmptyBatch() {
         var shape = new BatchShape(BatchLayout.PACKED, 16, 16);
         var batch = new Batch(shape);
-        var none = new SequenceStream() {
-            @Override
-            public boolean advance() {
-                return false;
-            }
-
-            @Override
-            public byte[] residues() {
-                throw new AssertionError();
-            }
-
-            @Override
-            public int offset() {
-                throw new AssertionError();
-            }
-
-            @Override
-            public int length() {
-                throw new AssertionError();
-            }
-
-            @Override
-            public long key() {
-                throw new AssertionError();
-            }
-
-            @Override
-            public void close() {}
-        };
-        try (var packer = new SequencePacker(shape, none)) {
+        try (var packer = new SequencePacker(shape, new ListedSequences(List.of()))) {
             assertFalse(packer.fill(batch));
         }
         assertEquals(0, batch.paddedTokens());
