@@ -211,7 +211,7 @@ inline int check_rotary(const void *qkv, const void *cu_seqlens, const void *ang
   Arguments arguments("ops_rotary_packed");
   arguments.float_dtype("dtype", dtype)
       .between("layout", layout, OPS_THD, OPS_SBHD)
-      .between("tokens", tokens, 0)
+      .between("tokens", tokens, 0, INT32_MAX)
       .between("extent", extent, 1)
       .between("positions", positions, 0)
       .between("heads", heads, 0, 65535)

@@ -24,7 +24,7 @@ int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles,
   /* As many tokens as give each thread an angle. */
   const int block_tokens = std::min(std::max(kRotaryThreads / half, 1), kMostTokens);
   Grid grid;
-  grid.x = static_cast<unsigned>(std::min(divide_up(tokens, block_tokens), int64_t{INT32_MAX}));
+  grid.x = static_cast<unsigned>(divide_up(tokens, block_tokens));
   grid.threads = kRotaryThreads;
   grid.shared_bytes = sizeof(float) * 2 * static_cast<size_t>(block_tokens * half);
   return launch("ops_rotary_packed", kernel, grid, stream, qkv, cu_seqlens, angles, static_cast<float>(direction),

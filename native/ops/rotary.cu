@@ -4,7 +4,7 @@
  */
 #include <common.cuh>
 
-constexpr int kMostTokens = 8; /* the most tokens a block owns at a time */
+constexpr int kMostTokens = 8; /* the most tokens a block owns */
 
 enum Layout { kThd = 0, kBshd = 1, kSbhd = 2 };
 
@@ -42,33 +42,29 @@ __device__ void rotary(T *qkv, const int32_t *cu_seqlens, const float *angles, f
   DYNAMIC_SHARED(shared);
   const int half = head_dim / 2, packs = half / N;
   float *cosine = shared, *sine = shared + block_tokens * half;
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * block_tokens; first < tokens;
-       first += static_cast<int64_t>(gridDim.x) * block_tokens) {
-    if (static_cast<int>(threadIdx.x) < block_tokens) {
-      const int64_t t = first + threadIdx.x;
-      const int64_t p = t < tokens ? position_of(t, cu_seqlens, layout, extent) : -1;
-      position[threadIdx.x] = p < positions ? p : -1;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < block_tokens * half; i += blockDim.x) {
-      const int64_t p = position[i / half];
-      if (p < 0) continue;
-      const float angle = angles[p * head_dim + i % half];
-      float s, c;
-      sincosf(angle, &s, &c);
-      cosine[i] = c;
-      sine[i] = s * direction;
-    }
-    __syncthreads();
-    /* Query and key heads lie side by side: 2 * heads rows of head_dim from the start of the token. */
-    for (int i = threadIdx.x; i < block_tokens * 2 * heads * packs; i += blockDim.x) {
-      const int row = i / packs, column = (i - row * packs) * N;
-      const int token = row / (2 * heads), head = row - token * 2 * heads;
-      if (position[token] < 0) continue;
-      T *start = qkv + ((first + token) * 3 * heads + head) * head_dim + column;
-      rotate<T, N>(start, cosine + token * half + column, sine + token * half + column, half);
-    }
-    __syncthreads();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * block_tokens;
+  if (static_cast<int>(threadIdx.x) < block_tokens) {
+    const int64_t t = first + threadIdx.x;
+    const int64_t p = t < tokens ? position_of(t, cu_seqlens, layout, extent) : -1;
+    position[threadIdx.x] = p < positions ? p : -1;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < block_tokens * half; i += blockDim.x) {
+    const int64_t p = position[i / half];
+    if (p < 0) continue;
+    float s, c;
+    sincosf(angles[p * head_dim + i % half], &s, &c);
+    cosine[i] = c;
+    sine[i] = s * direction;
+  }
+  __syncthreads();
+  /* Query and key heads lie side by side: 2 * heads rows of head_dim from the start of the token. */
+  for (int i = threadIdx.x; i < block_tokens * 2 * heads * packs; i += blockDim.x) {
+    const int row = i / packs, column = (i - row * packs) * N;
+    const int token = row / (2 * heads), head = row - token * 2 * heads;
+    if (position[token] < 0) continue;
+    T *start = qkv + ((first + token) * 3 * heads + head) * head_dim + column;
+    rotate<T, N>(start, cosine + token * half + column, sine + token * half + column, half);
   }
 }
 

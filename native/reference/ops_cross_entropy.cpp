@@ -16,9 +16,9 @@ float log_sum_of_exp(const float *logits, int64_t classes) {
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t c = 0; c < classes; ++c) largest = std::max(largest, logits[c]);
   const float shift = std::isinf(largest) ? 0.0f : largest; /* an infinite maximum must not be subtracted from itself */
-  float sum = 0;
+  double sum = 0; /* tens of thousands of classes added one by one in float would lose four digits */
   for (int64_t c = 0; c < classes; ++c) sum += std::exp(logits[c] - shift);
-  return shift + std::log(sum);
+  return shift + static_cast<float>(std::log(sum));
 }
 
 struct PartialLoss {

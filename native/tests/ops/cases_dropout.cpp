@@ -102,14 +102,13 @@ void dropout_cases(Session &session) {
   known_answers(session);
   const int64_t far = (int64_t{1} << 32) - 2; /* the counter's low word runs over */
   for (const Format &format : kFormats) {
-    for (int64_t count : {0, 1, 4, 7, 8, 9, 63, 255, 2049, 9000001}) {
-      if (count > 10000 && !session.large) continue;
+    for (int64_t count : {0, 1, 4, 7, 8, 9, 63, 255, 2049})
       for (int64_t offset : {0, 1})
         forward_case(session, {format.dtype, count, offset, 0.1f, {1234567890123456789, count}});
-    }
     for (float probability : {0.0f, 0.5f, 0.999f, 0.99999994f, 1e-9f})
       forward_case(session, {format.dtype, 3000, 0, probability, {-5, far}});
   }
+  if (session.large) forward_case(session, {6, 9000001, 0, 0.1f, {7, 7}}); /* so many that grids stride */
 }
 
 }  // namespace chagres::tests

@@ -8,7 +8,7 @@ namespace chagres::tests {
 namespace {
 
 const std::vector<int64_t> kCounts = {0, 1, 3, 4, 7, 8, 9, 31, 255, 256, 257, 2049};
-const std::vector<int64_t> kLargeCounts = {2047, 2048, 70001, 3000001}; /* the last one makes grids stride */
+const std::vector<int64_t> kLargeCounts = {2047, 2048, 70001};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -92,6 +92,12 @@ void elementwise_cases(Session &session) {
         for (const Format &to : kFormats) cast_case(session, format.dtype, to.dtype, count, offset);
         for (float beta : {0.0f, 1.0f, 0.5f}) accumulate_case(session, format.dtype, beta, count, offset);
       }
+  if (session.large) { /* so many that grids stride */
+    add_case(session, 6, 9000001, 0, 1);
+    add_case(session, 6, 1200001, 1, 0);
+    cast_case(session, 4, 6, 5000001, 0);
+    accumulate_case(session, 6, 1, 5000001, 0);
+  }
   clip_case(session, 0, 1, 1);
   clip_case(session, 0.5, 1, 1);
   clip_case(session, 4, 1, 1 / (4 + static_cast<double>(1e-6f)));

@@ -3,7 +3,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
-#include <map>
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -110,15 +110,16 @@ void start(unsigned i) {
   fibers[i]->state = State::kReady;
 }
 
-/* True when the warp's threads all wait in the same exchange, which is then done. */
+/* Does the exchange that all of the warp's threads wait in; false when they do not. */
 bool finish_exchange(unsigned first, unsigned threads) {
-  if (first + kWarp > threads) throw std::logic_error("a warp exchange in a warp of fewer than 32 threads");
+  const unsigned size = std::min(kWarp, threads - first);
   uint32_t votes = 0;
-  for (unsigned lane = 0; lane < kWarp; ++lane) {
+  for (unsigned lane = 0; lane < size; ++lane) {
     const Fiber &fiber = *fibers[first + lane];
     if (fiber.state != State::kInExchange || fiber.kind != fibers[first]->kind) return false;
     votes |= (fiber.value != 0 ? 1u : 0u) << lane;
   }
+  if (size < kWarp) throw std::logic_error("a warp exchange in a warp of fewer than 32 threads");
   for (unsigned lane = 0; lane < kWarp; ++lane) {
     Fiber &fiber = *fibers[first + lane];
     fiber.result = fiber.kind == Exchange::kBallot ? votes : fibers[first + fiber.source % kWarp]->value;
@@ -127,31 +128,38 @@ bool finish_exchange(unsigned first, unsigned threads) {
   return true;
 }
 
-/* Lets waiting threads go on; false when the block is done. */
-bool release(unsigned threads) {
-  unsigned done = 0, at_barrier = 0, released = 0;
+/* Runs a warp as far as it gets without the others. */
+void run_warp(unsigned first, unsigned threads, bool descending) {
+  const unsigned last = std::min(first + kWarp, threads);
+  do {
+    for (unsigned i = first; i < last; ++i) {
+      Fiber &fiber = *fibers[descending ? last - 1 - (i - first) : i];
+      if (fiber.state == State::kReady) resume(fiber);
+    }
+  } while (finish_exchange(first, threads));
+}
+
+/* Lets the threads go on that wait at the block's barrier; false when all are done. */
+bool pass_barrier(unsigned threads) {
+  unsigned done = 0, waiting = 0;
   for (unsigned i = 0; i < threads; ++i) {
     done += fibers[i]->state == State::kDone;
-    at_barrier += fibers[i]->state == State::kAtBarrier;
+    waiting += fibers[i]->state == State::kAtBarrier;
+    fibers[i]->state = fibers[i]->state == State::kAtBarrier ? State::kReady : fibers[i]->state;
   }
   if (done == threads) return false;
-  for (unsigned first = 0; first < threads; first += kWarp)
-    if (fibers[first]->state == State::kInExchange) released += finish_exchange(first, threads);
-  if (released > 0) return true;
-  if (at_barrier != threads) throw std::logic_error("not all threads reach the same barrier or warp exchange");
-  for (unsigned i = 0; i < threads; ++i) fibers[i]->state = State::kReady;
+  if (waiting != threads) throw std::logic_error("not all threads reach the same barrier or warp exchange");
   return true;
 }
 
-/* Threads run in ascending order in one block and in descending order in the next: a missing barrier shows in one. */
+/* Each warp runs as far ahead of the others as it can, in ascending order in one block and in descending order in the
+ * next: a missing barrier shows in one of them. */
 void run_block(unsigned threads, bool descending) {
+  const unsigned warps = (threads + kWarp - 1) / kWarp;
   for (unsigned i = 0; i < threads; ++i) start(i);
   do {
-    for (unsigned i = 0; i < threads; ++i) {
-      Fiber &fiber = *fibers[descending ? threads - 1 - i : i];
-      if (fiber.state == State::kReady) resume(fiber);
-    }
-  } while (release(threads));
+    for (unsigned i = 0; i < warps; ++i) run_warp((descending ? warps - 1 - i : i) * kWarp, threads, descending);
+  } while (pass_barrier(threads));
 }
 
 std::vector<Kernel> &kernels() {
