@@ -30,6 +30,10 @@ Values valid() {
   return v;
 }
 
+void repeat_tensors() {
+  for (int i = tensor_count; i < list_length; ++i) tensor_list[i] = tensor_list[i - tensor_count];
+}
+
 void create_handles(Values &v) {
   void **const handle = v.handles;
   te_create_tensor(NVTE_DELAYED_TENSOR_SCALING, &handle[static_cast<int>(Kind::tensor)]);
@@ -40,7 +44,8 @@ void create_handles(Values &v) {
   te_create_fused_attn_config(&handle[static_cast<int>(Kind::fused_attn_config)]);
   te_create_fused_attn_fwd_params(&handle[static_cast<int>(Kind::fused_attn_fwd_params)]);
   te_create_fused_attn_bwd_params(&handle[static_cast<int>(Kind::fused_attn_bwd_params)]);
-  te_create_tensors(NVTE_DELAYED_TENSOR_SCALING, tensor_list, list_length);
+  te_create_tensors(NVTE_DELAYED_TENSOR_SCALING, tensor_list, tensor_count);
+  repeat_tensors();
   for (auto &list : tensor_lists) list = tensor_list;
   te_tensor_pack_create(&pack);
 }
@@ -182,7 +187,7 @@ void set(NVTETensor tensor, NVTETensorParam param, NVTEDType dtype, const NVTESh
 /* In most seeds all tensors have one shape and each half of the list one type; some have scales and transposes. */
 void draw_tensor(unsigned seed, int i) {
   const bool is_shared = draw(seed, 900, 4) != 0;
-  const int half = i / (list_length / 2);
+  const int half = i / (tensor_count / 2);
   const NVTEShape &shape = shapes[draw(seed, is_shared ? 901 : 1300 + i, shape_count)];
   const NVTEDType dtype = dtypes[draw(seed, is_shared ? 903 + half : 1200 + i, 11)];
   te_create_tensor(scalings[draw(seed, is_shared ? 902 : 1000 + i, 6)], &tensor_list[i]);
@@ -199,7 +204,8 @@ void draw_tensor(unsigned seed, int i) {
 Values drawn(unsigned seed) {
   Values v = live(1);
   v.seed = seed;
-  for (int i = 0; i < list_length; ++i) draw_tensor(seed, i);
+  for (int i = 0; i < tensor_count; ++i) draw_tensor(seed, i);
+  repeat_tensors();
   pack.size = draw(seed, 1400, 11);
   return v;
 }
@@ -207,7 +213,7 @@ Values drawn(unsigned seed) {
 void *Values::handle(int place, Kind kind) const {
   if (seed == 0 || kind != Kind::tensor) return handles[static_cast<int>(kind)];
   const int half = place < static_cast<int>(draw(seed, 905, 10)) ? 0 : 1;
-  return tensor_list[half * (list_length / 2) + draw(seed, place, list_length / 2)];
+  return tensor_list[half * (tensor_count / 2) + draw(seed, place, tensor_count / 2)];
 }
 
 long long Values::number(int place) const {

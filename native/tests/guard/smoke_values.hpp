@@ -9,7 +9,8 @@
 
 using chagres::guard::Kind;
 
-constexpr int list_length = 16;
+constexpr int tensor_count = 16;
+constexpr int list_length = 128;  // the largest count that is drawn and not refused; repeats the tensors
 constexpr int kind_count = static_cast<int>(Kind::count);
 
 struct Values {
