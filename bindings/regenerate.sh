@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes bindings/src/generated anew with jextract: deletes it, lists each library's symbols in bindings/symbols, generates
-# Java, writes the checksums. Needs jextract 25 (JEXTRACT_HOME, else PATH) and, for the headers, what native/vendor/fetch.sh
-# needs. For Transformer Engine run native/guard/generate.py first: its te.h is read here.
+# Writes bindings/src/generated anew with jextract: deletes it, lists each library's symbols in bindings/symbols,
+# generates Java, writes the checksums. Needs jextract 25 (JEXTRACT_HOME, else PATH) and, for the headers, what
+# native/vendor/fetch.sh needs. For Transformer Engine run native/guard/generate.py first: its te.h is read here.
 set -euo pipefail
 
 bindings=$(cd "$(dirname "$0")" && pwd)
@@ -9,9 +9,11 @@ native=$bindings/../native
 generated=$bindings/src/generated
 symbols=$bindings/symbols
 
-if [ -n "${JEXTRACT_HOME:-}" ]; then jextract=$JEXTRACT_HOME/bin/jextract; else jextract=$(command -v jextract || true); fi
+jextract=${JEXTRACT_HOME:+$JEXTRACT_HOME/bin/jextract}
+jextract=${jextract:-$(command -v jextract || true)}
 if [ ! -x "$jextract" ]; then
-  echo "regenerate.sh: no jextract at '${jextract:-PATH}'; set JEXTRACT_HOME to the folder of jextract 25 (jdk.java.net/jextract)" >&2
+  echo "regenerate.sh: no jextract at '${jextract:-PATH}'; set JEXTRACT_HOME to jextract 25's folder" \
+    "(jdk.java.net/jextract)" >&2
   exit 1
 fi
 version=$("$jextract" --version 2>&1 | head -n 1)

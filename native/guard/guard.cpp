@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +11,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "rules.hpp"
 #include "text.hpp"
@@ -19,8 +22,8 @@ namespace chagres::guard {
 namespace {
 
 std::mutex open_mutex;
-std::string opened_path;         // guarded by open_mutex until it is set, then constant
-std::atomic<void *> opened{nullptr};
+std::string opened_path;              // written before `opened`, then constant
+std::atomic<void *> opened{nullptr};  // set last: who sees it sees the functions and the path
 
 thread_local std::string text;
 
@@ -62,22 +65,21 @@ int open_library(const char *path) {
     dlclose(library);
     return TE_ERROR;
   }
-  opened.store(library, std::memory_order_release);
   int found = 0;
   for (int i = 0; i < entry_count; ++i) {
     const char *const needs = entries[i].needs;
     if (needs != nullptr && is_missing(unresolved, needs)) continue;
-    functions[i] = find(entries[i].name);
+    functions[i] = find(library, entries[i].name);
     found += functions[i] != nullptr;
   }
   if (found == 0) {
     store("te_open: %s has no nvte_ function", path);
-    opened.store(nullptr, std::memory_order_release);
     dlclose(library);
     return TE_ERROR;
   }
-  look_up_asked_functions();
+  look_up_asked_functions(library);
   opened_path = path;
+  opened.store(library, std::memory_order_release);
   return TE_SUCCESS;
 }
 
@@ -99,18 +101,16 @@ void store(const char *format, ...) {
   va_end(again);
 }
 
-void *find(const char *name) {
-  void *const library = opened.load(std::memory_order_acquire);
-  return library == nullptr ? nullptr : dlsym(library, (std::string("nvte_") + name).c_str());
-}
+void *find(void *library, const char *name) { return dlsym(library, (std::string("nvte_") + name).c_str()); }
 
 int unavailable(int function) {
   const Entry &entry = entries[function];
-  if (opened.load(std::memory_order_acquire) == nullptr) {
+  void *const library = opened.load(std::memory_order_acquire);
+  if (library == nullptr) {
     store("te_%s: te_open has not succeeded in this process; call it first", entry.name);
     return TE_NOT_OPEN;
   }
-  if (find(entry.name) != nullptr) {
+  if (find(library, entry.name) != nullptr) {
     store("te_%s: refused: it needs %s, which no loaded library has; load a newer version of the library that has it",
           entry.name, entry.needs);
     return TE_REFUSED;
@@ -154,9 +154,10 @@ TE_EXPORT int te_open(const char *path) {
 TE_EXPORT const char *te_last_error(void) { return text.c_str(); }
 
 TE_EXPORT int te_has(const char *name) {
-  if (name == nullptr) return 0;
+  void *const library = opened.load(std::memory_order_acquire);
+  if (name == nullptr || library == nullptr) return 0;
   try {
-    return find(name) != nullptr;
+    return find(library, name) != nullptr;
   } catch (const std::exception &) {
     return 0;
   }

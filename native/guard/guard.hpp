@@ -27,8 +27,8 @@ extern const int entry_count;
 /* Addresses of the nvte_ functions, in the order of `entries`; null where te_open has not found one. */
 extern void *functions[];
 
-/* Address of nvte_`name` in the opened library, or null. */
-void *find(const char *name);
+/* Address of nvte_`name` in the library, or null. */
+void *find(void *library, const char *name);
 
 /* Each stores this thread's text and returns the status that goes with it. */
 int unavailable(int function);        // TE_NOT_OPEN, TE_MISSING or, for a symbol that is needed, TE_REFUSED

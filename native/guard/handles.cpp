@@ -11,8 +11,17 @@ std::atomic<std::uint8_t> tensor_slots[2][slot_count];
 namespace {
 
 constexpr const char *names[] = {
-    "NVTETensor",          "NVTEGroupedTensor",      "NVTEQuantizationConfig", "NVTEMatmulConfig", "NVTEGroupedMatmulConfig",
-    "NVTEFusedAttnConfig", "NVTEFusedAttnFwdParams", "NVTEFusedAttnBwdParams", "NVTECommGemmCtx",  "NVTECusolverMpCtx"};
+    "NVTETensor",
+    "NVTEGroupedTensor",
+    "NVTEQuantizationConfig",
+    "NVTEMatmulConfig",
+    "NVTEGroupedMatmulConfig",
+    "NVTEFusedAttnConfig",
+    "NVTEFusedAttnFwdParams",
+    "NVTEFusedAttnBwdParams",
+    "NVTECommGemmCtx",
+    "NVTECusolverMpCtx",
+};
 static_assert(sizeof(names) / sizeof(names[0]) == static_cast<std::size_t>(Kind::count));
 
 /* Open addressing with linear probing. Readers take no lock: a cell goes from empty to a value, then between the value

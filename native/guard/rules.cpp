@@ -21,8 +21,8 @@ struct Asked {
 Asked ask;
 
 template <typename Function>
-void look_up(Function &function, const char *name) {
-  function = reinterpret_cast<Function>(find(name));
+void look_up(void *library, Function &function, const char *name) {
+  function = reinterpret_cast<Function>(find(library, name));
 }
 
 int compute_stream_count() { return ask.compute_streams == nullptr ? 0 : ask.compute_streams(); }
@@ -38,16 +38,16 @@ bool may_be_live(const Check &check, const char *argument, NVTETensor tensor) {
 
 }  // namespace
 
-void look_up_asked_functions() {
-  look_up(ask.compute_streams, "get_num_compute_streams");
-  look_up(ask.numel, "tensor_numel");
-  look_up(ask.type, "tensor_type");
-  look_up(ask.shape, "tensor_shape");
-  look_up(ask.columnwise_data, "tensor_columnwise_data");
-  look_up(ask.matmul_config, "get_matmul_config_attribute");
-  look_up(ask.quantization_config, "get_quantization_config_attribute");
-  look_up(ask.fused_attn_fwd_params, "get_fused_attn_fwd_params_attribute");
-  look_up(ask.fused_attn_bwd_params, "get_fused_attn_bwd_params_attribute");
+void look_up_asked_functions(void *library) {
+  look_up(library, ask.compute_streams, "get_num_compute_streams");
+  look_up(library, ask.numel, "tensor_numel");
+  look_up(library, ask.type, "tensor_type");
+  look_up(library, ask.shape, "tensor_shape");
+  look_up(library, ask.columnwise_data, "tensor_columnwise_data");
+  look_up(library, ask.matmul_config, "get_matmul_config_attribute");
+  look_up(library, ask.quantization_config, "get_quantization_config_attribute");
+  look_up(library, ask.fused_attn_fwd_params, "get_fused_attn_fwd_params_attribute");
+  look_up(library, ask.fused_attn_bwd_params, "get_fused_attn_bwd_params_attribute");
 }
 
 int gemm_workspace_count(int num_gemms) { return std::min(num_gemms, compute_stream_count()); }

@@ -6,15 +6,16 @@
 
 namespace chagres::guard {
 
-/* To be called once the library is open and before any condition. */
-void look_up_asked_functions();
+/* Finds what the conditions ask the library; te_open calls it before any function can be called. */
+void look_up_asked_functions(void *library);
 
 /* How many workspaces nvte_multi_tensor_gemm reads: it deals the products out to the compute streams. */
 int gemm_workspace_count(int num_gemms);
 
 bool compute_stream_index(const Check &check, int idx);
 
-/* A tensor's or grouped tensor's parameter that is itself a tensor: extent and type, which the library copies unread. */
+/* A tensor's or grouped tensor's parameter that is itself a tensor: its extent and type, which the library copies
+ * unread. */
 bool tensor_attribute(const Check &check, NVTETensorParam param, const void *buf, std::size_t size_in_bytes);
 bool grouped_tensor_attribute(const Check &check, NVTEGroupedTensorParam param, const void *buf,
                               std::size_t size_in_bytes);

@@ -12,8 +12,8 @@ TE_TOP = """/*
  *
  * te_x calls nvte_x with the same arguments and returns a TeStatus (guard.h); what nvte_x returns goes to *result.
  * Upstream's header of the same section says what it computes. Unless a comment says otherwise the guard refuses
- * (TE_REFUSED) a handle that is not live, a pointer that is null or below 65536, a negative or wild count of handles and
- * a number that its enumeration lacks. "None: x" means that a handle or pointer x may be 0.
+ * (TE_REFUSED) a handle that is not live, a pointer that is null or below 65536, a wild count of handles and a number
+ * that its enumeration lacks. "None: x" means that a handle or pointer x may be 0.
  *
  * A handle is live from the te_ call that made it to the one that destroyed it.
  * "Cell: x" means that upstream's x is a C++ reference: x points to the handle, which need only be there for the call.

@@ -32,8 +32,10 @@ def smoke_calls_h(model, version):
 
 
 def call(function, enums):
-    arguments = ", ".join(value(i, kind_type(function, t, n), n, enums) for i, (t, n) in enumerate(te_parameters(function)))
-    return f'    {{"te_{function.stem}", [](const Values &v) {{ (void)v; return te_{function.stem}({arguments}); }}}},\n'
+    parameters = enumerate(te_parameters(function))
+    arguments = ", ".join(value(i, kind_type(function, t, n), n, enums) for i, (t, n) in parameters)
+    name = f"te_{function.stem}"
+    return f'    {{"{name}", [](const Values &v) {{ (void)v; return {name}({arguments}); }}}},\n'
 
 
 def kind_type(function, type_, name):

@@ -35,8 +35,9 @@ if [ -d "$target" ]; then
   exit 0
 fi
 
-command -v python3 > /dev/null || fail "python3 is not on PATH; install it (Debian, Ubuntu: apt install python3-pip)"
-python3 -m pip --version > /dev/null 2>&1 || fail "python3 has no pip; install it (Debian, Ubuntu: apt install python3-pip)"
+remedy="install it (Debian, Ubuntu: apt install python3-pip)"
+command -v python3 > /dev/null || fail "python3 is not on PATH; $remedy"
+python3 -m pip --version > /dev/null 2>&1 || fail "python3 has no pip; $remedy"
 
 mkdir -p "$vendor"
 work=$(mktemp -d "$vendor/fetching.XXXXXX")

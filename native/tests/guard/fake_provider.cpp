@@ -1,4 +1,5 @@
-// A library of six nvte_ functions for basics.cpp: it throws what Transformer Engine throws and more, and lacks the rest.
+// A library of six nvte_ functions for basics.cpp: it throws what Transformer Engine throws and more, and lacks the
+// rest.
 
 #include <atomic>
 #include <new>

@@ -82,9 +82,10 @@ EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const v
 EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned, unsigned long long,
                                                     cudaDriverEntryPointQueryResult *result) {
   if (result != nullptr) *result = cudaDriverEntryPointSuccess;
-  if (std::strcmp(name, "cuCtxGetCurrent") == 0) return answer(function, reinterpret_cast<void *>(driver_current_context));
-  if (std::strcmp(name, "cuCtxGetDevice") == 0) return answer(function, reinterpret_cast<void *>(driver_current_device));
-  return answer(function, reinterpret_cast<void *>(driver_success));
+  *function = reinterpret_cast<void *>(driver_success);
+  if (std::strcmp(name, "cuCtxGetCurrent") == 0) *function = reinterpret_cast<void *>(driver_current_context);
+  if (std::strcmp(name, "cuCtxGetDevice") == 0) *function = reinterpret_cast<void *>(driver_current_device);
+  return cudaSuccess;
 }
 
 EXPORT cudaError_t cudaGetDevice(int *device) { return answer(device, 0); }
@@ -117,7 +118,9 @@ EXPORT cudaError_t cudaMallocAsync(void **memory, std::size_t bytes, cudaStream_
 EXPORT cudaError_t cudaFree(void *) { return cudaSuccess; }
 EXPORT cudaError_t cudaFreeAsync(void *, cudaStream_t) { return cudaSuccess; }
 EXPORT cudaError_t cudaMemcpy(void *, const void *, std::size_t, cudaMemcpyKind) { return cudaSuccess; }
-EXPORT cudaError_t cudaMemcpyAsync(void *, const void *, std::size_t, cudaMemcpyKind, cudaStream_t) { return cudaSuccess; }
+EXPORT cudaError_t cudaMemcpyAsync(void *, const void *, std::size_t, cudaMemcpyKind, cudaStream_t) {
+  return cudaSuccess;
+}
 EXPORT cudaError_t cudaMemset(void *, int, std::size_t) { return cudaSuccess; }
 EXPORT cudaError_t cudaMemsetAsync(void *, int, std::size_t, cudaStream_t) { return cudaSuccess; }
 EXPORT cudaError_t cudaMemcpyToSymbol(const void *, const void *, std::size_t, std::size_t, cudaMemcpyKind) {

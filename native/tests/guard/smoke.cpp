@@ -2,8 +2,9 @@
 //
 // usage: guard_smoke SEEDS LIBRARY [PRELOADED...]
 // Opens the preloaded libraries for all (lazily), then LIBRARY by te_open. Calls are made in child processes, one or
-// more a function, so that a crash names its function; then the harmless ones all in this process. SEEDS: how many times to draw arguments at
-// random for each function. GUARD_SMOKE_VERBOSE in the environment prints each call's status and text.
+// more a function, so that a crash names its function; then the harmless ones all in this process. SEEDS: how many
+// times to draw arguments at random for each function. GUARD_SMOKE_VERBOSE in the environment prints each call's status
+// and text.
 
 #include <dlfcn.h>
 #include <sys/mman.h>

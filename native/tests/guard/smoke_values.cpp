@@ -221,7 +221,9 @@ long long Values::number(int place) const {
   return seed == 0 ? integer : numbers[draw(seed, 100 + place, 14)];
 }
 
-int Values::enumerator(int place) const { return seed == 0 ? enumeration : static_cast<int>(draw(seed, 200 + place, 12)); }
+int Values::enumerator(int place) const {
+  return seed == 0 ? enumeration : static_cast<int>(draw(seed, 200 + place, 12));
+}
 
 float Values::real(int place) const {
   static const float numbers[] = {0.0f, 1.0f, -1.0f, 0.5f, 1e-5f, 3.4e38f};
