@@ -32,6 +32,9 @@ enum CudaError {
 /* Keeps the code for cudaGetLastError of this thread and returns it. */
 cudaError_t cuda_status(int code);
 
+/* Sets what ncclGetLastError answers on this thread. */
+void keep_nccl_error(const std::string &error);
+
 /* Keeps the name of a function that the reference lacks, for reference_last_unsupported(). */
 void keep_unsupported(const char *function);
 
@@ -43,6 +46,9 @@ inline bool is_device(int device) { return device >= 0 && device < device_count(
 size_t device_memory();
 size_t device_memory_used(int device);
 void free_device_memory(int device);
+
+/* Whether all bytes lie in one allocation or registered range. */
+bool is_accessible(const void *pointer, size_t bytes);
 
 /* Whether `stream` is null, one of the two predefined streams or a living one. */
 bool is_stream(const void *stream);

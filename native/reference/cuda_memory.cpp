@@ -215,6 +215,12 @@ size_t device_memory() {
 
 size_t device_memory_used(int device) { return memory().used(device); }
 
+bool is_accessible(const void *pointer, size_t bytes) {
+  Allocation allocation;
+  size_t remaining;
+  return memory().find(pointer, &allocation, &remaining) && bytes <= remaining;
+}
+
 void free_device_memory(int device) { memory().release_device(device); }
 
 }  // namespace chagres::reference
