@@ -58,6 +58,20 @@ final class ErrorTexts {
         }
     }
 
+    /**
+     * Takes the error that the CUDA runtime keeps for this thread: it has been reported, and a library that looks there
+     * after its next kernel would take it for its own.
+     */
+    static void forgetCudaError() {
+        Optional<MethodHandle> handle = handle("cudaGetLastError", FunctionDescriptor.of(ValueLayout.JAVA_INT));
+        if (handle.isPresent()) {
+            string(() -> {
+                var unused = (int) handle.get().invokeExact();
+                return MemorySegment.NULL;
+            });
+        }
+    }
+
     /** The calling thread's CUDA device, or -1 when no CUDA runtime is loaded or it cannot say. */
     static int currentDevice() {
         Optional<MethodHandle> handle =

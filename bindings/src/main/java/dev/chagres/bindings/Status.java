@@ -99,6 +99,7 @@ public final class Status {
     private static CudaException cudaFailure(int status, String function) {
         String name = ErrorTexts.text("cudaGetErrorName", status);
         String text = ErrorTexts.text("cudaGetErrorString", status);
+        ErrorTexts.forgetCudaError();
         return new CudaException(
                 failure(CudaException.LIBRARY, function, status, orUnknown(name, "cudaError_t"), text));
     }
