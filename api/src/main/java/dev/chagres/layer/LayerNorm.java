@@ -114,8 +114,7 @@ public final class LayerNorm extends NormLayer {
     }
 
     @Override
-    void backwardSum(
-            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+    void backwardSum(Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
         if (!ResidualNorm.takes(dx.cell())) {
             super.backwardSum(dy, saved, dresidual, dx, accumulation, scope);
             return;

@@ -132,8 +132,7 @@ public final class LayerNormMlp {
     }
 
     /** Enqueues the same gradients, with {@code dx = dresidual + } that of the input; {@code dx} may be {@code dresidual}. */
-    void backwardSum(
-            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+    void backwardSum(Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
         Tensor dnormed = gradientOfNormed(dy, saved, accumulation, scope);
         norm.backwardSum(dnormed, saved.norm, dresidual, dx, accumulation, scope);
     }

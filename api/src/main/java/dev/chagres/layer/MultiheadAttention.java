@@ -110,8 +110,7 @@ public final class MultiheadAttention {
     }
 
     /** Enqueues the same gradients, with {@code dx = dresidual + } that of the input; {@code dx} may be {@code dresidual}. */
-    void backwardSum(
-            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+    void backwardSum(Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
         Tensor dqkv = gradientOfHeads(dy, saved, accumulation, scope);
         qkv.backwardSum(dqkv, saved.qkv, dresidual, dx, accumulation, scope);
     }

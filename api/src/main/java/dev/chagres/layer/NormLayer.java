@@ -56,8 +56,7 @@ public abstract sealed class NormLayer permits LayerNorm, RmsNorm {
      * Enqueues {@code dx = dresidual + } the gradient of the input, and the gradients of the parameters. {@code dx} may be
      * {@code dresidual}.
      */
-    void backwardSum(
-            Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
+    void backwardSum(Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
         try (Scope temporary = scope.open()) {
             Tensor through = backward(dy, saved, accumulation, temporary);
             Elementwise.add(scope.stream(), through.cell(), dresidual.cell(), dx.cell());
