@@ -28,10 +28,17 @@ public final class DeviceMemory {
 
     /** Returns the address of {@code byteSize} bytes; a size of 0 gets an address too. */
     public long allocate(long byteSize) {
-        long size = Math.max(ALIGNMENT, (byteSize + ALIGNMENT - 1) & -ALIGNMENT);
+        long size = Math.max(ALIGNMENT, aligned(byteSize));
         long address = (size <= LARGEST_SMALL ? small : large).allocate(size);
         peak = Math.max(peak, small.used() + large.used());
         return address;
+    }
+
+    /** Returns the next multiple of the alignment; for sizes that have none, a multiple that no device has. */
+    private static long aligned(long byteSize) {
+        return byteSize > Long.MAX_VALUE - ALIGNMENT
+                ? Long.MAX_VALUE & -ALIGNMENT
+                : (byteSize + ALIGNMENT - 1) & -ALIGNMENT;
     }
 
     /** Returns the position of the top among small tensors, for {@link #rewind}. */

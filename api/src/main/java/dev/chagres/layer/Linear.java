@@ -121,7 +121,13 @@ public final class Linear {
         MatrixProduct product = stream.device().state().calls().matrixProduct();
         TensorCell dweight = weight.gradient().cell();
         TensorCell dbias = bias.gradient().cell();
-        if (accumulation == Accumulation.OVERWRITE) {
+        if (x.size(0) == 0) {
+            // TE refuses a product that sums over nothing.
+            if (accumulation == Accumulation.OVERWRITE) {
+                weight.gradient().zero(stream);
+                bias.gradient().zero(stream);
+            }
+        } else if (accumulation == Accumulation.OVERWRITE) {
             product.weightAndBiasGradient(stream, x.cell(), dy.cell(), dweight, dbias);
         } else {
             // The product's epilogue can write a bias gradient, but not add to one.
