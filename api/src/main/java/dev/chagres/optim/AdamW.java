@@ -68,7 +68,7 @@ public final class AdamW implements AutoCloseable {
     private final Tensor square;
     private final TensorLists decayed;
     private final TensorLists others;
-    private final Tensor noop;
+    private final Tensor neverSkip;
     private final Tensor learningRate;
     private final Tensor stepNumber;
     private final MemorySegment host;
@@ -92,8 +92,8 @@ public final class AdamW implements AutoCloseable {
         square = scope.tensor(DType.FLOAT32, count);
         mean.zero(stream);
         square.zero(stream);
-        noop = scope.tensor(DType.INT32, 1);
-        noop.zero(stream);
+        neverSkip = scope.tensor(DType.INT32, 1);
+        neverSkip.zero(stream);
         learningRate = scope.tensor(DType.FLOAT32, 1);
         stepNumber = scope.tensor(DType.INT32, 1);
         host = scope.device().state().arena().allocate(8, 8);
@@ -122,14 +122,34 @@ public final class AdamW implements AutoCloseable {
     }
 
     /**
+     * Enqueues one step with the gradients of the parameters, clipped as {@code norm} has computed. When a gradient is not
+     * finite, weights and state stay as they are, although the step counts.
+     *
+     * @param rate learning rate, not negative
+     * @param norm computed on the same stream after the last backward pass
+     * @throws IllegalArgumentException when the rate is negative or no number, or the norm is that of other parameters
+     * @throws IllegalStateException when this or the parameters are closed
+     */
+    public void step(Stream stream, float rate, GradientNorm norm) {
+        if (norm.parameters() != parameters) {
+            throw new IllegalArgumentException("norm: expected that of this optimizer's parameters, got another");
+        }
+        step(stream, rate, norm.scale(), norm.skip());
+    }
+
+    /**
      * Enqueues one step with the gradients of the parameters, each multiplied by {@code gradientScale}.
      *
      * @param rate learning rate, not negative
-     * @param gradientScale FLOAT32 [1], such as {@link GradientNorm#scale()}
+     * @param gradientScale FLOAT32 [1]
      * @throws IllegalArgumentException when the rate is negative or no number, or shape, type or device do not fit
      * @throws IllegalStateException when this or the parameters are closed
      */
     public void step(Stream stream, float rate, Tensor gradientScale) {
+        step(stream, rate, gradientScale, neverSkip);
+    }
+
+    private void step(Stream stream, float rate, Tensor gradientScale, Tensor skip) {
         Checks.stream(scope, stream);
         Checks.on(scope, "state", mean);
         Checks.on(scope, "parameters", parameters.gradients());
@@ -142,8 +162,8 @@ public final class AdamW implements AutoCloseable {
         upload(stream, learningRate);
         host.set(ValueLayout.JAVA_INT, 0, step);
         upload(stream, stepNumber);
-        run(stream, decayed, config.weightDecay, gradientScale);
-        run(stream, others, 0, gradientScale);
+        run(stream, decayed, config.weightDecay, gradientScale, skip);
+        run(stream, others, 0, gradientScale, skip);
         if (master != parameters.weights()) {
             Elementwise.cast(stream, master.cell(), parameters.weights().cell());
         }
@@ -156,14 +176,14 @@ public final class AdamW implements AutoCloseable {
                 "nvte_copy_host_to_device_via_kernel");
     }
 
-    private void run(Stream stream, TensorLists lists, float weightDecay, Tensor gradientScale) {
+    private void run(Stream stream, TensorLists lists, float weightDecay, Tensor gradientScale, Tensor skip) {
         if (lists.tensorCount() == 0) {
             return;
         }
         Status.te(
                 TransformerEngine.te_multi_tensor_adam_capturable_cuda(
                         CHUNK,
-                        noop.cell().handle(),
+                        skip.cell().handle(),
                         lists.lists(),
                         lists.listCount(),
                         lists.tensorCount(),

@@ -16,7 +16,7 @@ import dev.chagres.tensor.Tensor;
  * {@code min(1, maxNorm / (norm + 1e-6))}.
  *
  * <p>Both stay on the device: an optimizer reads the factor there, and the host need not wait. A norm that is not finite
- * gives the factor 0.
+ * gives the factor 0, and an optimizer that is given this object skips the step.
  *
  * <p>Threading: the device's thread.
  *
@@ -36,7 +36,7 @@ public final class GradientNorm {
     private final Tensor partialsPerTensor;
     private final Tensor norm;
     private final Tensor normPerTensor;
-    private final Tensor noop;
+    private final Tensor skip;
     private final Tensor scale;
 
     /**
@@ -58,9 +58,9 @@ public final class GradientNorm {
         partialsPerTensor = scope.tensor(DType.FLOAT32, 1);
         norm = scope.tensor(DType.FLOAT32, 1);
         normPerTensor = scope.tensor(DType.FLOAT32, 1);
-        noop = scope.tensor(DType.INT32, 1);
+        skip = scope.tensor(DType.INT32, 1);
         scale = scope.tensor(DType.FLOAT32, 1);
-        noop.zero(scope.stream());
+        skip.zero(scope.stream());
     }
 
     /**
@@ -71,10 +71,11 @@ public final class GradientNorm {
     public void compute(Stream stream) {
         Checks.stream(parameters.scope(), stream);
         partials.zero(stream);
+        skip.zero(stream);
         Status.te(
                 TransformerEngine.te_multi_tensor_l2norm_cuda(
                         CHUNK,
-                        noop.cell().handle(),
+                        skip.cell().handle(),
                         lists.lists(),
                         lists.listCount(),
                         lists.tensorCount(),
@@ -92,6 +93,16 @@ public final class GradientNorm {
     /** Returns the norm: FLOAT32 [1]. */
     public Tensor norm() {
         return norm;
+    }
+
+    /** Returns the parameters whose gradients are measured. */
+    Parameters parameters() {
+        return parameters;
+    }
+
+    /** Returns INT32 [1]: 1 when a gradient is not finite. Zero times NaN is NaN, so that a factor alone saves nothing. */
+    Tensor skip() {
+        return skip;
     }
 
     /** Returns the factor on the gradients: FLOAT32 [1]. */

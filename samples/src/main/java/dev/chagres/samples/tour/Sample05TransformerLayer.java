@@ -59,7 +59,7 @@ final class Sample05TransformerLayer {
                 before = i == 1 ? after : before;
                 layer.backward(saved.output(), saved, Accumulation.OVERWRITE, step);
                 norm.compute(device.stream());
-                optimizer.step(device.stream(), 1e-2f, norm.scale());
+                optimizer.step(device.stream(), 1e-2f, norm);
             }
             if (!(after < 0.9 * before)) {
                 throw new IllegalStateException("loss: expected below 0.9 of " + before + ", got " + after);

@@ -109,7 +109,7 @@ public final class Esm2Training implements TrainingModel {
         scope.restart();
         Esm2.Saved saved = gradients(uploads[stepped % UPLOADS]);
         gradientNorm.compute(stream);
-        optimizer.step(stream, learningRate, gradientNorm.scale());
+        optimizer.step(stream, learningRate, gradientNorm);
         readbacks[stepped % READBACKS].enqueue(stream, saved.loss(), gradientNorm.norm());
         stepped++;
     }
