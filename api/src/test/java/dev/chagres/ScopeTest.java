@@ -266,13 +266,14 @@ class ScopeTest {
         assertEquals(0, scope.reservedBytes());
         scope.tensor(DType.BYTE, 1000);
         assertEquals(1024, scope.peakBytes());
-        assertEquals(2L << 20, scope.reservedBytes());
+        assertTrue(scope.reservedBytes() >= 1024, "reserved " + scope.reservedBytes());
         try (Scope nested = scope.open()) {
             nested.tensor(DType.BYTE, 5L << 20);
             assertEquals((5L << 20) + 1024, nested.peakBytes());
         }
         scope.tensor(DType.BYTE, 1);
         assertEquals((5L << 20) + 1024, scope.peakBytes());
-        assertEquals((2L << 20) + (32L << 20), scope.reservedBytes());
+        assertTrue(scope.reservedBytes() >= (5L << 20) + 1024, "reserved " + scope.reservedBytes());
+        assertTrue(scope.reservedBytes() <= 64L << 20, "reserved " + scope.reservedBytes());
     }
 }

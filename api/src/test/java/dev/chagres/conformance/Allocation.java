@@ -6,33 +6,31 @@ import java.lang.management.ManagementFactory;
 /** Measures what a thread allocates on the Java heap. */
 public final class Allocation {
     private static final ThreadMXBean THREADS = (ThreadMXBean) ManagementFactory.getThreadMXBean();
-    private static final int WARM_UP = 3_000;
-    private static final int MEASURED = 1_000;
-
-    /** Below one object a call; the measurement itself and a compiler thread's hand-over take a little. */
-    private static final double LIMIT = 8;
+    private static final int ROUNDS = 20;
 
     private Allocation() {}
 
     /** Checks that {@code call}, once warm, allocates nothing on this thread's heap. */
     public static void assertNone(String what, Runnable call) {
-        assertNone(what, call, WARM_UP, MEASURED);
+        assertNone(what, call, 500);
     }
 
-    /** Checks the same with fewer calls, for those that take long. */
-    public static void assertNone(String what, Runnable call, int warmUp, int measured) {
-        run(call, warmUp);
-        long before = THREADS.getCurrentThreadAllocatedBytes();
-        run(call, measured);
-        long allocated = THREADS.getCurrentThreadAllocatedBytes() - before;
-        if (allocated > LIMIT * measured) {
-            throw new AssertionError(what + ": allocated " + allocated + " bytes in " + measured + " calls");
+    /**
+     * Checks that there is a round of {@code calls} calls that allocates nothing: until the code is compiled some do, and what
+     * allocates in every call never has one.
+     */
+    public static void assertNone(String what, Runnable call, int calls) {
+        long least = Long.MAX_VALUE;
+        for (int round = 0; round < ROUNDS && least > 0; round++) {
+            long before = THREADS.getCurrentThreadAllocatedBytes();
+            for (int i = 0; i < calls; i++) {
+                call.run();
+            }
+            least = Math.min(least, THREADS.getCurrentThreadAllocatedBytes() - before);
         }
-    }
-
-    private static void run(Runnable call, int times) {
-        for (int i = 0; i < times; i++) {
-            call.run();
+        // Half an object a call is none: the measurement, or a method that is compiled meanwhile.
+        if (least > 8L * calls) {
+            throw new AssertionError(what + ": allocated at least " + least + " bytes in " + calls + " calls");
         }
     }
 }

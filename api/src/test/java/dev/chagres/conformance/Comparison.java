@@ -13,9 +13,10 @@ final class Comparison {
     /**
      * Checks norm and elements of the difference; NaN and infinities must stand where they are expected.
      *
+     * @param magnitude least root mean square that errors are compared with: for results that are differences of larger numbers
      * @throws AssertionError with the element that is farthest off
      */
-    void check(String what, double[] expected, float[] actual, Tolerance tolerance) {
+    void check(String what, double[] expected, float[] actual, double magnitude, Tolerance tolerance) {
         if (expected.length != actual.length) {
             throw new AssertionError(what + ": expected " + expected.length + " elements, got " + actual.length);
         }
@@ -33,9 +34,9 @@ final class Comparison {
             sumOfSquares += expected[i] * expected[i];
             sumOfDifferences += (actual[i] - expected[i]) * (actual[i] - expected[i]);
         }
-        double scale = finite == 0 ? 0 : Math.sqrt(sumOfSquares / finite);
+        double scale = finite == 0 ? 0 : Math.max(magnitude, Math.sqrt(sumOfSquares / finite));
         int worst = worst(expected, actual, scale);
-        double relative = ratio(Math.sqrt(sumOfDifferences), Math.sqrt(sumOfSquares));
+        double relative = ratio(Math.sqrt(sumOfDifferences), scale * Math.sqrt(finite));
         double largest = worst < 0 ? 0 : error(expected[worst], actual[worst], scale);
         remember(tolerance, relative, largest);
         if (!(relative <= tolerance.frobenius() && largest <= tolerance.element())) {

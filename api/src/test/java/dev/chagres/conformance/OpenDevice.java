@@ -4,9 +4,13 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.layer.Parameter;
+import dev.chagres.layer.Parameters;
 import dev.chagres.tensor.DType;
+import dev.chagres.tensor.HostBuffer;
 import dev.chagres.tensor.Tensor;
 import dev.chagres.witness.Rounding;
+import dev.chagres.witness.Weights;
+import java.lang.foreign.ValueLayout;
 import java.util.Objects;
 import java.util.SplittableRandom;
 import org.apache.commons.math3.linear.MatrixUtils;
@@ -55,6 +59,11 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
     public void afterAll(ExtensionContext context) {
         device().close();
         System.out.print(comparison.report());
+    }
+
+    /** Returns the seed of this run. */
+    static long seed() {
+        return SEED;
     }
 
     Device device() {
@@ -111,33 +120,72 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
         set(tensor, Comparison.entries(values));
     }
 
-    /** Draws a parameter's weight and returns it. */
-    RealMatrix drawMatrix(Parameter parameter, double deviation) {
-        int rows = (int) parameter.shape().size(0);
-        int columns = (int) parameter.shape().size(1);
-        RealMatrix values = normal(parameter.weight().dtype(), rows, columns, deviation);
-        set(parameter.weight(), values);
-        return values;
+    /**
+     * Draws all weights and returns them: matrices that keep the size of what they multiply, factors of norms around 1, biases
+     * around 0.
+     */
+    Weights draw(Parameters parameters) {
+        Weights weights = new Weights();
+        for (Parameter parameter : parameters.all()) {
+            boolean matrix = parameter.shape().rank() == 2;
+            int columns = (int) parameter.shape().size(matrix ? 1 : 0);
+            int rows = (int) (parameter.shape().count() / columns);
+            DType dtype = parameter.weight().dtype();
+            RealMatrix values = normal(dtype, rows, columns, matrix ? 1 / Math.sqrt(columns) : 0.2);
+            if (!matrix && parameter.name().endsWith("weight")) {
+                values = Rounding.round(values.scalarAdd(1), dtype);
+            }
+            set(parameter.weight(), values);
+            weights.put(parameter.name(), values);
+        }
+        return weights;
     }
 
-    /** Draws a parameter's weight around {@code center} and returns it. */
-    double[] drawVector(Parameter parameter, double center, double deviation) {
-        DType dtype = parameter.weight().dtype();
-        double[] values = normal(dtype, (int) parameter.shape().size(0), deviation);
-        for (int i = 0; i < values.length; i++) {
-            values[i] = Rounding.round(center + values[i], dtype);
+    /** Checks the gradients of matrices against one tolerance, those of biases and norms against another. */
+    void assertGradients(Parameters parameters, Weights weights, Tolerance matrices, Tolerance vectors) {
+        for (Parameter parameter : parameters.all()) {
+            assertClose(
+                    "gradient of " + parameter.name(),
+                    weights.gradient(parameter.name()),
+                    parameter.gradient(),
+                    parameter.shape().rank() == 2 ? matrices : vectors);
         }
-        set(parameter.weight(), values);
-        return values;
     }
 
     float[] read(Tensor tensor) {
         return tensor.toFloats(stream());
     }
 
+    /** Returns the first {@code count} bits of a mask; those behind them must be 0. */
+    boolean[] bits(Tensor mask, int count) {
+        if (mask.count() != (count + 7) / 8) {
+            throw new AssertionError(
+                    "mask of " + count + " elements: expected " + (count + 7) / 8 + " bytes, got " + mask);
+        }
+        boolean[] bits = new boolean[count];
+        try (HostBuffer host = HostBuffer.pinned(device(), mask.byteSize())) {
+            mask.copyTo(stream(), host);
+            stream().synchronize();
+            for (int i = 0; i < 8 * mask.count(); i++) {
+                boolean bit = (host.segment().get(ValueLayout.JAVA_BYTE, i / 8) >> (i % 8) & 1) == 1;
+                if (i < count) {
+                    bits[i] = bit;
+                } else if (bit) {
+                    throw new AssertionError("mask of " + count + " elements: bit " + i + " lies past them");
+                }
+            }
+        }
+        return bits;
+    }
+
+    /** Checks numbers against double precision; errors are compared with {@code magnitude} at least. */
+    void assertClose(String what, double[] expected, float[] actual, double magnitude, Tolerance tolerance) {
+        comparison.check(what, expected, actual, magnitude, tolerance);
+    }
+
     /** Checks a tensor against double precision. */
     void assertClose(String what, double[] expected, Tensor actual, Tolerance tolerance) {
-        comparison.check(what, expected, read(actual), tolerance);
+        comparison.check(what, expected, read(actual), 0, tolerance);
     }
 
     /** Checks a tensor against double precision. */

@@ -6,9 +6,9 @@ import dev.chagres.tensor.DType;
 /**
  * The one table of tolerances, by what rounds a result.
  *
- * <p>Half a unit in the last place is 2^-24 = 6e-8 of the value in FLOAT32, 2^-11 = 5e-4 in FLOAT16, 2^-9 = 2e-3 in
- * BFLOAT16, at worst twice that next to a power of two. The norm of many independent roundings is about 0.4 of that. On
- * CUDA, products of FLOAT32 run as TF32: each operand is rounded to 11 bits like FLOAT16.
+ * <p>Half a unit in the last place is at most 2^-24 = 6e-8 of a value in FLOAT32, 2^-11 = 4.9e-4 in FLOAT16, 2^-8 = 3.9e-3
+ * in BFLOAT16. No bound of one rounding may be less; the norm of many is about 0.4 of it. On CUDA, products of FLOAT32 run as
+ * TF32: each operand is rounded to 11 bits like FLOAT16.
  */
 public final class Tolerances {
     private Tolerances() {}
@@ -20,8 +20,8 @@ public final class Tolerances {
     public static Tolerance rounded(DType dtype) {
         return switch (dtype) {
             case FLOAT32 -> new Tolerance("rounded FLOAT32", 2e-6, 2e-5);
-            case FLOAT16 -> new Tolerance("rounded FLOAT16", 5e-4, 2e-3);
-            default -> new Tolerance("rounded BFLOAT16", 3e-3, 1e-2);
+            case FLOAT16 -> new Tolerance("rounded FLOAT16", 5.5e-4, 2e-3);
+            default -> new Tolerance("rounded BFLOAT16", 4.2e-3, 1e-2);
         };
     }
 
@@ -54,13 +54,14 @@ public final class Tolerances {
 
     /**
      * Attention: products, softmax, product. With 16 bits, weights and score gradients are rounded between the products,
-     * and scores far from 0 carry their rounding through exp.
+     * and scores far from 0 carry their rounding through exp. Gradients of query and key are differences of numbers that the
+     * rounded output enters: elements may be off by some roundings of those.
      */
     public static Tolerance attention(DType dtype) {
         return switch (dtype) {
             case FLOAT32 -> new Tolerance("attention FLOAT32", 1e-5, 1e-4);
-            case FLOAT16 -> new Tolerance("attention FLOAT16", 2e-3, 1e-2);
-            default -> new Tolerance("attention BFLOAT16", 1.2e-2, 5e-2);
+            case FLOAT16 -> new Tolerance("attention FLOAT16", 2e-3, 2e-2);
+            default -> new Tolerance("attention BFLOAT16", 1.2e-2, 1.5e-1);
         };
     }
 

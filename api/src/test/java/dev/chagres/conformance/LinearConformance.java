@@ -1,0 +1,223 @@
+package dev.chagres.conformance;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import dev.chagres.Scope;
+import dev.chagres.bindings.Provider;
+import dev.chagres.layer.Accumulation;
+import dev.chagres.layer.Embedding;
+import dev.chagres.layer.Initializer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.ParameterPlan;
+import dev.chagres.layer.Parameters;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Shape;
+import dev.chagres.tensor.Tensor;
+import dev.chagres.witness.LinearWitness;
+import dev.chagres.witness.Weights;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** {@code Linear} against double precision. */
+@Tag("L0")
+@Tag("L1")
+class LinearConformance {
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    private static final DType[] FLOATS = {DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16};
+
+    record Case(DType dtype, int tokens, int inputs, int outputs) {}
+
+    static List<Case> cases() {
+        List<Case> cases = new ArrayList<>();
+        for (DType dtype : FLOATS) {
+            for (int tokens : Sizes.TOKENS) {
+                cases.add(new Case(dtype, tokens, 64, 128));
+            }
+            cases.add(new Case(dtype, 128, 16, 16));
+            cases.add(new Case(dtype, 33, 256, 48));
+            cases.add(new Case(dtype, 1, 1, 1));
+            cases.add(new Case(dtype, 17, 3, 5));
+            cases.add(new Case(dtype, 63, 65, 127));
+            cases.add(new Case(dtype, 129, 15, 129));
+        }
+        return Sizes.taken(
+                cases, c -> Sizes.aligned(c.dtype, c.inputs, c.outputs), "where rows are no multiple of 16 bytes");
+    }
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void forwardAndBackward(Case c) {
+        ParameterPlan plan = new ParameterPlan();
+        Linear linear = new Linear(c.inputs, c.outputs, Initializer.zeros(), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
+            Weights weights = open.draw(parameters);
+            LinearWitness witness = new LinearWitness(weights, "");
+            RealMatrix x = open.normal(c.dtype, c.tokens, c.inputs, 1);
+            RealMatrix dy = open.normal(c.dtype, c.tokens, c.outputs, 1);
+            Tensor input = open.tensor(c.dtype, x);
+            Linear.Saved saved = linear.forward(input, open.scope());
+            assertSame(input, saved.input());
+            assertEquals(Shape.of(c.tokens, c.outputs), saved.output().shape());
+            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.product(c.dtype));
+            Tensor dx = linear.backward(open.tensor(c.dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            open.assertClose("dx", witness.backward(dy), dx, Tolerances.product(c.dtype));
+            Tolerance tolerance = Tolerances.weightGradient(c.dtype);
+            open.assertGradients(parameters, weights, tolerance, tolerance);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16"})
+    void gradientsAddUpInFp32(DType dtype) {
+        ParameterPlan plan = new ParameterPlan();
+        Linear linear = new Linear(16, 32, Initializer.zeros(), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, dtype, 1)) {
+            Weights weights = open.draw(parameters);
+            LinearWitness witness = new LinearWitness(weights, "");
+            RealMatrix dweight = null;
+            RealMatrix dbias = null;
+            for (int step = 0; step < 4; step++) {
+                RealMatrix x = open.normal(dtype, 33, 16, 1);
+                RealMatrix dy = open.normal(dtype, 33, 32, 1);
+                witness.forward(x);
+                witness.backward(dy);
+                dweight = step == 0 ? weights.gradient("weight") : dweight.add(weights.gradient("weight"));
+                dbias = step == 0 ? weights.gradient("bias") : dbias.add(weights.gradient("bias"));
+                Linear.Saved saved = linear.forward(open.tensor(dtype, x), open.scope());
+                linear.backward(
+                        open.tensor(dtype, dy),
+                        saved,
+                        step == 0 ? Accumulation.OVERWRITE : Accumulation.ADD,
+                        open.scope());
+            }
+            Tolerance tolerance = Tolerances.weightGradient(dtype);
+            open.assertClose("gradient of weight", dweight, linear.weight().gradient(), tolerance);
+            open.assertClose("gradient of bias", dbias, linear.bias().gradient(), tolerance);
+        }
+    }
+
+    @Test
+    void overwritingForgetsWhatWasThere() {
+        ParameterPlan plan = new ParameterPlan();
+        Linear linear = new Linear(16, 16, Initializer.normal(1), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
+            float[] nan = new float[(int) parameters.gradients().count()];
+            java.util.Arrays.fill(nan, Float.NaN);
+            parameters.gradients().set(open.stream(), nan);
+            Weights weights = open.draw(parameters);
+            LinearWitness witness = new LinearWitness(weights, "");
+            RealMatrix x = open.normal(DType.BFLOAT16, 16, 16, 1);
+            witness.forward(x);
+            witness.backward(x);
+            Tensor input = open.tensor(DType.BFLOAT16, x);
+            linear.backward(input, linear.forward(input, open.scope()), Accumulation.OVERWRITE, open.scope());
+            Tolerance tolerance = Tolerances.weightGradient(DType.BFLOAT16);
+            open.assertGradients(parameters, weights, tolerance, tolerance);
+        }
+    }
+
+    /** The table's gradient comes from both uses; the product is over a weight that it did not declare. */
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16"})
+    void aTiedWeightGathersBothGradients(DType dtype) {
+        ParameterPlan plan = new ParameterPlan();
+        Embedding embedding = new Embedding(32, 16, Initializer.zeros(), plan.child("table"));
+        Linear head = Linear.tied(embedding.weight(), plan.child("head"));
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, dtype, 1)) {
+            Weights weights = open.draw(parameters);
+            Weights view = new Weights();
+            view.put("weight", weights.get("table.weight"));
+            view.put("bias", weights.get("head.bias"));
+            LinearWitness witness = new LinearWitness(view, "");
+            RealMatrix x = open.normal(dtype, 5, 16, 1);
+            RealMatrix dy = open.normal(dtype, 5, 32, 1);
+            Tensor ids = open.scope().tensor(DType.INT32, 5);
+            ids.set(open.stream(), 3, 3, 31, 0, 7);
+            Linear.Saved saved = head.forward(open.tensor(dtype, x), open.scope());
+            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.product(dtype));
+            Tensor dx = head.backward(open.tensor(dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            open.assertClose("dx", witness.backward(dy), dx, Tolerances.product(dtype));
+            embedding.backward(open.tensor(dtype, x), ids, Accumulation.ADD, open.scope());
+            RealMatrix expected = view.gradient("weight").copy();
+            int[] rows = {3, 3, 31, 0, 7};
+            for (int token = 0; token < rows.length; token++) {
+                expected.setRowVector(
+                        rows[token], expected.getRowVector(rows[token]).add(x.getRowVector(token)));
+            }
+            open.assertClose(
+                    "gradient of the table", expected, embedding.weight().gradient(), Tolerances.weightGradient(dtype));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16"})
+    void nanAndInfinityGoWhereArithmeticSendsThem(DType dtype) {
+        ParameterPlan plan = new ParameterPlan();
+        Linear linear = new Linear(16, 16, Initializer.zeros(), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, dtype, 1)) {
+            Weights weights = open.draw(parameters);
+            LinearWitness witness = new LinearWitness(weights, "");
+            RealMatrix x = open.normal(dtype, 17, 16, 1);
+            RealMatrix dy = open.normal(dtype, 17, 16, 1);
+            x.setEntry(3, 5, Double.NaN);
+            x.setEntry(16, 0, Double.POSITIVE_INFINITY);
+            dy.setEntry(8, 2, Double.NEGATIVE_INFINITY);
+            Linear.Saved saved = linear.forward(open.tensor(dtype, x), open.scope());
+            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.product(dtype));
+            Tensor dx = linear.backward(open.tensor(dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            open.assertClose("dx", witness.backward(dy), dx, Tolerances.product(dtype));
+            Tolerance tolerance = Tolerances.weightGradient(dtype);
+            open.assertGradients(parameters, weights, tolerance, tolerance);
+        }
+    }
+
+    @Test
+    void theSameCallGivesTheSameBits() {
+        ParameterPlan plan = new ParameterPlan();
+        Linear linear = new Linear(64, 64, Initializer.normal(1), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1)) {
+            Tensor x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 129, 64, 1));
+            Linear.Saved first = linear.forward(x, open.scope());
+            Tensor dx = linear.backward(x, first, Accumulation.OVERWRITE, open.scope());
+            float[] gradients = open.read(parameters.gradients());
+            Linear.Saved second = linear.forward(x, open.scope());
+            assertArrayEquals(open.read(first.output()), open.read(second.output()));
+            Tensor again = linear.backward(x, second, Accumulation.OVERWRITE, open.scope());
+            assertArrayEquals(open.read(dx), open.read(again));
+            assertArrayEquals(gradients, open.read(parameters.gradients()));
+        }
+    }
+
+    @Test
+    void noTokensGiveNoRowsAndZeroGradients() {
+        assumeTrue(Provider.current() == Provider.REFERENCE, "left out on CUDA: cuBLASLt takes no empty products");
+        ParameterPlan plan = new ParameterPlan();
+        Linear linear = new Linear(16, 16, Initializer.normal(1), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
+            Scope scope = open.scope();
+            Tensor x = scope.tensor(DType.BFLOAT16, 0, 16);
+            Linear.Saved saved = linear.forward(x, scope);
+            assertEquals(Shape.of(0, 16), saved.output().shape());
+            float[] ones = new float[(int) parameters.gradients().count()];
+            java.util.Arrays.fill(ones, 1);
+            parameters.gradients().set(open.stream(), ones);
+            linear.backward(scope.like(x), saved, Accumulation.ADD, scope);
+            assertArrayEquals(ones, open.read(parameters.gradients()));
+            linear.backward(scope.like(x), saved, Accumulation.OVERWRITE, scope);
+            assertArrayEquals(new float[256], open.read(linear.weight().gradient()));
+            assertArrayEquals(new float[16], open.read(linear.bias().gradient()));
+        }
+    }
+}

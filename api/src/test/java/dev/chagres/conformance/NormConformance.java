@@ -1,0 +1,226 @@
+package dev.chagres.conformance;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import dev.chagres.bindings.Provider;
+import dev.chagres.layer.Accumulation;
+import dev.chagres.layer.Initializer;
+import dev.chagres.layer.LayerNormLinear;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.NormConfig.Kind;
+import dev.chagres.layer.NormLayer;
+import dev.chagres.layer.Parameter;
+import dev.chagres.layer.ParameterPlan;
+import dev.chagres.layer.Parameters;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Shape;
+import dev.chagres.tensor.Tensor;
+import dev.chagres.witness.LinearWitness;
+import dev.chagres.witness.NormWitness;
+import dev.chagres.witness.Rounding;
+import dev.chagres.witness.Weights;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** {@code LayerNorm}, {@code RmsNorm} and {@code LayerNormLinear} against double precision. */
+@Tag("L0")
+@Tag("L1")
+class NormConformance {
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    private static final DType[] FLOATS = {DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16};
+
+    record Case(DType dtype, Kind kind, int tokens, int size) {}
+
+    static List<Case> cases() {
+        List<Case> cases = new ArrayList<>();
+        for (DType dtype : FLOATS) {
+            for (Kind kind : Kind.values()) {
+                for (int tokens : Sizes.TOKENS) {
+                    cases.add(new Case(dtype, kind, tokens, 64));
+                }
+                for (int size : new int[] {16, 128, 320, 768, 1024}) {
+                    cases.add(new Case(dtype, kind, 5, size));
+                }
+                for (int size : new int[] {1, 2, 3, 15, 17, 63, 65, 127, 129}) {
+                    cases.add(new Case(dtype, kind, 5, size));
+                }
+            }
+        }
+        return Sizes.taken(cases, c -> c.size % 16 == 0, "TE's norm kernels load 16 elements at a time");
+    }
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void forwardAndBackward(Case c) {
+        NormConfig config = new NormConfig(c.kind, c.size, 1e-5f);
+        ParameterPlan plan = new ParameterPlan();
+        NormLayer norm = NormLayer.of(config, plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
+            Weights weights = open.draw(parameters);
+            NormWitness witness = new NormWitness(config, weights, "");
+            RealMatrix x =
+                    Rounding.round(open.normal(c.dtype, c.tokens, c.size, 1).scalarAdd(0.5), c.dtype);
+            RealMatrix dy = open.normal(c.dtype, c.tokens, c.size, 1);
+            NormLayer.Saved saved = norm.forward(open.tensor(c.dtype, x), open.scope());
+            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.rounded(c.dtype));
+            open.assertClose(
+                    "1 / deviation",
+                    witness.inverseDeviation(),
+                    saved.inverseDeviation(),
+                    Tolerances.rounded(DType.FLOAT32));
+            if (c.kind == Kind.LAYER_NORM) {
+                open.assertClose("mean", witness.mean(), saved.mean(), Tolerances.rounded(DType.FLOAT32));
+            }
+            Tensor dx = norm.backward(open.tensor(c.dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            RealMatrix expected = witness.backward(dy);
+            if (c.size > 3) {
+                open.assertClose("dx", expected, dx, Tolerances.rounded(c.dtype));
+            } else {
+                assertSmallDifference(c, expected, open.read(dx), witness.inverseDeviation());
+            }
+            Tolerance tolerance = Tolerances.rounded(c.dtype);
+            open.assertGradients(parameters, weights, tolerance, tolerance);
+        }
+    }
+
+    /** Few columns: the gradient is a difference of numbers as large as the reciprocal deviation, and so is its error. */
+    private static void assertSmallDifference(Case c, RealMatrix expected, float[] actual, double[] inverse) {
+        for (int i = 0; i < actual.length; i++) {
+            double wanted = expected.getEntry(i / c.size, i % c.size);
+            double allowed = Tolerances.rounded(c.dtype).element() * (inverse[i / c.size] + Math.abs(wanted));
+            assertEquals(wanted, actual[i], allowed, "dx[" + i + "]");
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(Kind.class)
+    void gradientsAddUp(Kind kind) {
+        NormConfig config = new NormConfig(kind, 32, 1e-5f);
+        ParameterPlan plan = new ParameterPlan();
+        NormLayer norm = NormLayer.of(config, plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
+            Weights weights = open.draw(parameters);
+            NormWitness witness = new NormWitness(config, weights, "");
+            double[][] sums = new double[parameters.all().size()][32];
+            for (int step = 0; step < 3; step++) {
+                RealMatrix x = open.normal(DType.BFLOAT16, 17, 32, 1);
+                witness.forward(x);
+                witness.backward(x);
+                Tensor input = open.tensor(DType.BFLOAT16, x);
+                NormLayer.Saved saved = norm.forward(input, open.scope());
+                Accumulation accumulation = step == 0 ? Accumulation.OVERWRITE : Accumulation.ADD;
+                norm.backward(input, saved, accumulation, open.scope());
+                for (int i = 0; i < sums.length; i++) {
+                    double[] gradient =
+                            weights.gradient(parameters.all().get(i).name()).getRow(0);
+                    for (int c = 0; c < gradient.length; c++) {
+                        sums[i][c] += gradient[c];
+                    }
+                }
+            }
+            for (int i = 0; i < sums.length; i++) {
+                Parameter parameter = parameters.all().get(i);
+                // Three gradients, each rounded to the type, may nearly cancel in an element.
+                open.assertClose(parameter.name(), sums[i], parameter.gradient(), Tolerances.layer(DType.BFLOAT16));
+            }
+        }
+    }
+
+    /** A constant row has no deviation but epsilon's; a row far from 0 loses its digits unless the mean comes first. */
+    @ParameterizedTest
+    @EnumSource(Kind.class)
+    void rowsThatAreConstantOrFarFromZero(Kind kind) {
+        NormConfig config = new NormConfig(kind, 64, 1e-5f);
+        ParameterPlan plan = new ParameterPlan();
+        NormLayer norm = NormLayer.of(config, plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1)) {
+            NormWitness witness = new NormWitness(config, open.draw(parameters), "");
+            RealMatrix x = open.normal(DType.FLOAT32, 4, 64, 1);
+            x.setRowVector(0, x.getRowVector(0).mapMultiply(0));
+            x.setRowVector(1, x.getRowVector(1).mapMultiply(0).mapAdd(3));
+            x.setRowVector(2, x.getRowVector(2).mapAdd(1000));
+            x.setRowVector(3, x.getRowVector(3).mapMultiply(1e-20));
+            Rounding.round(x, DType.FLOAT32);
+            NormLayer.Saved saved = norm.forward(open.tensor(DType.FLOAT32, x), open.scope());
+            Tolerance loose = new Tolerance("rounded FLOAT32 at 1000", 1e-3, 1e-3);
+            open.assertClose("y", witness.forward(x), saved.output(), loose);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(Kind.class)
+    void nanAndInfinityStayInTheirRow(Kind kind) {
+        NormConfig config = new NormConfig(kind, 64, 1e-5f);
+        ParameterPlan plan = new ParameterPlan();
+        NormLayer norm = NormLayer.of(config, plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
+            NormWitness witness = new NormWitness(config, open.draw(parameters), "");
+            RealMatrix x = open.normal(DType.BFLOAT16, 17, 64, 1);
+            x.setEntry(3, 5, Double.NaN);
+            x.setEntry(16, 0, Double.POSITIVE_INFINITY);
+            NormLayer.Saved saved = norm.forward(open.tensor(DType.BFLOAT16, x), open.scope());
+            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.rounded(DType.BFLOAT16));
+        }
+    }
+
+    record LinearCase(DType dtype, Kind kind, int tokens, int inputs, int outputs) {}
+
+    static List<LinearCase> linearCases() {
+        List<LinearCase> cases = new ArrayList<>();
+        for (DType dtype : FLOATS) {
+            for (Kind kind : Kind.values()) {
+                cases.add(new LinearCase(dtype, kind, 65, 64, 48));
+                cases.add(new LinearCase(dtype, kind, 1, 16, 16));
+                cases.add(new LinearCase(dtype, kind, 17, 33, 7));
+            }
+        }
+        return Sizes.taken(
+                cases, c -> Sizes.aligned(c.dtype, c.inputs, c.outputs), "where rows are no multiple of 16 bytes");
+    }
+
+    @ParameterizedTest
+    @MethodSource("linearCases")
+    void normThenProduct(LinearCase c) {
+        NormConfig config = new NormConfig(c.kind, c.inputs, 1e-5f);
+        ParameterPlan plan = new ParameterPlan();
+        LayerNormLinear layer = new LayerNormLinear(config, c.outputs, Initializer.zeros(), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
+            Weights weights = open.draw(parameters);
+            NormWitness norm = new NormWitness(config, weights, "norm.");
+            LinearWitness linear = new LinearWitness(weights, "linear.");
+            RealMatrix x = open.normal(c.dtype, c.tokens, c.inputs, 1);
+            RealMatrix dy = open.normal(c.dtype, c.tokens, c.outputs, 1);
+            LayerNormLinear.Saved saved = layer.forward(open.tensor(c.dtype, x), open.scope());
+            open.assertClose("y", linear.forward(norm.forward(x)), saved.output(), Tolerances.layer(c.dtype));
+            Tensor dx = layer.backward(open.tensor(c.dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            open.assertClose("dx", norm.backward(linear.backward(dy)), dx, Tolerances.layer(c.dtype));
+            Tolerance tolerance = Tolerances.layer(c.dtype);
+            open.assertGradients(parameters, weights, tolerance, tolerance);
+        }
+    }
+
+    @Test
+    void noTokensGiveNoRowsAndZeroGradients() {
+        assumeTrue(Provider.current() == Provider.REFERENCE, "left out on CUDA: TE's norms take no empty input");
+        ParameterPlan plan = new ParameterPlan();
+        NormLayer norm = NormLayer.of(NormConfig.layerNorm(16), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
+            Tensor x = open.scope().tensor(DType.BFLOAT16, 0, 16);
+            NormLayer.Saved saved = norm.forward(x, open.scope());
+            assertEquals(Shape.of(0, 16), saved.output().shape());
+            norm.backward(x, saved, Accumulation.OVERWRITE, open.scope());
+            assertArrayEquals(new float[32], open.read(parameters.gradients()));
+        }
+    }
+}

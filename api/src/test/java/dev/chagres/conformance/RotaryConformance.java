@@ -1,0 +1,163 @@
+package dev.chagres.conformance;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.Scope;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.Sequences;
+import dev.chagres.attention.Sequences.Format;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+import dev.chagres.witness.RotaryWitness;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** {@code RotaryEmbedding} against double precision: separate tensors and a packed buffer. */
+@Tag("L0")
+@Tag("L1")
+class RotaryConformance {
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    record Case(DType dtype, int heads, int headDim, TokenRows tokens) {}
+
+    static List<Case> cases() {
+        List<Case> cases = new ArrayList<>();
+        for (DType dtype : List.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)) {
+            cases.add(new Case(dtype, 1, 2, TokenRows.packed(1)));
+            cases.add(new Case(dtype, 3, 16, TokenRows.packed(0, 1, 17, 0, 64)));
+            cases.add(new Case(dtype, 2, 64, TokenRows.packed(63, 65, 1, 128)));
+            cases.add(new Case(dtype, 1, 128, TokenRows.packed(700)));
+            cases.add(new Case(dtype, 2, 6, TokenRows.packed(33)));
+            for (Format format : new Format[] {Format.BSHD, Format.SBHD}) {
+                cases.add(new Case(dtype, 1, 8, TokenRows.padded(format, 1, 1)));
+                cases.add(new Case(dtype, 3, 16, TokenRows.padded(format, 65, 65, 65)));
+                cases.add(new Case(dtype, 2, 32, TokenRows.padded(format, 17, 17, 17, 17)));
+            }
+        }
+        return cases;
+    }
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void separateTensors(Case c) {
+        RotaryWitness witness = new RotaryWitness(c.headDim, c.tokens.rows());
+        RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 1000, c.headDim);
+        Sequences sequences = c.tokens.sequences(open.scope());
+        RealMatrix x = open.normal(c.dtype, c.tokens.tokens(), c.heads * c.headDim, 1);
+        open.assertClose(
+                "y",
+                witness.forward(x),
+                rotary.forward(heads(c, x), sequences, open.scope()),
+                Tolerances.rounded(c.dtype));
+        open.assertClose(
+                "dx",
+                witness.backward(x),
+                rotary.backward(heads(c, x), sequences, open.scope()),
+                Tolerances.rounded(c.dtype));
+    }
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void packedBuffer(Case c) {
+        RotaryWitness witness = new RotaryWitness(c.headDim, c.tokens.rows());
+        RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 1000, c.headDim);
+        Sequences sequences = c.tokens.sequences(open.scope());
+        int width = c.heads * c.headDim;
+        RealMatrix qkv = open.normal(c.dtype, c.tokens.tokens(), 3 * width, 1);
+        RealMatrix rotated = qkv.copy();
+        RealMatrix back = qkv.copy();
+        for (int part = 0; part < 2; part++) {
+            RealMatrix x = qkv.getSubMatrix(0, qkv.getRowDimension() - 1, part * width, (part + 1) * width - 1);
+            rotated.setSubMatrix(witness.forward(x).getData(), 0, part * width);
+            back.setSubMatrix(witness.backward(x).getData(), 0, part * width);
+        }
+        Tensor forward = open.tensor(c.dtype, qkv);
+        rotary.rotatePacked(forward, sequences, open.scope());
+        open.assertClose("qkv", rotated, forward, Tolerances.rounded(c.dtype));
+        Tensor backward = open.tensor(c.dtype, qkv);
+        rotary.rotatePackedBack(backward, sequences, open.scope());
+        open.assertClose("dqkv", back, backward, Tolerances.rounded(c.dtype));
+    }
+
+    private static Tensor heads(Case c, RealMatrix matrix) {
+        Scope scope = open.scope();
+        int batch = c.tokens.lengths().size();
+        int length = c.tokens.padded();
+        Tensor tensor = switch (c.tokens.format()) {
+            case THD -> scope.tensor(c.dtype, c.tokens.tokens(), c.heads, c.headDim);
+            case BSHD -> scope.tensor(c.dtype, batch, length, c.heads, c.headDim);
+            case SBHD -> scope.tensor(c.dtype, length, batch, c.heads, c.headDim);
+        };
+        open.set(tensor, matrix);
+        return tensor;
+    }
+
+    @Test
+    void nanStaysInItsPair() {
+        Case c = new Case(DType.BFLOAT16, 1, 8, TokenRows.packed(5));
+        RealMatrix x = MatrixUtils.createRealMatrix(5, 8).scalarAdd(1);
+        x.setEntry(2, 5, Double.NaN);
+        RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 8, 8);
+        float[] y = open.read(rotary.forward(heads(c, x), c.tokens.sequences(open.scope()), open.scope()));
+        for (int i = 0; i < 40; i++) {
+            assertEquals(i == 2 * 8 + 5 || i == 2 * 8 + 1, Float.isNaN(y[i]), "element " + i);
+        }
+    }
+
+    @Test
+    void refusesWhatDoesNotFit() {
+        Scope scope = open.scope();
+        assertThrown(
+                IllegalArgumentException.class,
+                "positions: expected at least 1, got 0",
+                () -> RotaryEmbedding.of(scope, 0, 8));
+        for (int headDim : new int[] {-2, 0, 7}) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "headDim: expected a positive even number, got " + headDim,
+                    () -> RotaryEmbedding.of(scope, 8, headDim));
+        }
+        RotaryEmbedding rotary = RotaryEmbedding.of(scope, 8, 8);
+        assertEquals(8, rotary.positions());
+        assertEquals(8, rotary.headDim());
+        Sequences sequences = TokenRows.packed(3, 8).sequences(scope);
+        Sequences longer = TokenRows.packed(2, 9).sequences(scope);
+        assertThrown(
+                IllegalArgumentException.class,
+                "sequences: expected none longer than the 8 positions of the rotary embedding, got 9",
+                () -> rotary.forward(scope.tensor(DType.FLOAT32, 11, 1, 8), longer, scope));
+        assertThrown(
+                IllegalArgumentException.class,
+                "sequences: expected none longer than the 8 positions of the rotary embedding, got 9",
+                () -> rotary.rotatePacked(scope.tensor(DType.FLOAT32, 11, 24), longer, scope));
+        assertThrown(
+                IllegalArgumentException.class,
+                "x: expected rank 3 with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[11, 8]",
+                () -> rotary.forward(scope.tensor(DType.FLOAT32, 11, 8), sequences, scope));
+        assertThrown(
+                IllegalArgumentException.class,
+                "dy: expected rank 3 with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[11, 1, 16]",
+                () -> rotary.backward(scope.tensor(DType.FLOAT32, 11, 1, 16), sequences, scope));
+        assertThrown(
+                IllegalArgumentException.class,
+                "x: expected 11 tokens as the sequences say (THD, 2 sequences), got 12 in Tensor FLOAT32[12, 1, 8]",
+                () -> rotary.forward(scope.tensor(DType.FLOAT32, 12, 1, 8), sequences, scope));
+        assertThrown(
+                IllegalArgumentException.class,
+                "qkv: expected [T, 3 h d] with head dimension 8, got FLOAT32[11, 25]",
+                () -> rotary.rotatePacked(scope.tensor(DType.FLOAT32, 11, 25), sequences, scope));
+        assertThrown(
+                IllegalArgumentException.class,
+                "dqkv: expected 11 tokens as the sequences say (THD, 2 sequences), got 10 in Tensor FLOAT32[10, 24]",
+                () -> rotary.rotatePackedBack(scope.tensor(DType.FLOAT32, 10, 24), sequences, scope));
+    }
+}

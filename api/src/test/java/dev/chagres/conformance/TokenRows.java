@@ -1,0 +1,109 @@
+package dev.chagres.conformance;
+
+import dev.chagres.Scope;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.Sequences;
+import dev.chagres.attention.Sequences.Format;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.List;
+import java.util.stream.IntStream;
+import org.apache.commons.math3.linear.RealMatrix;
+
+/**
+ * An arrangement of sequences: which row of a [tokens, columns] matrix holds which position of which sequence.
+ *
+ * @param format order of the token dimensions
+ * @param lengths of the sequences
+ * @param padded length that each is padded to; 0 when they are packed
+ */
+record TokenRows(Format format, List<Integer> lengths, int padded) {
+    static TokenRows packed(Integer... lengths) {
+        return new TokenRows(Format.THD, Arrays.asList(lengths), 0);
+    }
+
+    static TokenRows padded(Format format, int padded, Integer... lengths) {
+        return new TokenRows(format, Arrays.asList(lengths), padded);
+    }
+
+    /** Returns the rows of the matrices, those of padding included. */
+    int tokens() {
+        return format == Format.THD
+                ? lengths.stream().mapToInt(Integer::intValue).sum()
+                : lengths.size() * padded;
+    }
+
+    int longest() {
+        return lengths.stream().mapToInt(Integer::intValue).max().orElse(0);
+    }
+
+    /** Returns the rows of each sequence in the order of its positions. */
+    List<int[]> rows() {
+        List<int[]> all = new ArrayList<>();
+        int offset = 0;
+        for (int sequence = 0; sequence < lengths.size(); sequence++) {
+            int[] rows = new int[lengths.get(sequence)];
+            for (int position = 0; position < rows.length; position++) {
+                rows[position] = switch (format) {
+                    case THD -> offset + position;
+                    case BSHD -> sequence * padded + position;
+                    case SBHD -> position * lengths.size() + sequence;
+                };
+            }
+            offset += rows.length;
+            all.add(rows);
+        }
+        return all;
+    }
+
+    /** Returns the rows that belong to no sequence. */
+    int[] paddingRows() {
+        BitSet used = new BitSet();
+        rows().forEach(rows -> Arrays.stream(rows).forEach(used::set));
+        return IntStream.range(0, tokens()).filter(row -> !used.get(row)).toArray();
+    }
+
+    /** Returns the same arrangement for the layers; without padding when all sequences are full. */
+    Sequences sequences(Scope scope) {
+        int[] each = lengths.stream().mapToInt(Integer::intValue).toArray();
+        if (format == Format.THD) {
+            return Sequences.packed(CuSeqlens.ofLengths(scope, each));
+        }
+        if (Arrays.stream(each).allMatch(length -> length == padded)) {
+            return Sequences.dense(scope, format, each.length, padded);
+        }
+        return Sequences.padded(format, CuSeqlens.ofLengths(scope, each), padded);
+    }
+
+    /** Returns the entries of the rows that belong to sequences, one sequence after another. */
+    double[] entries(RealMatrix matrix) {
+        int columns = matrix.getColumnDimension();
+        double[] entries = new double[validTokens() * columns];
+        int next = 0;
+        for (int[] rows : rows()) {
+            for (int row : rows) {
+                System.arraycopy(matrix.getRow(row), 0, entries, next, columns);
+                next += columns;
+            }
+        }
+        return entries;
+    }
+
+    /** Returns the same elements of {@code values}, which has a row of {@code columns} for each token. */
+    float[] entries(float[] values, int columns) {
+        float[] entries = new float[validTokens() * columns];
+        int next = 0;
+        for (int[] rows : rows()) {
+            for (int row : rows) {
+                System.arraycopy(values, row * columns, entries, next, columns);
+                next += columns;
+            }
+        }
+        return entries;
+    }
+
+    private int validTokens() {
+        return lengths.stream().mapToInt(Integer::intValue).sum();
+    }
+}

@@ -1,0 +1,346 @@
+package dev.chagres.conformance;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.Dropout;
+import dev.chagres.Philox;
+import dev.chagres.Scope;
+import dev.chagres.attention.AttentionConfig;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.Sequences;
+import dev.chagres.attention.Sequences.Format;
+import dev.chagres.layer.Accumulation;
+import dev.chagres.layer.FeedForwardConfig;
+import dev.chagres.layer.FeedForwardConfig.Activation;
+import dev.chagres.layer.FeedForwardConfig.Recomputation;
+import dev.chagres.layer.Initializer;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.NormConfig.Kind;
+import dev.chagres.layer.ParameterPlan;
+import dev.chagres.layer.Parameters;
+import dev.chagres.layer.Residual;
+import dev.chagres.layer.TransformerLayer;
+import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+import dev.chagres.witness.RotaryWitness;
+import dev.chagres.witness.TransformerLayerWitness;
+import dev.chagres.witness.Weights;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Objects;
+import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** {@code TransformerLayer}, and with it {@code MultiheadAttention}, against double precision. */
+@Tag("L0")
+@Tag("L1")
+class TransformerLayerConformance {
+    private static final float DROPOUT = 0.2f;
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    enum Position {
+        NONE,
+        ROTARY
+    }
+
+    enum Residuals {
+        PLAIN,
+        DROPOUT
+    }
+
+    record Case(
+            DType dtype, Kind kind, int hidden, int headDim, TokenRows tokens, Position position, Residuals residuals) {
+
+        TransformerLayerConfig config(Dropout dropout) {
+            NormConfig norm = new NormConfig(kind, hidden, 1e-5f);
+            AttentionConfig attention = AttentionConfig.of(3, headDim, AttentionMask.none(), Dropout.none());
+            FeedForwardConfig feedForward = new FeedForwardConfig(
+                    norm,
+                    2L * hidden,
+                    Activation.GELU,
+                    Recomputation.ACTIVATION,
+                    Initializer.zeros(),
+                    Initializer.zeros());
+            return new TransformerLayerConfig(norm, attention, feedForward, dropout, Initializer.zeros());
+        }
+    }
+
+    static List<Case> cases() {
+        List<Case> cases = new ArrayList<>();
+        for (DType dtype : List.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)) {
+            TokenRows packed = TokenRows.packed(17, 1, 0, 65, 16);
+            for (Residuals residuals : Residuals.values()) {
+                cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, packed, Position.ROTARY, residuals));
+                cases.add(new Case(dtype, Kind.RMS_NORM, 48, 16, packed, Position.NONE, residuals));
+                // Rows of no multiple of 16 bytes: the sums are not fused with the norms.
+                cases.add(new Case(dtype, Kind.LAYER_NORM, 35, 8, packed, Position.ROTARY, residuals));
+            }
+            cases.add(new Case(dtype, Kind.LAYER_NORM, 64, 32, TokenRows.packed(1), Position.ROTARY, Residuals.PLAIN));
+            cases.add(new Case(
+                    dtype, Kind.LAYER_NORM, 64, 64, TokenRows.packed(128, 129), Position.ROTARY, Residuals.PLAIN));
+            for (Format format : new Format[] {Format.BSHD, Format.SBHD}) {
+                TokenRows full = TokenRows.padded(format, 33, 33, 33);
+                cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, full, Position.ROTARY, Residuals.PLAIN));
+            }
+        }
+        return Sizes.taken(
+                cases,
+                c -> c.dtype != DType.FLOAT32 && Sizes.aligned(c.dtype, c.hidden),
+                "FLOAT32 attention, or rows of no multiple of 16 bytes");
+    }
+
+    /** A layer on the device and its witness, with the same weights. */
+    private static final class Pair implements AutoCloseable {
+        private final Case c;
+        private final TransformerLayer layer;
+        private final Parameters parameters;
+        private final Weights weights;
+        private final TransformerLayerWitness witness;
+        private final Sequences sequences;
+
+        Pair(Case c) {
+            this.c = c;
+            Dropout dropout = c.residuals == Residuals.PLAIN
+                    ? Dropout.none()
+                    : Dropout.of(DROPOUT, new Philox(open.random().nextLong()));
+            TransformerLayerConfig config = c.config(dropout);
+            ParameterPlan plan = new ParameterPlan();
+            layer = new TransformerLayer(config, plan);
+            parameters = Parameters.allocate(open.device(), plan, c.dtype, 1);
+            weights = open.draw(parameters);
+            List<int[]> rows = c.tokens.rows();
+            boolean rotary = c.position == Position.ROTARY;
+            if (rotary) {
+                layer.rotate(RotaryEmbedding.of(open.scope(), 256, c.headDim));
+            }
+            witness = new TransformerLayerWitness(
+                    config, weights, rows, rotary ? new RotaryWitness(c.headDim, rows) : null);
+            sequences = c.tokens.sequences(open.scope());
+        }
+
+        RealMatrix draw() {
+            return open.normal(c.dtype, c.tokens.tokens(), c.hidden, 1);
+        }
+
+        Tensor tensor(RealMatrix matrix) {
+            return open.tensor(c.dtype, matrix);
+        }
+
+        /** Gives the witness the masks that dropout has drawn. */
+        void keep(TransformerLayer.Saved saved) {
+            if (c.residuals == Residuals.DROPOUT) {
+                witness.keep(factors(Objects.requireNonNull(saved.middle())), factors(saved.last()));
+            }
+        }
+
+        private RealMatrix factors(Residual.Saved saved) {
+            boolean[] kept = open.bits(Objects.requireNonNull(saved.mask()), c.tokens.tokens() * c.hidden);
+            RealMatrix factors = MatrixUtils.createRealMatrix(c.tokens.tokens(), c.hidden);
+            for (int i = 0; i < kept.length; i++) {
+                factors.setEntry(i / c.hidden, i % c.hidden, kept[i] ? 1 / (1 - (double) DROPOUT) : 0);
+            }
+            return factors;
+        }
+
+        @Override
+        public void close() {
+            parameters.close();
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void forwardAndBackward(Case c) {
+        try (Pair pair = new Pair(c)) {
+            RealMatrix x = pair.draw();
+            RealMatrix dy = pair.draw();
+            TransformerLayer.Saved saved = pair.layer.forward(pair.tensor(x), pair.sequences, open.scope());
+            pair.keep(saved);
+            Tolerance tolerance = Tolerances.layer(c.dtype);
+            open.assertClose("y", pair.witness.forward(x), saved.output(), tolerance);
+            RealMatrix expected = pair.witness.backward(dy);
+            Tensor gradient = pair.tensor(dy);
+            Tensor dx = pair.layer.backward(gradient, saved, Accumulation.OVERWRITE, open.scope());
+            open.assertClose("dx", expected, dx, tolerance);
+            assertGradients(pair, 1);
+            assertArrayEquals(open.read(pair.tensor(dy)), open.read(gradient), "dy stays as it was");
+            pair.layer.backwardInPlace(gradient, saved, Accumulation.ADD, open.scope());
+            open.assertClose("dx in place", expected, gradient, tolerance);
+            assertGradients(pair, 2);
+        }
+    }
+
+    private static void assertGradients(Pair pair, int times) {
+        pair.parameters.all().forEach(parameter -> {
+            RealMatrix expected = pair.weights.gradient(parameter.name()).scalarMultiply(times);
+            // The key's bias moves all scores of a query alike: its gradient is 0, and what is computed is noise.
+            open.assertClose(
+                    "gradient of " + parameter.name(),
+                    Comparison.entries(expected),
+                    open.read(parameter.gradient()),
+                    0.1 * times,
+                    Tolerances.layer(pair.c.dtype));
+        });
+    }
+
+    static List<DType> floats() {
+        return Sizes.taken(
+                List.of(DType.FLOAT32, DType.BFLOAT16),
+                dtype -> dtype != DType.FLOAT32,
+                "cuDNN's fused attention takes no FLOAT32");
+    }
+
+    /** The same sequences packed and padded give the same rows and gradients. */
+    @ParameterizedTest
+    @MethodSource("floats")
+    void packingChangesNothing(DType dtype) {
+        TokenRows packed = TokenRows.packed(17, 1, 33, 20);
+        for (Format format : new Format[] {Format.BSHD, Format.SBHD}) {
+            TokenRows padded = TokenRows.padded(format, 33, 17, 1, 33, 20);
+            Case first = new Case(dtype, Kind.LAYER_NORM, 48, 16, packed, Position.ROTARY, Residuals.PLAIN);
+            Case second = new Case(dtype, Kind.LAYER_NORM, 48, 16, padded, Position.ROTARY, Residuals.PLAIN);
+            try (Pair one = new Pair(first);
+                    Pair other = new Pair(second)) {
+                other.parameters.weights().copyFrom(open.stream(), one.parameters.weights());
+                RealMatrix x = one.draw();
+                RealMatrix dy = one.draw();
+                TransformerLayer.Saved saved = one.layer.forward(one.tensor(x), one.sequences, open.scope());
+                Tensor dx = one.layer.backward(one.tensor(dy), saved, Accumulation.OVERWRITE, open.scope());
+                Tensor input = one.tensor(spread(x, packed, padded));
+                TransformerLayer.Saved again = other.layer.forward(input, other.sequences, open.scope());
+                Tensor dxAgain = other.layer.backward(
+                        one.tensor(spread(dy, packed, padded)), again, Accumulation.OVERWRITE, open.scope());
+                assertSameRows("y", first, second, saved.output(), again.output());
+                assertSameRows("dx", first, second, dx, dxAgain);
+                open.assertClose(
+                        "gradients",
+                        doubles(open.read(one.parameters.gradients())),
+                        other.parameters.gradients(),
+                        Tolerances.layer(dtype));
+            }
+        }
+    }
+
+    private static void assertSameRows(String what, Case first, Case second, Tensor expected, Tensor actual) {
+        open.assertClose(
+                what,
+                doubles(first.tokens.entries(open.read(expected), first.hidden)),
+                second.tokens.entries(open.read(actual), second.hidden),
+                0,
+                Tolerances.layer(first.dtype));
+    }
+
+    private static double[] doubles(float[] values) {
+        double[] doubles = new double[values.length];
+        for (int i = 0; i < values.length; i++) {
+            doubles[i] = values[i];
+        }
+        return doubles;
+    }
+
+    /** Returns the rows of {@code from} where {@code to} has them; padding is 0. */
+    private static RealMatrix spread(RealMatrix x, TokenRows from, TokenRows to) {
+        RealMatrix spread = MatrixUtils.createRealMatrix(to.tokens(), x.getColumnDimension());
+        for (int sequence = 0; sequence < from.rows().size(); sequence++) {
+            for (int position = 0; position < from.rows().get(sequence).length; position++) {
+                spread.setRowVector(
+                        to.rows().get(sequence)[position],
+                        x.getRowVector(from.rows().get(sequence)[position]));
+            }
+        }
+        return spread;
+    }
+
+    @ParameterizedTest
+    @EnumSource(Residuals.class)
+    void aSteadyStepMakesNoGarbageAndRepeatsItsObjects(Residuals residuals) {
+        Case c = new Case(DType.BFLOAT16, Kind.LAYER_NORM, 48, 16, TokenRows.packed(9, 7), Position.ROTARY, residuals);
+        try (Pair pair = new Pair(c);
+                Scope step = open.device().openScope()) {
+            Tensor x = pair.tensor(pair.draw());
+            Tensor dy = pair.tensor(pair.draw());
+            TransformerLayer.Saved first = pair.layer.forward(x, pair.sequences, step);
+            pair.layer.backward(dy, first, Accumulation.OVERWRITE, step);
+            Runnable forwardAndBackward = () -> {
+                step.restart();
+                TransformerLayer.Saved saved = pair.layer.forward(x, pair.sequences, step);
+                pair.layer.backward(dy, saved, Accumulation.ADD, step);
+            };
+            Allocation.assertNone("a layer forward and backward", forwardAndBackward, 50);
+            step.restart();
+            assertSame(first, pair.layer.forward(x, pair.sequences, step));
+        }
+    }
+
+    @Test
+    void theSameCallGivesTheSameBitsForward() {
+        Case c = new Case(
+                DType.BFLOAT16,
+                Kind.LAYER_NORM,
+                48,
+                16,
+                TokenRows.packed(65, 64, 33),
+                Position.ROTARY,
+                Residuals.PLAIN);
+        try (Pair pair = new Pair(c)) {
+            Tensor x = pair.tensor(pair.draw());
+            float[] first = open.read(
+                    pair.layer.forward(x, pair.sequences, open.scope()).output());
+            assertArrayEquals(
+                    first,
+                    open.read(
+                            pair.layer.forward(x, pair.sequences, open.scope()).output()));
+        }
+    }
+
+    /** A NaN in one sequence leaves the others alone. */
+    @Test
+    void nanStaysInItsSequence() {
+        Case c = new Case(
+                DType.BFLOAT16, Kind.LAYER_NORM, 48, 16, TokenRows.packed(5, 7, 3), Position.ROTARY, Residuals.PLAIN);
+        try (Pair pair = new Pair(c)) {
+            RealMatrix x = pair.draw();
+            x.setEntry(6, 10, Double.NaN);
+            float[] y = open.read(pair.layer
+                    .forward(pair.tensor(x), pair.sequences, open.scope())
+                    .output());
+            for (int row = 0; row < 15; row++) {
+                assertEquals(row >= 5 && row < 12, Float.isNaN(y[row * 48]), "row " + row);
+            }
+        }
+    }
+
+    @Test
+    void refusesHalvesThatDoNotFit() {
+        AttentionConfig attention = AttentionConfig.of(2, 16, AttentionMask.none(), Dropout.none());
+        assertThrown(
+                IllegalArgumentException.class,
+                "feedForward: expected 32 columns as the norm, got 48",
+                () -> new TransformerLayerConfig(
+                        NormConfig.layerNorm(32),
+                        attention,
+                        FeedForwardConfig.gelu(48),
+                        Dropout.none(),
+                        Initializer.zeros()));
+        TransformerLayer layer = new TransformerLayer(
+                TransformerLayerConfig.encoder(32, attention, Dropout.none()), new ParameterPlan());
+        RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 8, 8);
+        assertThrown(
+                IllegalArgumentException.class, "by: expected head dimension 16, got 8", () -> layer.rotate(rotary));
+        assertTrue(rotary.positions() == 8);
+    }
+}

@@ -1,0 +1,38 @@
+package dev.chagres.witness;
+
+/** Adam with decoupled weight decay over one vector of weights. */
+public final class AdamWWitness {
+    private final double beta1;
+    private final double beta2;
+    private final double epsilon;
+    private final double[] decay;
+    private final double[] weights;
+    private final double[] mean;
+    private final double[] square;
+    private int step;
+
+    /** Begins with zero moments; {@code decay} is that of each element. */
+    public AdamWWitness(double beta1, double beta2, double epsilon, double[] decay, double[] weights) {
+        this.beta1 = beta1;
+        this.beta2 = beta2;
+        this.epsilon = epsilon;
+        this.decay = decay;
+        this.weights = weights;
+        mean = new double[weights.length];
+        square = new double[weights.length];
+    }
+
+    /** Takes a step with these gradients and returns the weights. */
+    public double[] step(double rate, double[] gradients, double scale) {
+        step++;
+        for (int i = 0; i < weights.length; i++) {
+            double gradient = gradients[i] * scale;
+            mean[i] = beta1 * mean[i] + (1 - beta1) * gradient;
+            square[i] = beta2 * square[i] + (1 - beta2) * gradient * gradient;
+            double direction = mean[i] / (1 - Math.pow(beta1, step));
+            double size = Math.sqrt(square[i] / (1 - Math.pow(beta2, step)));
+            weights[i] -= rate * (direction / (size + epsilon) + decay[i] * weights[i]);
+        }
+        return weights;
+    }
+}

@@ -1,0 +1,33 @@
+package dev.chagres.witness;
+
+import org.apache.commons.math3.linear.RealMatrix;
+
+/** {@code y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))}. */
+public final class GeluWitness {
+    private static final double FACTOR = Math.sqrt(2 / Math.PI);
+    private static final double CUBIC = 0.044715;
+
+    private RealMatrix input;
+
+    /** Returns the function's value. */
+    public static double value(double x) {
+        return x / 2 * (1 + Math.tanh(FACTOR * (x + CUBIC * x * x * x)));
+    }
+
+    /** Returns the function's derivative. */
+    public static double derivative(double x) {
+        double tanh = Math.tanh(FACTOR * (x + CUBIC * x * x * x));
+        return (1 + tanh) / 2 + x / 2 * (1 - tanh * tanh) * FACTOR * (1 + 3 * CUBIC * x * x);
+    }
+
+    /** Returns y. */
+    public RealMatrix forward(RealMatrix x) {
+        input = x;
+        return Rows.map(x, GeluWitness::value);
+    }
+
+    /** Returns the gradient of x. */
+    public RealMatrix backward(RealMatrix dy) {
+        return Rows.combine(dy, input, (gradient, x) -> gradient * derivative(x));
+    }
+}

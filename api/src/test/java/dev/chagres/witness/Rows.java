@@ -1,0 +1,45 @@
+package dev.chagres.witness;
+
+import java.util.function.DoubleBinaryOperator;
+import java.util.function.DoubleUnaryOperator;
+import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.RealMatrix;
+
+/** Element by element and row by row, for what {@link RealMatrix} lacks. */
+final class Rows {
+    private Rows() {}
+
+    static RealMatrix map(RealMatrix x, DoubleUnaryOperator function) {
+        return combine(x, x, (a, ignored) -> function.applyAsDouble(a));
+    }
+
+    static RealMatrix combine(RealMatrix x, RealMatrix y, DoubleBinaryOperator function) {
+        RealMatrix z = MatrixUtils.createRealMatrix(x.getRowDimension(), x.getColumnDimension());
+        for (int row = 0; row < x.getRowDimension(); row++) {
+            for (int column = 0; column < x.getColumnDimension(); column++) {
+                z.setEntry(row, column, function.applyAsDouble(x.getEntry(row, column), y.getEntry(row, column)));
+            }
+        }
+        return z;
+    }
+
+    static RealMatrix addToEach(RealMatrix x, double[] summand) {
+        RealMatrix sum = x.copy();
+        for (int row = 0; row < x.getRowDimension(); row++) {
+            for (int column = 0; column < x.getColumnDimension(); column++) {
+                sum.addToEntry(row, column, summand[column]);
+            }
+        }
+        return sum;
+    }
+
+    static double[] sum(RealMatrix x) {
+        double[] sum = new double[x.getColumnDimension()];
+        for (int row = 0; row < x.getRowDimension(); row++) {
+            for (int column = 0; column < sum.length; column++) {
+                sum[column] += x.getEntry(row, column);
+            }
+        }
+        return sum;
+    }
+}
