@@ -178,17 +178,18 @@ __device__ void norm_gradient(const T *dy, const T *h, const float *mean, const 
          float *inverse, int64_t rows, int64_t columns, int lanes) {                                                 \
     residual_norm<T, P>(x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows, columns, lanes);               \
   }
-#define BACKWARD(name, T, P)                                                                                       \
-  KERNEL_OF(2, name, const T *dy, const T *h, const float *mean, const float *inverse, const T *gamma,                  \
+#define BACKWARD(blocks, name, T, P)                                                                               \
+  KERNEL_OF(blocks, name, const T *dy, const T *h, const float *mean, const float *inverse, const T *gamma,       \
          const T *dresidual, T *dh, float *partial, int64_t rows, int64_t columns, int lanes) {                   \
     norm_gradient<T, P>(dy, h, mean, inverse, gamma, dresidual, dh, partial, rows, columns, lanes);               \
   }
 #define FORWARD_2(name, T) FORWARD(name, T, 2)
 #define FORWARD_3(name, T) FORWARD(name, T, 3)
 #define FORWARD_4(name, T) FORWARD(name, T, 4)
-#define BACKWARD_2(name, T) BACKWARD(name, T, 2)
-#define BACKWARD_3(name, T) BACKWARD(name, T, 3)
-#define BACKWARD_4(name, T) BACKWARD(name, T, 4)
+/* Two blocks a multiprocessor hide more latency; with four packs a thread their registers would not suffice. */
+#define BACKWARD_2(name, T) BACKWARD(2, name, T, 2)
+#define BACKWARD_3(name, T) BACKWARD(2, name, T, 3)
+#define BACKWARD_4(name, T) BACKWARD(1, name, T, 4)
 
 FOR_FLOATS(FORWARD_2, residual_norm_2)
 FOR_FLOATS(FORWARD_3, residual_norm_3)

@@ -1,6 +1,6 @@
 /*
  * Compiles the kernels for an H200 with ptxas's report and prints it: registers and shared memory of each. A kernel
- * that keeps registers in memory (spills), or has a stack, is a failure. Skipped where the vendor libraries are not fetched.
+ * that keeps registers in memory (spills) is a failure; a stack of its own, as sincosf has, is none. Skipped where the vendor libraries are not fetched.
  * usage: ops_registers_test FOLDER_OF_KERNELS
  */
 #include <fstream>
@@ -82,8 +82,8 @@ int check_log(const fs::path &source, const std::string &log) {
   for (std::sregex_iterator match(log.begin(), log.end(), pattern), end; match != end; ++match, ++kernels) {
     const std::smatch &found = *match;
     printf("%-18s %-44s %s registers\n", source.filename().c_str(), found[1].str().c_str(), found[5].str().c_str());
-    for (int i : {2, 3, 4})
-      if (found[i] != "0") stop(__FILE__, __LINE__, found[1].str() + " spills or has a stack:\n" + found.str());
+    for (int i : {3, 4})
+      if (found[i] != "0") stop(__FILE__, __LINE__, found[1].str() + " spills:\n" + found.str());
   }
   return kernels;
 }
