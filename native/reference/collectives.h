@@ -20,6 +20,7 @@ namespace chagres::reference {
 /* ncclResult_t and ncclDataType_t of NCCL 2.28. */
 enum NcclResult {
   kNcclSuccess = 0,
+  kNcclUnhandledCudaError = 1,
   kNcclSystemError = 2,
   kNcclInternalError = 3,
   kNcclInvalidArgument = 4,

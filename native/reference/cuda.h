@@ -37,6 +37,7 @@ void keep_nccl_error(const std::string &error);
 
 /* Keeps the name of a function that the reference lacks, for reference_last_unsupported(). */
 void keep_unsupported(const char *function);
+const char *last_unsupported_function(); /* "" when there was none */
 
 int device_count();
 int current_device(); /* of this thread */
@@ -46,6 +47,8 @@ inline bool is_device(int device) { return device >= 0 && device < device_count(
 size_t device_memory();
 size_t device_memory_used(int device);
 void free_device_memory(int device);
+int allocate_device_memory(void **pointer, size_t size); /* as cudaMalloc; a CudaError */
+int release_device_memory(void *pointer);                /* as cudaFree */
 
 /* Whether all bytes lie in one allocation or registered range. */
 bool is_accessible(const void *pointer, size_t bytes);

@@ -236,3 +236,10 @@ CHAGRES_EXPORT cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 CHAGRES_EXPORT cudaError_t cudaDriverGetVersion(int *version) { return cudaRuntimeGetVersion(version); }
+
+/* cudaChannelFormatDesc by value: bits of each component and the kind. */
+struct ChannelFormat {
+  int x, y, z, w, kind;
+};
+
+CHAGRES_EXPORT ChannelFormat cudaCreateChannelDesc(int x, int y, int z, int w, int kind) { return {x, y, z, w, kind}; }

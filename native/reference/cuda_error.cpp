@@ -190,6 +190,8 @@ cudaError_t cuda_status(int code) {
 
 void keep_unsupported(const char *function) { last_unsupported = function; }
 
+const char *last_unsupported_function() { return last_unsupported; }
+
 }  // namespace chagres::reference
 
 using namespace chagres::reference;
@@ -216,4 +218,4 @@ CHAGRES_EXPORT cudaError_t cudaGetLastError(void) {
 CHAGRES_EXPORT cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
 /* Name of this thread's last called function that the reference does not provide, "" when there was none. */
-CHAGRES_EXPORT const char *reference_last_unsupported(void) { return last_unsupported; }
+CHAGRES_EXPORT const char *reference_last_unsupported(void) { return last_unsupported_function(); }

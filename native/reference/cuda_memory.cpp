@@ -221,6 +221,12 @@ bool is_accessible(const void *pointer, size_t bytes) {
   return memory().find(pointer, &allocation, &remaining) && bytes <= remaining;
 }
 
+int allocate_device_memory(void **pointer, size_t size) {
+  return memory().allocate(pointer, size, MemoryType::Device, 0);
+}
+
+int release_device_memory(void *pointer) { return memory().release(pointer, false); }
+
 void free_device_memory(int device) { memory().release_device(device); }
 
 }  // namespace chagres::reference
@@ -228,7 +234,7 @@ void free_device_memory(int device) { memory().release_device(device); }
 using namespace chagres::reference;
 
 CHAGRES_EXPORT cudaError_t cudaMalloc(void **pointer, size_t size) {
-  return cuda_status(memory().allocate(pointer, size, MemoryType::Device, 0));
+  return cuda_status(allocate_device_memory(pointer, size));
 }
 
 CHAGRES_EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t size, const void *stream) {
@@ -249,7 +255,7 @@ CHAGRES_EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t
   return cudaMalloc(pointer, bytes);
 }
 
-CHAGRES_EXPORT cudaError_t cudaFree(void *pointer) { return cuda_status(memory().release(pointer, false)); }
+CHAGRES_EXPORT cudaError_t cudaFree(void *pointer) { return cuda_status(release_device_memory(pointer)); }
 
 CHAGRES_EXPORT cudaError_t cudaFreeAsync(void *pointer, const void *stream) {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);

@@ -297,6 +297,22 @@ CHAGRES_EXPORT const char *ncclGetErrorString(ncclResult_t result) {
 /* This thread's last error. */
 CHAGRES_EXPORT const char *ncclGetLastError(const void *) { return last_error.c_str(); }
 
+/* There is no debug output to start anew. */
+CHAGRES_EXPORT void ncclResetDebugInit(void) {}
+
+/* Memory for collectives is device memory. */
+CHAGRES_EXPORT ncclResult_t ncclMemAlloc(void **pointer, size_t size) {
+  const int code = allocate_device_memory(pointer, size);
+  if (code == kCudaSuccess) return kNcclSuccess;
+  return refuse(kNcclUnhandledCudaError, "ncclMemAlloc: the CUDA runtime answered ", code, " for ", size, " bytes");
+}
+
+CHAGRES_EXPORT ncclResult_t ncclMemFree(void *pointer) {
+  const int code = release_device_memory(pointer);
+  if (code == kCudaSuccess) return kNcclSuccess;
+  return refuse(kNcclUnhandledCudaError, "ncclMemFree: the CUDA runtime answered ", code);
+}
+
 CHAGRES_EXPORT ncclResult_t ncclGetUniqueId(UniqueId *id) {
   if (id == nullptr) return refuse(kNcclInvalidArgument, "ncclGetUniqueId: argument \"uniqueId\" is NULL");
   std::random_device device;

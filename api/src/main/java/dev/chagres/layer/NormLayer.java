@@ -10,6 +10,9 @@ import dev.chagres.tensor.Tensor;
  * <p>Threading: the device's thread.
  */
 public abstract sealed class NormLayer permits LayerNorm, RmsNorm {
+    /** For the two norms. */
+    NormLayer() {}
+
     /**
      * What backward needs.
      *
