@@ -1,6 +1,7 @@
 /*
  * Compiles the kernels for an H200 with ptxas's report and prints it: registers and shared memory of each. A kernel
- * that keeps registers in memory (spills) is a failure; a stack of its own, as sincosf has, is none. Skipped where the vendor libraries are not fetched.
+ * that keeps registers in memory (spills) is a failure; a stack of its own, as sincosf has, is none. Skipped where the
+ * vendor libraries are not fetched.
  * usage: ops_registers_test FOLDER_OF_KERNELS
  */
 #include <fstream>
