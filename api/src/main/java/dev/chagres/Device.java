@@ -22,16 +22,12 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: one thread at a time, a platform thread; any other gets a {@link WrongThreadException}.
  */
 public final class Device implements AutoCloseable {
-    private static final int MULTIPROCESSOR_COUNT = 16;
-    private static final int CAPABILITY_MAJOR = 75;
-    private static final int CAPABILITY_MINOR = 76;
     private static final int NAME_BYTES = 256;
     /** More than {@code cudaDeviceProp} of any CUDA 13 release; the name stands first. */
     private static final int PROPERTIES_BYTES = 4096;
 
     private final DeviceState state;
     private final String name;
-    private final int multiprocessorCount;
     private final int computeCapability;
     private final Set<AutoCloseable> opened = new LinkedHashSet<>();
     private final Leaks.@Nullable Trace trace;
@@ -39,10 +35,9 @@ public final class Device implements AutoCloseable {
 
     private Device(int index) {
         state = new DeviceState(index);
-        state.ensureCurrent();
         name = readName(index);
-        multiprocessorCount = attribute(MULTIPROCESSOR_COUNT);
-        computeCapability = attribute(CAPABILITY_MAJOR) * 10 + attribute(CAPABILITY_MINOR);
+        computeCapability = 10 * state.attribute(CudaRuntime.cudaDevAttrComputeCapabilityMajor())
+                + state.attribute(CudaRuntime.cudaDevAttrComputeCapabilityMinor());
         trace = Leaks.opened("device " + index);
         stream = openStream();
     }
@@ -98,7 +93,7 @@ public final class Device implements AutoCloseable {
 
     /** Returns the number of streaming multiprocessors, or of cores on the reference. */
     public int multiprocessorCount() {
-        return multiprocessorCount;
+        return state.multiprocessorCount();
     }
 
     /** Returns ten times the major plus the minor compute capability: 90 for Hopper. */
@@ -223,12 +218,6 @@ public final class Device implements AutoCloseable {
         MemorySegment out = state.out();
         Status.cuda(CudaRuntime.cudaMemGetInfo(out, out.asSlice(8)), "cudaMemGetInfo");
         return out.get(ValueLayout.JAVA_LONG, offset);
-    }
-
-    private int attribute(int attribute) {
-        MemorySegment out = state.out();
-        Status.cuda(CudaRuntime.cudaDeviceGetAttribute(out, attribute, state.index()), "cudaDeviceGetAttribute");
-        return out.get(ValueLayout.JAVA_INT, 0);
     }
 
     private static String readName(int index) {

@@ -1,6 +1,5 @@
 package dev.chagres;
 
-import dev.chagres.internal.Checks;
 import dev.chagres.internal.DeviceMemory;
 import dev.chagres.internal.Leaks;
 import dev.chagres.internal.ScopeState;
@@ -125,7 +124,8 @@ public final class Scope implements AutoCloseable {
 
     private Tensor view(Tensor tensor, long offset, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
-        TensorCell cell = Checks.on(this, "tensor", tensor);
+        TensorCell cell = tensor.cell();
+        cell.ensureUsableOn(state.device(), "tensor");
         long count = count(cell.dtype(), rank, d0, d1, d2, d3);
         if (offset < 0 || offset > cell.count() - count) {
             throw new IllegalArgumentException(

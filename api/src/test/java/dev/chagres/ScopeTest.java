@@ -218,7 +218,7 @@ class ScopeTest {
             Tensor tensor = there.tensor(DType.FLOAT32, 4);
             assertThrown(
                     IllegalArgumentException.class,
-                    "tensor: expected a tensor of device 0, got Tensor FLOAT32[4] of device 1",
+                    "tensor: expected a tensor of device 0, got FLOAT32[4] of device 1",
                     () -> scope.view(tensor, 0, 4));
         }
     }

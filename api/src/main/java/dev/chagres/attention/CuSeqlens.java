@@ -72,8 +72,11 @@ public final class CuSeqlens {
     public static CuSeqlens copyOf(Scope scope, MemorySegment source, int sequences) {
         int longest = check(source, sequences);
         Tensor offsets = scope.tensor(DType.INT32, sequences + 1L);
-        CuSeqlens again = scope.recall(CuSeqlens.class);
-        CuSeqlens kept = scope.keep(again != null && again.offsets == offsets ? again : new CuSeqlens(offsets));
+        CuSeqlens kept = scope.recall(CuSeqlens.class);
+        if (kept == null || kept.offsets != offsets) {
+            kept = new CuSeqlens(offsets);
+        }
+        scope.keep(kept);
         kept.sequences = sequences;
         kept.tokens = source.getAtIndex(ValueLayout.JAVA_INT, sequences);
         kept.longest = longest;

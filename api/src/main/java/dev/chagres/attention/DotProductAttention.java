@@ -4,11 +4,11 @@ import dev.chagres.Dropout;
 import dev.chagres.Philox;
 import dev.chagres.Scope;
 import dev.chagres.bindings.Provider;
-import dev.chagres.internal.Attention;
 import dev.chagres.internal.AttentionCall;
 import dev.chagres.internal.AttentionCall.Packing;
 import dev.chagres.internal.AttentionSettings;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.FusedAttention;
 import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
@@ -148,11 +148,11 @@ public final class DotProductAttention {
         Tensor shaped = output.rank() == 2 ? shaped(scope, output, 0, sequences) : output;
         AttentionSettings with =
                 settings[layout.ordinal() * 2 + sequences.padding().ordinal()];
-        SavedAttention again = scope.recall(SavedAttention.class);
-        SavedAttention saved = scope.keep(
-                again != null && again.output() == output && again.call().q == q.cell()
-                        ? again
-                        : new SavedAttention(new AttentionCall(q.cell(), k.cell(), v.cell(), shaped.cell()), output));
+        SavedAttention saved = scope.recall(SavedAttention.class);
+        if (saved == null || saved.output() != output || saved.call().q != q.cell()) {
+            saved = new SavedAttention(new AttentionCall(q.cell(), k.cell(), v.cell(), shaped.cell()), output);
+        }
+        scope.keep(saved);
         boolean packed = sequences.format() == Sequences.Format.THD;
         long longest = packed
                 ? Math.max(LENGTH_STEP, (sequences.length() + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP)
@@ -204,7 +204,7 @@ public final class DotProductAttention {
         }
     }
 
-    private static Attention attention(Scope scope) {
-        return scope.device().state().calls().attention();
+    private static FusedAttention attention(Scope scope) {
+        return scope.device().state().calls().fusedAttention();
     }
 }

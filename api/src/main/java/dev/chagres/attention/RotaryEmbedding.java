@@ -24,6 +24,31 @@ import java.lang.foreign.MemorySegment;
 public final class RotaryEmbedding {
     private static final double BASE = 10_000;
 
+    /** TE's two functions of rotation, which take the same arguments. */
+    @FunctionalInterface
+    private interface Rotation {
+        int call(
+                MemorySegment x,
+                MemorySegment cuSeqlens,
+                MemorySegment angles,
+                MemorySegment startPositions,
+                MemorySegment y,
+                int format,
+                boolean interleaved,
+                int contextParallelSize,
+                int contextParallelRank,
+                int length,
+                int batch,
+                int heads,
+                int headDim,
+                int rotatedDim,
+                int tokenStride,
+                int sequenceStride,
+                int headStride,
+                int elementStride,
+                MemorySegment stream);
+    }
+
     private final Tensor angles;
     private final int positions;
     private final int headDim;
@@ -81,31 +106,7 @@ public final class RotaryEmbedding {
      * @throws IllegalArgumentException when shapes do not fit, or a sequence is longer than {@link #positions()}
      */
     public Tensor forward(Tensor x, Sequences sequences, Scope scope) {
-        TensorCell cell = check("x", x, sequences, scope);
-        Tensor y = scope.like(x);
-        Status.te(
-                TransformerEngine.te_fused_rope_forward(
-                        cell.handle(),
-                        lengths(sequences),
-                        angles.cell().handle(),
-                        scope.device().state().calls().unset(),
-                        y.cell().handle(),
-                        sequences.format().code(),
-                        false,
-                        1,
-                        0,
-                        (int) sequences.length(),
-                        (int) sequences.batch(),
-                        (int) cell.size(cell.rank() - 2),
-                        headDim,
-                        headDim,
-                        stride(cell, sequences, 0),
-                        stride(cell, sequences, 1),
-                        headDim,
-                        1,
-                        scope.stream().handle()),
-                "nvte_fused_rope_forward");
-        return y;
+        return rotated("x", x, sequences, scope, TransformerEngine::te_fused_rope_forward, "nvte_fused_rope_forward");
     }
 
     /**
@@ -116,31 +117,8 @@ public final class RotaryEmbedding {
      * @throws IllegalArgumentException when shapes do not fit, or a sequence is longer than {@link #positions()}
      */
     public Tensor backward(Tensor dy, Sequences sequences, Scope scope) {
-        TensorCell cell = check("dy", dy, sequences, scope);
-        Tensor dx = scope.like(dy);
-        Status.te(
-                TransformerEngine.te_fused_rope_backward(
-                        cell.handle(),
-                        lengths(sequences),
-                        angles.cell().handle(),
-                        scope.device().state().calls().unset(),
-                        dx.cell().handle(),
-                        sequences.format().code(),
-                        false,
-                        1,
-                        0,
-                        (int) sequences.length(),
-                        (int) sequences.batch(),
-                        (int) cell.size(cell.rank() - 2),
-                        headDim,
-                        headDim,
-                        stride(cell, sequences, 0),
-                        stride(cell, sequences, 1),
-                        headDim,
-                        1,
-                        scope.stream().handle()),
-                "nvte_fused_rope_backward");
-        return dx;
+        return rotated(
+                "dy", dy, sequences, scope, TransformerEngine::te_fused_rope_backward, "nvte_fused_rope_backward");
     }
 
     /**
@@ -190,6 +168,35 @@ public final class RotaryEmbedding {
                 "ops_rotary_packed");
     }
 
+    private Tensor rotated(
+            String argument, Tensor x, Sequences sequences, Scope scope, Rotation rotation, String function) {
+        TensorCell cell = check(argument, x, sequences, scope);
+        Tensor y = scope.like(x);
+        long token = cell.size(cell.rank() - 2) * headDim;
+        int status = rotation.call(
+                cell.handle(),
+                lengths(sequences),
+                angles.cell().handle(),
+                scope.device().state().calls().unset(),
+                y.cell().handle(),
+                sequences.format().code(),
+                false,
+                1,
+                0,
+                (int) sequences.length(),
+                (int) sequences.batch(),
+                (int) cell.size(cell.rank() - 2),
+                headDim,
+                headDim,
+                Math.toIntExact(token * sequences.tokenStride()),
+                Math.toIntExact(token * sequences.sequenceStride()),
+                headDim,
+                1,
+                scope.stream().handle());
+        Status.te(status, function);
+        return y;
+    }
+
     private TensorCell check(String argument, Tensor x, Sequences sequences, Scope scope) {
         TensorCell cell = Checks.on(scope, argument, x);
         int rank = sequences.format() == Sequences.Format.THD ? 3 : 4;
@@ -217,17 +224,6 @@ public final class RotaryEmbedding {
         return sequences.format() == Sequences.Format.THD
                 ? offsets.cell().handle()
                 : offsets.cell().scope().device().calls().unset();
-    }
-
-    /** Returns the elements from one token (0), or one sequence (1), to the next. */
-    private int stride(TensorCell cell, Sequences sequences, int which) {
-        long token = cell.size(cell.rank() - 2) * headDim;
-        long stride = switch (sequences.format()) {
-            case THD -> which == 0 ? token : 0;
-            case BSHD -> which == 0 ? token : token * sequences.length();
-            case SBHD -> which == 0 ? token * sequences.batch() : token;
-        };
-        return Math.toIntExact(stride);
     }
 
     private static int layout(Sequences sequences) {

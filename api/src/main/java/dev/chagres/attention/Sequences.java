@@ -143,6 +143,20 @@ public final class Sequences {
         return format == Format.THD ? cuSeqlens.tokens() : batch * length;
     }
 
+    /** Returns the tokens in memory from one token of a sequence to its next. */
+    long tokenStride() {
+        return format == Format.SBHD ? batch : 1;
+    }
+
+    /** Returns the tokens in memory from one sequence to the next; packed, the offsets say it, and this is 0. */
+    long sequenceStride() {
+        return switch (format) {
+            case THD -> 0;
+            case BSHD -> length;
+            case SBHD -> 1;
+        };
+    }
+
     /**
      * Checks that {@code rows} tokens were given.
      *

@@ -12,9 +12,9 @@ abstract class AttributeWriter {
     private final MemorySegment object;
     private final MemorySegment value;
 
-    AttributeWriter(MemorySegment object, MemorySegment value) {
+    AttributeWriter(MemorySegment object, DeviceState device) {
         this.object = object;
-        this.value = value;
+        value = device.arena().allocate(ValueLayout.JAVA_LONG);
     }
 
     MemorySegment object() {

@@ -9,12 +9,12 @@ import java.lang.foreign.MemorySegment;
  */
 public final class Calls implements AutoCloseable {
     private final MatrixProduct matrixProduct;
-    private final Attention attention;
+    private final FusedAttention fusedAttention;
     private final Norm norm;
 
     Calls(DeviceState device) {
         matrixProduct = new MatrixProduct(device);
-        attention = new Attention(device);
+        fusedAttention = new FusedAttention(device);
         norm = new Norm(device);
     }
 
@@ -24,8 +24,8 @@ public final class Calls implements AutoCloseable {
     }
 
     /** Returns fused attention. */
-    public Attention attention() {
-        return attention;
+    public FusedAttention fusedAttention() {
+        return fusedAttention;
     }
 
     /** Returns the norms. */
@@ -35,12 +35,12 @@ public final class Calls implements AutoCloseable {
 
     /** Returns a live handle of no tensor: what TE takes for an absent argument. */
     public MemorySegment unset() {
-        return attention.unset();
+        return fusedAttention.unset();
     }
 
     @Override
     public void close() {
-        attention.close();
+        fusedAttention.close();
         matrixProduct.close();
     }
 }

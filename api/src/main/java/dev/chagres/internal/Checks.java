@@ -16,11 +16,7 @@ public final class Checks {
     /** Checks that {@code tensor} may be used in {@code scope}: usable now, and on the scope's device. */
     public static TensorCell on(Scope scope, String argument, Tensor tensor) {
         TensorCell cell = tensor.cell();
-        cell.ensureUsable();
-        if (cell.scope().device() != scope.device().state()) {
-            throw new IllegalArgumentException(argument + ": expected a tensor of " + scope.device() + ", got " + tensor
-                    + " of device " + cell.scope().device().index());
-        }
+        cell.ensureUsableOn(scope.device().state(), argument);
         return cell;
     }
 

@@ -22,15 +22,13 @@ public final class DeviceState {
 
     private static final ThreadLocal<Driver> DRIVERS = ThreadLocal.withInitial(Driver::new);
 
-    /** Bytes of {@code NVTEBasicTensor}: pointer, dtype, then {@code NVTEShape}. */
-    static final long BASIC_TENSOR_BYTES = 144;
-
     private final int index;
     private final Arena arena = Arena.ofShared();
-    private final MemorySegment basicTensor = arena.allocate(BASIC_TENSOR_BYTES, 8);
     private final MemorySegment out = arena.allocate(16, 8);
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 1f);
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
+    private final BasicTensor basicTensor = new BasicTensor(this);
+    private final int multiprocessorCount;
     private Driver driver = DRIVERS.get();
     private long heldBytes;
     private long peakHeldBytes;
@@ -41,6 +39,8 @@ public final class DeviceState {
     public DeviceState(int index) {
         refuseVirtual();
         this.index = index;
+        ensureCurrent();
+        multiprocessorCount = attribute(CudaRuntime.cudaDevAttrMultiProcessorCount());
     }
 
     /** Returns CUDA's number of this device. */
@@ -53,8 +53,19 @@ public final class DeviceState {
         return arena;
     }
 
-    /** Returns scratch for one {@code NVTEBasicTensor}. */
-    MemorySegment basicTensor() {
+    /** Returns the number of streaming multiprocessors, or of cores on the reference. */
+    public int multiprocessorCount() {
+        return multiprocessorCount;
+    }
+
+    /** Returns what CUDA says of the device; {@code attribute} is a {@code cudaDeviceAttr}. */
+    public int attribute(int attribute) {
+        Status.cuda(CudaRuntime.cudaDeviceGetAttribute(out, attribute, index), "cudaDeviceGetAttribute");
+        return out.get(ValueLayout.JAVA_INT, 0);
+    }
+
+    /** Returns the scratch through which TE's handles are described. */
+    BasicTensor basicTensor() {
         return basicTensor;
     }
 

@@ -15,11 +15,11 @@ import java.lang.foreign.ValueLayout;
  * <p>Threading: the device's thread.
  */
 public final class MatrixProduct {
-    private static final int BIAS = 0;
-    private static final int BIAS_GRADIENT = 1;
-    private static final int WITH_GELU = 2;
-    private static final int WITH_DGELU = 3;
-    private static final int AUX = 4;
+    private static final int BIAS = TransformerEngine.kNVTEMatmulConfigBiasTensor();
+    private static final int BIAS_GRADIENT = TransformerEngine.kNVTEMatmulConfigDBiasTensor();
+    private static final int WITH_GELU = TransformerEngine.kNVTEMatmulConfigWithGELUEpilogue();
+    private static final int WITH_DGELU = TransformerEngine.kNVTEMatmulConfigWithDGELUEpilogue();
+    private static final int AUX = TransformerEngine.kNVTEMatmulConfigEpilogueAuxTensor();
 
     private final DeviceState device;
     private final MemorySegment value;

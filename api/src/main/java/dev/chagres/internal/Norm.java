@@ -2,10 +2,8 @@ package dev.chagres.internal;
 
 import dev.chagres.Stream;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.bindings.te.TransformerEngine;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 
 /**
  * Layer norm and RMS norm through TE: each is asked for its workspace, then run. Operands are checked by the callers.
@@ -13,15 +11,10 @@ import java.lang.foreign.ValueLayout;
  * <p>Threading: the device's thread.
  */
 public final class Norm {
-    private static final int MULTIPROCESSOR_COUNT = 16;
-
     private final int multiprocessorCount;
 
     Norm(DeviceState device) {
-        Status.cuda(
-                CudaRuntime.cudaDeviceGetAttribute(device.out(), MULTIPROCESSOR_COUNT, device.index()),
-                "cudaDeviceGetAttribute");
-        multiprocessorCount = device.out().get(ValueLayout.JAVA_INT, 0);
+        multiprocessorCount = device.multiprocessorCount();
     }
 
     /** {@code y = (x - mu) rsigma gamma + beta}; x, y [T, H], mu, rsigma FLOAT32 [T]. */

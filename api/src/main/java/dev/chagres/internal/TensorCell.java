@@ -5,7 +5,6 @@ import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Shape;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 
@@ -18,9 +17,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class TensorCell {
-    private static final int ROWWISE_DATA = 0;
-    private static final int DELAYED_TENSOR_SCALING = 0;
-
     private final ScopeState scope;
     private final DType dtype;
     private final long[] sizes = new long[Shape.MAX_RANK];
@@ -151,6 +147,19 @@ public final class TensorCell {
         }
     }
 
+    /**
+     * Checks that the tensor may be used now on {@code device}.
+     *
+     * @throws IllegalArgumentException when it is of another device
+     */
+    public void ensureUsableOn(DeviceState device, String argument) {
+        ensureUsable();
+        if (scope.device() != device) {
+            throw new IllegalArgumentException(argument + ": expected a tensor of device " + device.index() + ", got "
+                    + dtype + shape() + " of device " + scope.device().index());
+        }
+    }
+
     private String reason() {
         if (!scope.isLive()) {
             return "so is its scope";
@@ -174,21 +183,11 @@ public final class TensorCell {
     }
 
     private void updateHandle() {
-        DeviceState device = scope.device();
+        BasicTensor tensor = scope.device().basicTensor();
         if (handle.address() == 0) {
-            Status.te(TransformerEngine.te_create_tensor(DELAYED_TENSOR_SCALING, device.out()), "nvte_create_tensor");
-            handle = device.out().get(ValueLayout.ADDRESS, 0);
+            handle = tensor.create();
         }
-        MemorySegment record = device.basicTensor();
-        record.set(ValueLayout.JAVA_LONG, 0, pointer.address());
-        record.set(ValueLayout.JAVA_INT, 8, dtype.code());
-        for (int i = 0; i < rank; i++) {
-            record.set(ValueLayout.JAVA_LONG, 16 + 8L * i, sizes[i]);
-        }
-        record.set(ValueLayout.JAVA_LONG, 136, rank);
-        Status.te(
-                TransformerEngine.te_set_tensor_param_v2(handle, ROWWISE_DATA, record, DeviceState.BASIC_TENSOR_BYTES),
-                "nvte_set_tensor_param_v2");
+        tensor.at(pointer.address(), dtype.code()).shape(sizes, rank).writeTo(handle);
         handleStale = false;
     }
 

@@ -75,9 +75,11 @@ public final class CrossEntropy {
                         scores.dtype().code(),
                         scope.stream().handle()),
                 "ops_cross_entropy_forward");
-        Saved again = scope.recall(Saved.class);
-        boolean same = again != null && again.logits == logits && again.labels == labels && again.loss == loss;
-        return scope.keep(same && again != null ? again : new Saved(logits, labels, logSumExp, loss, counted));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null || saved.logits != logits || saved.labels != labels || saved.loss != loss) {
+            saved = new Saved(logits, labels, logSumExp, loss, counted);
+        }
+        return scope.keep(saved);
     }
 
     /**

@@ -134,9 +134,11 @@ public final class LayerNorm extends NormLayer {
     }
 
     private static Saved keep(Tensor x, Tensor y, Tensor mean, Tensor inverse, Scope scope) {
-        Saved again = scope.recall(Saved.class);
-        return scope.keep(
-                again != null && again.input() == x && again.output() == y ? again : new Saved(x, y, mean, inverse));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null || saved.input() != x || saved.output() != y) {
+            saved = new Saved(x, y, mean, inverse);
+        }
+        return scope.keep(saved);
     }
 
     /** Returns whether two gradients are neighbours: then one kernel serves both. */

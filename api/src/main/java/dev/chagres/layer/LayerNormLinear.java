@@ -56,9 +56,11 @@ public final class LayerNormLinear {
     public Saved forward(Tensor x, Scope scope) {
         NormLayer.Saved normed = norm.forward(x, scope);
         Linear.Saved product = linear.forward(normed.output(), scope);
-        Saved again = scope.recall(Saved.class);
-        return scope.keep(
-                again != null && again.norm == normed && again.linear == product ? again : new Saved(normed, product));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null || saved.norm != normed || saved.linear != product) {
+            saved = new Saved(normed, product);
+        }
+        return scope.keep(saved);
     }
 
     /**

@@ -93,13 +93,15 @@ public final class LayerNormMlp {
                 products(normed.output(), preActivation, temporary.like(preActivation), y, temporary);
             }
         }
-        Saved again = scope.recall(Saved.class);
-        boolean same = again != null
-                && again.norm == normed
-                && again.preActivation == preActivation
-                && again.activated == activated
-                && again.output == y;
-        return scope.keep(same && again != null ? again : new Saved(normed, preActivation, activated, y));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null
+                || saved.norm != normed
+                || saved.preActivation != preActivation
+                || saved.activated != activated
+                || saved.output != y) {
+            saved = new Saved(normed, preActivation, activated, y);
+        }
+        return scope.keep(saved);
     }
 
     private void products(Tensor normed, Tensor preActivation, Tensor activated, Tensor y, Scope scope) {

@@ -86,8 +86,11 @@ public final class Linear {
         TensorCell input = Checks.matrix(scope, "x", x, weight.weight(scope).dtype(), inputs);
         Tensor y = scope.tensor(x.dtype(), input.size(0), outputs);
         forward(x, y, scope);
-        Saved again = scope.recall(Saved.class);
-        return scope.keep(again != null && again.input == x && again.output == y ? again : new Saved(x, y));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null || saved.input != x || saved.output != y) {
+            saved = new Saved(x, y);
+        }
+        return scope.keep(saved);
     }
 
     /** Enqueues the product into {@code y}, [T, out]; the caller has checked both. */

@@ -92,10 +92,11 @@ public final class MultiheadAttention {
         }
         SavedAttention attended = attention.forwardPacked(projected.output(), sequences, scope);
         Linear.Saved output = projection.forward(attended.output(), scope);
-        Saved again = scope.recall(Saved.class);
-        boolean same =
-                again != null && again.qkv == projected && again.attention == attended && again.projection == output;
-        return scope.keep(same && again != null ? again : new Saved(projected, attended, output));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null || saved.qkv != projected || saved.attention != attended || saved.projection != output) {
+            saved = new Saved(projected, attended, output);
+        }
+        return scope.keep(saved);
     }
 
     /**

@@ -75,8 +75,11 @@ public final class Residual {
                     state.cell(),
                     dropout.probability());
         }
-        Saved again = scope.recall(Saved.class);
-        return scope.keep(again != null && again.output == y && again.mask == mask ? again : new Saved(y, mask));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null || saved.output != y || saved.mask != mask) {
+            saved = new Saved(y, mask);
+        }
+        return scope.keep(saved);
     }
 
     /**

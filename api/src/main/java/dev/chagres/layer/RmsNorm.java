@@ -39,9 +39,11 @@ public final class RmsNorm extends NormLayer {
         Tensor inverse = scope.tensor(DType.FLOAT32, input.size(0));
         norm(scope)
                 .rmsForward(scope.stream(), input, weight.weight().cell(), config.epsilon(), y.cell(), inverse.cell());
-        Saved again = scope.recall(Saved.class);
-        return scope.keep(
-                again != null && again.input() == x && again.output() == y ? again : new Saved(x, y, inverse, inverse));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null || saved.input() != x || saved.output() != y) {
+            saved = new Saved(x, y, inverse, inverse);
+        }
+        return scope.keep(saved);
     }
 
     @Override

@@ -86,13 +86,15 @@ public final class TransformerLayer {
             fed = mlp.forward(middle.output(), scope);
         }
         Residual.Saved last = residual.forwardInPlace(fed.output(), fed.norm().input(), scope);
-        Saved again = scope.recall(Saved.class);
-        boolean same = again != null
-                && again.attention == attended
-                && again.middle == middle
-                && again.mlp == fed
-                && again.last == last;
-        return scope.keep(same && again != null ? again : new Saved(attended, middle, fed, last));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null
+                || saved.attention != attended
+                || saved.middle != middle
+                || saved.mlp != fed
+                || saved.last != last) {
+            saved = new Saved(attended, middle, fed, last);
+        }
+        return scope.keep(saved);
     }
 
     /**

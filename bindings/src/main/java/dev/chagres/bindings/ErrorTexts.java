@@ -64,11 +64,13 @@ final class ErrorTexts {
      */
     static void forgetCudaError() {
         Optional<MethodHandle> handle = handle("cudaGetLastError", FunctionDescriptor.of(ValueLayout.JAVA_INT));
-        if (handle.isPresent()) {
-            string(() -> {
-                var unused = (int) handle.get().invokeExact();
-                return MemorySegment.NULL;
-            });
+        if (handle.isEmpty()) {
+            return;
+        }
+        try {
+            var _ = (int) handle.get().invokeExact();
+        } catch (Throwable unexpected) {
+            throw new AssertionError("cudaGetLastError(void) could not be called", unexpected);
         }
     }
 
