@@ -147,12 +147,11 @@ public final class Esm2 implements AutoCloseable {
         NormLayer.Saved activated = headNorm.forward(Gelu.forward(projected.output(), scope), scope);
         Linear.Saved logits = decoder.forward(activated.output(), scope);
         CrossEntropy.Saved loss = crossEntropy.forward(logits.output(), labels, scope);
-        Saved again = scope.recall(Saved.class);
-        boolean same = again != null && again.ids == ids && again.crossEntropy == loss && isOfPass(again.layers);
-        return scope.keep(
-                same && again != null
-                        ? again
-                        : new Saved(ids, List.of(pass), normed, projected, activated, logits, loss));
+        Saved saved = scope.recall(Saved.class);
+        if (saved == null || saved.ids != ids || saved.crossEntropy != loss || !isOfPass(saved.layers)) {
+            saved = new Saved(ids, List.of(pass), normed, projected, activated, logits, loss);
+        }
+        return scope.keep(saved);
     }
 
     /** Whether these are the layers' records of the pass just made: then everything else repeats too. */
