@@ -88,6 +88,10 @@ public final class MatrixProduct {
             MemorySegment beta,
             TensorCell d,
             MemorySegment config) {
+        if (d.count() == 0) {
+            // TE refuses a product without rows.
+            return;
+        }
         MemorySegment destination = d.handle();
         Status.te(
                 TransformerEngine.te_cublas_gemm_v2(

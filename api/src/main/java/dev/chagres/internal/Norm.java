@@ -6,7 +6,8 @@ import dev.chagres.bindings.te.TransformerEngine;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Layer norm and RMS norm through TE: each is asked for its workspace, then run. Operands are checked by the callers.
+ * Layer norm and RMS norm through TE: each is asked for its workspace, then run. Operands are checked by the callers. TE
+ * takes no empty input: without rows nothing is run, and gradients of weights are zero.
  *
  * <p>Threading: the device's thread.
  */
@@ -27,6 +28,9 @@ public final class Norm {
             TensorCell y,
             TensorCell mu,
             TensorCell rsigma) {
+        if (x.count() == 0) {
+            return;
+        }
         layerForward(
                 stream,
                 x,
@@ -86,6 +90,11 @@ public final class Norm {
             TensorCell dx,
             TensorCell dgamma,
             TensorCell dbeta) {
+        if (x.count() == 0) {
+            Transfer.zero(dgamma, stream.handle());
+            Transfer.zero(dbeta, stream.handle());
+            return;
+        }
         layerBackward(
                 stream,
                 dy,
@@ -141,6 +150,9 @@ public final class Norm {
     /** {@code y = x rsigma gamma}; x, y [T, H], rsigma FLOAT32 [T]. */
     public void rmsForward(
             Stream stream, TensorCell x, TensorCell gamma, float epsilon, TensorCell y, TensorCell rsigma) {
+        if (x.count() == 0) {
+            return;
+        }
         rmsForward(stream, x, gamma, epsilon, y, rsigma, stream.workspace().asking());
         rmsForward(stream, x, gamma, epsilon, y, rsigma, stream.workspace().provided());
     }
@@ -176,6 +188,10 @@ public final class Norm {
             TensorCell gamma,
             TensorCell dx,
             TensorCell dgamma) {
+        if (x.count() == 0) {
+            Transfer.zero(dgamma, stream.handle());
+            return;
+        }
         rmsBackward(stream, dy, x, rsigma, gamma, dx, dgamma, stream.workspace().asking());
         rmsBackward(stream, dy, x, rsigma, gamma, dx, dgamma, stream.workspace().provided());
     }
