@@ -14,8 +14,10 @@ using uint64_t = unsigned long long;
 
 constexpr int kThreads = 256; /* the most threads a block of any kernel has */
 
-/* blocks: how many a multiprocessor must hold at once, which bounds a thread's registers. */
-#define KERNEL_OF(blocks, name, ...) extern "C" __global__ void __launch_bounds__(kThreads, blocks) name(__VA_ARGS__)
+/* threads: the most of a block; blocks: how many a multiprocessor must hold at once. Both bound a thread's registers. */
+#define KERNEL_WITH(threads, blocks, name, ...) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name(__VA_ARGS__)
+#define KERNEL_OF(blocks, name, ...) KERNEL_WITH(kThreads, blocks, name, __VA_ARGS__)
 #define KERNEL(name, ...) KERNEL_OF(1, name, __VA_ARGS__)
 #define DYNAMIC_SHARED(name) extern __shared__ float name[]
 
@@ -47,3 +49,13 @@ __device__ inline void from_float(float value, bfloat16 &result) {
 __device__ inline void from_float(float value, float16 &result) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
 }
+
+/* Copies 16 bytes into shared memory without passing registers, or zeros when `there` is false; both addresses are
+ * multiples of 16. A thread that has called wait_for_copies sees its copies, after a barrier all see them. */
+__device__ inline void copy_async(float *shared, const float *source, bool there) {
+  const uint32_t destination = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(there ? 16 : 0)
+               : "memory");
+}
+
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -136,6 +136,61 @@ int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles,
                       int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype,
                       OpsStream stream);
 
+/* Elements from one sequence, one token and one head to the next; a head's columns lie side by side. */
+typedef struct OpsStrides {
+  int64_t sequence; /* not looked at when packed */
+  int64_t token;
+  int64_t head;
+} OpsStrides;
+
+/*
+ * Attention over B sequences, in host memory. Row i of sequence b and head h starts, in elements after the pointer, at
+ *   packed: token * (cu_seqlens[b] + i) + head * h,   dense: sequence * b + token * i + head * h
+ * of the strides of its group. A sequence has cu_seqlens[b + 1] - cu_seqlens[b] tokens, taken into 0..length. Each
+ * pointer is to elements of dtype unless it says otherwise.
+ */
+typedef struct OpsAttention {
+  const void *q; /* by qkv; so k and v. Forward and backward read them */
+  const void *k;
+  const void *v;
+  void *o;              /* by output; forward writes, backward reads */
+  float *log_sum_exp;   /* FP32, by statistics; forward writes, backward reads */
+  const void *d_o;      /* by output; backward reads it. Backward alone looks at this and the next four */
+  void *dq;             /* by gradients; backward writes; so dk and dv. They overlap nothing that it reads */
+  void *dk;
+  void *dv;
+  float *delta;              /* FP32, by statistics: scratch that backward may write */
+  const int32_t *cu_seqlens; /* [B + 1], starts at 0 and does not decrease */
+  const int64_t *rng_state;  /* [2], Philox seed and offset; not looked at without dropout */
+  OpsStrides qkv;
+  OpsStrides output;
+  OpsStrides gradients;
+  OpsStrides statistics;
+  int64_t sequences;    /* B */
+  int64_t length;       /* packed: no sequence is longer; dense: the padded length */
+  int64_t heads;
+  int64_t head_dim;     /* d: a multiple of 8, at most 256 */
+  int64_t window_left;  /* keys before its own that a query sees, -1 all */
+  int64_t window_right; /* keys after its own that a query sees, -1 all; 0 is a causal mask */
+  float scale;          /* of query times key, above 0 */
+  float dropout;        /* probability of dropping a weight, at least 0 and below 1 */
+  int32_t dtype;        /* of q, k, v, o and their gradients */
+  int32_t packed;       /* 1: cu_seqlens are token offsets too; 0: sequences are `sequence` strides apart */
+} OpsAttention;
+
+/* o_i = sum over j of m_ij p_ij v_j with p_ij = exp(s_ij - L_i), s_ij = scale * q_i . k_j for keys j that query i sees
+ * and L_i = log(sum over j of exp(s_ij)), which goes to log_sum_exp. m_ij is 0 or 1 / (1 - dropout): element (b, h, i,
+ * j) is kept when word j % 4 of Philox4x32-10 times 2^-32 is at least `dropout`; its key is the seed, the high word xored
+ * with the offset's high word, its counter {j / 4, low word of the offset, i, b * heads + h}.
+ * Equal bits on every provider. A row that sees no key, and dense rows past their sequence's length, get o = 0 and
+ * L = -infinity; packed rows past cu_seqlens[B] stay as they are. Takes what cuDNN's fused attention does not: FP32. */
+int ops_attention_forward(const OpsAttention *attention, OpsStream stream);
+
+/* With delta_i = d_o_i . o_i and ds_ij = p_ij (m_ij (d_o_i . v_j) - delta_i): dv_j = sum over i of m_ij p_ij d_o_i,
+ * dq_i = scale * sum over j of ds_ij k_j, dk_j = scale * sum over i of ds_ij q_i. Dense rows past their sequence's
+ * length get 0. The order of the sums is fixed: equal inputs give equal bits. */
+int ops_attention_backward(const OpsAttention *attention, OpsStream stream);
+
 /* scale[0] = min(1, max_norm / (norm[0] + 1e-6)), max_norm > 0; a NaN or infinite norm gives 0. */
 int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream stream);
 

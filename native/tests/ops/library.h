@@ -32,6 +32,8 @@ struct Ops {
   OPS_FUNCTION(gather_rows);
   OPS_FUNCTION(scatter_rows);
   OPS_FUNCTION(rotary_packed);
+  OPS_FUNCTION(attention_forward);
+  OPS_FUNCTION(attention_backward);
   OPS_FUNCTION(clip_scale);
 #undef OPS_FUNCTION
 };

@@ -61,6 +61,7 @@ int check(const Options &options) {
   Session session = {ops, *memory, report, Random(options.seed), options.large};
   printf("%s, seed %llu\n", options.library.c_str(), static_cast<unsigned long long>(options.seed));
   argument_cases(session);
+  attention_argument_cases(session);
   elementwise_cases(session);
   dropout_cases(session);
   row_cases(session);
@@ -68,6 +69,7 @@ int check(const Options &options) {
   norm_cases(session);
   loss_cases(session);
   rotary_cases(session);
+  attention_cases(session);
   graph_cases(session);
   const bool right = report.print();
   if (options.time) print_times(session);

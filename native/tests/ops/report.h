@@ -83,6 +83,8 @@ void sum_cases(Session &session);
 void norm_cases(Session &session);
 void loss_cases(Session &session);
 void rotary_cases(Session &session);
+void attention_cases(Session &session);
+void attention_argument_cases(Session &session);
 void argument_cases(Session &session);
 void graph_cases(Session &session);
 void print_times(Session &session);

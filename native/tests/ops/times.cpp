@@ -1,4 +1,5 @@
-/* Times at the sizes of training: 16,384 tokens, BF16. GB/s counts every byte that must be read or written once. */
+/* Times at the sizes of training: 16,384 tokens, BF16 (attention: 35,000, FP32). GB/s counts every byte that must be
+ * read or written once. */
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -18,7 +19,8 @@ class Stopwatch {
     printf("\n%-24s %-28s %10s %10s %12s\n", "operation", "sizes", "us", "GB/s", "us to enqueue");
   }
 
-  void measure(const char *operation, const std::string &sizes, double bytes, const std::function<int()> &call) {
+  /* Returns microseconds of a call. */
+  double measure(const char *operation, const std::string &sizes, double bytes, const std::function<int()> &call) {
     struct Context {
       const std::function<int()> &call;
       int status;
@@ -42,6 +44,7 @@ class Stopwatch {
     const int status = context.status | timed_context.status;
     printf("%-24s %-28s %10.1f %10.0f %12.2f%s\n", operation, sizes.c_str(), microseconds, bytes / microseconds / 1e3,
            enqueue / repetitions, status == 0 ? "" : "  FAILED");
+    return microseconds;
   }
 
  private:
@@ -150,6 +153,50 @@ void loss_times(Session &session, Stopwatch &watch, int64_t classes, int64_t str
   });
 }
 
+/* FP32, 100 packed sequences of 350 tokens. A product of the scores' size is 2 h d sum(n^2) operations: two forward,
+ * five that backward needs (it does seven). */
+void attention_times(Session &session, Stopwatch &watch, int64_t heads, int64_t head_dim) {
+  constexpr int64_t kSequences = 100, kLength = 350, kPacked = kSequences * kLength;
+  const int64_t width = heads * head_dim;
+  std::vector<int32_t> seqlens;
+  for (int64_t b = 0; b <= kSequences; ++b) seqlens.push_back(static_cast<int32_t>(b * kLength));
+  Buffer qkv = zeros(session, 12 * kPacked * width), gradients = zeros(session, 12 * kPacked * width);
+  Buffer o = zeros(session, 4 * kPacked * width), d_o = zeros(session, 4 * kPacked * width);
+  Buffer sums = zeros(session, 4 * kPacked * heads), delta = zeros(session, 4 * kPacked * heads);
+  Buffer cu_seqlens = session.raw(seqlens);
+  OpsAttention attention = {};
+  attention.q = qkv.data<float>();
+  attention.k = qkv.data<float>() + width;
+  attention.v = qkv.data<float>() + 2 * width;
+  attention.dq = gradients.data<float>();
+  attention.dk = gradients.data<float>() + width;
+  attention.dv = gradients.data<float>() + 2 * width;
+  attention.o = o.data();
+  attention.d_o = d_o.data();
+  attention.log_sum_exp = sums.data<float>();
+  attention.delta = delta.data<float>();
+  attention.cu_seqlens = cu_seqlens.data<int32_t>();
+  attention.qkv = attention.gradients = {0, 3 * width, head_dim};
+  attention.output = {0, width, head_dim};
+  attention.statistics = {0, heads, 1};
+  attention.sequences = kSequences;
+  attention.length = kLength;
+  attention.heads = heads;
+  attention.head_dim = head_dim;
+  attention.window_left = attention.window_right = -1;
+  attention.scale = 1;
+  attention.dtype = 4;
+  attention.packed = 1;
+  const double product = 2.0 * static_cast<double>(kSequences * kLength * kLength * width);
+  const std::string sizes = shape_text({{"T", kPacked}, {"h", heads}, {"d", head_dim}});
+  const OpsStream stream = session.memory.stream();
+  const double forward = watch.measure("attention_forward", sizes, 16.0 * static_cast<double>(kPacked * width),
+                                       [&] { return session.ops.attention_forward(&attention, stream); });
+  const double backward = watch.measure("attention_backward", sizes, 32.0 * static_cast<double>(kPacked * width),
+                                        [&] { return session.ops.attention_backward(&attention, stream); });
+  printf("%-24s forward %.1f, backward %.1f TFLOP/s\n", "", 2 * product / forward / 1e6, 5 * product / backward / 1e6);
+}
+
 }  // namespace
 
 void print_times(Session &session) {
@@ -157,6 +204,11 @@ void print_times(Session &session) {
   for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
   for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
   for (int64_t columns : {320, 1280, 5120}) norm_times(session, watch, columns);
+  attention_times(session, watch, 20, 16);
+  attention_times(session, watch, 20, 24);
+  attention_times(session, watch, 20, 32);
+  attention_times(session, watch, 20, 64);
+  attention_times(session, watch, 40, 128);
   rotary_times(session, watch, 20, 16);
   rotary_times(session, watch, 20, 64);
   rotary_times(session, watch, 40, 128);

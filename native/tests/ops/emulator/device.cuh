@@ -17,6 +17,7 @@
 #define blockDim (::chagres::emulator::launch().block)
 #define gridDim (::chagres::emulator::launch().grid)
 
+#define KERNEL_WITH(threads, blocks, name, ...) KERNEL(name, __VA_ARGS__)
 #define KERNEL_OF(blocks, name, ...) KERNEL(name, __VA_ARGS__)
 #define KERNEL(name, ...)                                                                              \
   static void name(__VA_ARGS__);                                                                       \
@@ -78,3 +79,9 @@ inline float to_float(float16 value) { return ::chagres::emulator::decode(5, val
 inline void from_float(float value, float32 &result) { result = value; }
 inline void from_float(float value, bfloat16 &result) { result.bits = ::chagres::emulator::encode(6, value); }
 inline void from_float(float value, float16 &result) { result.bits = ::chagres::emulator::encode(5, value); }
+
+inline void copy_async(float *shared, const float *source, bool there) {
+  if (there) std::memcpy(shared, source, 16);
+  else std::memset(shared, 0, 16);
+}
+inline void wait_for_copies() {}

@@ -1304,6 +1304,128 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_attention_forward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_attention_forward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_attention_forward(const OpsAttention *attention, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_attention_forward$descriptor() {
+        return ops_attention_forward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_attention_forward(const OpsAttention *attention, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_attention_forward$handle() {
+        return ops_attention_forward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_attention_forward(const OpsAttention *attention, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_attention_forward$address() {
+        return ops_attention_forward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_attention_forward(const OpsAttention *attention, OpsStream stream)
+     * }
+     */
+    public static int ops_attention_forward(MemorySegment attention, MemorySegment stream) {
+        var mh$ = ops_attention_forward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_attention_forward", attention, stream);
+            }
+            return (int)mh$.invokeExact(attention, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_attention_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_attention_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_attention_backward(const OpsAttention *attention, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_attention_backward$descriptor() {
+        return ops_attention_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_attention_backward(const OpsAttention *attention, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_attention_backward$handle() {
+        return ops_attention_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_attention_backward(const OpsAttention *attention, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_attention_backward$address() {
+        return ops_attention_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_attention_backward(const OpsAttention *attention, OpsStream stream)
+     * }
+     */
+    public static int ops_attention_backward(MemorySegment attention, MemorySegment stream) {
+        var mh$ = ops_attention_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_attention_backward", attention, stream);
+            }
+            return (int)mh$.invokeExact(attention, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_clip_scale {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,

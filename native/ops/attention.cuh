@@ -1,0 +1,348 @@
+/*
+ * Attention by tiles, in FP32 whatever the storage; attention_N.cu compiles it for heads of up to N columns.
+ *
+ * A block of threads owns kRows rows of one head of one sequence (queries, or keys for the gradients of k and v) and
+ * meets the rows of the other side 64 at a time, with the softmax's maximum and sum carried along (Milakov and
+ * Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Backward computes
+ * the probabilities again from the log-sum-exp. One block sums each output element, in a fixed order: no atomics.
+ *
+ * Threads are 8 rows of 16. A thread keeps up to 8 x 4 scores: rows row_of(r), columns 4 * lane .. 4 * lane + 3, so one
+ * Philox draw serves four neighbours. The other side's rows come through shared memory in slices of up to 64 columns.
+ */
+#pragma once
+
+#include <common.cuh>
+#include <attention_arguments.cuh>
+
+constexpr int kAttentionThreads = 128;
+constexpr int kLanes = 16;
+constexpr int kTile = 64; /* rows of the other side that are met at a time */
+constexpr int kPad = 4;   /* floats after a row of shared memory: rows then start in different banks */
+constexpr int kTileStride = kTile + kPad;
+
+/* Sizes of heads with up to Width columns, when a block owns Rows rows: 64, or 32 where the sums of 64 would not fit
+ * into registers. */
+template <int Width, int Rows>
+struct Sizes {
+  static constexpr int kWidth = Width;
+  static constexpr int kRows = Rows;
+  static constexpr int kOwn = Rows / 8; /* rows of a thread */
+  static constexpr int kSlice = Width < 64 ? Width : 64;
+  static constexpr int kSlices = Width / kSlice;
+  static constexpr int kRowStride = Width + kPad;
+  static constexpr int kSliceStride = kSlice + kPad;
+  /* In a product over the tile, kColumnLanes threads share a slice's columns and kParts share the tile's rows. */
+  static constexpr int kColumnLanes = kSlice / 4;
+  static constexpr int kParts = kLanes / kColumnLanes;
+  static constexpr int kRowFloats = kRows * kRowStride;
+  static constexpr int kSliceFloats = kTile * kSliceStride;
+};
+
+using Four = Pack<float, 4>;
+
+__device__ inline float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
+
+__device__ inline int lane() { return threadIdx.x % kLanes; }
+
+/* The r-th row of this thread. A warp's two rows of threads lie four rows apart: in different banks. */
+__device__ inline int row_of(int r) { return r / 4 * 32 + static_cast<int>(threadIdx.x) / kLanes * 4 + r % 4; }
+
+/* Where a slice keeps row j: the four rows that one thread multiplies by lie 16 apart, those of neighbouring threads
+ * side by side, which leaves no two of them in one bank. */
+__device__ inline int slot_of(int j) { return j % 4 * kLanes + j / 4; }
+
+/* The part of the problem that a block works on. */
+struct Place {
+  int sequence, head;
+  int first;  /* of the block's rows */
+  int length; /* tokens of the sequence */
+  int rows;   /* that it owns, padding included */
+  int start;  /* its first token when packed */
+};
+
+__device__ inline Place place_of(const AttentionArguments &a, int block_rows) {
+  const int item = blockIdx.x, block = item % a.blocks, pair = item / a.blocks;
+  Place place;
+  place.sequence = pair / a.heads;
+  place.head = pair - place.sequence * a.heads;
+  place.first = block * block_rows;
+  place.start = a.cu_seqlens[place.sequence];
+  const int length = a.cu_seqlens[place.sequence + 1] - place.start;
+  place.length = length < 0 ? 0 : length < a.length ? length : a.length;
+  place.rows = a.packed ? place.length : a.length;
+  return place;
+}
+
+/* Row 0 of the place's sequence and head. */
+template <class T>
+__device__ inline T *rows_of(T *data, const AttentionArguments &a, const Place &place, const AttentionStrides &by) {
+  const int64_t start = a.packed ? place.start * by.token : place.sequence * by.sequence;
+  return data + start + place.head * by.head;
+}
+
+template <class T>
+__device__ inline Four read_four(const T *source, bool vector) {
+  Pack<T, 4> values;
+  if (vector) values = load_pack<4>(source);
+  else
+    for (int e = 0; e < 4; ++e) values.value[e] = source[e];
+  Four result;
+  for (int e = 0; e < 4; ++e) result.value[e] = to_float(values.value[e]);
+  return result;
+}
+
+template <class T>
+__device__ inline void write_four(T *destination, const Four &source, bool vector) {
+  Pack<T, 4> values;
+  for (int e = 0; e < 4; ++e) from_float(source.value[e], values.value[e]);
+  if (vector) return store_pack<4>(destination, values);
+  for (int e = 0; e < 4; ++e) destination[e] = values.value[e];
+}
+
+/* Moves four columns of a row to shared memory as float, or zeros. */
+template <class T>
+__device__ inline void move_four(float *destination, const T *source, bool there, bool vector) {
+  Four values = {};
+  if (there) values = read_four(source, vector);
+  store_pack<4>(destination, values);
+}
+
+__device__ inline void move_four(float *destination, const float32 *source, bool there, bool vector) {
+  if (vector) return copy_async(destination, source, there);
+  Four values = {};
+  if (there) values = read_four(source, false);
+  store_pack<4>(destination, values);
+}
+
+/* Moves rows first .. first + Rows - 1, columns column .. column + Width - 1; what lies past `length` or head_dim
+ * becomes zero. Slotted: in the order of slot_of. */
+template <int Rows, int Width, int Stride, bool Slotted, class T>
+__device__ inline void fill(float *destination, const T *source, int64_t token_stride, int first, int length,
+                            int column, const AttentionArguments &a) {
+  constexpr int kPacks = Width / 4;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < Rows * kPacks; i += kAttentionThreads) {
+    const int row = i / kPacks, c = i % kPacks * 4;
+    move_four(destination + (Slotted ? slot_of(row) : row) * Stride + c,
+              source + (first + row) * token_stride + column + c, first + row < length && column + c < a.head_dim,
+              a.vector);
+  }
+  wait_for_copies();
+}
+
+/* The block's own rows. */
+template <class S, class T>
+__device__ inline void fill_rows(float *rows, const T *source, int64_t token_stride, const Place &place,
+                                 const AttentionArguments &a) {
+  fill<S::kRows, S::kWidth, S::kRowStride, false>(rows, source, token_stride, place.first, place.length, 0, a);
+}
+
+/* Slice s of the other side's rows first .. first + 63, between two barriers: nobody reads the last one any more, and
+ * all see this one. */
+template <class S, class T>
+__device__ inline void fill_slice(float *slice, const T *source, int64_t token_stride, int first, int length, int s,
+                                  const AttentionArguments &a) {
+  __syncthreads();
+  fill<kTile, S::kSlice, S::kSliceStride, true>(slice, source, token_stride, first, length, s * S::kSlice, a);
+  __syncthreads();
+}
+
+/* sum[r][u] += the product of own row row_of(r) and tile row 4 * lane + u over the columns of slice s. */
+template <class S>
+__device__ inline void add_scores(float (&sum)[S::kOwn][4], const float *rows, const float *slice, int s,
+                                  int head_dim) {
+  const float *own = rows + row_of(0) * S::kRowStride + s * S::kSlice;
+  const float *other = slice + lane() * S::kSliceStride;
+  const int rest = head_dim - s * S::kSlice, columns = rest < S::kSlice ? rest : S::kSlice;
+#pragma unroll 1
+  for (int c = 0; c < columns; c += 4) {
+    Four right[4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) right[u] = load_pack<4>(other + u * kLanes * S::kSliceStride + c);
+#pragma unroll
+    for (int r = 0; r < S::kOwn; ++r) {
+      const Four left = load_pack<4>(own + (r / 4 * 32 + r % 4) * S::kRowStride + c);
+#pragma unroll
+      for (int u = 0; u < 4; ++u)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[r][u] += left.value[e] * right[u].value[e];
+    }
+  }
+}
+
+/* sum[r][e] += this thread's part of sum over j of tile[row_of(r)][j] * slice[j][column + e]; past `count` rows there
+ * is nothing. */
+template <class S>
+__device__ inline void add_products(float (&sum)[S::kOwn][4], const float *tile, const float *slice, int count) {
+  const int part = lane() / S::kColumnLanes;
+  const float *own = tile + row_of(0) * kTileStride;
+  const float *other = slice + lane() % S::kColumnLanes * 4;
+  /* Counting costs a register, which narrow heads, whose products are short, do not have. */
+  const int rows = S::kParts > 1 || count > kTile ? kTile : count;
+#pragma unroll 1
+  for (int group = part; group * 4 < rows; group += S::kParts) {
+    Four right[4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) right[u] = load_pack<4>(other + (u * kLanes + group) * S::kSliceStride);
+#pragma unroll
+    for (int r = 0; r < S::kOwn; ++r) {
+      const Four left = load_pack<4>(own + (r / 4 * 32 + r % 4) * kTileStride + group * 4);
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+#pragma unroll
+        for (int u = 0; u < 4; ++u) sum[r][e] += left.value[u] * right[u].value[e];
+    }
+  }
+}
+
+/* The same row of all lanes' tiles, written to shared memory. */
+template <class S>
+__device__ inline void store_tile(float *tile, const float (&values)[S::kOwn][4]) {
+#pragma unroll
+  for (int r = 0; r < S::kOwn; ++r) {
+    Four row;
+    for (int u = 0; u < 4; ++u) row.value[u] = values[r][u];
+    store_pack<4>(tile + row_of(r) * kTileStride + 4 * lane(), row);
+  }
+}
+
+/* The sum over the threads that share rows; `step` below: only over those a multiple of it apart. */
+__device__ inline float sum_over_lanes(float value, int step = 1) {
+  for (int mask = kLanes / 2; mask >= step; mask /= 2) value += __shfl_xor_sync(0xffffffffu, value, mask);
+  return value;
+}
+
+/* Writes factor * sum of the threads' parts to rows below place.rows; zeros past the sequence's length. */
+template <class S, class T>
+__device__ inline void store_rows(float (&sum)[S::kSlices][S::kOwn][4], const float (&factor)[S::kOwn], T *data,
+                                  const AttentionStrides &by, const Place &place, const AttentionArguments &a) {
+  T *const destination = rows_of(data, a, place, by);
+#pragma unroll
+  for (int s = 0; s < S::kSlices; ++s)
+#pragma unroll
+    for (int r = 0; r < S::kOwn; ++r) {
+      const int row = place.first + row_of(r), column = s * S::kSlice + lane() % S::kColumnLanes * 4;
+      Four values;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float total = sum_over_lanes(sum[s][r][e], S::kColumnLanes) * factor[r];
+        values.value[e] = row < place.length ? total : 0.0f;
+      }
+      if (lane() < S::kColumnLanes && row < place.rows && column < a.head_dim)
+        write_four(destination + row * by.token + column, values, a.vector);
+    }
+}
+
+/* The gradient of rows that are all padding. */
+template <class S, class T>
+__device__ inline void store_zeros(T *gradient, const Place &place, const AttentionArguments &a) {
+  T *const destination = rows_of(gradient, a, place, a.gradient);
+  const int packs = a.head_dim / 4;
+  for (int i = threadIdx.x; i < S::kRows * packs; i += kAttentionThreads) {
+    const int row = place.first + i / packs;
+    if (row < place.rows) write_four(destination + row * a.gradient.token + i % packs * 4, Four{}, a.vector);
+  }
+}
+
+/* A range of rows of the other side. */
+struct Range {
+  int first, last;
+};
+
+/* The rows that rows first .. last can see or be seen by: from `before` before the first to `after` after the last, cut
+ * to the sequence; starts on a multiple of the tile. */
+__device__ inline Range range_of(int first, int last, int before, int after, int length) {
+  Range range = {0, length};
+  if (before >= 0 && first > before) range.first = (first - before) / kTile * kTile;
+  if (after >= 0 && last + after + 1 < length) range.last = last + after + 1;
+  return range;
+}
+
+/* Whether some pair of own rows from `own` and tile rows from `other` must be masked. */
+template <class S>
+__device__ inline bool is_partial(int own, int other, int before, int after, int length) {
+  return own + S::kRows > length || other + kTile > length || (before >= 0 && other < own + S::kRows - 1 - before) ||
+         (after >= 0 && other + kTile - 1 > own + after);
+}
+
+/*
+ * Bit 4 * r + u of these words says something of own row row_of(r) and tile row 4 * lane + u. The loops that make them
+ * stay loops: unrolled they would take the registers that sums and scores need.
+ */
+
+/* Which rows may meet: own rows from `own`, which see from `before` before to `after` after themselves, and tile rows
+ * from `other`, all within the sequence's length. */
+template <class S>
+__device__ inline uint32_t meeting(int own, int other, int before, int after, int length) {
+  uint32_t bits = 0;
+  const int first_column = other + 4 * lane();
+#pragma unroll 1
+  for (int r = 0; r < S::kOwn; ++r) {
+    const int row = own + row_of(r);
+    const int first = before < 0 ? 0 : row - before;
+    const int end = after < 0 || row + after >= length ? length : row + after + 1;
+    uint32_t four = 0;
+#pragma unroll
+    for (int u = 0; u < 4; ++u)
+      four |= (row < length && first_column + u >= first && first_column + u < end ? 1u : 0u) << u;
+    bits |= four << 4 * r;
+  }
+  return bits;
+}
+
+/* Words j % 4 of Philox4x32-10 for keys 4 * group .. 4 * group + 3 of one query, the counter being group, low word of
+ * the offset, query, sequence * heads + head. Bit j is set when the key is kept. */
+struct Dropout {
+  uint32_t key0, key1, offset, pair, threshold;
+
+  __device__ inline uint32_t keep(uint32_t query, uint32_t group) const {
+    uint32_t c0 = group, c1 = offset, c2 = query, c3 = pair, k0 = key0, k1 = key1;
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t first = static_cast<uint64_t>(c0) * 0xD2511F53u;
+      const uint64_t second = static_cast<uint64_t>(c2) * 0xCD9E8D57u;
+      c0 = static_cast<uint32_t>(second >> 32) ^ c1 ^ k0;
+      c2 = static_cast<uint32_t>(first >> 32) ^ c3 ^ k1;
+      c1 = static_cast<uint32_t>(second);
+      c3 = static_cast<uint32_t>(first);
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    return (c0 >= threshold ? 1u : 0u) | (c1 >= threshold ? 2u : 0u) | (c2 >= threshold ? 4u : 0u) |
+           (c3 >= threshold ? 8u : 0u);
+  }
+};
+
+__device__ inline Dropout dropout_of(const AttentionArguments &a, const Place &place) {
+  const uint64_t seed = static_cast<uint64_t>(a.rng_state[0]), offset = static_cast<uint64_t>(a.rng_state[1]);
+  return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(offset >> 32),
+          static_cast<uint32_t>(offset), static_cast<uint32_t>(place.sequence * a.heads + place.head), a.threshold};
+}
+
+/* Which weights dropout keeps; own rows are queries, tile rows keys. */
+template <class S>
+__device__ inline uint32_t kept_of_queries(int query, int key, const Place &place, const AttentionArguments &a) {
+  if (a.threshold == 0) return 0xffffffffu;
+  const Dropout dropout = dropout_of(a, place);
+  uint32_t bits = 0;
+#pragma unroll 1
+  for (int r = 0; r < S::kOwn; ++r) bits |= dropout.keep(query + row_of(r), key / 4 + lane()) << 4 * r;
+  return bits;
+}
+
+/* The same where own rows are keys and tile rows queries: a draw is for four own rows, and so is spread. */
+template <class S>
+__device__ inline uint32_t kept_of_keys(int key, int query, const Place &place, const AttentionArguments &a) {
+  if (a.threshold == 0) return 0xffffffffu;
+  const Dropout dropout = dropout_of(a, place);
+  uint32_t bits = 0;
+#pragma unroll 1
+  for (int i = 0; i < S::kOwn; ++i) { /* as many draws as own rows: a fourth of them, for four queries each */
+    const int r = i / 4 * 4, u = i % 4;
+    const uint32_t four = dropout.keep(query + 4 * lane() + u, (key + row_of(r)) / 4);
+    bits |= ((four & 1) | (four & 2) << 3 | (four & 4) << 6 | (four & 8) << 9) << (4 * r + u);
+  }
+  return bits;
+}
+
+__device__ inline bool bit(uint32_t bits, int r, int u) { return bits >> (4 * r + u) & 1; }

@@ -1,0 +1,10 @@
+/* Attention with heads of up to 128 columns. */
+#include <attention_kernels.cuh>
+
+#define FORWARD(name, T) ATTENTION_KERNEL(name, attention_forward, T, 128, 64, 3)
+#define DQ(name, T) ATTENTION_KERNEL(name, attention_dq, T, 128, 64, 2)
+#define DKV(name, T) ATTENTION_KERNEL(name, attention_dkv, T, 128, 32, 2)
+
+FOR_FLOATS(FORWARD, attention_forward)
+FOR_FLOATS(DQ, attention_dq)
+FOR_FLOATS(DKV, attention_dkv)

@@ -1,0 +1,75 @@
+/* Attention in double precision, and how a test arranges its tokens. */
+#ifndef CHAGRES_TESTS_OPS_ATTENTION_DOUBLE_H
+#define CHAGRES_TESTS_OPS_ATTENTION_DOUBLE_H
+
+#include <string>
+#include <vector>
+
+#include "chagres/ops.h"
+#include "numbers.h"
+
+namespace chagres::tests {
+
+enum class TokenOrder { kPacked, kBshd, kSbhd };
+
+struct AttentionShape {
+  int dtype = 4;
+  TokenOrder order = TokenOrder::kPacked;
+  bool one_buffer = false; /* query, key and value of a token side by side */
+  int64_t heads = 1, head_dim = 8;
+  std::vector<int64_t> lengths;
+  int64_t length = 0;      /* padded; packed: upper bound, longer sequences are cut to it */
+  int64_t tokens_past = 0; /* packed: tokens after the last sequence */
+  int64_t left = -1, right = -1;
+  float dropout = 0;
+  std::vector<int64_t> rng_state = {0x123456789abcdef, 77};
+  int64_t offset = 0; /* elements by which pointers are off a multiple of 256 bytes */
+
+  double scale() const { return static_cast<double>(static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))); }
+  int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
+  int64_t tokens() const;
+  int64_t elements() const { return tokens() * heads * head_dim; }
+  int64_t rows() const { return tokens() * heads; } /* of all heads */
+  int64_t valid(int64_t sequence) const { return std::min(lengths[static_cast<size_t>(sequence)], length); }
+  int64_t token(int64_t sequence, int64_t row) const;
+  bool is_row(int64_t token) const; /* whether the operation writes it */
+  std::vector<int32_t> cu_seqlens() const;
+  OpsStrides strides(int64_t parts) const;
+  OpsStrides statistics() const;
+  std::string text() const;
+};
+
+/* Values are [tokens, heads, head_dim] in the order of tokens; log_sum_exp in the order of AttentionShape::statistics.
+ * `_scale` is the sum of the absolute terms that rounding is relative to. */
+class AttentionDouble {
+ public:
+  explicit AttentionDouble(const AttentionShape &shape) : shape_(shape) {}
+
+  void forward();  /* q, k, v to o, log_sum_exp and their scales; packed rows of no sequence get `kUntouched` */
+  void backward(); /* with d_o and o to dq, dk, dv and their scales */
+
+  static constexpr double kUntouched = 7;
+
+  Doubles q, k, v, d_o, o, o_scale, log_sum_exp, sum_scale, dq, dk, dv, dq_scale, dk_scale, dv_scale;
+
+ private:
+  /* What one query sees. */
+  struct Weights {
+    Doubles probability, factor; /* of each key; factor: what dropout makes of it */
+    double log_sum_exp;
+    double slack; /* relative error of a probability, in roundings: the absolute error of its score */
+  };
+
+  size_t at(int64_t sequence, int64_t head, int64_t row) const; /* of column 0 */
+  size_t statistic(int64_t sequence, int64_t head, int64_t row) const;
+  double kept(int64_t sequence, int64_t head, int64_t query, int64_t key) const;
+  Weights weights(int64_t sequence, int64_t head, int64_t query) const;
+  void forward_row(int64_t sequence, int64_t head, int64_t row);
+  void backward_row(int64_t sequence, int64_t head, int64_t row);
+
+  const AttentionShape &shape_;
+};
+
+}  // namespace chagres::tests
+
+#endif /* CHAGRES_TESTS_OPS_ATTENTION_DOUBLE_H */
