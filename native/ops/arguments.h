@@ -5,6 +5,7 @@
 #ifndef CHAGRES_OPS_ARGUMENTS_H
 #define CHAGRES_OPS_ARGUMENTS_H
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -24,6 +25,18 @@ inline int64_t size_of(int dtype) {
 
 inline int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
+/* The product of sizes in bytes; the largest number where it is larger. */
+inline int64_t bytes_of(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (int64_t factor : factors)
+    if (__builtin_mul_overflow(product, factor, &product)) return INT64_MAX;
+  return product;
+}
+
+/* Bytes of device memory from the address on, as far as this library can tell: the one for GPUs cannot and says
+ * INT64_MAX, for there a wrong pointer ends the CUDA context; on the CPU it would end the process. */
+int64_t known_bytes(const void *address);
+
 inline bool overflows(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (int64_t factor : factors)
@@ -35,7 +48,8 @@ class Arguments {
  public:
   explicit Arguments(const char *function) : function_(function) {}
 
-  int status() const { return status_; }
+  /* What is wrong about an argument itself comes before what is wrong about the memory that it points to. */
+  int status() const { return wrong() || shortage_.empty() ? status_ : fail(OPS_INVALID_ARGUMENT, shortage_); }
   bool wrong() const { return status_ != OPS_SUCCESS; }
 
   Arguments &float_dtype(const char *name, int value) {
@@ -61,11 +75,18 @@ class Arguments {
     return overflows(factors) ? refuse(names, "too large", "a product of sizes in bytes below 2^63") : *this;
   }
 
-  /* Not null, and a multiple of the element's size: a kernel that reads a misaligned pointer ends its CUDA context. */
-  Arguments &pointer(const char *name, const void *value, int64_t element_size) {
+  /* Not null, and a multiple of the element's size: a kernel that reads a misaligned pointer ends its CUDA context. Where
+   * the library knows its memory, `bytes` of it must lie there. */
+  Arguments &pointer(const char *name, const void *value, int64_t element_size, int64_t bytes = 0) {
+    if (wrong()) return *this;
     if (value == nullptr) return refuse(name, "null", "a device pointer");
-    if (reinterpret_cast<uintptr_t>(value) % static_cast<uintptr_t>(element_size) == 0) return *this;
-    return refuse(name, format("%p", value), format("a multiple of %d bytes", static_cast<int>(element_size)));
+    if (reinterpret_cast<uintptr_t>(value) % static_cast<uintptr_t>(element_size) != 0)
+      return refuse(name, format("%p", value), format("a multiple of %d bytes", static_cast<int>(element_size)));
+    const int64_t known = bytes == 0 || !shortage_.empty() ? bytes : known_bytes(value);
+    if (bytes > known)
+      shortage_ = sentence(name, known == 0 ? "no device memory" : format("a pointer to %lld bytes", static_cast<long long>(known)),
+                           format("%lld bytes of device memory", static_cast<long long>(bytes)));
+    return *this;
   }
 
   Arguments &probability(const char *name, float value) {
@@ -74,15 +95,18 @@ class Arguments {
 
   /* "`function`: `name` is `actual`; expected `expected`", unless an earlier check failed. */
   Arguments &refuse(const char *name, const std::string &actual, const std::string &expected) {
-    if (!wrong())
-      status_ =
-          fail(OPS_INVALID_ARGUMENT, std::string(function_) + ": " + name + " is " + actual + "; expected " + expected);
+    if (!wrong()) status_ = fail(OPS_INVALID_ARGUMENT, sentence(name, actual, expected));
     return *this;
   }
 
  private:
+  std::string sentence(const char *name, const std::string &actual, const std::string &expected) const {
+    return std::string(function_) + ": " + name + " is " + actual + "; expected " + expected;
+  }
+
   const char *function_;
   int status_ = OPS_SUCCESS;
+  std::string shortage_;
 };
 
 }  // namespace chagres::ops

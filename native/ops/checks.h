@@ -15,9 +15,9 @@ inline int check_add(const void *x, const void *residual, const void *y, int64_t
   if (arguments.wrong() || count == 0) return arguments.status();
   const int64_t size = size_of(dtype);
   return arguments.countable("count", {count, size})
-      .pointer("x", x, size)
-      .pointer("residual", residual, size)
-      .pointer("y", y, size)
+      .pointer("x", x, size, bytes_of({count, size}))
+      .pointer("residual", residual, size, bytes_of({count, size}))
+      .pointer("y", y, size, bytes_of({count, size}))
       .status();
 }
 
@@ -28,11 +28,11 @@ inline int check_dropout_add(const void *x, const void *residual, const void *y,
   if (arguments.wrong() || count == 0) return arguments.status();
   const int64_t size = size_of(dtype);
   return arguments.countable("count", {count, size})
-      .pointer("x", x, size)
-      .pointer("residual", residual, size)
-      .pointer("y", y, size)
-      .pointer("mask", mask, 1)
-      .pointer("rng_state", rng_state, 8)
+      .pointer("x", x, size, bytes_of({count, size}))
+      .pointer("residual", residual, size, bytes_of({count, size}))
+      .pointer("y", y, size, bytes_of({count, size}))
+      .pointer("mask", mask, 1, divide_up(count, 8))
+      .pointer("rng_state", rng_state, 8, 16)
       .status();
 }
 
@@ -43,9 +43,9 @@ inline int check_dropout_backward(const void *dy, const void *mask, const void *
   if (arguments.wrong() || count == 0) return arguments.status();
   const int64_t size = size_of(dtype);
   return arguments.countable("count", {count, size})
-      .pointer("dy", dy, size)
-      .pointer("mask", mask, 1)
-      .pointer("dx", dx, size)
+      .pointer("dy", dy, size, bytes_of({count, size}))
+      .pointer("mask", mask, 1, divide_up(count, 8))
+      .pointer("dx", dx, size, bytes_of({count, size}))
       .status();
 }
 
@@ -60,9 +60,10 @@ inline int check_embedding_forward(const void *table, const void *ids, const voi
   const int64_t size = size_of(dtype);
   arguments.countable("tokens * hidden", {tokens, hidden, size})
       .countable("vocabulary * hidden", {vocabulary, hidden, size})
-      .pointer("ids", ids, 4)
-      .pointer("y", y, size);
-  return (vocabulary == 0 ? arguments : arguments.pointer("table", table, size)).status();
+      .pointer("ids", ids, 4, bytes_of({tokens, 4}))
+      .pointer("y", y, size, bytes_of({tokens, hidden, size}));
+  if (vocabulary > 0) arguments.pointer("table", table, size, bytes_of({vocabulary, hidden, size}));
+  return arguments.status();
 }
 
 inline int check_embedding_backward(const void *dy, const void *ids, const void *gradient, int64_t tokens,
@@ -75,16 +76,20 @@ inline int check_embedding_backward(const void *dy, const void *ids, const void 
   if (arguments.wrong() || vocabulary == 0 || hidden == 0) return arguments.status();
   arguments.countable("tokens * hidden", {tokens, hidden, size_of(dtype)})
       .countable("vocabulary * hidden", {vocabulary, hidden, 4})
-      .pointer("gradient", gradient, 4);
-  return (tokens == 0 ? arguments : arguments.pointer("dy", dy, size_of(dtype)).pointer("ids", ids, 4)).status();
+      .pointer("gradient", gradient, 4, bytes_of({vocabulary, hidden, 4}));
+  if (tokens == 0) return arguments.status();
+  return arguments.pointer("dy", dy, size_of(dtype), bytes_of({tokens, hidden, size_of(dtype)}))
+      .pointer("ids", ids, 4, bytes_of({tokens, 4}))
+      .status();
 }
 
 inline int check_row_sum(const void *x, const void *sum, int64_t rows, int64_t columns, int dtype) {
   Arguments arguments("ops_row_sum");
   arguments.float_dtype("dtype", dtype).between("rows", rows, 0).between("columns", columns, 0);
   if (arguments.wrong() || columns == 0) return arguments.status();
-  arguments.countable("rows * columns", {rows, columns, size_of(dtype)}).pointer("sum", sum, 4);
-  return (rows == 0 ? arguments : arguments.pointer("x", x, size_of(dtype))).status();
+  const int64_t size = size_of(dtype);
+  arguments.countable("rows * columns", {rows, columns, size}).pointer("sum", sum, 4, bytes_of({columns, 4}));
+  return (rows == 0 ? arguments : arguments.pointer("x", x, size, bytes_of({rows, columns, size}))).status();
 }
 
 /* Rows that a block of threads keeps in registers, in 16-byte packs. */
@@ -106,14 +111,15 @@ inline int check_residual_norm_forward(const void *x, const void *residual, cons
   if (!norm_shape(arguments, rows, columns, dtype)) return arguments.status();
   if (!(epsilon > 0)) arguments.refuse("epsilon", format("%g", epsilon), "a number above 0");
   if (arguments.wrong() || rows == 0) return arguments.status();
-  return arguments.pointer("x", x, 16)
-      .pointer("residual", residual, 16)
-      .pointer("gamma", gamma, 16)
-      .pointer("beta", beta, 16)
-      .pointer("h", h, 16)
-      .pointer("y", y, 16)
-      .pointer("mean", mean, 4)
-      .pointer("inverse", inverse, 4)
+  const int64_t row = bytes_of({columns, size_of(dtype)}), matrix = bytes_of({rows, row});
+  return arguments.pointer("x", x, 16, matrix)
+      .pointer("residual", residual, 16, matrix)
+      .pointer("gamma", gamma, 16, row)
+      .pointer("beta", beta, 16, row)
+      .pointer("h", h, 16, matrix)
+      .pointer("y", y, 16, matrix)
+      .pointer("mean", mean, 4, bytes_of({rows, 4}))
+      .pointer("inverse", inverse, 4, bytes_of({rows, 4}))
       .status();
 }
 
@@ -122,15 +128,16 @@ inline int check_residual_norm_backward(const void *dy, const void *h, const voi
                                         const void *dbeta, int64_t rows, int64_t columns, int dtype) {
   Arguments arguments("ops_residual_norm_backward");
   if (!norm_shape(arguments, rows, columns, dtype)) return arguments.status();
-  arguments.pointer("dgamma", dgamma, 4).pointer("dbeta", dbeta, 4);
+  arguments.pointer("dgamma", dgamma, 4, bytes_of({columns, 4})).pointer("dbeta", dbeta, 4, bytes_of({columns, 4}));
   if (arguments.wrong() || rows == 0) return arguments.status();
-  return arguments.pointer("dy", dy, 16)
-      .pointer("h", h, 16)
-      .pointer("mean", mean, 4)
-      .pointer("inverse", inverse, 4)
-      .pointer("gamma", gamma, 16)
-      .pointer("dresidual", dresidual, 16)
-      .pointer("dh", dh, 16)
+  const int64_t row = bytes_of({columns, size_of(dtype)}), matrix = bytes_of({rows, row});
+  return arguments.pointer("dy", dy, 16, matrix)
+      .pointer("h", h, 16, matrix)
+      .pointer("mean", mean, 4, bytes_of({rows, 4}))
+      .pointer("inverse", inverse, 4, bytes_of({rows, 4}))
+      .pointer("gamma", gamma, 16, row)
+      .pointer("dresidual", dresidual, 16, matrix)
+      .pointer("dh", dh, 16, matrix)
       .status();
 }
 
@@ -138,7 +145,11 @@ inline int check_accumulate(const void *x, const void *y, int64_t count, int dty
   Arguments arguments("ops_accumulate");
   arguments.float_dtype("dtype", dtype).between("count", count, 0);
   if (arguments.wrong() || count == 0) return arguments.status();
-  return arguments.countable("count", {count, 4}).pointer("x", x, size_of(dtype)).pointer("y", y, 4).status();
+  const int64_t size = size_of(dtype);
+  return arguments.countable("count", {count, 4})
+      .pointer("x", x, size, bytes_of({count, size}))
+      .pointer("y", y, 4, bytes_of({count, 4}))
+      .status();
 }
 
 inline int check_cast(const void *x, int x_dtype, const void *y, int y_dtype, int64_t count) {
@@ -146,8 +157,8 @@ inline int check_cast(const void *x, int x_dtype, const void *y, int y_dtype, in
   arguments.float_dtype("x_dtype", x_dtype).float_dtype("y_dtype", y_dtype).between("count", count, 0);
   if (arguments.wrong() || count == 0) return arguments.status();
   return arguments.countable("count", {count, 4})
-      .pointer("x", x, size_of(x_dtype))
-      .pointer("y", y, size_of(y_dtype))
+      .pointer("x", x, size_of(x_dtype), bytes_of({count, size_of(x_dtype)}))
+      .pointer("y", y, size_of(y_dtype), bytes_of({count, size_of(y_dtype)}))
       .status();
 }
 
@@ -166,11 +177,11 @@ inline int check_cross_entropy_forward(const void *logits, const void *labels, c
                                        int64_t stride, int dtype) {
   Arguments arguments("ops_cross_entropy_forward");
   if (!logits_shape(arguments, tokens, classes, stride, dtype)) return arguments.status();
-  arguments.pointer("loss", loss, 4).pointer("counted", counted, 4);
+  arguments.pointer("loss", loss, 4, 4).pointer("counted", counted, 4, 4);
   if (tokens == 0) return arguments.status();
-  return arguments.pointer("logits", logits, size_of(dtype))
-      .pointer("labels", labels, 4)
-      .pointer("log_sum_exp", log_sum_exp, 4)
+  return arguments.pointer("logits", logits, size_of(dtype), bytes_of({tokens, stride, size_of(dtype)}))
+      .pointer("labels", labels, 4, bytes_of({tokens, 4}))
+      .pointer("log_sum_exp", log_sum_exp, 4, bytes_of({tokens, 4}))
       .status();
 }
 
@@ -179,11 +190,12 @@ inline int check_cross_entropy_backward(const void *logits, const void *labels, 
                                         int64_t stride, int dtype) {
   Arguments arguments("ops_cross_entropy_backward");
   if (!logits_shape(arguments, tokens, classes, stride, dtype) || tokens == 0) return arguments.status();
-  return arguments.pointer("logits", logits, size_of(dtype))
-      .pointer("labels", labels, 4)
-      .pointer("log_sum_exp", log_sum_exp, 4)
-      .pointer("counted", counted, 4)
-      .pointer("dlogits", dlogits, size_of(dtype))
+  const int64_t matrix = bytes_of({tokens, stride, size_of(dtype)});
+  return arguments.pointer("logits", logits, size_of(dtype), matrix)
+      .pointer("labels", labels, 4, bytes_of({tokens, 4}))
+      .pointer("log_sum_exp", log_sum_exp, 4, bytes_of({tokens, 4}))
+      .pointer("counted", counted, 4, 4)
+      .pointer("dlogits", dlogits, size_of(dtype), matrix)
       .status();
 }
 
@@ -199,10 +211,11 @@ inline int check_rows(const char *function, const void *x, const void *index, co
   const int64_t size = size_of(dtype);
   arguments.countable("rows * columns", {rows, columns, size})
       .countable(indexed_name, {indexed, columns, size})
-      .pointer("index", index, 4);
+      .pointer("index", index, 4, bytes_of({rows, 4}));
   const bool gather = indexed_name[0] == 'x';
-  if (!gather || indexed > 0) arguments.pointer("x", x, size);
-  if (gather || indexed > 0) arguments.pointer("y", y, size);
+  const int64_t listed = bytes_of({rows, columns, size}), all = bytes_of({indexed, columns, size});
+  if (!gather || indexed > 0) arguments.pointer("x", x, size, gather ? all : listed);
+  if (gather || indexed > 0) arguments.pointer("y", y, size, gather ? listed : all);
   return arguments.status();
 }
 
@@ -221,7 +234,7 @@ inline int check_rotary(const void *qkv, const void *cu_seqlens, const void *ang
   if (direction != 1 && direction != -1) arguments.refuse("direction", format("%d", direction), "1 or -1");
   if (head_dim % 2 != 0) arguments.refuse("head_dim", format("%d", static_cast<int>(head_dim)), "an even number");
   if (layout == OPS_THD) {
-    arguments.pointer("cu_seqlens", cu_seqlens, 4);
+    arguments.pointer("cu_seqlens", cu_seqlens, 4, bytes_of({std::min(extent, INT64_MAX - 1) + 1, 4}));
   } else {
     if (cu_seqlens != nullptr) arguments.refuse("cu_seqlens", "given", "null for a layout other than OPS_THD (0)");
     if (extent > 0 && tokens % extent != 0)
@@ -229,12 +242,14 @@ inline int check_rotary(const void *qkv, const void *cu_seqlens, const void *ang
                        format("a multiple of extent %lld", static_cast<long long>(extent)));
   }
   if (arguments.wrong() || tokens == 0 || heads == 0 || positions == 0) return arguments.status();
-  return arguments.pointer("qkv", qkv, size_of(dtype)).pointer("angles", angles, 4).status();
+  return arguments.pointer("qkv", qkv, size_of(dtype), bytes_of({tokens, 3, heads, head_dim, size_of(dtype)}))
+      .pointer("angles", angles, 4, bytes_of({positions, head_dim, 4}))
+      .status();
 }
 
 inline int check_clip_scale(const void *norm, float max_norm, const void *scale) {
   Arguments arguments("ops_clip_scale");
-  arguments.pointer("norm", norm, 4).pointer("scale", scale, 4);
+  arguments.pointer("norm", norm, 4, 4).pointer("scale", scale, 4, 4);
   if (!(max_norm > 0)) arguments.refuse("max_norm", format("%g", max_norm), "a number above 0");
   return arguments.status();
 }

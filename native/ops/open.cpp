@@ -125,6 +125,8 @@ int cuda_failure(const char *function, const char *call, int error) {
   return status;
 }
 
+int64_t known_bytes(const void *) { return INT64_MAX; }
+
 int not_open(const char *function) {
   return fail(OPS_NOT_OPEN, std::string(function) + ": ops_open has not succeeded in this process");
 }

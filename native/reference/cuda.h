@@ -50,8 +50,8 @@ void free_device_memory(int device);
 int allocate_device_memory(void **pointer, size_t size); /* as cudaMalloc; a CudaError */
 int release_device_memory(void *pointer);                /* as cudaFree */
 
-/* Whether all bytes lie in one allocation or registered range. */
-bool is_accessible(const void *pointer, size_t bytes);
+/* Bytes from the pointer to the end of its allocation or registered range; 0 outside of any. */
+size_t accessible_bytes(const void *pointer);
 
 /* Whether `stream` is null, one of the two predefined streams or a living one. */
 bool is_stream(const void *stream);

@@ -215,10 +215,10 @@ size_t device_memory() {
 
 size_t device_memory_used(int device) { return memory().used(device); }
 
-bool is_accessible(const void *pointer, size_t bytes) {
+size_t accessible_bytes(const void *pointer) {
   Allocation allocation;
   size_t remaining;
-  return memory().find(pointer, &allocation, &remaining) && bytes <= remaining;
+  return memory().find(pointer, &allocation, &remaining) ? remaining : 0;
 }
 
 int allocate_device_memory(void **pointer, size_t size) {

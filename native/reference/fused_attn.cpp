@@ -22,12 +22,12 @@ size_t aux_count(const FusedAttnConfig &config, bool with_max) {
 }
 
 NVTETensor aux_entry(const NVTETensorPack &pack, size_t index, const Caller &caller) {
-  tensor(pack.tensors[index], text("AuxCtxTensors[", index, "]").c_str(), caller);
+  living_tensor(pack.tensors[index], text("AuxCtxTensors[", index, "]").c_str(), caller);
   return pack.tensors[index];
 }
 
 void describe(NVTETensor handle, const NVTEShape &shape, NVTEDType dtype) {
-  NVTEBasicTensor &data = tensor(handle, "AuxCtxTensors").records[kNVTERowwiseData];
+  NVTEBasicTensor &data = living_tensor(handle, "AuxCtxTensors").records[kNVTERowwiseData];
   data.data_ptr = nullptr;
   data.shape = shape;
   data.dtype = dtype;

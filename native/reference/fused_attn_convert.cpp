@@ -83,14 +83,14 @@ void nvte_convert_bshd_to_thd(NVTETensor tensor, NVTETensor cu_seqlens, NVTETens
 /* captured: seed and offset are read through the pointers and the offset within the graph is added. */
 void nvte_extract_seed_and_offset(int64_t *rng_state_ptr, int captured, int64_t *seed_ptr, uint64_t seed_val,
                                   int64_t *offset_ptr, uint64_t offset_val, uint32_t offset_intragraph, cudaStream_t) {
-  CHAGRES_CHECK(rng_state_ptr != nullptr, "rng_state_ptr must point to two int64, got null");
+  expect_memory(rng_state_ptr, 2 * sizeof(int64_t), "rng_state_ptr");
   if (captured == 0) {
     rng_state_ptr[0] = static_cast<int64_t>(seed_val);
     rng_state_ptr[1] = static_cast<int64_t>(offset_val);
     return;
   }
-  CHAGRES_CHECK(seed_ptr != nullptr && offset_ptr != nullptr,
-                "seed_ptr and offset_ptr must not be null when captured is set");
+  expect_memory(seed_ptr, sizeof(int64_t), "seed_ptr");
+  expect_memory(offset_ptr, sizeof(int64_t), "offset_ptr");
   rng_state_ptr[0] = *seed_ptr;
   rng_state_ptr[1] = static_cast<int64_t>(static_cast<uint64_t>(*offset_ptr) + offset_intragraph);
 }

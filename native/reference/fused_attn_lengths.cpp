@@ -6,12 +6,13 @@ namespace chagres::reference {
 namespace {
 
 const int32_t *read_cumulative(NVTETensor handle, const char *argument, int64_t batch, const Caller &caller) {
-  const NVTEBasicTensor &data = tensor(handle, argument, caller).data();
+  const NVTEBasicTensor &data = living_tensor(handle, argument, caller).data();
   if (data.data_ptr == nullptr)
     fail(caller, text("Tensor \"", argument, "\" has no data: expected Int32 of shape (", batch + 1, ")"));
   if (data.dtype != kNVTEInt32 || data.shape.ndim != 1 || data.shape.data[0] != static_cast<size_t>(batch) + 1)
     fail(caller, text("Tensor \"", argument, "\" must be Int32 of shape (", batch + 1, "), got ",
                       dtype_name(data.dtype), " ", shape_text(data.shape)));
+  expect_memory(data.data_ptr, (static_cast<size_t>(batch) + 1) * sizeof(int32_t), argument, "rowwise data", caller);
   const auto *values = static_cast<const int32_t *>(data.data_ptr);
   if (values[0] != 0) fail(caller, text("Tensor \"", argument, "\" must start at 0, got ", values[0]));
   for (int64_t b = 0; b < batch; ++b) {

@@ -49,15 +49,15 @@ FusedAttnInputs collect(const Params &params, const Caller &caller) {
   config.qkv_scale_inv_format = params.qkv_scale_inv_format;
   config.max_seqlen_q = params.max_seqlen_q;
   config.max_seqlen_kv = params.max_seqlen_kv;
-  tensor(params.cu_seqlens_q, "CuSeqlensQ", caller);
-  tensor(params.cu_seqlens_kv, "CuSeqlensKV", caller);
-  tensor(params.cu_seqlens_q_padded, "CuSeqlensQPadded", caller);
-  tensor(params.cu_seqlens_kv_padded, "CuSeqlensKVPadded", caller);
+  living_tensor(params.cu_seqlens_q, "CuSeqlensQ", caller);
+  living_tensor(params.cu_seqlens_kv, "CuSeqlensKV", caller);
+  living_tensor(params.cu_seqlens_q_padded, "CuSeqlensQPadded", caller);
+  living_tensor(params.cu_seqlens_kv_padded, "CuSeqlensKVPadded", caller);
   return inputs;
 }
 
 size_t batch_of(NVTETensor cu_seqlens, const char *argument, const Caller &caller) {
-  const NVTEShape &shape = tensor(cu_seqlens, argument, caller).data().shape;
+  const NVTEShape &shape = living_tensor(cu_seqlens, argument, caller).data().shape;
   if (shape.ndim != 1 || shape.data[0] < 2)
     fail(caller, text("Tensor \"", argument, "\" must have shape (batch + 1) with a batch of at least 1, got ",
                       shape_text(shape)));
@@ -186,6 +186,17 @@ AttentionTensor attention_tensor(NVTETensor handle, const char *argument, const 
   }
 }
 
+/* Inside a shared buffer the last element lies further on than the shape says. */
+void expect_shared_memory(const AttentionTensor &tensor, const char *argument, const AttentionExtent &extent,
+                          const TensorLayout &layout, const Caller &caller) {
+  const int64_t tokens = layout.format == NVTE_THD ? extent.tokens : extent.sequences * extent.length;
+  if (layout.packed == 1 || tensor.data == nullptr || tokens == 0 || extent.heads == 0) return;
+  const int64_t token = layout.packed * extent.heads * extent.dim;
+  const int64_t head = layout.inner_packed ? layout.packed * extent.dim : extent.dim;
+  const int64_t elements = (tokens - 1) * token + (extent.heads - 1) * head + extent.dim;
+  expect_memory(tensor.data, static_cast<size_t>(elements) * element_size(tensor.dtype), argument, "rowwise data", caller);
+}
+
 AttentionTriple attention_triple(const AttentionTripleHandles &handles, int32_t layout, const FusedAttnInputs &inputs,
                                  const Caller &caller) {
   const auto dtype = static_cast<NVTEDType>(inputs.config.qkv_dtype);
@@ -206,6 +217,9 @@ AttentionTriple attention_triple(const AttentionTripleHandles &handles, int32_t 
     check_packed_place(triple.q, handles.argument[0], triple.k, handles.argument[1], step, caller);
   }
   if (kv.packed > 1) check_packed_place(triple.k, handles.argument[1], triple.v, handles.argument[2], step, caller);
+  expect_shared_memory(triple.q, handles.argument[0], inputs.q_extent, q_layout(layout, caller), caller);
+  expect_shared_memory(triple.k, handles.argument[1], k_extent, kv, caller);
+  expect_shared_memory(triple.v, handles.argument[2], v_extent, kv, caller);
   return triple;
 }
 

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 SYMBOLS = HERE.parent.parent / "bindings" / "symbols"
 OUTPUT = HERE / "unsupported.cpp"
 
-# These return no status, so no code can say "not supported": cuda_error.cpp, cuda_device.cpp, nccl.cpp and cudnn.cpp
+# These return no status, so no code can say "not supported": cuda_error.cpp, cuda_device.cpp, nccl_*.cpp and cudnn.cpp
 # define them.
 NO_STATUS = {
     "cudaCreateChannelDesc", "cudaGetErrorName", "cudaGetErrorString", "ncclGetErrorString", "ncclGetLastError",

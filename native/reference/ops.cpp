@@ -3,7 +3,13 @@
 
 #include <cmath>
 
+#include "cuda.h"
+
 using namespace chagres;
+
+int64_t ops::known_bytes(const void *address) {
+  return static_cast<int64_t>(reference::accessible_bytes(address));
+}
 
 int ops_open(const char *, const char *, const char *, const char *) { return OPS_SUCCESS; }
 

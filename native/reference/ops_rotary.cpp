@@ -18,7 +18,8 @@ struct Sequences {
     if (layout == OPS_BSHD) return t % extent;
     if (layout == OPS_SBHD) return t / extent;
     if (t < cu_seqlens[0] || t >= cu_seqlens[extent]) return -1;
-    return t - *(std::upper_bound(cu_seqlens, cu_seqlens + extent + 1, t) - 1);
+    /* From the second on: there is one before it, whatever the numbers are. */
+    return t - *(std::upper_bound(cu_seqlens + 1, cu_seqlens + extent + 1, t) - 1);
   }
 };
 

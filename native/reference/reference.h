@@ -94,9 +94,16 @@ struct Tensor {
   NVTEDType dtype() const; /* of the rowwise data when there, else of the columnwise data */
 };
 
-/* The record of a live handle; throws "Invalid tensor." with function and argument for 0 and unknown handles. The
+/* The records of a live handle; throws "Invalid tensor." with function and argument for 0 and unknown handles. The
  * reference stays valid until the handle is destroyed. */
+Tensor &living_tensor(NVTETensor handle, const char *argument, Caller caller = Caller::here());
+
+/* The same for who will follow the records' pointers: each must be null or lead to as much memory as its shape says. */
 Tensor &tensor(NVTETensor handle, const char *argument, Caller caller = Caller::here());
+
+/* Throws unless the CUDA functions handed out, or registered, memory that has all the bytes. */
+void expect_memory(const void *pointer, size_t bytes, const char *argument, const char *part = "",
+                   Caller caller = Caller::here());
 
 /* Rowwise data flattened to two dimensions: product of the leading ones, last one. One dimension n is [1, n]. */
 struct View {

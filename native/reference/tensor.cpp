@@ -1,142 +1,18 @@
-/* Tensor handles: slots of a process-wide pool, and the functions that set and read their records. */
+/* The records of a tensor: the functions that set and read them. */
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <vector>
 
-#include "reference.h"
+#include "tensor_pool.h"
 
 namespace chagres::reference {
 
 namespace {
 
 constexpr size_t kMaxDimensions = 15;
-constexpr size_t kPackSize = 10;
-constexpr size_t kChunk = 1024; /* slots allocated at a time; a slot never moves */
-constexpr size_t kUpstreamRecordBytes = 1032; /* Transformer Engine's pool is measured in MiB of records this big */
 
 constexpr size_t kParameterSizes[kNVTENumTensorParams] = {
     sizeof(NVTEBasicTensor), sizeof(NVTEBasicTensor), sizeof(NVTEBasicTensor), sizeof(NVTEBasicTensor),
     sizeof(NVTEBasicTensor), sizeof(NVTEBasicTensor), sizeof(NVTEBasicTensor), 1, 1, 4};
-
-NVTEBasicTensor absent_record() { return {nullptr, kNVTEFloat32, make_shape({0})}; }
-
-Tensor fresh_tensor(NVTEScalingMode mode) {
-  Tensor tensor{};
-  for (NVTEBasicTensor &record : tensor.records) record = absent_record();
-  tensor.scaling_mode = mode;
-  tensor.nvfp4_e4m3_max = 448;
-  return tensor;
-}
-
-/* A handle is the 1-based slot number, with the number of times the slot was reused above its low 32 bits: a handle
- * that was destroyed stays recognizable when its slot has a new owner. */
-struct Slot {
-  Tensor tensor;
-  std::atomic<uintptr_t> handle{0}; /* 0: free */
-  uintptr_t reused = 0;
-};
-
-class Pool {
- public:
-  static Pool &instance() {
-    static Pool *pool = new Pool;
-    return *pool;
-  }
-
-  void create(NVTEScalingMode mode, NVTETensor *out, size_t count, const Caller &caller) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.size() + (capacity_ - used_) < count) {
-      fail(caller, text("Cannot allocate ", count, " tensors: the pool of ", capacity_, " tensor handles is full. ",
-                        "Destroy handles that are no longer needed or raise NVTE_TENSOR_HANDLE_POOL_SIZE_MB."));
-    }
-    for (size_t i = 0; i < count; ++i) {
-      const size_t index = take_index();
-      Slot &slot = at(index);
-      slot.tensor = fresh_tensor(mode);
-      const uintptr_t handle = (slot.reused << 32) | (index + 1);
-      slot.handle.store(handle, std::memory_order_release);
-      out[i] = reinterpret_cast<NVTETensor>(handle);
-    }
-  }
-
-  /* Frees every living handle among them, then throws when one was dead. */
-  void destroy(const NVTETensor *handles, size_t count, const Caller &caller) {
-    size_t dead = count;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (size_t i = 0; i < count; ++i) {
-        const auto handle = reinterpret_cast<uintptr_t>(handles[i]);
-        if (handle == 0) continue;
-        Slot *slot = find(handle);
-        if (slot == nullptr) {
-          dead = std::min(dead, i);
-          continue;
-        }
-        slot->handle.store(0, std::memory_order_release);
-        ++slot->reused;
-        free_.push_back((handle & 0xffffffffu) - 1);
-      }
-    }
-    if (dead < count) {
-      fail(caller, text("Invalid tensor. Handle ", reinterpret_cast<uintptr_t>(handles[dead]),
-                        " was destroyed already or never created"));
-    }
-  }
-
-  /* null when the handle is not alive. Takes no lock. */
-  Slot *find(uintptr_t handle) {
-    const uintptr_t index = (handle & 0xffffffffu) - 1;
-    if (handle == 0 || index >= capacity_) return nullptr;
-    Slot *chunk = chunks_[index / kChunk].load(std::memory_order_acquire);
-    if (chunk == nullptr) return nullptr;
-    Slot &slot = chunk[index % kChunk];
-    return slot.handle.load(std::memory_order_acquire) == handle ? &slot : nullptr;
-  }
-
- private:
-  Pool() : capacity_(read_capacity()), chunks_((capacity_ + kChunk - 1) / kChunk) {}
-
-  static size_t read_capacity() {
-    size_t mebibytes = 20;
-    const char *wanted = std::getenv("NVTE_TENSOR_HANDLE_POOL_SIZE_MB");
-    if (wanted != nullptr && *wanted != '\0') {
-      char *end = nullptr;
-      const long value = std::strtol(wanted, &end, 10);
-      CHAGRES_CHECK(*end == '\0' && value > 0 && value <= 65536,
-                    "NVTE_TENSOR_HANDLE_POOL_SIZE_MB must be a number from 1 to 65536, got \"", wanted, "\"");
-      mebibytes = static_cast<size_t>(value);
-    }
-    return mebibytes * (size_t{1} << 20) / kUpstreamRecordBytes;
-  }
-
-  size_t take_index() {
-    if (!free_.empty()) {
-      const size_t index = free_.back();
-      free_.pop_back();
-      return index;
-    }
-    auto &chunk = chunks_[used_ / kChunk];
-    if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new Slot[kChunk], std::memory_order_release);
-    return used_++;
-  }
-
-  Slot &at(size_t index) { return chunks_[index / kChunk].load(std::memory_order_relaxed)[index % kChunk]; }
-
-  const size_t capacity_;
-  std::vector<std::atomic<Slot *>> chunks_;
-  std::mutex mutex_;
-  std::vector<size_t> free_;
-  size_t used_ = 0;
-};
-
-/* For the getters that answer defaults instead of throwing. */
-const Tensor *find_tensor(NVTETensor handle) {
-  Slot *slot = Pool::instance().find(reinterpret_cast<uintptr_t>(handle));
-  return slot == nullptr ? nullptr : &slot->tensor;
-}
 
 void check_record(const NVTEBasicTensor &record, const Caller &caller) {
   if (record.shape.ndim > kMaxDimensions) {
@@ -168,10 +44,6 @@ void check_parameter_buffer(int parameter, size_t needed, size_t size, const Cal
   }
 }
 
-size_t record_bytes(const NVTEBasicTensor &record) {
-  return (element_count(record.shape) * element_bits(record.dtype) + 7) / 8;
-}
-
 }  // namespace
 
 bool Tensor::has(NVTETensorParam record) const {
@@ -192,37 +64,9 @@ NVTEDType Tensor::dtype() const {
   return !has(kNVTERowwiseData) && has(kNVTEColumnwiseData) ? records[kNVTEColumnwiseData].dtype : data().dtype;
 }
 
-Tensor &tensor(NVTETensor handle, const char *argument, Caller caller) {
-  Slot *slot = Pool::instance().find(reinterpret_cast<uintptr_t>(handle));
-  if (slot == nullptr) {
-    fail(caller, text("Invalid tensor. Argument \"", argument, "\" must be a living tensor handle, got ",
-                      reinterpret_cast<uintptr_t>(handle),
-                      handle == nullptr ? "" : ", which was destroyed or never created"));
-  }
-  return slot->tensor;
-}
-
 }  // namespace chagres::reference
 
 using namespace chagres::reference;
-
-NVTETensor nvte_create_tensor(NVTEScalingMode scaling_mode) {
-  NVTETensor handle;
-  Pool::instance().create(scaling_mode, &handle, 1, Caller::here());
-  return handle;
-}
-
-void nvte_create_tensors(NVTEScalingMode scaling_mode, NVTETensor *tensors, size_t N) {
-  CHAGRES_CHECK(tensors != nullptr || N == 0, "Argument \"tensors\" must be an array of ", N, " handles, got NULL");
-  Pool::instance().create(scaling_mode, tensors, N, Caller::here());
-}
-
-void nvte_destroy_tensor(NVTETensor tensor) { Pool::instance().destroy(&tensor, 1, Caller::here()); }
-
-void nvte_destroy_tensors(NVTETensor *tensors, size_t N) {
-  CHAGRES_CHECK(tensors != nullptr || N == 0, "Argument \"tensors\" must be an array of ", N, " handles, got NULL");
-  Pool::instance().destroy(tensors, N, Caller::here());
-}
 
 NVTEShape nvte_make_shape(const size_t *data, size_t ndim) {
   CHAGRES_CHECK(ndim <= kMaxDimensions, "A tensor has at most ", kMaxDimensions, " dimensions, got ", ndim);
@@ -242,22 +86,22 @@ void *nvte_tensor_columnwise_data(const NVTETensor tensor) {
   return found == nullptr ? nullptr : found->record(kNVTEColumnwiseData).data_ptr;
 }
 
-NVTEShape nvte_tensor_shape(const NVTETensor handle) { return tensor(handle, "tensor").shape(); }
+NVTEShape nvte_tensor_shape(const NVTETensor handle) { return living_tensor(handle, "tensor").shape(); }
 
 NVTEShape nvte_tensor_columnwise_shape(const NVTETensor handle) {
-  return tensor(handle, "tensor").record(kNVTEColumnwiseData).shape;
+  return living_tensor(handle, "tensor").record(kNVTEColumnwiseData).shape;
 }
 
-size_t nvte_tensor_ndims(const NVTETensor handle) { return tensor(handle, "tensor").shape().ndim; }
+size_t nvte_tensor_ndims(const NVTETensor handle) { return living_tensor(handle, "tensor").shape().ndim; }
 
 size_t nvte_tensor_size(const NVTETensor handle, const size_t dim) {
-  const NVTEShape shape = tensor(handle, "tensor").shape();
+  const NVTEShape shape = living_tensor(handle, "tensor").shape();
   CHAGRES_CHECK(dim < shape.ndim, "Argument \"dim\" must be below the number of dimensions of ", shape_text(shape),
                 ", got ", dim);
   return shape.data[dim];
 }
 
-size_t nvte_tensor_numel(const NVTETensor handle) { return element_count(tensor(handle, "tensor").shape()); }
+size_t nvte_tensor_numel(const NVTETensor handle) { return element_count(living_tensor(handle, "tensor").shape()); }
 
 size_t nvte_tensor_element_size_bits(const NVTETensor tensor) {
   const Tensor *found = find_tensor(tensor);
@@ -305,12 +149,12 @@ NVTEShape nvte_tensor_scale_inv_shape(const NVTETensor tensor) {
 }
 
 NVTEScalingMode nvte_tensor_scaling_mode(const NVTETensor handle) {
-  return handle == nullptr ? NVTE_DELAYED_TENSOR_SCALING : tensor(handle, "tensor").scaling_mode;
+  return handle == nullptr ? NVTE_DELAYED_TENSOR_SCALING : living_tensor(handle, "tensor").scaling_mode;
 }
 
 void nvte_set_tensor_param_v2(NVTETensor handle, NVTETensorParam param, const void *buf, size_t size_in_bytes) {
   const size_t needed = check_parameter(param, Caller::here());
-  Tensor &target = tensor(handle, "tensor");
+  Tensor &target = living_tensor(handle, "tensor");
   check_parameter_buffer(param, needed, size_in_bytes, Caller::here());
   CHAGRES_CHECK(buf != nullptr, "Invalid buffer (got NULL) for tensor parameter ", static_cast<int>(param));
   switch (param) {
@@ -343,7 +187,7 @@ void nvte_get_tensor_param_v2(const NVTETensor handle, NVTETensorParam param, vo
   if (buf == nullptr) return;
   check_parameter_buffer(param, needed, size_in_bytes, Caller::here());
   const Tensor *found = find_tensor(handle);
-  const Tensor source = found == nullptr ? fresh_tensor(NVTE_DELAYED_TENSOR_SCALING) : *found;
+  const Tensor &source = found == nullptr ? absent_tensor() : *found;
   switch (param) {
     case kNVTEWithGEMMSwizzledScales:
       std::memcpy(buf, &source.with_gemm_swizzled_scales, needed);
@@ -365,45 +209,14 @@ void nvte_set_tensor_param(NVTETensor *handle, NVTETensorParam param_name, const
   CHAGRES_CHECK(param_name >= 0 && param_name < kRecords, "Tensor parameter ", static_cast<int>(param_name),
                 " is no NVTEBasicTensor: use nvte_set_tensor_param_v2");
   check_record(*param, Caller::here());
-  tensor(*handle, "tensor").records[param_name] = *param;
+  living_tensor(*handle, "tensor").records[param_name] = *param;
 }
 
 NVTEBasicTensor nvte_get_tensor_param(const NVTETensor handle, NVTETensorParam param_name) {
   if (handle == nullptr) return absent_record();
   CHAGRES_CHECK(param_name >= 0 && param_name < kRecords, "Tensor parameter ", static_cast<int>(param_name),
                 " is no NVTEBasicTensor: use nvte_get_tensor_param_v2");
-  return tensor(handle, "tensor").record(param_name);
-}
-
-void nvte_tensor_pack_create(NVTETensorPack *pack) {
-  CHAGRES_CHECK(pack != nullptr, "Argument \"pack\" must point to an NVTETensorPack, got NULL");
-  Pool::instance().create(NVTE_DELAYED_TENSOR_SCALING, pack->tensors, kPackSize, Caller::here());
-}
-
-void nvte_tensor_pack_destroy(NVTETensorPack *pack) {
-  CHAGRES_CHECK(pack != nullptr, "Argument \"pack\" must point to an NVTETensorPack, got NULL");
-  Pool::instance().destroy(pack->tensors, kPackSize, Caller::here());
-}
-
-void nvte_zero_tensor(const NVTETensor handle, cudaStream_t) {
-  if (handle == nullptr) return;
-  const Tensor &target = tensor(handle, "tensor");
-  for (const NVTETensorParam parameter : {kNVTERowwiseData, kNVTEAmax}) {
-    const NVTEBasicTensor &record = target.record(parameter);
-    if (record.data_ptr != nullptr) std::memset(record.data_ptr, 0, record_bytes(record));
-  }
-}
-
-void nvte_memset(void *ptr, int value, size_t size_in_bytes, cudaStream_t) {
-  CHAGRES_CHECK(ptr != nullptr || size_in_bytes == 0, "Argument \"ptr\" must be memory of ", size_in_bytes,
-                " bytes, got NULL");
-  if (size_in_bytes > 0) std::memset(ptr, value, size_in_bytes);
-}
-
-void nvte_copy_host_to_device_via_kernel(const void *host_ptr, void *device_ptr, size_t num_bytes, cudaStream_t) {
-  CHAGRES_CHECK((host_ptr != nullptr && device_ptr != nullptr) || num_bytes == 0,
-                "Arguments \"host_ptr\" and \"device_ptr\" must be memory of ", num_bytes, " bytes, got NULL");
-  if (num_bytes > 0) std::memcpy(device_ptr, host_ptr, num_bytes);
+  return living_tensor(handle, "tensor").record(param_name);
 }
 
 /* As on compute capability 9.0, which the reference reports: FP8 products are "TN" only. */

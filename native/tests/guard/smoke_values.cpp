@@ -1,5 +1,7 @@
 #include "smoke_values.hpp"
 
+#include <dlfcn.h>
+
 #include <climits>
 #include <initializer_list>
 
@@ -112,9 +114,21 @@ Values live_unknown_enumerators() {
   return v;
 }
 
-/* A shape and a device address; without a driver a call gets as far as CUDA's refusal. */
+/* Memory of the CPU reference, so that calls there compute, or read astray. GPUs' libraries get an address that stands for
+ * theirs: without a driver a call gets as far as CUDA's refusal. */
+void *device_address() {
+  static void *const address = [] {
+    void *memory = reinterpret_cast<void *>(0x7f0000000000);
+    const auto allocate = reinterpret_cast<int (*)(void **, std::size_t)>(dlsym(RTLD_DEFAULT, "cudaMalloc"));
+    if (dlsym(RTLD_DEFAULT, "reference_last_unsupported") != nullptr) allocate(&memory, 1 << 20);
+    return memory;
+  }();
+  return address;
+}
+
+/* A shape and a device address. */
 void fill(NVTETensor tensor, NVTEDType dtype, const NVTEShape &shape) {
-  const NVTEBasicTensor data = {reinterpret_cast<void *>(0x7f0000000000), dtype, shape};
+  const NVTEBasicTensor data = {device_address(), dtype, shape};
   te_set_tensor_param_v2(tensor, kNVTERowwiseData, &data, sizeof(data));
 }
 

@@ -29,14 +29,20 @@ void find(void *library, const char *name, Function &function) {
   function = reinterpret_cast<Function>(find_symbol(library, name));
 }
 
+/* Memory that the CPU reference hands out: it follows no pointers into any other. */
 class HostMemory : public Memory {
  public:
+  explicit HostMemory(const std::string &path) {
+    void *library = open_shared(path);
+    find(library, "cudaMalloc", malloc_);
+    find(library, "cudaFree", free_);
+  }
   void *allocate(size_t bytes) override {
-    void *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (memory == nullptr) throw std::bad_alloc();
+    void *memory = nullptr;
+    if (malloc_(&memory, bytes) != 0) throw std::bad_alloc();
     return memory;
   }
-  void free(void *memory) override { std::free(memory); }
+  void free(void *memory) override { free_(memory); }
   void upload(void *memory, const void *source, size_t bytes) override { std::memcpy(memory, source, bytes); }
   void download(void *destination, const void *memory, size_t bytes) override {
     std::memcpy(destination, memory, bytes);
@@ -49,6 +55,10 @@ class HostMemory : public Memory {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   }
   bool run_captured(void (*)(void *), void *) override { return false; }
+
+ private:
+  int (*malloc_)(void **, size_t);
+  int (*free_)(void *);
 };
 
 /* The few functions of cuda_runtime_api.h (CUDA 13) that a test needs. */
@@ -178,7 +188,7 @@ Ops open_library(const std::string &path) {
   return ops;
 }
 
-std::unique_ptr<Memory> host_memory() { return std::make_unique<HostMemory>(); }
+std::unique_ptr<Memory> host_memory(const std::string &reference) { return std::make_unique<HostMemory>(reference); }
 
 std::unique_ptr<Memory> cuda_memory(const std::string &cuda_runtime) {
   return std::make_unique<CudaMemory>(cuda_runtime);

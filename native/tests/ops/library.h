@@ -63,7 +63,7 @@ class Memory {
   virtual bool run_captured(void (*call)(void *), void *context) = 0;
 };
 
-std::unique_ptr<Memory> host_memory();
+std::unique_ptr<Memory> host_memory(const std::string &reference);
 std::unique_ptr<Memory> cuda_memory(const std::string &cuda_runtime); /* device 0 */
 
 /* Memory between two guards that no operation may write to. */

@@ -56,7 +56,7 @@ int check(const Options &options) {
     fprintf(stderr, "%s\n", ops.last_error());
     return 2;
   }
-  const auto memory = device ? cuda_memory(options.cuda_runtime) : host_memory();
+  const auto memory = device ? cuda_memory(options.cuda_runtime) : host_memory(options.library);
   Report report;
   Session session = {ops, *memory, report, Random(options.seed), options.large};
   printf("%s, seed %llu\n", options.library.c_str(), static_cast<unsigned long long>(options.seed));

@@ -50,6 +50,7 @@ TEST(values_and_gradients) {
         x.normal(3);
         dy.normal();
         float amax = 0;
+        const check::Known known_amax(amax);
         y.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
         activation.forward(x, y, nullptr);
         activation.backward(dy, x, dx, nullptr);
@@ -77,6 +78,7 @@ TEST(gated_values_and_gradients) {
         x.normal(2);
         dy.normal();
         float amax = 0;
+        const check::Known known_amax(amax);
         y.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
         activation.gated_forward(x, y, nullptr);
         activation.gated_backward(dy, x, dx, nullptr);

@@ -296,6 +296,7 @@ TEST(thd_to_bshd_and_back) {
 
 TEST(seed_and_offset) {
   int64_t state[2] = {}, seed = 11, offset = 32;
+  const check::Known known_state(state), known_seed(seed), known_offset(offset);
   nvte_extract_seed_and_offset(state, 0, nullptr, 5, nullptr, 6, 7, nullptr);
   EXPECT_EQUAL(state[0], 5);
   EXPECT_EQUAL(state[1], 6);

@@ -12,6 +12,7 @@ TEST(casts_round_once) {
       x.set(7, INFINITY);
       x.set(8, NAN);
       float amax = 1;
+      const check::Known known_amax(amax);
       y.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
       nvte_quantize_v2(x, y, nullptr, nullptr);
       EXPECT_CLOSE(y.values(), x.values(), check::rounding(to), 1e-7);

@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -54,6 +55,32 @@ inline std::mt19937_64 &random() {
   return engine;
 }
 
+}  // namespace check
+
+CHAGRES_EXPORT int cudaHostRegister(void *pointer, size_t size, unsigned int flags);
+CHAGRES_EXPORT int cudaHostUnregister(void *pointer);
+
+namespace check {
+
+/* Makes a test's memory known to the reference, which follows no other pointers, while this lives. */
+class Known {
+ public:
+  Known(void *pointer, size_t size) : pointer_(size == 0 ? nullptr : pointer) {
+    if (pointer_ != nullptr && cudaHostRegister(pointer_, size, 0) != 0) std::abort();
+  }
+  template <class T>
+  explicit Known(std::vector<T> &values) : Known(values.data(), values.size() * sizeof(T)) {}
+  template <class T>
+  explicit Known(T &value) : Known(&value, sizeof(T)) {}
+  Known(const Known &) = delete;
+  ~Known() {
+    if (pointer_ != nullptr) cudaHostUnregister(pointer_);
+  }
+
+ private:
+  void *pointer_;
+};
+
 /* Tensor memory with a handle, destroyed with it. Values are given and read as double. */
 class Array {
  public:
@@ -62,6 +89,7 @@ class Array {
     for (const size_t dimension : dimensions) count_ *= dimension;
     /* Exactly as many bytes as needed, so that the address sanitizer sees every access beyond. */
     bytes_.resize(count_ * chagres::reference::element_size(dtype));
+    known_ = std::make_unique<Known>(bytes_);
     handle_ = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
     bind();
   }
@@ -122,6 +150,7 @@ class Array {
   std::vector<size_t> dimensions_;
   size_t count_;
   std::vector<uint8_t> bytes_;
+  std::unique_ptr<Known> known_;
   NVTETensor handle_;
 };
 

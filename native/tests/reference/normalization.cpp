@@ -84,6 +84,7 @@ TEST(forward_against_double) {
   for (const Case &c : cases(false)) {
     Inputs in(c);
     float amax = 0.5f;
+    const check::Known known_amax(amax);
     in.z.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
     forward(c, in);
     double largest = 0.5;

@@ -168,6 +168,7 @@ TEST(views_name_what_is_wrong) {
 TEST(zeroing) {
   check::Array array({3, 3}, kNVTEFloat16);
   float amax = 3;
+  const check::Known known_amax(amax);
   array.fill(2).record(kNVTEAmax, &amax, kNVTEFloat32, {1});
   nvte_zero_tensor(array, nullptr);
   EXPECT_CLOSE(array.values(), std::vector<double>(9, 0), 0, 0);
@@ -175,6 +176,7 @@ TEST(zeroing) {
   nvte_zero_tensor(nullptr, nullptr);
   nvte_zero_tensor(check::Unset(), nullptr);
   uint8_t bytes[4] = {};
+  const check::Known known_bytes(bytes);
   nvte_memset(bytes, 0x1ff, 3, nullptr);
   EXPECT(bytes[0] == 0xff && bytes[2] == 0xff && bytes[3] == 0);
   nvte_memset(nullptr, 0, 0, nullptr);
