@@ -201,7 +201,15 @@ public final class Device implements AutoCloseable {
                 }
             }
         }
-        state.close();
+        try {
+            state.close();
+        } catch (RuntimeException later) {
+            if (first == null) {
+                first = later;
+            } else {
+                first.addSuppressed(later);
+            }
+        }
         Leaks.closed(trace);
         if (first != null) {
             throw first;

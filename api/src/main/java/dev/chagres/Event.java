@@ -53,6 +53,8 @@ public final class Event implements AutoCloseable {
     public boolean isDone() {
         int status = CudaRuntime.cudaEventQuery(handle());
         if (status == NOT_READY) {
+            // It is kept as the thread's last error, in which TE would see a failure of its own next call.
+            CudaRuntime.cudaGetLastError();
             return false;
         }
         Status.cuda(status, "cudaEventQuery");

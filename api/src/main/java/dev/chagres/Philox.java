@@ -43,8 +43,12 @@ public final class Philox {
      * Hands out the next {@code draws} and returns where they begin, as the kernels read it.
      *
      * @return INT64 [2]: seed, offset, in {@code scope}
+     * @throws IllegalArgumentException when {@code draws} is negative: draws would be handed out twice
      */
     public Tensor next(Scope scope, long draws) {
+        if (draws < 0) {
+            throw new IllegalArgumentException("draws: expected at least 0, got " + draws);
+        }
         Tensor state = scope.tensor(DType.INT64, 2);
         Status.te(
                 TransformerEngine.te_extract_seed_and_offset(

@@ -7,6 +7,7 @@ import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -149,18 +150,18 @@ public final class Scope implements AutoCloseable {
     /** Returns the elements of a shape whose bytes can be counted. */
     private static long count(DType dtype, int rank, long d0, long d1, long d2, long d3) {
         if (d0 < 0 || d1 < 0 || d2 < 0 || d3 < 0) {
-            throw new IllegalArgumentException("shape: expected no negative size, got " + text(d0, d1, d2, d3));
+            throw new IllegalArgumentException("shape: expected no negative size, got " + text(rank, d0, d1, d2, d3));
         }
         long count = TensorCell.product(rank, d0, d1, d2, d3);
         if (count < 0 || count > Long.MAX_VALUE / dtype.byteSize()) {
-            throw new IllegalArgumentException("shape: expected at most " + Long.MAX_VALUE + " bytes, got " + dtype
-                    + " of " + text(d0, d1, d2, d3));
+            throw new IllegalArgumentException(
+                    "shape: expected at most " + Long.MAX_VALUE + " bytes, got " + dtype + text(rank, d0, d1, d2, d3));
         }
         return count;
     }
 
-    private static String text(long d0, long d1, long d2, long d3) {
-        return d0 + ", " + d1 + ", " + d2 + ", " + d3;
+    private static String text(int rank, long... sizes) {
+        return Arrays.toString(Arrays.copyOf(sizes, rank));
     }
 
     private static long sizeOr1(TensorCell cell, int index) {
@@ -224,11 +225,12 @@ public final class Scope implements AutoCloseable {
      */
     public void restart() {
         ensureOnTop();
+        // First of all: should the device have no memory left, what was handed out before is closed all the same.
+        begin();
         memory.rewind(bottomSmall, bottomLarge);
         if (parent == null) {
             memory.unite();
         }
-        begin();
     }
 
     /** Makes the present top of the stack the place to which this scope rewinds. */

@@ -1,6 +1,7 @@
 package dev.chagres.attention;
 
 import dev.chagres.Dropout;
+import dev.chagres.internal.Checks;
 
 /**
  * What an attention module computes: {@code softmax(scale q k^T + mask) v} for each head.
@@ -20,6 +21,8 @@ public record AttentionConfig(int heads, int headDim, AttentionMask mask, Dropou
      * @throws IllegalArgumentException when a size is not positive, or cuDNN refuses the head dimension
      */
     public AttentionConfig {
+        Checks.given("mask", mask);
+        Checks.given("dropout", dropout);
         if (heads < 1) {
             throw new IllegalArgumentException("heads: expected at least 1, got " + heads);
         }

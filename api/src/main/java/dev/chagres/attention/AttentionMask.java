@@ -1,5 +1,7 @@
 package dev.chagres.attention;
 
+import dev.chagres.internal.Checks;
+
 /**
  * Which keys a query sees, apart from padding, which {@link Sequences} tell.
  *
@@ -28,6 +30,7 @@ public record AttentionMask(Kind kind, long windowLeft, long windowRight) {
      * @throws IllegalArgumentException when a side is below -1, or a causal mask has a window to the right
      */
     public AttentionMask {
+        Checks.given("kind", kind);
         if (windowLeft < -1 || windowRight < -1) {
             throw new IllegalArgumentException(
                     "window: expected -1 (unbounded) or more on each side, got " + windowLeft + " and " + windowRight);

@@ -1,6 +1,8 @@
 package dev.chagres.attention;
 
 import dev.chagres.Scope;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.TensorCell;
 import dev.chagres.internal.Transfer;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.HostBuffer;
@@ -23,6 +25,8 @@ public final class CuSeqlens {
     private int sequences;
     private int tokens;
     private int longest;
+    /** Which time of handing out the offsets' memory this is the content of. */
+    private int issue;
 
     private CuSeqlens(Tensor offsets) {
         this.offsets = offsets;
@@ -47,7 +51,7 @@ public final class CuSeqlens {
     /**
      * Makes the offsets of sequences with these lengths.
      *
-     * @throws IllegalArgumentException when a length is negative
+     * @throws IllegalArgumentException when a length is negative, or their sum no int
      */
     public static CuSeqlens ofLengths(Scope scope, int... lengths) {
         int[] offsets = new int[lengths.length + 1];
@@ -55,7 +59,11 @@ public final class CuSeqlens {
             if (lengths[i] < 0) {
                 throw new IllegalArgumentException("lengths: expected none negative, got " + lengths[i] + " at " + i);
             }
-            offsets[i + 1] = Math.addExact(offsets[i], lengths[i]);
+            if (lengths[i] > Integer.MAX_VALUE - offsets[i]) {
+                throw new IllegalArgumentException("lengths: expected at most " + Integer.MAX_VALUE
+                        + " tokens in all, got more at " + i + "; make the batch smaller");
+            }
+            offsets[i + 1] = offsets[i] + lengths[i];
         }
         return of(scope, offsets);
     }
@@ -81,6 +89,8 @@ public final class CuSeqlens {
         kept.tokens = source.getAtIndex(ValueLayout.JAVA_INT, sequences);
         kept.longest = longest;
         Transfer.fromHost(offsets.cell(), scope.stream().handle(), source);
+        offsets.cell().fix();
+        kept.issue = offsets.cell().issue();
         return kept;
     }
 
@@ -88,9 +98,10 @@ public final class CuSeqlens {
         if (sequences < 0) {
             throw new IllegalArgumentException("offsets: expected at least the offset 0, got none");
         }
-        if (source.byteSize() < 4L * (sequences + 1)) {
-            throw new IllegalArgumentException("source: expected " + 4L * (sequences + 1) + " bytes for " + sequences
-                    + " sequences, got " + source.byteSize());
+        long bytes = 4 * (sequences + 1L);
+        if (source.byteSize() < bytes) {
+            throw new IllegalArgumentException(
+                    "source: expected " + bytes + " bytes for " + sequences + " sequences, got " + source.byteSize());
         }
         int before = source.getAtIndex(ValueLayout.JAVA_INT, 0);
         if (before != 0) {
@@ -109,7 +120,22 @@ public final class CuSeqlens {
         return longest;
     }
 
-    /** Returns the offsets on the device: INT32 [sequences + 1]. */
+    /**
+     * Returns the offsets for work in {@code scope}.
+     *
+     * @throws IllegalStateException when their scope is closed, or has handed their memory out for something else
+     */
+    TensorCell checked(Scope scope) {
+        TensorCell cell = Checks.on(scope, "sequences", offsets);
+        if (cell.issue() != issue) {
+            throw new IllegalStateException(
+                    "sequences: the CuSeqlens was made before the last restart of " + cell.scope()
+                            + ", which has handed out its memory for something else; make it again after restart()");
+        }
+        return cell;
+    }
+
+    /** Returns the offsets on the device: INT32 [sequences + 1]. They are trusted, and cannot be written to. */
     public Tensor offsets() {
         return offsets;
     }

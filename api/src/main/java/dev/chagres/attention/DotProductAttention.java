@@ -31,6 +31,20 @@ public final class DotProductAttention {
     /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
     private static final long LENGTH_STEP = 128;
 
+    /** How query, key and value came, and so how their gradients go. */
+    private enum Form {
+        SEPARATE("forward", "backward"),
+        PACKED("forwardPacked", "backwardPacked");
+
+        private final String forward;
+        private final String backward;
+
+        Form(String forward, String backward) {
+            this.forward = forward;
+            this.backward = backward;
+        }
+    }
+
     private final AttentionConfig config;
     private final AttentionSettings[] settings;
 
@@ -65,6 +79,7 @@ public final class DotProductAttention {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or the sequences end off the tokens
      */
     public SavedAttention forward(Tensor q, Tensor k, Tensor v, Sequences sequences, Scope scope) {
+        checkNotEmpty(sequences);
         TensorCell query = Checks.on(scope, "q", q);
         checkHeads("q", query, sequences);
         Checks.like(scope, "k", k, query);
@@ -86,6 +101,7 @@ public final class DotProductAttention {
         TensorCell cell = Checks.matrix(scope, "qkv", qkv, qkv.dtype(), 3 * width);
         checkType("qkv", cell);
         sequences.checkTokens("qkv", qkv, cell.size(0));
+        checkNotEmpty(sequences);
         Tensor output = scope.tensor(qkv.dtype(), cell.size(0), width);
         Tensor q = shaped(scope, qkv, 0, sequences);
         Tensor k = shaped(scope, qkv, width, sequences);
@@ -99,11 +115,23 @@ public final class DotProductAttention {
      * @param dO gradient of the output, like it
      * @param dq receives the gradient of the query, like it; so {@code dk} and {@code dv}
      * @param scope its stream computes
-     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, a gradient shares memory with another
+     *     tensor, or the record is another attention's
+     * @throws IllegalStateException when the record's scope is closed, or was restarted since
      */
     public void backward(Tensor dO, SavedAttention saved, Tensor dq, Tensor dk, Tensor dv, Scope scope) {
+        check(saved, Form.SEPARATE);
         AttentionCall call = saved.call();
         TensorCell gradient = Checks.like(scope, "dO", dO, saved.output().cell());
+        TensorCell query = Checks.like(scope, "dq", dq, call.q);
+        TensorCell key = Checks.like(scope, "dk", dk, call.k);
+        TensorCell value = Checks.like(scope, "dv", dv, call.v);
+        Checks.apart("dq", query, "dk", key);
+        Checks.apart("dq", query, "dv", value);
+        Checks.apart("dk", key, "dv", value);
+        checkApart("dq", query, gradient, call);
+        checkApart("dk", key, gradient, call);
+        checkApart("dv", value, gradient, call);
         attention(scope)
                 .backward(
                         scope.stream(),
@@ -111,9 +139,9 @@ public final class DotProductAttention {
                         call,
                         saved.statistics().cell(),
                         gradient,
-                        Checks.like(scope, "dq", dq, call.q),
-                        Checks.like(scope, "dk", dk, call.k),
-                        Checks.like(scope, "dv", dv, call.v));
+                        query,
+                        key,
+                        value);
     }
 
     /**
@@ -122,13 +150,17 @@ public final class DotProductAttention {
      * @param dO gradient of the output: [T, h d]
      * @param dqkv receives the gradient of the buffer: [T, 3 h d]
      * @param scope its stream computes; it hands out the views
-     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, the gradient shares memory with another
+     *     tensor, or the record is another attention's
+     * @throws IllegalStateException when the record's scope is closed, or was restarted since
      */
     public void backwardPacked(Tensor dO, SavedAttention saved, Tensor dqkv, Scope scope) {
+        check(saved, Form.PACKED);
         long width = (long) config.heads() * config.headDim();
         TensorCell output = saved.output().cell();
         Checks.like(scope, "dO", dO, output);
         Checks.matrix(scope, "dqkv", dqkv, output.dtype(), output.size(0), 3 * width);
+        checkApart("dqkv", dqkv.cell(), dO.cell(), saved.call());
         Sequences sequences = saved.sequences();
         attention(scope)
                 .backward(
@@ -144,12 +176,14 @@ public final class DotProductAttention {
 
     private SavedAttention run(
             QkvLayout layout, Tensor q, Tensor k, Tensor v, Tensor output, Sequences sequences, Scope scope) {
-        Checks.on(scope, "sequences", sequences.cuSeqlens().offsets());
+        sequences.cuSeqlens().checked(scope);
         Tensor shaped = output.rank() == 2 ? shaped(scope, output, 0, sequences) : output;
         AttentionSettings with =
                 settings[layout.ordinal() * 2 + sequences.padding().ordinal()];
         SavedAttention saved = scope.recall(SavedAttention.class);
-        if (saved == null || saved.output() != output || saved.call().q != q.cell()) {
+        if (saved == null
+                || saved.output() != output
+                || !saved.call().isOf(q.cell(), k.cell(), v.cell(), shaped.cell())) {
             saved = new SavedAttention(new AttentionCall(q.cell(), k.cell(), v.cell(), shaped.cell()), output);
         }
         scope.keep(saved);
@@ -166,6 +200,43 @@ public final class DotProductAttention {
         return saved;
     }
 
+    /** Checks that a record is of this attention's {@code forward} or {@code forwardPacked}, and of this repetition. */
+    private void check(SavedAttention saved, Form form) {
+        boolean own = false;
+        for (AttentionSettings one : settings) {
+            own |= one == saved.settings();
+        }
+        if (!own) {
+            throw new IllegalArgumentException(
+                    "saved: expected what forward of this attention returned, got what another one's returned");
+        }
+        Form actual = saved.output().rank() == 2 ? Form.PACKED : Form.SEPARATE;
+        if (actual != form) {
+            throw new IllegalArgumentException("saved: expected what " + form.forward + " returned, got what "
+                    + actual.forward + " returned; use " + actual.backward);
+        }
+        saved.ensureCurrent();
+    }
+
+    /**
+     * Checks that a record is of this attention's {@link #forwardPacked}, and still holds what that left there.
+     *
+     * @throws IllegalArgumentException when it is another's
+     * @throws IllegalStateException when its scope is closed, or was restarted since
+     */
+    public void checkPacked(SavedAttention saved) {
+        check(saved, Form.PACKED);
+    }
+
+    /** Checks that a gradient, which is written to, shares no memory with what is read. */
+    private static void checkApart(String argument, TensorCell gradient, TensorCell dO, AttentionCall call) {
+        Checks.apart(argument, gradient, "dO", dO);
+        Checks.apart(argument, gradient, "the query", call.q);
+        Checks.apart(argument, gradient, "the key", call.k);
+        Checks.apart(argument, gradient, "the value", call.v);
+        Checks.apart(argument, gradient, "the output", call.o);
+    }
+
     /** Returns rows as tokens and heads; inside a packed buffer TE takes the strides from the layout. */
     private Tensor shaped(Scope scope, Tensor matrix, long offset, Sequences sequences) {
         int heads = config.heads();
@@ -177,18 +248,17 @@ public final class DotProductAttention {
         };
     }
 
+    private static void checkNotEmpty(Sequences sequences) {
+        if (sequences.tokens() == 0) {
+            throw new IllegalArgumentException(
+                    "sequences: expected at least one token, got " + sequences + "; leave an empty batch out");
+        }
+    }
+
     private void checkHeads(String argument, TensorCell cell, Sequences sequences) {
         checkType(argument, cell);
-        int rank = sequences.format() == Sequences.Format.THD ? 3 : 4;
-        boolean fits = cell.rank() == rank
-                && cell.size(rank - 2) == config.heads()
-                && cell.size(rank - 1) == config.headDim()
-                && switch (sequences.format()) {
-                    case THD -> cell.size(0) == sequences.tokens();
-                    case BSHD -> cell.size(0) == sequences.batch() && cell.size(1) == sequences.length();
-                    case SBHD -> cell.size(0) == sequences.length() && cell.size(1) == sequences.batch();
-                };
-        if (!fits) {
+        int rank = cell.rank();
+        if (!sequences.fits(cell) || cell.size(rank - 2) != config.heads() || cell.size(rank - 1) != config.headDim()) {
             throw new IllegalArgumentException(argument + ": expected " + config.heads() + " heads of "
                     + config.headDim() + " over " + sequences + ", got " + Checks.describe(cell));
         }

@@ -52,11 +52,14 @@ public final class RotaryEmbedding {
     private final Tensor angles;
     private final int positions;
     private final int headDim;
+    /** Which time of handing out their memory the angles are the content of. */
+    private final int issue;
 
     private RotaryEmbedding(Tensor angles, int positions, int headDim) {
         this.angles = angles;
         this.positions = positions;
         this.headDim = headDim;
+        issue = angles.cell().issue();
     }
 
     /**
@@ -74,8 +77,12 @@ public final class RotaryEmbedding {
         if (headDim < 2 || headDim % 2 != 0) {
             throw new IllegalArgumentException("headDim: expected a positive even number, got " + headDim);
         }
+        if ((long) positions * headDim > Integer.MAX_VALUE - 8) {
+            throw new IllegalArgumentException("positions, headDim: expected a product of at most "
+                    + (Integer.MAX_VALUE - 8) + " angles, got " + positions + " and " + headDim);
+        }
         int half = headDim / 2;
-        float[] values = new float[Math.multiplyExact(positions, headDim)];
+        float[] values = new float[positions * headDim];
         for (int position = 0; position < positions; position++) {
             for (int i = 0; i < half; i++) {
                 float angle = (float) (position * Math.pow(BASE, -2.0 * i / headDim));
@@ -85,6 +92,7 @@ public final class RotaryEmbedding {
         }
         Tensor angles = scope.tensor(DType.FLOAT32, positions, 1, 1, headDim);
         angles.set(scope.stream(), values);
+        angles.cell().fix();
         return new RotaryEmbedding(angles, positions, headDim);
     }
 
@@ -142,8 +150,8 @@ public final class RotaryEmbedding {
     }
 
     private void rotatePacked(String argument, Tensor qkv, Sequences sequences, int direction, Scope scope) {
-        TensorCell cell = Checks.on(scope, argument, qkv);
-        if (cell.rank() != 2 || cell.size(1) % (3L * headDim) != 0) {
+        TensorCell cell = Checks.floats(scope, argument, qkv);
+        if (cell.rank() != 2 || cell.size(1) == 0 || cell.size(1) % (3L * headDim) != 0) {
             throw new IllegalArgumentException(argument + ": expected [T, 3 h d] with head dimension " + headDim
                     + ", got " + Checks.describe(cell));
         }
@@ -188,8 +196,8 @@ public final class RotaryEmbedding {
                 (int) cell.size(cell.rank() - 2),
                 headDim,
                 headDim,
-                Math.toIntExact(token * sequences.tokenStride()),
-                Math.toIntExact(token * sequences.sequenceStride()),
+                stride(argument, token * sequences.tokenStride()),
+                stride(argument, token * sequences.sequenceStride()),
                 headDim,
                 1,
                 scope.stream().handle());
@@ -197,22 +205,33 @@ public final class RotaryEmbedding {
         return y;
     }
 
+    private static int stride(String argument, long elements) {
+        if (elements > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException(
+                    argument + ": expected at most " + Integer.MAX_VALUE + " elements from one"
+                            + " token or sequence to the next, which TE counts in 32 bits, got " + elements);
+        }
+        return (int) elements;
+    }
+
     private TensorCell check(String argument, Tensor x, Sequences sequences, Scope scope) {
         TensorCell cell = Checks.on(scope, argument, x);
-        int rank = sequences.format() == Sequences.Format.THD ? 3 : 4;
-        long rows = rank == 3 || cell.rank() != 4 ? cell.size(0) : cell.size(0) * cell.size(1);
-        if (cell.rank() != rank || cell.size(rank - 1) != headDim) {
-            throw new IllegalArgumentException(argument + ": expected rank " + rank + " with head dimension " + headDim
-                    + " over " + sequences + ", got " + Checks.describe(cell));
+        Checks.floats(scope, argument, x);
+        if (!sequences.fits(cell) || cell.size(cell.rank() - 1) != headDim) {
+            throw new IllegalArgumentException(argument + ": expected " + sequences.shape() + " with head dimension "
+                    + headDim + " over " + sequences + ", got " + Checks.describe(cell));
         }
-        sequences.checkTokens(argument, x, rows);
         checkSequences(sequences, scope);
         return cell;
     }
 
     private void checkSequences(Sequences sequences, Scope scope) {
-        Checks.on(scope, "sequences", sequences.cuSeqlens().offsets());
-        Checks.on(scope, "rotary embedding", angles);
+        sequences.cuSeqlens().checked(scope);
+        if (Checks.on(scope, "rotary embedding", angles).issue() != issue) {
+            throw new IllegalStateException(
+                    "rotary embedding: its scope was restarted since it was made, and has handed"
+                            + " out its memory for something else; make it in a scope that is not restarted");
+        }
         if (sequences.length() > positions) {
             throw new IllegalArgumentException("sequences: expected none longer than the " + positions
                     + " positions of the rotary embedding, got " + sequences.length());

@@ -16,6 +16,7 @@ public final class SavedAttention {
     private @Nullable AttentionSettings settings;
     private @Nullable Tensor statistics;
     private @Nullable Sequences sequences;
+    private long issues;
 
     SavedAttention(AttentionCall call, Tensor output) {
         this.call = call;
@@ -36,6 +37,26 @@ public final class SavedAttention {
         settings = with;
         sequences = over;
         statistics = result;
+        issues = issues();
+    }
+
+    /**
+     * Checks that every tensor of the record still is what forward left there.
+     *
+     * @throws IllegalStateException when a scope was restarted since and has handed memory out for something else
+     */
+    void ensureCurrent() {
+        output.cell().ensureUsable();
+        if (issues() != issues) {
+            throw new IllegalStateException(
+                    "saved: " + output.cell().scope()
+                            + " was restarted since forward and has handed out its memory for something else; run forward again");
+        }
+    }
+
+    /** Numbers of issues only grow, so their sum tells whether one of them has. */
+    private long issues() {
+        return call.issues() + output.cell().issue() + statistics().cell().issue();
     }
 
     AttentionCall call() {

@@ -1,6 +1,7 @@
 package dev.chagres.attention;
 
 import dev.chagres.Scope;
+import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
@@ -71,9 +72,13 @@ public final class Sequences {
      */
     public static Sequences dense(Scope scope, Format format, int batch, int length) {
         checkDense(format, batch, length);
+        if ((long) batch * length > Integer.MAX_VALUE || batch == Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("batch, length: expected at most " + Integer.MAX_VALUE
+                    + " tokens in all, got " + batch + " sequences of " + length);
+        }
         int[] offsets = new int[batch + 1];
         for (int i = 0; i < batch; i++) {
-            offsets[i + 1] = Math.addExact(offsets[i], length);
+            offsets[i + 1] = offsets[i] + length;
         }
         return new Sequences(format, Padding.NONE, CuSeqlens.of(scope, offsets), batch, length);
     }
@@ -154,6 +159,24 @@ public final class Sequences {
             case THD -> 0;
             case BSHD -> length;
             case SBHD -> 1;
+        };
+    }
+
+    /** Returns whether the dimensions before heads and head dimension are those of these sequences. */
+    boolean fits(TensorCell cell) {
+        return switch (format) {
+            case THD -> cell.rank() == 3 && cell.size(0) == tokens();
+            case BSHD -> cell.rank() == 4 && cell.size(0) == batch && cell.size(1) == length;
+            case SBHD -> cell.rank() == 4 && cell.size(0) == length && cell.size(1) == batch;
+        };
+    }
+
+    /** Returns the shape of query, key and value for a message. */
+    String shape() {
+        return switch (format) {
+            case THD -> "[" + tokens() + ", h, d]";
+            case BSHD -> "[" + batch + ", " + length + ", h, d]";
+            case SBHD -> "[" + length + ", " + batch + ", h, d]";
         };
     }
 

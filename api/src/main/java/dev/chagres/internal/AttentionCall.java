@@ -50,6 +50,22 @@ public final class AttentionCall {
         rngState = rng;
     }
 
+    /** Returns whether the call is over these tensors. */
+    public boolean isOf(TensorCell query, TensorCell key, TensorCell value, TensorCell output) {
+        return q == query && k == key && v == value && o == output;
+    }
+
+    /** Returns how often all tensors of the call were handed out. */
+    public long issues() {
+        TensorCell rng = rngState;
+        return (long) q.issue()
+                + k.issue()
+                + v.issue()
+                + o.issue()
+                + cuSeqlens().issue()
+                + (rng == null ? 0 : rng.issue());
+    }
+
     TensorCell cuSeqlens() {
         TensorCell lengths = cuSeqlens;
         if (lengths == null) {

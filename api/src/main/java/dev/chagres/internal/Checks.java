@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Checks of arguments before a call: each message names the argument, what was expected and what came.
@@ -15,7 +16,7 @@ public final class Checks {
 
     /** Checks that {@code tensor} may be used in {@code scope}: usable now, and on the scope's device. */
     public static TensorCell on(Scope scope, String argument, Tensor tensor) {
-        TensorCell cell = tensor.cell();
+        TensorCell cell = given(argument, tensor).cell();
         cell.ensureUsableOn(scope.device().state(), argument);
         return cell;
     }
@@ -72,11 +73,40 @@ public final class Checks {
         return cell;
     }
 
-    /** Checks that {@code stream} belongs to the device of {@code scope}. */
+    /** Checks that {@code stream} is open and belongs to the device of {@code scope}. */
     public static void stream(Scope scope, Stream stream) {
         if (stream.device() != scope.device()) {
             throw new IllegalArgumentException("stream: expected one of " + scope.device() + ", got " + stream);
         }
+        stream.handle();
+    }
+
+    /** Checks that {@code tensor} has elements that are floating-point numbers. */
+    public static TensorCell floats(Scope scope, String argument, Tensor tensor) {
+        TensorCell cell = on(scope, argument, tensor);
+        if (!cell.dtype().isFloat()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected elements of FLOAT32, FLOAT16 or BFLOAT16, got " + describe(cell));
+        }
+        return cell;
+    }
+
+    /** Checks that no byte of {@code cell}, which is written to, lies in {@code other}. */
+    public static void apart(String argument, TensorCell cell, String otherArgument, TensorCell other) {
+        long begin = cell.pointer().address();
+        long otherBegin = other.pointer().address();
+        if (begin < otherBegin + other.byteSize() && otherBegin < begin + cell.byteSize()) {
+            throw new IllegalArgumentException(argument + ": expected memory of its own, got some of " + otherArgument
+                    + "'s; it is written to while that is read or written");
+        }
+    }
+
+    /** Checks that {@code value} is there. */
+    public static <V> V given(String argument, @Nullable V value) {
+        if (value == null) {
+            throw new NullPointerException(argument + ": expected a value, got null");
+        }
+        return value;
     }
 
     /** Returns type and shape for a message. */

@@ -151,11 +151,14 @@ public final class DeviceState {
     /** Frees the scratch memory. Everything else of the device is closed before. */
     public void close() {
         if (!closed) {
-            if (calls != null) {
-                calls.close();
+            try {
+                if (calls != null) {
+                    calls.close();
+                }
+            } finally {
+                closed = true;
+                arena.close();
             }
-            closed = true;
-            arena.close();
         }
     }
 

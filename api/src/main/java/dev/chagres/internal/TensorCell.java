@@ -24,6 +24,8 @@ public final class TensorCell {
     private long count;
     private long capacity;
     private int epoch = -1;
+    private int issue;
+    private boolean constant;
     private MemorySegment pointer = MemorySegment.NULL;
     private MemorySegment handle = MemorySegment.NULL;
     private boolean handleStale = true;
@@ -42,6 +44,7 @@ public final class TensorCell {
     public void issue(long address, long byteSize, int newRank, long d0, long d1, long d2, long d3) {
         capacity = byteSize;
         base = null;
+        constant = false;
         place(address, newRank, d0, d1, d2, d3);
     }
 
@@ -49,6 +52,7 @@ public final class TensorCell {
     public void issueView(TensorCell of, long offset, int newRank, long d0, long d1, long d2, long d3) {
         base = of;
         baseEpoch = of.epoch;
+        constant = of.constant;
         place(of.pointer().address() + offset * dtype.byteSize(), newRank, d0, d1, d2, d3);
     }
 
@@ -68,6 +72,29 @@ public final class TensorCell {
             handleStale = true;
         }
         epoch = scope.epoch();
+        issue++;
+    }
+
+    /** Returns how often the cell was handed out: whoever trusts its contents remembers the number and compares. */
+    public int issue() {
+        return issue;
+    }
+
+    /** Says that the contents, which were checked, are not to be written to until the cell is handed out again. */
+    public void fix() {
+        constant = true;
+    }
+
+    /**
+     * Checks that the contents may be written to.
+     *
+     * @throws IllegalArgumentException when they were checked once and are trusted since
+     */
+    void ensureWritable() {
+        if (constant) {
+            throw new IllegalArgumentException("tensor: expected one whose elements may change, got the offsets of a"
+                    + " CuSeqlens, which are checked only when it is made; make another CuSeqlens");
+        }
     }
 
     /** Returns the product of the first {@code rank} sizes, none of them negative, or -1 when no long can hold it. */
@@ -76,6 +103,15 @@ public final class TensorCell {
         count = rank > 1 ? product(count, d1) : count;
         count = rank > 2 ? product(count, d2) : count;
         return rank > 3 ? product(count, d3) : count;
+    }
+
+    /** Returns the product of all sizes, or -1 when no long can hold it. */
+    public static long product(long... sizes) {
+        long count = 1;
+        for (long size : sizes) {
+            count = count < 0 ? -1 : product(count, size);
+        }
+        return count;
     }
 
     private static long product(long count, long size) {
@@ -155,8 +191,9 @@ public final class TensorCell {
     public void ensureUsableOn(DeviceState device, String argument) {
         ensureUsable();
         if (scope.device() != device) {
+            String which = scope.device().index() == device.index() ? ", opened another time" : "";
             throw new IllegalArgumentException(argument + ": expected a tensor of device " + device.index() + ", got "
-                    + dtype + shape() + " of device " + scope.device().index());
+                    + dtype + shape() + " of device " + scope.device().index() + which);
         }
     }
 

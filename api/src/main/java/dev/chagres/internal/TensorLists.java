@@ -19,6 +19,8 @@ public final class TensorLists {
     private final MemorySegment lists;
     private final int listCount;
     private final int tensorCount;
+    private final TensorCell[] views;
+    private final int[] issues;
 
     /**
      * Splits the range of {@code count} elements from {@code offset} on of every buffer into pieces.
@@ -31,19 +33,36 @@ public final class TensorLists {
         listCount = buffers.length;
         tensorCount = Math.toIntExact((count + LONGEST_PIECE - 1) / LONGEST_PIECE);
         lists = arena.allocate(ValueLayout.ADDRESS, listCount);
+        views = new TensorCell[listCount * tensorCount];
+        issues = new int[views.length];
         for (int i = 0; i < listCount; i++) {
             MemorySegment list = arena.allocate(ValueLayout.ADDRESS, Math.max(1, tensorCount));
             lists.setAtIndex(ValueLayout.ADDRESS, i, list);
             for (int piece = 0; piece < tensorCount; piece++) {
                 long begin = piece * LONGEST_PIECE;
-                Tensor view = scope.view(buffers[i], offset + begin, Math.min(LONGEST_PIECE, count - begin));
-                list.setAtIndex(ValueLayout.ADDRESS, piece, view.cell().handle());
+                TensorCell view = scope.view(buffers[i], offset + begin, Math.min(LONGEST_PIECE, count - begin))
+                        .cell();
+                list.setAtIndex(ValueLayout.ADDRESS, piece, view.handle());
+                views[i * tensorCount + piece] = view;
+                issues[i * tensorCount + piece] = view.issue();
             }
         }
     }
 
-    /** Returns the array of lists. */
+    /**
+     * Returns the array of lists.
+     *
+     * @throws IllegalStateException when a buffer's scope was closed or restarted since: the arrays would lead to memory
+     *     that is gone
+     */
     public MemorySegment lists() {
+        for (int i = 0; i < views.length; i++) {
+            views[i].ensureUsable();
+            if (views[i].issue() != issues[i]) {
+                throw new IllegalStateException(views[i].scope() + " was restarted and has handed out the memory of"
+                        + " parameters for something else; allocate Parameters again");
+            }
+        }
         return lists;
     }
 

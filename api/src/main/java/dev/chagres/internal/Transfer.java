@@ -13,6 +13,7 @@ import java.lang.foreign.ValueLayout;
  * <p>Threading: the device's thread.
  */
 public final class Transfer {
+    private static final long MAX_ARRAY_LENGTH = Integer.MAX_VALUE - 8;
     private static final int HOST_TO_DEVICE = 1;
     private static final int DEVICE_TO_HOST = 2;
     private static final int DEVICE_TO_DEVICE = 3;
@@ -58,7 +59,7 @@ public final class Transfer {
     /** Waits and returns the elements of a tensor of floats. */
     public static float[] toFloats(TensorCell cell, MemorySegment stream) {
         ensureFloats(cell);
-        float[] values = new float[Math.toIntExact(cell.count())];
+        float[] values = new float[arrayLength(cell)];
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment host = arena.allocate(cell.byteSize(), 16);
             toHost(cell, stream, host);
@@ -83,7 +84,7 @@ public final class Transfer {
     /** Waits and returns the elements of an INT32 tensor. */
     public static int[] toInts(TensorCell cell, MemorySegment stream) {
         ensureInts(cell);
-        int[] values = new int[Math.toIntExact(cell.count())];
+        int[] values = new int[arrayLength(cell)];
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment host = arena.allocate(cell.byteSize(), 16);
             toHost(cell, stream, host);
@@ -96,6 +97,7 @@ public final class Transfer {
     /** Enqueues a copy of the first bytes of {@code host}. */
     public static void fromHost(TensorCell cell, MemorySegment stream, MemorySegment host) {
         ensureBytes("source", cell, host);
+        cell.ensureWritable();
         Status.cuda(
                 CudaRuntime.cudaMemcpyAsync(cell.pointer(), host, cell.byteSize(), HOST_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
@@ -115,11 +117,13 @@ public final class Transfer {
             throw new IllegalArgumentException("source: expected " + cell.count() + " elements of " + cell.dtype()
                     + ", got " + source.count() + " of " + source.dtype());
         }
+        cell.ensureWritable();
         if (source.scope().device() != cell.scope().device()) {
             throw new IllegalArgumentException("source: expected a tensor of device "
                     + cell.scope().device().index() + ", got one of device "
                     + source.scope().device().index());
         }
+        Checks.apart("this tensor", cell, "source", source);
         Status.cuda(
                 CudaRuntime.cudaMemcpyAsync(
                         cell.pointer(), source.pointer(), cell.byteSize(), DEVICE_TO_DEVICE, stream),
@@ -128,6 +132,7 @@ public final class Transfer {
 
     /** Enqueues zeroing of every byte. */
     public static void zero(TensorCell cell, MemorySegment stream) {
+        cell.ensureWritable();
         Status.cuda(CudaRuntime.cudaMemsetAsync(cell.pointer(), 0, cell.byteSize(), stream), "cudaMemsetAsync");
     }
 
@@ -142,6 +147,17 @@ public final class Transfer {
 
     private static void synchronize(MemorySegment stream) {
         Status.cuda(CudaRuntime.cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    }
+
+    /** Checks liveness first: a closed tensor's size means nothing. */
+    private static int arrayLength(TensorCell cell) {
+        cell.ensureUsable();
+        if (cell.count() > MAX_ARRAY_LENGTH) {
+            throw new IllegalArgumentException("tensor: expected at most " + MAX_ARRAY_LENGTH
+                    + " elements, which a Java array holds, got " + cell.dtype() + cell.shape()
+                    + "; read a view of a part, or copyTo a HostBuffer");
+        }
+        return (int) cell.count();
     }
 
     private static void ensureFloats(TensorCell cell) {

@@ -53,11 +53,7 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Saved forward(Tensor logits, Tensor labels, Scope scope) {
-        TensorCell scores = Checks.on(scope, "logits", logits);
-        if (scores.rank() != 2 || scores.size(1) < classes || !scores.dtype().isFloat()) {
-            throw new IllegalArgumentException(
-                    "logits: expected [T, at least " + classes + " columns] of floats, got " + Checks.describe(scores));
-        }
+        TensorCell scores = checkLogits("logits", logits, scope);
         Checks.vector(scope, "labels", labels, DType.INT32, scores.size(0));
         Tensor logSumExp = scope.tensor(DType.FLOAT32, scores.size(0));
         Tensor loss = scope.tensor(DType.FLOAT32, 1);
@@ -85,11 +81,19 @@ public final class CrossEntropy {
     /**
      * Enqueues {@code dz = factor * dloss/dz}.
      *
+     * @param saved what forward returned
      * @param factor on the loss, such as 1 over the micro-batches of a step
      * @param scope receives the gradient, like the logits
+     * @throws IllegalArgumentException when the record does not fit these classes, or the factor is not finite
      */
     public Tensor backward(Saved saved, float factor, Scope scope) {
-        TensorCell scores = Checks.on(scope, "logits", saved.logits);
+        TensorCell scores = checkLogits("saved.logits", saved.logits, scope);
+        Checks.vector(scope, "saved.labels", saved.labels, DType.INT32, scores.size(0));
+        Checks.vector(scope, "saved.logSumExp", saved.logSumExp, DType.FLOAT32, scores.size(0));
+        Checks.vector(scope, "saved.counted", saved.counted, DType.INT32, 1);
+        if (!Float.isFinite(factor)) {
+            throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
+        }
         Tensor gradient = scope.like(saved.logits);
         Status.ops(
                 Ops.ops_cross_entropy_backward(
@@ -106,5 +110,14 @@ public final class CrossEntropy {
                         scope.stream().handle()),
                 "ops_cross_entropy_backward");
         return gradient;
+    }
+
+    private TensorCell checkLogits(String argument, Tensor logits, Scope scope) {
+        TensorCell scores = Checks.on(scope, argument, logits);
+        if (scores.rank() != 2 || scores.size(1) < classes || !scores.dtype().isFloat()) {
+            throw new IllegalArgumentException(argument + ": expected [T, at least " + classes
+                    + " columns] of floats, got " + Checks.describe(scores));
+        }
+        return scores;
     }
 }

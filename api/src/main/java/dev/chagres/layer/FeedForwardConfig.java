@@ -1,5 +1,7 @@
 package dev.chagres.layer;
 
+import dev.chagres.internal.Checks;
+
 /**
  * The feed-forward half of a layer.
  *
@@ -39,6 +41,11 @@ public record FeedForwardConfig(
      * @throws IllegalArgumentException when {@code inner} is not positive
      */
     public FeedForwardConfig {
+        Checks.given("norm", norm);
+        Checks.given("activation", activation);
+        Checks.given("recomputation", recomputation);
+        Checks.given("inputInitializer", inputInitializer);
+        Checks.given("outputInitializer", outputInitializer);
         if (inner < 1) {
             throw new IllegalArgumentException("inner: expected at least 1, got " + inner);
         }

@@ -24,7 +24,7 @@ public final class Gelu {
      * @throws IllegalArgumentException when the device does not fit
      */
     public static Tensor forward(Tensor x, Scope scope) {
-        Checks.on(scope, "x", x);
+        Checks.floats(scope, "x", x);
         Tensor y = scope.like(x);
         Elementwise.gelu(scope.stream(), x.cell(), y.cell());
         return y;
@@ -39,7 +39,7 @@ public final class Gelu {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public static Tensor backward(Tensor dy, Tensor x, Scope scope) {
-        Checks.on(scope, "x", x);
+        Checks.floats(scope, "x", x);
         Checks.like(scope, "dy", dy, x.cell());
         Tensor dx = scope.like(x);
         Elementwise.geluBackward(scope.stream(), dy.cell(), x.cell(), dx.cell());

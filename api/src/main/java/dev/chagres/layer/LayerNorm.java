@@ -31,7 +31,7 @@ public final class LayerNorm extends NormLayer {
         bias = plan.declare("bias", Initializer.zeros(), config.size());
     }
 
-    /** Returns the factor of each column. */
+    @Override
     public Parameter weight() {
         return weight;
     }
@@ -62,6 +62,7 @@ public final class LayerNorm extends NormLayer {
 
     @Override
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        check(saved, scope);
         Checks.like(scope, "dy", dy, saved.output().cell());
         Tensor dx = scope.like(saved.input());
         try (Scope temporary = scope.open()) {
@@ -133,10 +134,10 @@ public final class LayerNorm extends NormLayer {
                 accumulation.beta());
     }
 
-    private static Saved keep(Tensor x, Tensor y, Tensor mean, Tensor inverse, Scope scope) {
+    private Saved keep(Tensor x, Tensor y, Tensor mean, Tensor inverse, Scope scope) {
         Saved saved = scope.recall(Saved.class);
-        if (saved == null || saved.input() != x || saved.output() != y) {
-            saved = new Saved(x, y, mean, inverse);
+        if (saved == null || saved.layer() != this || saved.input() != x || saved.output() != y) {
+            saved = new Saved(this, x, y, mean, inverse);
         }
         return scope.keep(saved);
     }

@@ -71,8 +71,15 @@ public final class LayerNormLinear {
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        check(saved, scope);
         Tensor dnormed = linear.backward(dy, saved.linear, accumulation, scope);
         return norm.backward(dnormed, saved.norm, accumulation, scope);
+    }
+
+    /** Checks that a record is of this layer and still holds what its forward left there. */
+    void check(Saved saved, Scope scope) {
+        norm.check(saved.norm, scope);
+        linear.check(saved.linear, scope);
     }
 
     /** Enqueues the same gradients, with {@code dx = dresidual + } that of the input; {@code dx} may be {@code dresidual}. */

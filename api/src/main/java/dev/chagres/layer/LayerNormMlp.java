@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
 import dev.chagres.internal.MatrixProduct;
+import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
@@ -130,7 +131,26 @@ public final class LayerNormMlp {
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        check(saved, scope);
         return norm.backward(gradientOfNormed(dy, saved, accumulation, scope), saved.norm, accumulation, scope);
+    }
+
+    /** Checks that a record is of this layer and still holds what its forward left there. */
+    void check(Saved saved, Scope scope) {
+        norm.check(saved.norm, scope);
+        TensorCell input = saved.norm.input().cell();
+        Tensor before = saved.preActivation;
+        Checks.matrix(scope, "saved.preActivation", before, input.dtype(), input.size(0), config.inner());
+        boolean kept = config.recomputation() == FeedForwardConfig.Recomputation.NONE;
+        Tensor activated = saved.activated;
+        if (kept != (activated != null)) {
+            throw new IllegalArgumentException("saved.activated: expected "
+                    + (kept ? "the activation" : "none, for it is recomputed") + ", got " + activated);
+        }
+        if (activated != null) {
+            Checks.like(scope, "saved.activated", activated, before.cell());
+        }
+        Checks.like(scope, "saved.output", saved.output, input);
     }
 
     /** Enqueues the same gradients, with {@code dx = dresidual + } that of the input; {@code dx} may be {@code dresidual}. */

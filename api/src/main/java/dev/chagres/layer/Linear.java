@@ -60,10 +60,11 @@ public final class Linear {
     /**
      * What backward needs.
      *
+     * @param layer whose forward this is of
      * @param input x
      * @param output y
      */
-    public record Saved(Tensor input, Tensor output) {}
+    public record Saved(Linear layer, Tensor input, Tensor output) {}
 
     /** Returns the weight [out, in]. */
     public Parameter weight() {
@@ -87,8 +88,8 @@ public final class Linear {
         Tensor y = scope.tensor(x.dtype(), input.size(0), outputs);
         forward(x, y, scope);
         Saved saved = scope.recall(Saved.class);
-        if (saved == null || saved.input != x || saved.output != y) {
-            saved = new Saved(x, y);
+        if (saved == null || saved.layer != this || saved.input != x || saved.output != y) {
+            saved = new Saved(this, x, y);
         }
         return scope.keep(saved);
     }
@@ -112,11 +113,20 @@ public final class Linear {
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        check(saved, scope);
         Checks.like(scope, "dy", dy, saved.output.cell());
         Tensor dx = scope.like(saved.input);
         parameterGradients(dy, saved.input, accumulation, scope.stream());
         inputGradient(dy, dx, scope);
         return dx;
+    }
+
+    /** Checks that a record is of this layer and still holds what its forward left there. */
+    void check(Saved saved, Scope scope) {
+        weight.checkOwner(saved.layer.weight);
+        TensorCell input = Checks.matrix(
+                scope, "saved.input", saved.input, weight.weight(scope).dtype(), inputs);
+        Checks.matrix(scope, "saved.output", saved.output, input.dtype(), input.size(0), outputs);
     }
 
     /** Enqueues the gradients of weight and bias from dy [T, out] and x [T, in]. */

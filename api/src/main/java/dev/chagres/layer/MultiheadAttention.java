@@ -107,7 +107,15 @@ public final class MultiheadAttention {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        check(saved, scope);
         return qkv.backward(gradientOfHeads(dy, saved, accumulation, scope), saved.qkv, accumulation, scope);
+    }
+
+    /** Checks that a record is of this layer and still holds what its forward left there. */
+    void check(Saved saved, Scope scope) {
+        qkv.check(saved.qkv, scope);
+        attention.checkPacked(saved.attention);
+        projection.check(saved.projection, scope);
     }
 
     /** Enqueues the same gradients, with {@code dx = dresidual + } that of the input; {@code dx} may be {@code dresidual}. */

@@ -1,5 +1,7 @@
 package dev.chagres.layer;
 
+import dev.chagres.internal.Checks;
+
 /**
  * Which norm, over how many columns.
  *
@@ -24,6 +26,7 @@ public record NormConfig(Kind kind, long size, float epsilon) {
      * @throws IllegalArgumentException when the size is not positive, or epsilon is not
      */
     public NormConfig {
+        Checks.given("kind", kind);
         if (size < 1) {
             throw new IllegalArgumentException("size: expected at least 1, got " + size);
         }

@@ -1,7 +1,10 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
+import dev.chagres.internal.TensorCell;
+import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
 
 /**
@@ -16,12 +19,13 @@ public abstract sealed class NormLayer permits LayerNorm, RmsNorm {
     /**
      * What backward needs.
      *
+     * @param layer whose forward this is of
      * @param input x
      * @param output y
      * @param mean of each row, FLOAT32 [T]; RMS norm has none and repeats {@code inverseDeviation}
      * @param inverseDeviation 1 over the (root mean square) deviation of each row, FLOAT32 [T]
      */
-    public record Saved(Tensor input, Tensor output, Tensor mean, Tensor inverseDeviation) {}
+    public record Saved(NormLayer layer, Tensor input, Tensor output, Tensor mean, Tensor inverseDeviation) {}
 
     /** Makes the norm that {@code config} names, with its parameters in {@code plan}. */
     public static NormLayer of(NormConfig config, ParameterPlan plan) {
@@ -48,6 +52,20 @@ public abstract sealed class NormLayer permits LayerNorm, RmsNorm {
      * @throws IllegalArgumentException when shape, type or device do not fit
      */
     public abstract Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope);
+
+    /** Returns the factor of each column. */
+    public abstract Parameter weight();
+
+    /** Checks that a record is of this layer and still holds what its forward left there. */
+    void check(Saved saved, Scope scope) {
+        weight().checkOwner(saved.layer.weight());
+        long size = weight().shape().size(0);
+        TensorCell input = Checks.matrix(
+                scope, "saved.input", saved.input, weight().weight(scope).dtype(), size);
+        Checks.like(scope, "saved.output", saved.output, input);
+        Checks.vector(scope, "saved.mean", saved.mean, DType.FLOAT32, input.size(0));
+        Checks.vector(scope, "saved.inverseDeviation", saved.inverseDeviation, DType.FLOAT32, input.size(0));
+    }
 
     /** Enqueues {@code x = x + residual} in the place of {@code x}, and the norm of the sum, which is saved as input. */
     Saved forwardSum(Tensor x, Tensor residual, Scope scope) {

@@ -17,6 +17,7 @@ public final class Parameter {
     private final Initializer initializer;
     private @Nullable Tensor weight;
     private @Nullable Tensor gradient;
+    private int issues;
 
     Parameter(String name, Shape shape, Initializer initializer) {
         this.name = name;
@@ -84,11 +85,27 @@ public final class Parameter {
     void place(Tensor newWeight, Tensor newGradient) {
         weight = newWeight;
         gradient = newGradient;
+        issues = newWeight.cell().issue() + newGradient.cell().issue();
+    }
+
+    /** Checks that {@code saved}, of which a record is, is this very parameter. */
+    void checkOwner(Parameter saved) {
+        if (saved != this) {
+            throw new IllegalArgumentException("saved: expected what forward of the layer with parameter " + name
+                    + " returned, got that of the layer with parameter " + saved.name);
+        }
     }
 
     private Tensor allocated(@Nullable Tensor tensor) {
-        if (tensor == null) {
+        Tensor presentWeight = weight;
+        Tensor presentGradient = gradient;
+        if (tensor == null || presentWeight == null || presentGradient == null) {
             throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
+        }
+        if (presentWeight.cell().issue() + presentGradient.cell().issue() != issues) {
+            throw new IllegalStateException(
+                    "parameter " + name + " has lost its memory: the scope of its Parameters was"
+                            + " restarted; close them and call Parameters.allocate again");
         }
         return tensor;
     }

@@ -1,5 +1,7 @@
 package dev.chagres.layer;
 
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.Shape;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -13,6 +15,9 @@ import java.util.Set;
  * <p>Threading: one thread at a time.
  */
 public final class ParameterPlan {
+    /** Whose bytes can be counted, with some left to align each parameter. */
+    private static final long MOST_ELEMENTS = Long.MAX_VALUE / 16;
+
     private final String prefix;
     private final List<Parameter> parameters;
     private final Set<String> names;
@@ -36,7 +41,8 @@ public final class ParameterPlan {
     /**
      * Declares a parameter.
      *
-     * @throws IllegalArgumentException when the name is taken, or a size is not positive
+     * @throws IllegalArgumentException when the name is taken, a size is not positive, or there would be more elements than
+     *     bytes can be counted of
      */
     public Parameter declare(String name, Initializer initializer, long... sizes) {
         String full = prefix + name;
@@ -45,10 +51,16 @@ public final class ParameterPlan {
                 throw new IllegalArgumentException(full + ": expected positive sizes, got " + new Shape(sizes));
             }
         }
+        Shape shape = new Shape(sizes);
+        if (sizes.length == 0 || TensorCell.product(sizes) < 0 || TensorCell.product(sizes) > MOST_ELEMENTS - count()) {
+            throw new IllegalArgumentException(full + ": expected 1 to " + Shape.MAX_RANK
+                    + " dimensions and, with all declared before it, at most " + MOST_ELEMENTS + " elements, got "
+                    + shape);
+        }
         if (!names.add(full)) {
             throw new IllegalArgumentException("name: " + full + " is declared already");
         }
-        Parameter parameter = new Parameter(full, new Shape(sizes), initializer);
+        Parameter parameter = new Parameter(full, shape, Checks.given("initializer", initializer));
         parameters.add(parameter);
         return parameter;
     }

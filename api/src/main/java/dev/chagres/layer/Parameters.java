@@ -17,6 +17,9 @@ public final class Parameters implements AutoCloseable {
     /** Elements to whose multiple every parameter is aligned: 32 bytes of 16-bit numbers. */
     private static final long ALIGNMENT = 16;
 
+    /** First values are drawn in a Java array. */
+    private static final long LARGEST_DRAWN = Integer.MAX_VALUE - 8;
+
     private final Scope scope;
     private final List<Parameter> all;
     private final Tensor weights;
@@ -36,7 +39,8 @@ public final class Parameters implements AutoCloseable {
      *
      * @param dtype type of the weights: FLOAT32, BFLOAT16 or FLOAT16
      * @param seed equal seeds give equal weights
-     * @throws IllegalArgumentException when the type is no float, or the plan is empty
+     * @throws IllegalArgumentException when the type is no float, the plan is empty, or a parameter is larger than a Java
+     *     array although it does not begin as zeros
      * @throws IllegalStateException when a parameter has memory already
      */
     public static Parameters allocate(Device device, ParameterPlan plan, DType dtype, long seed) {
@@ -50,6 +54,10 @@ public final class Parameters implements AutoCloseable {
         long decayed = 0;
         long rest = 0;
         for (Parameter parameter : all) {
+            if (parameter.shape().count() > LARGEST_DRAWN && !(parameter.initializer() instanceof Initializer.Zeros)) {
+                throw new IllegalArgumentException("plan: expected at most " + LARGEST_DRAWN
+                        + " elements in a parameter that does not begin as zeros, got " + parameter);
+            }
             if (parameter.hasMemory()) {
                 throw new IllegalStateException(
                         "parameter " + parameter.name() + " has memory already: close its Parameters first");
@@ -82,7 +90,7 @@ public final class Parameters implements AutoCloseable {
             next[range] += padded(parameter);
             number++;
             if (!(parameter.initializer() instanceof Initializer.Zeros)) {
-                float[] values = new float[Math.toIntExact(parameter.shape().count())];
+                float[] values = new float[(int) parameter.shape().count()];
                 parameter.initializer().fill(values, seed * 0x9E3779B97F4A7C15L + number);
                 parameter.weight().set(scope.stream(), values);
             }

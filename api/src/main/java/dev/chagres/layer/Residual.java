@@ -5,6 +5,7 @@ import dev.chagres.Philox;
 import dev.chagres.Scope;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
+import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
@@ -48,7 +49,7 @@ public final class Residual {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Saved forward(Tensor x, Tensor residual, Scope scope) {
-        Checks.on(scope, "x", x);
+        Checks.floats(scope, "x", x);
         Checks.like(scope, "residual", residual, x.cell());
         return sum(x, residual, scope.like(x), scope);
     }
@@ -56,6 +57,19 @@ public final class Residual {
     /** Enqueues the sum in the place of {@code x}, which no backward pass needs afterwards. */
     Saved forwardInPlace(Tensor x, Tensor residual, Scope scope) {
         return sum(x, residual, x, scope);
+    }
+
+    /** Checks that a record is of such a sum and still holds what forward left there. */
+    void check(Saved saved, Scope scope) {
+        TensorCell output = Checks.floats(scope, "saved.output", saved.output);
+        Tensor mask = saved.mask;
+        if ((mask == null) != isPlain()) {
+            throw new IllegalArgumentException("saved: expected the record of a sum with dropout probability "
+                    + dropout.probability() + ", got one " + (mask == null ? "without" : "with") + " dropout");
+        }
+        if (mask != null) {
+            Checks.vector(scope, "saved.mask", mask, DType.BYTE, (output.count() + 7) / 8);
+        }
     }
 
     private Saved sum(Tensor x, Tensor residual, Tensor y, Scope scope) {
@@ -90,6 +104,7 @@ public final class Residual {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor backward(Tensor dy, Saved saved, Scope scope) {
+        check(saved, scope);
         Checks.like(scope, "dy", dy, saved.output.cell());
         if (saved.mask == null) {
             return dy;

@@ -27,7 +27,7 @@ public final class RmsNorm extends NormLayer {
         weight = plan.declare("weight", Initializer.ones(), config.size());
     }
 
-    /** Returns the factor of each column. */
+    @Override
     public Parameter weight() {
         return weight;
     }
@@ -40,14 +40,15 @@ public final class RmsNorm extends NormLayer {
         norm(scope)
                 .rmsForward(scope.stream(), input, weight.weight().cell(), config.epsilon(), y.cell(), inverse.cell());
         Saved saved = scope.recall(Saved.class);
-        if (saved == null || saved.input() != x || saved.output() != y) {
-            saved = new Saved(x, y, inverse, inverse);
+        if (saved == null || saved.layer() != this || saved.input() != x || saved.output() != y) {
+            saved = new Saved(this, x, y, inverse, inverse);
         }
         return scope.keep(saved);
     }
 
     @Override
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        check(saved, scope);
         Checks.like(scope, "dy", dy, saved.output().cell());
         Tensor dx = scope.like(saved.input());
         try (Scope temporary = scope.open()) {

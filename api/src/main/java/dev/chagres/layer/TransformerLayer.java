@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
@@ -105,6 +106,7 @@ public final class TransformerLayer {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
+        check(saved, scope);
         Checks.like(scope, "dy", dy, saved.output().cell());
         Tensor dx = scope.like(dy);
         backward(dy, dx, saved, accumulation, scope);
@@ -120,8 +122,37 @@ public final class TransformerLayer {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public void backwardInPlace(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
-        Checks.like(scope, "dy", dy, saved.output().cell());
+        check(saved, scope);
+        TensorCell gradient = Checks.like(scope, "dy", dy, saved.output().cell());
+        Checks.apart(
+                "dy",
+                gradient,
+                "the input",
+                saved.attention.qkv().norm().input().cell());
+        Checks.apart(
+                "dy",
+                gradient,
+                "the attention's output",
+                saved.mlp.norm().input().cell());
         backward(dy, dy, saved, accumulation, scope);
+    }
+
+    /** Checks that a record is of this layer and still holds what its forward left there, before anything is changed. */
+    private void check(Saved saved, Scope scope) {
+        attention.check(saved.attention, scope);
+        TensorCell input = saved.attention.qkv().norm().input().cell();
+        Residual.Saved middle = saved.middle;
+        if ((middle == null) != residual.isPlain()) {
+            throw new IllegalArgumentException("saved.middle: expected "
+                    + (residual.isPlain() ? "none without dropout" : "the sum in the middle") + ", got " + middle);
+        }
+        if (middle != null) {
+            residual.check(middle, scope);
+            Checks.like(scope, "saved.middle.output", middle.output(), input);
+        }
+        mlp.check(saved.mlp, scope);
+        residual.check(saved.last, scope);
+        Checks.like(scope, "saved.last.output", saved.last.output(), input);
     }
 
     /** {@code dx} may be {@code dy}. It first takes the gradient of the sum in the middle, then that of the input. */

@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.Dropout;
 import dev.chagres.attention.AttentionConfig;
+import dev.chagres.internal.Checks;
 
 /**
  * One transformer layer: a pre-norm encoder.
@@ -26,6 +27,11 @@ public record TransformerLayerConfig(
      * @throws IllegalArgumentException when they do not
      */
     public TransformerLayerConfig {
+        Checks.given("norm", norm);
+        Checks.given("attention", attention);
+        Checks.given("feedForward", feedForward);
+        Checks.given("hiddenDropout", hiddenDropout);
+        Checks.given("initializer", initializer);
         if (feedForward.hidden() != norm.size()) {
             throw new IllegalArgumentException(
                     "feedForward: expected " + norm.size() + " columns as the norm, got " + feedForward.hidden());

@@ -51,10 +51,10 @@ public final class AdamW implements AutoCloseable {
                 throw new IllegalArgumentException(
                         "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
             }
-            if (!(epsilon > 0)) {
+            if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
                 throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
             }
-            if (!(weightDecay >= 0)) {
+            if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
                 throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
             }
         }
@@ -80,25 +80,30 @@ public final class AdamW implements AutoCloseable {
         this.config = config;
         Stream stream = parameters.scope().stream();
         scope = parameters.scope().device().openScope(stream);
-        Tensor weights = parameters.weights();
-        long count = weights.count();
-        if (weights.dtype() == DType.FLOAT32) {
-            master = weights;
-        } else {
-            master = scope.tensor(DType.FLOAT32, count);
-            Elementwise.cast(stream, weights.cell(), master.cell());
+        try {
+            Tensor weights = parameters.weights();
+            long count = weights.count();
+            if (weights.dtype() == DType.FLOAT32) {
+                master = weights;
+            } else {
+                master = scope.tensor(DType.FLOAT32, count);
+                Elementwise.cast(stream, weights.cell(), master.cell());
+            }
+            mean = scope.tensor(DType.FLOAT32, count);
+            square = scope.tensor(DType.FLOAT32, count);
+            mean.zero(stream);
+            square.zero(stream);
+            neverSkip = scope.tensor(DType.INT32, 1);
+            neverSkip.zero(stream);
+            learningRate = scope.tensor(DType.FLOAT32, 1);
+            stepNumber = scope.tensor(DType.INT32, 1);
+            host = scope.device().state().arena().allocate(8, 8);
+            decayed = lists(0, parameters.decayedCount());
+            others = lists(parameters.decayedCount(), count - parameters.decayedCount());
+        } catch (RuntimeException | Error failure) {
+            scope.close();
+            throw failure;
         }
-        mean = scope.tensor(DType.FLOAT32, count);
-        square = scope.tensor(DType.FLOAT32, count);
-        mean.zero(stream);
-        square.zero(stream);
-        neverSkip = scope.tensor(DType.INT32, 1);
-        neverSkip.zero(stream);
-        learningRate = scope.tensor(DType.FLOAT32, 1);
-        stepNumber = scope.tensor(DType.INT32, 1);
-        host = scope.device().state().arena().allocate(8, 8);
-        decayed = lists(0, parameters.decayedCount());
-        others = lists(parameters.decayedCount(), count - parameters.decayedCount());
     }
 
     private TensorLists lists(long offset, long count) {

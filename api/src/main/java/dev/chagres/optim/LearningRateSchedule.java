@@ -1,5 +1,7 @@
 package dev.chagres.optim;
 
+import dev.chagres.internal.Checks;
+
 /**
  * Learning rate by step: a linear rise, then a fall.
  *
@@ -31,6 +33,7 @@ public record LearningRateSchedule(float peak, int warmUpSteps, int totalSteps, 
      * @throws IllegalArgumentException when one is out of its range
      */
     public LearningRateSchedule {
+        Checks.given("decay", decay);
         if (!(peak >= 0) || Float.isInfinite(peak)) {
             throw new IllegalArgumentException("peak: expected a number of at least 0, got " + peak);
         }

@@ -73,9 +73,10 @@ public final class HostBuffer implements AutoCloseable {
         if (!device.isClosed()) {
             device.ensureCurrent();
         }
-        closed = true;
         MemorySegment address = MemorySegment.ofAddress(segment.address());
+        // It refuses while a call on another thread still uses the memory; the buffer then stays open.
         arena.close();
+        closed = true;
         Leaks.closed(trace);
         if (pinned) {
             Status.cuda(CudaRuntime.cudaFreeHost(address), "cudaFreeHost");

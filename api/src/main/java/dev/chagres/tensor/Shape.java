@@ -52,11 +52,24 @@ public record Shape(long... sizes) {
         return sizes[index];
     }
 
-    /** Returns the product of all sizes: 1 for a scalar. */
+    /**
+     * Returns the product of all sizes: 1 for a scalar.
+     *
+     * @throws ArithmeticException when no long can hold it
+     */
     public long count() {
         long count = 1;
         for (long size : sizes) {
-            count = Math.multiplyExact(count, size);
+            if (size == 0) {
+                return 0;
+            }
+        }
+        for (long size : sizes) {
+            if (count > Long.MAX_VALUE / size) {
+                throw new ArithmeticException(
+                        "count of " + this + ": expected at most " + Long.MAX_VALUE + " elements");
+            }
+            count *= size;
         }
         return count;
     }

@@ -191,11 +191,12 @@ class OptimizerConformance {
                 Parameters plain = Parameters.allocate(open.device(), plan(), DType.FLOAT32, 1);
                 AdamW first = new AdamW(clipped, new AdamW.Config(BETA_1, BETA_2, 1e-3f, DECAY));
                 AdamW second = new AdamW(plain, new AdamW.Config(BETA_1, BETA_2, 1e-3f, DECAY))) {
-            GradientNorm norm = new GradientNorm(clipped, 2);
+            // Less than the norm of any gradients that are drawn.
+            GradientNorm norm = new GradientNorm(clipped, 0.01f);
             double[] gradients = gradients(clipped);
             norm.compute(open.stream());
             double factor =
-                    2 / Math.sqrt(Arrays.stream(gradients).map(g -> g * g).sum());
+                    0.01 / Math.sqrt(Arrays.stream(gradients).map(g -> g * g).sum());
             open.set(
                     plain.gradients(),
                     Arrays.stream(gradients).map(g -> g * factor).toArray());

@@ -141,15 +141,15 @@ class RotaryConformance {
                 () -> rotary.rotatePacked(scope.tensor(DType.FLOAT32, 11, 24), longer, scope));
         assertThrown(
                 IllegalArgumentException.class,
-                "x: expected rank 3 with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[11, 8]",
+                "x: expected [11, h, d] with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[11, 8]",
                 () -> rotary.forward(scope.tensor(DType.FLOAT32, 11, 8), sequences, scope));
         assertThrown(
                 IllegalArgumentException.class,
-                "dy: expected rank 3 with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[11, 1, 16]",
+                "dy: expected [11, h, d] with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[11, 1, 16]",
                 () -> rotary.backward(scope.tensor(DType.FLOAT32, 11, 1, 16), sequences, scope));
         assertThrown(
                 IllegalArgumentException.class,
-                "x: expected 11 tokens as the sequences say (THD, 2 sequences), got 12 in Tensor FLOAT32[12, 1, 8]",
+                "x: expected [11, h, d] with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[12, 1, 8]",
                 () -> rotary.forward(scope.tensor(DType.FLOAT32, 12, 1, 8), sequences, scope));
         assertThrown(
                 IllegalArgumentException.class,

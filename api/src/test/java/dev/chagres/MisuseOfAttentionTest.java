@@ -1,0 +1,138 @@
+package dev.chagres;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.attention.AttentionConfig;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.DotProductAttention;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.SavedAttention;
+import dev.chagres.attention.Sequences;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.Tensor;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** Gradients and records of attention that do not belong together are refused, and a good call afterwards works. */
+@Tag("L0")
+@Tag("L1")
+class MisuseOfAttentionTest {
+    private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
+    private static final Class<IllegalStateException> STATE = IllegalStateException.class;
+    private static final int HEADS = 2;
+    private static final int HEAD_DIM = 16;
+    private static final int WIDTH = HEADS * HEAD_DIM;
+
+    private final DotProductAttention attention = attention();
+    private Device device;
+    private Stream stream;
+    private Scope scope;
+
+    private static DotProductAttention attention() {
+        return new DotProductAttention(AttentionConfig.of(HEADS, HEAD_DIM, AttentionMask.none(), Dropout.none()));
+    }
+
+    @BeforeEach
+    void open() {
+        device = Device.open();
+        stream = device.stream();
+        scope = device.openScope();
+    }
+
+    @AfterEach
+    void goodCallsStillWork() {
+        try (Scope fresh = device.openScope()) {
+            SavedAttention saved = packed(fresh, 0, 3, 3, 8);
+            assertEquals(0, saved.output().toFloats(stream)[0]);
+            Tensor dqkv = fresh.tensor(DType.BFLOAT16, 8, 3 * WIDTH);
+            Tensor dO = fresh.like(saved.output());
+            dO.zero(stream);
+            attention.backwardPacked(dO, saved, dqkv, fresh);
+            assertArrayEquals(new float[8 * 3 * WIDTH], dqkv.toFloats(stream));
+        }
+        device.close();
+    }
+
+    private SavedAttention packed(Scope in, int... offsets) {
+        Tensor qkv = zeros(in, offsets[offsets.length - 1], 3 * WIDTH);
+        return attention.forwardPacked(qkv, Sequences.packed(CuSeqlens.of(in, offsets)), in);
+    }
+
+    private Tensor zeros(Scope in, long rows, long columns) {
+        Tensor tensor = in.tensor(DType.BFLOAT16, rows, columns);
+        tensor.zero(stream);
+        return tensor;
+    }
+
+    @Test
+    void gradientsThatShareMemory() {
+        Sequences sequences = Sequences.packed(CuSeqlens.of(scope, 0, 8));
+        Tensor qkv = zeros(scope, 8, 3 * WIDTH);
+        SavedAttention packed = attention.forwardPacked(qkv, sequences, scope);
+        String text = ": expected memory of its own, got some of ";
+        String reason = "'s; it is written to while that is read or written";
+        assertThrown(
+                ARGUMENT,
+                "dqkv" + text + "the query" + reason,
+                () -> attention.backwardPacked(packed.output(), packed, qkv, scope));
+        Tensor q = scope.tensor(DType.BFLOAT16, 8, HEADS, HEAD_DIM);
+        q.zero(stream);
+        SavedAttention saved = attention.forward(q, q, q, sequences, scope);
+        Tensor dO = scope.like(q);
+        Tensor dq = scope.like(q);
+        Tensor dk = scope.like(q);
+        assertThrown(ARGUMENT, "dq" + text + "dk" + reason, () -> attention.backward(dO, saved, dq, dq, dk, scope));
+        assertThrown(ARGUMENT, "dk" + text + "dv" + reason, () -> attention.backward(dO, saved, dq, dk, dk, scope));
+        assertThrown(
+                ARGUMENT,
+                "dq" + text + "dO" + reason,
+                () -> attention.backward(dq, saved, dq, dk, scope.like(q), scope));
+        assertThrown(
+                ARGUMENT, "dv" + text + "the query" + reason, () -> attention.backward(dO, saved, dq, dk, q, scope));
+        assertThrown(
+                ARGUMENT,
+                "saved: expected what forward returned, got what forwardPacked returned; use backwardPacked",
+                () -> attention.backward(packed.output(), packed, dq, dk, scope.like(q), scope));
+        assertThrown(
+                ARGUMENT,
+                "saved: expected what forwardPacked returned, got what forward returned; use backward",
+                () -> attention.backwardPacked(dO, saved, scope.like(qkv), scope));
+    }
+
+    @Test
+    void recordsOfAnotherAttentionOrRepetition() {
+        SavedAttention saved = packed(scope, 0, 8);
+        Tensor dO = zeros(scope, 8, WIDTH);
+        Tensor dqkv = zeros(scope, 8, 3 * WIDTH);
+        assertThrown(
+                ARGUMENT,
+                "saved: expected what forward of this attention returned, got what another one's returned",
+                () -> attention().backwardPacked(dO, saved, dqkv, scope));
+        attention.backwardPacked(dO, saved, dqkv, scope);
+        attention.backwardPacked(dO, saved, dqkv, scope);
+        scope.restart();
+        assertThrown(
+                STATE,
+                "tensor BFLOAT16[8, 32] of scope of device 0 is closed: the scope was restarted since",
+                () -> attention.backwardPacked(dO, saved, dqkv, scope));
+        for (int i = 0; i < 3; i++) {
+            scope.tensor(DType.BFLOAT16, 8, WIDTH);
+        }
+        SavedAttention other = packed(device.openScope(), 0, 8);
+        assertThrows(STATE, () -> attention.backwardPacked(other.output(), saved, other.output(), scope));
+    }
+
+    @Test
+    void moreAnglesThanAnArrayHolds() {
+        assertThrown(
+                ARGUMENT,
+                "positions, headDim: expected a product of at most 2147483639 angles, got 1073741824 and 4",
+                () -> RotaryEmbedding.of(scope, 1 << 30, 4));
+    }
+}

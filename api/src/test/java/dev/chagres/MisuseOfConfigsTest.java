@@ -1,0 +1,222 @@
+package dev.chagres;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.attention.AttentionConfig;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.layer.CrossEntropy;
+import dev.chagres.layer.FeedForwardConfig;
+import dev.chagres.layer.Initializer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.ParameterPlan;
+import dev.chagres.layer.Parameters;
+import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.HostBuffer;
+import java.util.function.Consumer;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
+
+/** Configurations out of range, and devices used from where they may not be. */
+@Tag("L0")
+@Tag("L1")
+class MisuseOfConfigsTest {
+    private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
+
+    private static AttentionConfig attention(int heads, int headDim) {
+        return AttentionConfig.of(heads, headDim, AttentionMask.none(), Dropout.none());
+    }
+
+    @Test
+    void headsAndTheirDimension() {
+        for (int headDim : new int[] {0, -8, 7, 12, 264, Integer.MIN_VALUE, Integer.MAX_VALUE}) {
+            assertThrown(
+                    ARGUMENT,
+                    "headDim: expected a multiple of 8 from 8 to 256, which cuDNN's fused attention takes, got "
+                            + headDim,
+                    () -> attention(2, headDim));
+        }
+        for (int heads : new int[] {0, -1}) {
+            assertThrown(ARGUMENT, "heads: expected at least 1, got " + heads, () -> attention(heads, 8));
+        }
+        for (float scale : new float[] {0, -1, Float.NaN, Float.POSITIVE_INFINITY}) {
+            assertThrown(
+                    ARGUMENT,
+                    "scale: expected a positive number, got " + scale,
+                    () -> new AttentionConfig(1, 8, AttentionMask.none(), Dropout.none(), scale));
+        }
+        assertThrown(
+                NullPointerException.class,
+                "mask: expected a value, got null",
+                () -> new AttentionConfig(1, 8, null, Dropout.none(), 1));
+        assertThrown(
+                NullPointerException.class,
+                "dropout: expected a value, got null",
+                () -> new AttentionConfig(1, 8, AttentionMask.none(), null, 1));
+        assertThrown(
+                NullPointerException.class, "kind: expected a value, got null", () -> new AttentionMask(null, -1, -1));
+        assertThrown(
+                ARGUMENT,
+                "window: expected -1 (unbounded) or more on each side, got -2 and 0",
+                () -> AttentionMask.none().withWindow(-2, 0));
+        assertThrown(
+                ARGUMENT,
+                "windowRight: a causal mask sees no later key, expected 0, got 1",
+                () -> AttentionMask.causal().withWindow(4, 1));
+        assertEquals(16, attention(2, 16).headDim());
+    }
+
+    @Test
+    void probabilities() {
+        for (float probability : new float[] {-0.1f, 1, 1.5f, Float.NaN, Float.POSITIVE_INFINITY}) {
+            assertThrown(
+                    ARGUMENT,
+                    "probability: expected 0 <= probability < 1, got " + probability,
+                    () -> Dropout.of(probability, new Philox(1)));
+        }
+        assertThrown(
+                ARGUMENT,
+                "generator: expected one exactly when probability is positive, which is 0.5",
+                () -> Dropout.of(0.5f, null));
+        assertThrown(
+                ARGUMENT,
+                "generator: expected one exactly when probability is positive, which is 0.0",
+                () -> new Dropout(0, new Philox(1)));
+        assertEquals(0.5f, Dropout.of(0.5f, new Philox(1)).probability());
+    }
+
+    @Test
+    void sizesOfLayers() {
+        assertThrown(ARGUMENT, "size: expected at least 1, got 0", () -> NormConfig.layerNorm(0));
+        assertThrown(ARGUMENT, "size: expected at least 1, got -3", () -> NormConfig.rmsNorm(-3));
+        assertThrown(NullPointerException.class, "kind: expected a value, got null", () -> new NormConfig(null, 1, 1));
+        for (float epsilon : new float[] {0, -1, Float.NaN, Float.POSITIVE_INFINITY}) {
+            assertThrown(
+                    ARGUMENT,
+                    "epsilon: expected a positive number, got " + epsilon,
+                    () -> new NormConfig(NormConfig.Kind.RMS_NORM, 8, epsilon));
+            assertThrown(
+                    ARGUMENT,
+                    "epsilon: expected a positive number, got " + epsilon,
+                    () -> new AdamW.Config(0.9f, 0.9f, epsilon, 0));
+        }
+        for (float decay : new float[] {-1, Float.NaN, Float.POSITIVE_INFINITY}) {
+            assertThrown(
+                    ARGUMENT,
+                    "weightDecay: expected a number of at least 0, got " + decay,
+                    () -> new AdamW.Config(0.9f, 0.9f, 1e-8f, decay));
+        }
+        FeedForwardConfig fed = FeedForwardConfig.gelu(8);
+        assertThrown(
+                ARGUMENT,
+                "inner: expected at least 1, got 0",
+                () -> new FeedForwardConfig(
+                        fed.norm(), 0, fed.activation(), fed.recomputation(), Initializer.ones(), Initializer.ones()));
+        assertThrown(
+                NullPointerException.class,
+                "activation: expected a value, got null",
+                () -> new FeedForwardConfig(
+                        fed.norm(), 1, null, fed.recomputation(), Initializer.ones(), Initializer.ones()));
+        assertThrown(
+                ARGUMENT,
+                "feedForward: expected 16 columns as the norm, got 8",
+                () -> new TransformerLayerConfig(
+                        NormConfig.layerNorm(16), attention(2, 8), fed, Dropout.none(), Initializer.ones()));
+        assertThrown(
+                NullPointerException.class,
+                "hiddenDropout: expected a value, got null",
+                () -> TransformerLayerConfig.encoder(8, attention(1, 8), null));
+        assertThrown(ARGUMENT, "classes: expected at least 1, got 0", () -> new CrossEntropy(0));
+        assertThrown(
+                ARGUMENT,
+                "standardDeviation: expected a number of at least 0, got NaN",
+                () -> Initializer.normal(Float.NaN));
+    }
+
+    @Test
+    void namesThatAreTaken() {
+        ParameterPlan plan = new ParameterPlan();
+        new Linear(8, 8, Initializer.ones(), plan.child("a"));
+        assertThrown(
+                ARGUMENT,
+                "name: a.weight is declared already",
+                () -> new Linear(8, 8, Initializer.ones(), plan.child("a")));
+        assertEquals(2, plan.parameters().size());
+        assertThrows(
+                UnsupportedOperationException.class, () -> plan.parameters().clear());
+    }
+
+    @Test
+    void draws() {
+        try (Device device = Device.open();
+                Scope scope = device.openScope()) {
+            Philox philox = new Philox(Long.MIN_VALUE);
+            assertThrown(ARGUMENT, "draws: expected at least 0, got -1", () -> philox.next(scope, -1));
+            philox.seek(Long.MAX_VALUE);
+            philox.next(scope, Long.MAX_VALUE);
+            assertEquals(-2, philox.offset());
+            device.synchronize();
+        }
+    }
+
+    @Test
+    void everythingFromAnotherThread() throws InterruptedException {
+        ParameterPlan plan = new ParameterPlan();
+        Linear linear = new Linear(8, 8, Initializer.ones(), plan);
+        try (Device device = Device.open();
+                Scope scope = device.openScope();
+                HostBuffer buffer = HostBuffer.pinned(device, 32);
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+                AdamW adam = new AdamW(parameters, new AdamW.Config(0.9f, 0.9f, 1e-8f, 0))) {
+            var x = scope.tensor(DType.FLOAT32, 1, 8);
+            x.zero(device.stream());
+            var saved = linear.forward(x, scope);
+            GradientNorm norm = new GradientNorm(parameters, 1);
+            Executable[] uses = {
+                () -> linear.forward(x, scope),
+                () -> linear.backward(saved.output(), saved, dev.chagres.layer.Accumulation.ADD, scope),
+                () -> scope.tensor(DType.BYTE, 1),
+                () -> scope.view(x, 0, 1),
+                scope::restart,
+                scope::open,
+                scope::close,
+                () -> x.toFloats(device.stream()),
+                x::pointer,
+                () -> norm.compute(device.stream()),
+                () -> adam.step(device.stream(), 1, norm),
+                parameters::close,
+                buffer::close,
+                () -> device.stream().close(),
+                device::openEvent,
+                device::freeMemory,
+                device::synchronize,
+                device::close
+            };
+            Consumer<Throwable> wrong = thrown -> assertEquals(
+                    "device 0 belongs to thread \"" + Thread.currentThread().getName()
+                            + "\", called from \"stranger\"; Device.attach() moves it to the calling thread",
+                    thrown.getMessage());
+            for (Executable use : uses) {
+                Throwable[] thrown = new Throwable[1];
+                Thread stranger = Thread.ofPlatform().name("stranger").start(() -> {
+                    try {
+                        use.execute();
+                    } catch (Throwable failure) {
+                        thrown[0] = failure;
+                    }
+                });
+                stranger.join();
+                assertEquals(WrongThreadException.class, thrown[0].getClass());
+                wrong.accept(thrown[0]);
+            }
+            assertArrayEquals(new float[8], linear.forward(x, scope).output().toFloats(device.stream()));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+package dev.chagres;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.bindings.CudaException;
+import dev.chagres.layer.Accumulation;
+import dev.chagres.layer.Initializer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.ParameterPlan;
+import dev.chagres.layer.Parameters;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.HostBuffer;
+import dev.chagres.tensor.Tensor;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** What is closed, restarted, nested or another's is refused by name, and a good call afterwards works. */
+@Tag("L0")
+@Tag("L1")
+class MisuseOfScopesTest {
+    private static final Class<IllegalStateException> STATE = IllegalStateException.class;
+
+    private final ParameterPlan plan = new ParameterPlan();
+    private final Linear linear = new Linear(16, 16, Initializer.normal(1), plan);
+    private Device device;
+    private Stream stream;
+    private Scope scope;
+
+    @BeforeEach
+    void open() {
+        device = Device.open();
+        stream = device.stream();
+        scope = device.openScope();
+    }
+
+    @AfterEach
+    void goodCallsStillWork() {
+        try (Scope fresh = device.openScope();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1)) {
+            Tensor x = fresh.tensor(DType.FLOAT32, 2, 16);
+            x.zero(stream);
+            assertArrayEquals(new float[32], linear.forward(x, fresh).output().toFloats(stream));
+            assertEquals(2, parameters.all().size());
+        }
+        device.close();
+        device.close();
+    }
+
+    @Test
+    void tensorsOfAClosedScope() {
+        Tensor tensor = scope.tensor(DType.FLOAT32, 2, 16);
+        Tensor view = scope.view(tensor, 0, 32);
+        scope.close();
+        scope.close();
+        String text = "tensor FLOAT32[2, 16] of scope of device 0 is closed: so is its scope";
+        assertThrown(STATE, text, () -> tensor.zero(stream));
+        assertThrown(STATE, text, () -> tensor.toFloats(stream));
+        assertThrown(STATE, text, () -> tensor.set(stream, new float[32]));
+        assertThrown(STATE, text, tensor::pointer);
+        assertThrown(STATE, text.replace("[2, 16]", "[32]"), () -> view.zero(stream));
+        assertThrown(STATE, "scope of device 0 is closed", () -> scope.tensor(DType.BYTE, 1));
+        assertThrown(STATE, "scope of device 0 is closed", scope::open);
+        assertThrown(STATE, "scope of device 0 is closed", scope::restart);
+        try (Scope other = device.openScope();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1)) {
+            assertThrown(STATE, text, () -> linear.forward(tensor, other));
+            assertThrown(STATE, text, () -> other.view(tensor, 0, 1));
+            assertEquals(272, parameters.count());
+        }
+    }
+
+    @Test
+    void aParentWhileItsChildIsOpen() {
+        Tensor before = scope.tensor(DType.FLOAT32, 2, 16);
+        before.zero(stream);
+        Scope child = scope.open();
+        String text = "scope of device 0 has an open nested scope, which must be closed first";
+        assertThrown(STATE, text, () -> scope.tensor(DType.BYTE, 1));
+        assertThrown(STATE, text, () -> scope.view(before, 0, 1));
+        assertThrown(STATE, text, scope::open);
+        assertThrown(STATE, text, scope::restart);
+        Tensor inside = child.tensor(DType.FLOAT32, 2);
+        assertEquals(0, before.toFloats(stream)[0], "what it handed out before may be used");
+        child.close();
+        child.close();
+        assertThrown(
+                STATE,
+                "tensor FLOAT32[2] of nested scope of device 0 is closed: so is its scope",
+                () -> inside.zero(stream));
+        assertThrown(STATE, "nested scope of device 0 is closed", () -> child.tensor(DType.BYTE, 1));
+        assertTrue(scope.tensor(DType.BYTE, 1).isLive());
+    }
+
+    @Test
+    void tensorsNotHandedOutAgainAfterARestart() {
+        Tensor first = scope.tensor(DType.FLOAT32, 2);
+        Tensor second = scope.tensor(DType.FLOAT32, 3);
+        Tensor view = scope.view(first, 0, 1);
+        scope.restart();
+        assertSameAddress(first, scope.tensor(DType.FLOAT32, 2));
+        assertThrown(
+                STATE,
+                "tensor FLOAT32[3] of scope of device 0 is closed: the scope was restarted since",
+                () -> second.zero(stream));
+        assertThrown(
+                STATE,
+                "tensor FLOAT32[1] of scope of device 0 is closed: the scope was restarted since",
+                () -> view.toFloats(stream));
+        first.set(stream, 1f, 2f);
+    }
+
+    private static void assertSameAddress(Tensor expected, Tensor actual) {
+        assertEquals(expected.pointer().address(), actual.pointer().address());
+    }
+
+    @Test
+    void aRestartThatFindsNoMemoryClosesWhatWasHandedOut() {
+        Tensor large = scope.tensor(DType.BYTE, 5L << 20);
+        scope.tensor(DType.BYTE, 6L << 20);
+        long free = device.freeMemory();
+        Scope rest = device.openScope();
+        long taken = free - (8L << 20);
+        // Where other programs take memory meanwhile the device is not full, and the restart simply succeeds.
+        try {
+            rest.tensor(DType.BYTE, taken);
+        } catch (CudaException full) {
+            assertEquals("cudaErrorMemoryAllocation", full.codeName());
+        }
+        try {
+            scope.restart();
+        } catch (CudaException full) {
+            assertEquals("cudaErrorMemoryAllocation", full.codeName());
+        }
+        assertFalse(large.isLive());
+        rest.close();
+        scope.restart();
+        assertTrue(scope.tensor(DType.BYTE, 5L << 20).isLive());
+    }
+
+    @Test
+    void closedDevicesStreamsAndEvents() {
+        Device other = Device.open();
+        Stream its = other.openStream();
+        Event event = other.openEvent();
+        Scope there = other.openScope(its);
+        Tensor tensor = there.tensor(DType.FLOAT32, 2);
+        its.close();
+        its.close();
+        assertThrown(STATE, "stream of device 0 is closed", () -> tensor.zero(its));
+        assertThrown(STATE, "stream of device 0 is closed", () -> other.openScope(its));
+        assertThrown(STATE, "stream of device 0 is closed", () -> event.record(its));
+        assertThrown(STATE, "stream of device 0 is closed", its::synchronize);
+        tensor.zero(other.stream());
+        event.close();
+        event.close();
+        assertThrown(STATE, "event of device 0 is closed", () -> event.record(other.stream()));
+        assertThrown(STATE, "event of device 0 is closed", event::isDone);
+        assertThrown(STATE, "event of device 0 is closed", () -> other.stream().await(event));
+        other.close();
+        other.close();
+        assertThrown(STATE, "device 0 is closed", () -> tensor.zero(other.stream()));
+        assertThrown(STATE, "device 0 is closed", other::openScope);
+        assertThrown(STATE, "device 0 is closed", other::openEvent);
+        assertThrown(STATE, "device 0 is closed", other::freeMemory);
+        assertThrown(STATE, "device 0 is closed", other::attach);
+        assertThrown(STATE, "device 0 is closed", () -> HostBuffer.pinned(other, 1));
+        assertThrown(STATE, "device 0 is closed", () -> Parameters.allocate(other, plan, DType.FLOAT32, 1));
+        there.close();
+    }
+
+    @Test
+    void scopesAndStreamsOfAnotherDevice() {
+        try (Device other = Device.open()) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "onStream: expected a stream of device 0, got one of device 0",
+                    () -> device.openScope(other.stream()));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "stream: expected one of device 0, got stream of device 0",
+                    () -> device.openEvent().record(other.stream()));
+        }
+    }
+
+    @Test
+    void eventsThatWereNotRecorded() {
+        Event start = device.openEvent();
+        Event end = device.openEvent();
+        assertThrows(CudaException.class, () -> end.millisSince(start));
+        start.record(stream);
+        end.record(stream);
+        end.synchronize();
+        assertTrue(end.millisSince(start) >= 0);
+    }
+
+    @Test
+    void parametersWhoseScopeIsRestartedOrClosed() {
+        Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+        GradientNorm norm = new GradientNorm(parameters, 1);
+        AdamW adam = new AdamW(parameters, new AdamW.Config(0.9f, 0.9f, 1e-8f, 0));
+        assertThrown(
+                STATE,
+                "parameter weight has memory already: close its Parameters first",
+                () -> Parameters.allocate(device, plan, DType.FLOAT32, 1));
+        Tensor x = scope.tensor(DType.FLOAT32, 2, 16);
+        x.zero(stream);
+        Linear.Saved saved = linear.forward(x, scope);
+        parameters.scope().restart();
+        for (int i = 0; i < 12; i++) {
+            parameters.scope().tensor(DType.FLOAT32, 1);
+        }
+        String lost = "parameter weight has lost its memory: the scope of its Parameters was restarted; close them and"
+                + " call Parameters.allocate again";
+        assertThrown(STATE, lost, () -> linear.forward(x, scope));
+        assertThrown(STATE, lost, () -> linear.backward(saved.output(), saved, Accumulation.ADD, scope));
+        assertThrows(STATE, () -> norm.compute(stream));
+        assertThrows(STATE, () -> adam.step(stream, 1e-3f, norm));
+        parameters.close();
+        assertThrows(STATE, () -> adam.step(stream, 1e-3f, norm));
+        assertThrows(STATE, () -> new AdamW(parameters, new AdamW.Config(0.9f, 0.9f, 1e-8f, 0)));
+        assertThrows(STATE, () -> new GradientNorm(parameters, 1));
+        adam.close();
+    }
+}

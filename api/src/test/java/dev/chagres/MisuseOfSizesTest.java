@@ -1,0 +1,144 @@
+package dev.chagres;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.bindings.CudaException;
+import dev.chagres.layer.Initializer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.ParameterPlan;
+import dev.chagres.layer.Parameters;
+import dev.chagres.tensor.DType;
+import dev.chagres.tensor.HostBuffer;
+import dev.chagres.tensor.Shape;
+import dev.chagres.tensor.Tensor;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** Sizes that no memory has, and parts outside of a whole: each is refused by name, and a good call afterwards works. */
+@Tag("L0")
+@Tag("L1")
+class MisuseOfSizesTest {
+    private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
+
+    private Device device;
+    private Stream stream;
+    private Scope scope;
+
+    @BeforeEach
+    void open() {
+        device = Device.open();
+        stream = device.stream();
+        scope = device.openScope();
+    }
+
+    @AfterEach
+    void goodCallsStillWork() {
+        Tensor x = scope.tensor(DType.FLOAT32, 3, 16);
+        x.zero(stream);
+        assertArrayEquals(new float[48], x.toFloats(stream));
+        device.close();
+    }
+
+    @Test
+    void sizesThatNoMemoryHas() {
+        assertThrown(ARGUMENT, "shape: expected no negative size, got [2, -3]", () -> scope.tensor(DType.BYTE, 2, -3));
+        assertThrown(
+                ARGUMENT,
+                "shape: expected at most 9223372036854775807 bytes, got INT64[1152921504606846976]",
+                () -> scope.tensor(DType.INT64, 1L << 60));
+        assertThrown(
+                ARGUMENT,
+                "shape: expected at most 9223372036854775807 bytes, got BYTE[9223372036854775807, 9223372036854775807, 3, 2]",
+                () -> scope.tensor(DType.BYTE, Long.MAX_VALUE, Long.MAX_VALUE, 3, 2));
+        for (long size : new long[] {1L << 44, 1L << 60, Long.MAX_VALUE / 4}) {
+            CudaException thrown = assertThrows(CudaException.class, () -> scope.tensor(DType.FLOAT32, size));
+            assertEquals("cudaErrorMemoryAllocation", thrown.codeName());
+            assertTrue(scope.tensor(DType.FLOAT32, 5).isLive());
+        }
+        assertThrown(
+                ArithmeticException.class,
+                "count of [9223372036854775807, 2]: expected at most 9223372036854775807 elements",
+                () -> Shape.of(Long.MAX_VALUE, 2).count());
+        assertEquals(
+                0,
+                Shape.of(Long.MAX_VALUE, Long.MAX_VALUE, 0).count()
+                        * Shape.of(0, Long.MAX_VALUE, 9).count());
+    }
+
+    @Test
+    void layersOfImpossibleSize() {
+        ParameterPlan huge = new ParameterPlan();
+        assertThrown(
+                ARGUMENT,
+                "weight: expected positive sizes, got [4, 0]",
+                () -> new Linear(0, 4, Initializer.zeros(), huge));
+        assertThrown(
+                ARGUMENT,
+                "weight: expected 1 to 4 dimensions and, with all declared before it, at most 576460752303423487"
+                        + " elements, got [4611686018427387904, 4611686018427387904]",
+                () -> new Linear(1L << 62, 1L << 62, Initializer.zeros(), huge));
+        assertThrown(
+                ARGUMENT,
+                "scalar: expected 1 to 4 dimensions and, with all declared before it, at most 576460752303423487"
+                        + " elements, got []",
+                () -> huge.declare("scalar", Initializer.zeros()));
+        Linear large = new Linear(1L << 20, 1L << 24, Initializer.zeros(), huge.child("zeros"));
+        assertEquals(1L << 44, large.weight().shape().count());
+        assertThrows(CudaException.class, () -> Parameters.allocate(device, huge, DType.BFLOAT16, 1));
+        new Linear(1L << 20, 1L << 24, Initializer.normal(1), huge.child("drawn"));
+        assertThrown(
+                ARGUMENT,
+                "plan: expected at most 2147483639 elements in a parameter that does not begin as zeros, got"
+                        + " drawn.weight[16777216, 1048576]",
+                () -> Parameters.allocate(device, huge, DType.BFLOAT16, 1));
+        assertThrown(
+                IllegalStateException.class,
+                "parameter zeros.weight has no memory yet: call Parameters.allocate",
+                () -> large.forward(scope.tensor(DType.BFLOAT16, 0, 1L << 20), scope));
+    }
+
+    @Test
+    void viewsOutsideTheirTensor() {
+        Tensor tensor = scope.tensor(DType.FLOAT32, 4, 5);
+        String text = "offset: expected elements within Tensor FLOAT32[4, 5], got ";
+        assertThrown(ARGUMENT, text + "21 from 0 on", () -> scope.view(tensor, 0, 21));
+        assertThrown(ARGUMENT, text + "1 from 20 on", () -> scope.view(tensor, 20, 1));
+        assertThrown(ARGUMENT, text + "1 from -1 on", () -> scope.view(tensor, -1, 1));
+        assertThrown(ARGUMENT, text + "2 from 9223372036854775807 on", () -> scope.view(tensor, Long.MAX_VALUE, 2));
+        assertThrown(ARGUMENT, "shape: expected no negative size, got [-1]", () -> scope.view(tensor, 0, -1));
+        Tensor none = scope.view(tensor, 20, 0);
+        assertArrayEquals(new float[0], none.toFloats(stream));
+    }
+
+    @Test
+    void copiesOfAnotherSize() {
+        Tensor tensor = scope.tensor(DType.FLOAT32, 4);
+        assertThrown(ARGUMENT, "values: expected 4 for FLOAT32[4], got 0", () -> tensor.set(stream, new float[0]));
+        try (HostBuffer small = HostBuffer.pageable(device, 15)) {
+            assertThrown(
+                    ARGUMENT,
+                    "source: expected at least 16 bytes for FLOAT32[4], got 15",
+                    () -> tensor.copyFrom(stream, small));
+            assertThrown(
+                    ARGUMENT,
+                    "target: expected at least 16 bytes for FLOAT32[4], got 15",
+                    () -> tensor.copyTo(stream, small));
+            small.close();
+            assertThrown(IllegalStateException.class, "host buffer is closed", () -> tensor.copyFrom(stream, small));
+        }
+        Tensor flat = scope.tensor(DType.FLOAT32, 8);
+        Tensor front = scope.view(flat, 0, 4);
+        Tensor middle = scope.view(flat, 2, 4);
+        assertThrown(
+                ARGUMENT,
+                "this tensor: expected memory of its own, got some of source's; it is written to while that is read or"
+                        + " written",
+                () -> front.copyFrom(stream, middle));
+    }
+}
