@@ -31,7 +31,9 @@ public final class Esm2Training implements TrainingModel {
     /** One step whose result is unread, one under way, one whose batch is being uploaded. */
     private static final int UPLOADS = 3;
     /** Steps whose results may be unread at a time. */
-    private static final int READBACKS = 2;
+    private static final int UNREAD = 2;
+    /** Those, and the step before them, from whose end the oldest is timed. */
+    private static final int READBACKS = UNREAD + 1;
 
     private final Device device;
     private final Esm2Config config;
@@ -103,8 +105,11 @@ public final class Esm2Training implements TrainingModel {
         if (stepped == uploaded) {
             throw new IllegalStateException("no batch was uploaded for step " + (stepped + 1));
         }
-        if (stepped - read == READBACKS) {
+        if (stepped - read == UNREAD) {
             throw new IllegalStateException("the result of step " + (read + 1) + " must be read first");
+        }
+        if (stepped == 0) {
+            readbacks[READBACKS - 1].mark(stream);
         }
         scope.restart();
         Esm2.Saved saved = gradients(uploads[stepped % UPLOADS]);
@@ -147,7 +152,7 @@ public final class Esm2Training implements TrainingModel {
         if (read == stepped) {
             throw new IllegalStateException("no result is unread, " + read + " steps were made");
         }
-        readbacks[read % READBACKS].read(result);
+        readbacks[read % READBACKS].read(result, readbacks[(read + READBACKS - 1) % READBACKS]);
         read++;
     }
 

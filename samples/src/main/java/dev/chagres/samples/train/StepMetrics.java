@@ -8,6 +8,9 @@ import dev.chagres.samples.data.Batch;
  * <p>Threading: one thread at a time.
  */
 final class StepMetrics {
+    /** What a device's clock does not resolve still took time: rates stay finite. */
+    private static final double SHORTEST_MILLIS = 1e-6;
+
     private int step;
     private int tokens;
     private int paddedTokens;
@@ -32,15 +35,14 @@ final class StepMetrics {
     /**
      * Takes what is known once it ran.
      *
-     * @param nanos from the end of the step before to the end of this one
      * @param peakFlops the device's rate, NaN when unknown
      */
-    void complete(StepResult result, long nanos, double peakFlops, long memoryBytes) {
+    void complete(StepResult result, double peakFlops, long memoryBytes) {
         this.loss = result.loss();
         this.gradNorm = result.gradNorm();
-        this.stepMillis = nanos / 1e6;
-        this.tokensPerSecond = tokens / (nanos / 1e9);
-        this.mfu = flops / (nanos / 1e9) / peakFlops;
+        this.stepMillis = Math.max(SHORTEST_MILLIS, result.millis());
+        this.tokensPerSecond = tokens / (stepMillis / 1e3);
+        this.mfu = flops / (stepMillis / 1e3) / peakFlops;
         this.memoryBytes = memoryBytes;
     }
 

@@ -8,19 +8,19 @@ package dev.chagres.samples.train;
 public final class StepResult {
     private double loss;
     private double gradNorm;
-    private long completedNanos;
+    private double millis;
 
     /**
      * Takes a step's values.
      *
      * @param loss mean cross-entropy of the masked tokens, in nats
      * @param gradNorm Euclidean norm of all gradients before clipping
-     * @param completedNanos when the step was done, by {@link System#nanoTime}
+     * @param millis from the end of the step before, or for the first from its own beginning, to this step's end
      */
-    public void set(double loss, double gradNorm, long completedNanos) {
+    public void set(double loss, double gradNorm, double millis) {
         this.loss = loss;
         this.gradNorm = gradNorm;
-        this.completedNanos = completedNanos;
+        this.millis = millis;
     }
 
     /** Returns the mean cross-entropy of the masked tokens, in nats. */
@@ -33,8 +33,8 @@ public final class StepResult {
         return gradNorm;
     }
 
-    /** Returns when the step was done, by {@link System#nanoTime}. */
-    public long completedNanos() {
-        return completedNanos;
+    /** Returns the milliseconds from the end of the step before to the end of this one. */
+    public double millis() {
+        return millis;
     }
 }

@@ -31,7 +31,6 @@ final class TrainingRun {
     private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
     private final StepResult result = new StepResult();
     private volatile boolean stopRequested;
-    private long completedNanos;
 
     /**
      * Prepares a run.
@@ -74,7 +73,6 @@ final class TrainingRun {
         if (steps == 0 || stopRequested || !upload(0)) {
             return 0;
         }
-        completedNanos = System.nanoTime();
         int step = 0;
         boolean more = true;
         while (more) {
@@ -119,9 +117,7 @@ final class TrainingRun {
         StepMetrics finished = metrics[step % STEPS_IN_FLIGHT];
         requireFinite("the loss", result.loss(), finished);
         requireFinite("the gradients' norm", result.gradNorm(), finished);
-        long nanos = Math.max(1, result.completedNanos() - completedNanos);
-        completedNanos = result.completedNanos();
-        finished.complete(result, nanos, peakFlops, model.memoryBytes());
+        finished.complete(result, peakFlops, model.memoryBytes());
         reported.accept(finished);
     }
 

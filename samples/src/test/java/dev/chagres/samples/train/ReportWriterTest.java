@@ -47,8 +47,8 @@ class ReportWriterTest {
         var metrics = new StepMetrics();
         metrics.begin(number, batch, 1e9, 4e-4f);
         var result = new StepResult();
-        result.set(3.25, 1.5, 0);
-        metrics.complete(result, 250_000_000, peakFlops, 1 << 20);
+        result.set(3.25, 1.5, 250);
+        metrics.complete(result, peakFlops, 1 << 20);
         return metrics;
     }
 

@@ -68,6 +68,22 @@ class TrainingRunTest {
         assertEquals(expected, seen);
     }
 
+    /** The last step is read without another one under way: its time must be its own all the same. */
+    @Test
+    void everyStepIsTimedByTheModelTheLastOneToo() throws InterruptedException {
+        double peak = 1e9;
+        var millis = new ArrayList<Double>();
+        try (BatchSource batches = shipped()) {
+            new TrainingRun(model, batches, step -> 1, peak, step -> {
+                        millis.add(step.stepMillis());
+                        assertEquals(step.tokens() / (step.stepMillis() / 1e3), step.tokensPerSecond(), 1e-9);
+                        assertEquals(1e3 * step.tokensPerSecond() / peak, step.mfu(), 1e-12);
+                    })
+                    .run(4);
+        }
+        assertEquals(List.of(10.0, 20.0, 30.0, 40.0), millis);
+    }
+
     @Test
     void stopEndsAfterTheStepUnderWay() throws InterruptedException {
         var steps = new ArrayList<Integer>();
