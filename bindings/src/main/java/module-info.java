@@ -3,6 +3,7 @@
  * opening and checking of their libraries.
  */
 module dev.chagres.bindings {
+    requires dev.chagres.nativelibraries;
     requires static transitive org.jspecify;
 
     exports dev.chagres.bindings;

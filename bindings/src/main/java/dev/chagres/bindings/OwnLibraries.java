@@ -127,7 +127,8 @@ record OwnLibraries(Path folder) {
                         file,
                         attempts,
                         "",
-                        "put the chagres-native jar of this platform (Linux x86-64) on the class path, or name a folder"
-                                + " with -D" + PROPERTY + "=DIR; a cache that cannot be written: -Dchagres.cache=DIR"));
+                        "put the chagres-native jar of this platform (Linux x86-64) on the class path or module path, or"
+                                + " name a folder with -D" + PROPERTY
+                                + "=DIR; a cache that cannot be written: -Dchagres.cache=DIR"));
     }
 }

@@ -15,7 +15,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
-import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -176,24 +175,20 @@ class NativeLibrariesTest {
                 "the JVM denies calls to native libraries: start it with --enable-native-access=ALL-UNNAMED");
     }
 
+    /** The module of our own libraries comes along without being told, and nothing else is needed. */
     @Test
     void theBindingsLoadAsAModule() {
-        Path jspecify = Path.of(Nullable.class
-                .getProtectionDomain()
-                .getCodeSource()
-                .getLocation()
-                .getPath());
         List<String> arguments = List.of(
                 "--enable-native-access=dev.chagres.bindings",
+                "--illegal-native-access=deny",
                 "-p",
-                ForkedJvm.bindings() + File.pathSeparator + jspecify,
-                "-cp",
-                ForkedJvm.nativeResources().toString(),
+                ForkedJvm.bindings() + File.pathSeparator + ForkedJvm.nativeResources(),
                 REFERENCE,
                 "-m",
                 "dev.chagres.bindings/dev.chagres.bindings.Doctor");
         String output = ForkedJvm.run(arguments, Map.of()).expectExit(0).output();
         assertTrue(output.contains("The provider works."), output);
         assertTrue(output.contains("native access: set"), output);
+        assertTrue(output.contains(ForkedJvm.nativeFolder().toString()), output);
     }
 }
