@@ -106,6 +106,16 @@ class MisuseOfAttentionTest {
     }
 
     @Test
+    void aTypeThatNoKernelTakes() {
+        Sequences sequences = Sequences.packed(CuSeqlens.of(scope, 0, 8));
+        Tensor qkv = scope.tensor(DType.INT32, 8, 3 * WIDTH);
+        assertThrown(
+                ARGUMENT,
+                "qkv: attention takes FLOAT32, BFLOAT16 or FLOAT16, got INT32[8, 96]",
+                () -> attention.forwardPacked(qkv, sequences, scope));
+    }
+
+    @Test
     void recordsOfAnotherAttentionOrRepetition() {
         SavedAttention saved = packed(scope, 0, 8);
         Tensor dO = zeros(scope, 8, WIDTH);

@@ -39,8 +39,7 @@ class MisuseOfConfigsTest {
         for (int headDim : new int[] {0, -8, 7, 12, 264, Integer.MIN_VALUE, Integer.MAX_VALUE}) {
             assertThrown(
                     ARGUMENT,
-                    "headDim: expected a multiple of 8 from 8 to 256, which cuDNN's fused attention takes, got "
-                            + headDim,
+                    "headDim: expected a multiple of 8 from 8 to 256, which attention's kernels take, got " + headDim,
                     () -> attention(2, headDim));
         }
         for (int heads : new int[] {0, -1}) {

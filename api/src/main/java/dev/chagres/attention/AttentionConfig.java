@@ -9,7 +9,7 @@ import dev.chagres.internal.Checks;
  * <p>Threading: immutable.
  *
  * @param heads query heads h
- * @param headDim size d of a head: a multiple of 8, at most 256, which is what cuDNN takes on Hopper
+ * @param headDim size d of a head: a multiple of 8, at most 256, which is what the kernels take
  * @param mask which keys a query sees
  * @param dropout of attention weights
  * @param scale factor on query times key, usually {@code 1 / sqrt(d)}
@@ -18,7 +18,7 @@ public record AttentionConfig(int heads, int headDim, AttentionMask mask, Dropou
     /**
      * Checks the sizes.
      *
-     * @throws IllegalArgumentException when a size is not positive, or cuDNN refuses the head dimension
+     * @throws IllegalArgumentException when a size is not positive, or no kernel takes the head dimension
      */
     public AttentionConfig {
         Checks.given("mask", mask);
@@ -28,8 +28,7 @@ public record AttentionConfig(int heads, int headDim, AttentionMask mask, Dropou
         }
         if (headDim < 8 || headDim > 256 || headDim % 8 != 0) {
             throw new IllegalArgumentException(
-                    "headDim: expected a multiple of 8 from 8 to 256, which cuDNN's fused attention takes, got "
-                            + headDim);
+                    "headDim: expected a multiple of 8 from 8 to 256, which attention's kernels take, got " + headDim);
         }
         if (!(scale > 0) || Float.isInfinite(scale)) {
             throw new IllegalArgumentException("scale: expected a positive number, got " + scale);

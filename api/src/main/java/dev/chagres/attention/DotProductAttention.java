@@ -3,12 +3,11 @@ package dev.chagres.attention;
 import dev.chagres.Dropout;
 import dev.chagres.Philox;
 import dev.chagres.Scope;
-import dev.chagres.bindings.Provider;
 import dev.chagres.internal.AttentionCall;
 import dev.chagres.internal.AttentionCall.Packing;
 import dev.chagres.internal.AttentionSettings;
+import dev.chagres.internal.Calls;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.FusedAttention;
 import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
@@ -17,15 +16,18 @@ import dev.chagres.tensor.Tensor;
  * {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, over packed or padded sequences.
  *
  * <p>Shapes: q, k, v and o are [T, h, d] packed (THD), [B, S, h, d] (BSHD) or [S, B, h, d] (SBHD); or one buffer holds
- * all three, as [T, 3 h d] rows of query, key, value. BFLOAT16 or FLOAT16; the reference provider takes FLOAT32 too,
- * cuDNN's fused kernels do not. The softmax is computed in FP32.
+ * all three, as [T, 3 h d] rows of query, key, value. FLOAT32, BFLOAT16 or FLOAT16. The softmax is computed in FP32.
+ *
+ * <p>cuDNN's fused kernels compute BFLOAT16 and FLOAT16. What they do not take our own tiled kernels compute, in FP32
+ * whatever the type: FLOAT32, and padded batches of one token a sequence. The choice is the same on every provider.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code nvte_fused_attn_fwd_v2}, {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h}.
+ * <p>Source: {@code nvte_fused_attn_fwd_v2}, {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h};
+ * {@code ops_attention_forward}, {@code ops_attention_backward} in {@code ops.h}.
  */
 public final class DotProductAttention {
-    /** Draws that a fused attention call may take from the generator. */
+    /** Draws that an attention call may take from the generator. */
     private static final long DRAWS = 16;
 
     /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
@@ -114,7 +116,7 @@ public final class DotProductAttention {
      *
      * @param dO gradient of the output, like it
      * @param dq receives the gradient of the query, like it; so {@code dk} and {@code dv}
-     * @param scope its stream computes
+     * @param scope its stream computes; it hands out scratch memory
      * @throws IllegalArgumentException when shapes, types or devices do not fit, a gradient shares memory with another
      *     tensor, or the record is another attention's
      * @throws IllegalStateException when the record's scope is closed, or was restarted since
@@ -132,16 +134,7 @@ public final class DotProductAttention {
         checkApart("dq", query, gradient, call);
         checkApart("dk", key, gradient, call);
         checkApart("dv", value, gradient, call);
-        attention(scope)
-                .backward(
-                        scope.stream(),
-                        saved.settings(),
-                        call,
-                        saved.statistics().cell(),
-                        gradient,
-                        query,
-                        key,
-                        value);
+        runBackward(saved, gradient, query, key, value, scope);
     }
 
     /**
@@ -149,7 +142,7 @@ public final class DotProductAttention {
      *
      * @param dO gradient of the output: [T, h d]
      * @param dqkv receives the gradient of the buffer: [T, 3 h d]
-     * @param scope its stream computes; it hands out the views
+     * @param scope its stream computes; it hands out views and scratch memory
      * @throws IllegalArgumentException when shapes, types or devices do not fit, the gradient shares memory with another
      *     tensor, or the record is another attention's
      * @throws IllegalStateException when the record's scope is closed, or was restarted since
@@ -162,16 +155,26 @@ public final class DotProductAttention {
         Checks.matrix(scope, "dqkv", dqkv, output.dtype(), output.size(0), 3 * width);
         checkApart("dqkv", dqkv.cell(), dO.cell(), saved.call());
         Sequences sequences = saved.sequences();
-        attention(scope)
-                .backward(
-                        scope.stream(),
-                        saved.settings(),
-                        saved.call(),
-                        saved.statistics().cell(),
-                        shaped(scope, dO, 0, sequences).cell(),
-                        shaped(scope, dqkv, 0, sequences).cell(),
-                        shaped(scope, dqkv, width, sequences).cell(),
-                        shaped(scope, dqkv, 2 * width, sequences).cell());
+        runBackward(
+                saved,
+                shaped(scope, dO, 0, sequences).cell(),
+                shaped(scope, dqkv, 0, sequences).cell(),
+                shaped(scope, dqkv, width, sequences).cell(),
+                shaped(scope, dqkv, 2 * width, sequences).cell(),
+                scope);
+    }
+
+    private static void runBackward(
+            SavedAttention saved, TensorCell dO, TensorCell dq, TensorCell dk, TensorCell dv, Scope scope) {
+        Calls calls = calls(scope);
+        AttentionSettings with = saved.settings();
+        AttentionCall call = saved.call();
+        switch (saved.kernels()) {
+            case FUSED ->
+                calls.fusedAttention()
+                        .backward(scope.stream(), with, call, saved.statistics().cell(), dO, dq, dk, dv);
+            case TILED -> calls.tiledAttention().backward(scope, with, call, saved.statistics(), dO, dq, dk, dv);
+        }
     }
 
     private SavedAttention run(
@@ -188,7 +191,8 @@ public final class DotProductAttention {
         }
         scope.keep(saved);
         boolean packed = sequences.format() == Sequences.Format.THD;
-        long longest = packed
+        AttentionKernels kernels = AttentionKernels.of(q.dtype(), sequences);
+        long longest = packed && kernels == AttentionKernels.FUSED
                 ? Math.max(LENGTH_STEP, (sequences.length() + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP)
                 : sequences.length();
         Dropout dropout = config.dropout();
@@ -196,7 +200,12 @@ public final class DotProductAttention {
         TensorCell rng = generator == null ? null : generator.next(scope, DRAWS).cell();
         saved.call()
                 .over(sequences.cuSeqlens().offsets().cell(), packed ? Packing.PACKED : Packing.DENSE, longest, rng);
-        saved.ran(with, sequences, attention(scope).forward(scope, with, saved.call()));
+        Calls calls = calls(scope);
+        Tensor statistics = switch (kernels) {
+            case FUSED -> calls.fusedAttention().forward(scope, with, saved.call());
+            case TILED -> calls.tiledAttention().forward(scope, with, saved.call());
+        };
+        saved.ran(with, kernels, sequences, statistics);
         return saved;
     }
 
@@ -265,16 +274,14 @@ public final class DotProductAttention {
     }
 
     private static void checkType(String argument, TensorCell cell) {
-        boolean half = cell.dtype() == DType.BFLOAT16 || cell.dtype() == DType.FLOAT16;
-        boolean reference = Provider.current() == Provider.REFERENCE && cell.dtype() == DType.FLOAT32;
-        if (!half && !reference) {
-            throw new IllegalArgumentException(argument
-                    + ": fused attention takes BFLOAT16 or FLOAT16 (FLOAT32 on the reference only), got "
-                    + Checks.describe(cell));
+        DType dtype = cell.dtype();
+        if (dtype != DType.FLOAT32 && dtype != DType.BFLOAT16 && dtype != DType.FLOAT16) {
+            throw new IllegalArgumentException(
+                    argument + ": attention takes FLOAT32, BFLOAT16 or FLOAT16, got " + Checks.describe(cell));
         }
     }
 
-    private static FusedAttention attention(Scope scope) {
-        return scope.device().state().calls().fusedAttention();
+    private static Calls calls(Scope scope) {
+        return scope.device().state().calls();
     }
 }

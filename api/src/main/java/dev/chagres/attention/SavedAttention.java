@@ -14,6 +14,7 @@ public final class SavedAttention {
     private final AttentionCall call;
     private final Tensor output;
     private @Nullable AttentionSettings settings;
+    private @Nullable AttentionKernels kernels;
     private @Nullable Tensor statistics;
     private @Nullable Sequences sequences;
     private long issues;
@@ -33,8 +34,9 @@ public final class SavedAttention {
         return present(statistics);
     }
 
-    void ran(AttentionSettings with, Sequences over, Tensor result) {
+    void ran(AttentionSettings with, AttentionKernels by, Sequences over, Tensor result) {
         settings = with;
+        kernels = by;
         sequences = over;
         statistics = result;
         issues = issues();
@@ -65,6 +67,11 @@ public final class SavedAttention {
 
     AttentionSettings settings() {
         return present(settings);
+    }
+
+    /** Returns which kernels forward ran; backward must run the same. */
+    AttentionKernels kernels() {
+        return present(kernels);
     }
 
     /** Returns the sequences that forward was given. */

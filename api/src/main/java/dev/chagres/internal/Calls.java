@@ -3,18 +3,20 @@ package dev.chagres.internal;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The configuration objects of TE calls on one device, made once and reused by every call.
+ * The configuration objects of native calls on one device, made once and reused by every call.
  *
  * <p>Threading: the device's thread.
  */
 public final class Calls implements AutoCloseable {
     private final MatrixProduct matrixProduct;
     private final FusedAttention fusedAttention;
+    private final TiledAttention tiledAttention;
     private final Norm norm;
 
     Calls(DeviceState device) {
         matrixProduct = new MatrixProduct(device);
         fusedAttention = new FusedAttention(device);
+        tiledAttention = new TiledAttention(device);
         norm = new Norm(device);
     }
 
@@ -26,6 +28,11 @@ public final class Calls implements AutoCloseable {
     /** Returns fused attention. */
     public FusedAttention fusedAttention() {
         return fusedAttention;
+    }
+
+    /** Returns attention by our own kernels. */
+    public TiledAttention tiledAttention() {
+        return tiledAttention;
     }
 
     /** Returns the norms. */

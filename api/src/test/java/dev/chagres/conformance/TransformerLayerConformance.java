@@ -97,10 +97,7 @@ class TransformerLayerConformance {
                 cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, full, Position.ROTARY, Residuals.PLAIN));
             }
         }
-        return Sizes.taken(
-                cases,
-                c -> c.dtype != DType.FLOAT32 && Sizes.aligned(c.dtype, c.hidden),
-                "FLOAT32 attention, or rows of no multiple of 16 bytes");
+        return Sizes.taken(cases, c -> Sizes.aligned(c.dtype, c.hidden), "rows of no multiple of 16 bytes");
     }
 
     /** A layer on the device and its witness, with the same weights. */
@@ -198,10 +195,7 @@ class TransformerLayerConformance {
     }
 
     static List<DType> floats() {
-        return Sizes.taken(
-                List.of(DType.FLOAT32, DType.BFLOAT16),
-                dtype -> dtype != DType.FLOAT32,
-                "cuDNN's fused attention takes no FLOAT32");
+        return List.of(DType.FLOAT32, DType.BFLOAT16);
     }
 
     /** The same sequences packed and padded give the same rows and gradients. */

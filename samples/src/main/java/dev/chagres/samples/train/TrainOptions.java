@@ -162,10 +162,6 @@ final class TrainOptions {
     TrainingPlan plan(boolean gpu) {
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
         Recipe precision = recipe != null ? recipe : gpu ? Recipe.BF16 : Recipe.FP32;
-        if (gpu && precision == Recipe.FP32) {
-            throw new IllegalArgumentException(
-                    "--recipe: fp32 needs --provider reference, for cuDNN's attention takes no FP32; expected bf16");
-        }
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         return new TrainingPlan(

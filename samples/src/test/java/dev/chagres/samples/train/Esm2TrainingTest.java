@@ -37,13 +37,14 @@ class Esm2TrainingTest {
     private static final int CONTEXT = 64;
     private static final Esm2Config CONFIG = new Esm2Config(2, 32, 2, CONTEXT);
 
+    /** Of FP32 on a GPU, where products are of TF32: a last bit that differs may become one of 2^-11 of an operand. */
+    private static final double TOLERANCE = Provider.current() == Provider.CUDA ? 1e-3 : 1e-5;
+
     private final StepResult result = new StepResult();
     private Device device;
 
     @BeforeEach
     void open() {
-        Assumptions.assumeTrue(
-                Provider.current() == Provider.REFERENCE, "FP32 attention, which these tests need, is the reference's");
         device = Device.open();
     }
 
@@ -143,8 +144,8 @@ class Esm2TrainingTest {
     void packedAndPaddedGiveTheSameLossAndGradients() {
         Gradients packed = gradients(BatchLayout.PACKED, 512);
         Gradients padded = gradients(BatchLayout.PADDED, CONTEXT * sequences().size());
-        assertEquals(packed.loss, padded.loss, 1e-5 * packed.loss);
-        assertEquals(packed.norm, padded.norm, 1e-5 * packed.norm);
+        assertEquals(packed.loss, padded.loss, TOLERANCE * packed.loss);
+        assertEquals(packed.norm, padded.norm, TOLERANCE * packed.norm);
         assertTrue(packed.norm > 1, "not clipped: " + packed.norm);
         for (int i = 0; i < packed.values.size(); i++) {
             float[] one = packed.values.get(i);
@@ -153,13 +154,16 @@ class Esm2TrainingTest {
             // A gradient that is 0 but for rounding, such as the key bias's, is measured against the whole, clipped to
             // 1.
             assertTrue(
-                    difference <= 1e-5 * own + 1e-7,
+                    difference <= TOLERANCE * (own + 1e-2),
                     packed.parameters.get(i) + ": differs by " + difference + " of " + own);
         }
     }
 
     @Test
     void theGradientIsTheSlopeOfTheLoss() {
+        Assumptions.assumeTrue(
+                Provider.current() == Provider.REFERENCE,
+                "left out on CUDA: the loss of TF32 products is too coarse for a slope");
         var shape = new BatchShape(BatchLayout.PACKED, 512, CONTEXT);
         var batch = new Batch(shape);
         try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 3);
