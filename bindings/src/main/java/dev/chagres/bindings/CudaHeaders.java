@@ -34,17 +34,14 @@ final class CudaHeaders {
     private CudaHeaders() {}
 
     /**
-     * Finds the headers: property, environment, beside the CUDA runtime, Python, toolkits.
+     * Finds the headers: property, variable, home variables, beside the CUDA runtime, Python, toolkits. A property or variable
+     * that is set and does not serve ends the search.
      *
      * @throws MissingLibraryException when no place has the headers of CUDA 13
      */
     static Path find(Surroundings surroundings, Path runtimeFolder) {
         List<Attempt> attempts = new ArrayList<>();
-        Optional<String> property = surroundings.property(PROPERTY);
-        Map<Path, String> places = property.isPresent()
-                ? Map.of(Path.of(property.get()).toAbsolutePath(), "-D" + PROPERTY)
-                : places(surroundings, runtimeFolder);
-        for (Map.Entry<Path, String> place : places.entrySet()) {
+        for (Map.Entry<Path, String> place : places(surroundings, runtimeFolder).entrySet()) {
             Optional<String> fault = fault(place.getKey());
             if (fault.isEmpty()) {
                 return place.getKey();
@@ -56,19 +53,30 @@ final class CudaHeaders {
     }
 
     private static Map<Path, String> places(Surroundings surroundings, Path runtimeFolder) {
-        Map<Path, String> places = new LinkedHashMap<>();
-        for (String variable : List.of(VARIABLE, "CUDA_HOME", "CUDA_DIR", "CUDA_PATH")) {
-            surroundings.variable(variable).map(Path::of).ifPresent(folder -> {
-                places.putIfAbsent(folder, variable);
-                places.putIfAbsent(folder.resolve("include"), variable);
-            });
+        Optional<String> property = surroundings.property(PROPERTY);
+        if (property.isPresent()) {
+            return Map.of(Path.of(property.get()).toAbsolutePath(), "-D" + PROPERTY);
         }
+        Map<Path, String> places = new LinkedHashMap<>();
+        addVariable(VARIABLE, surroundings, places);
+        if (!places.isEmpty()) {
+            return places;
+        }
+        List.of("CUDA_HOME", "CUDA_DIR", "CUDA_PATH").forEach(home -> addVariable(home, surroundings, places));
         places.putIfAbsent(runtimeFolder.resolve("../include").normalize(), "beside the CUDA runtime");
         PythonFolders.of(surroundings)
                 .forEach((site, origin) -> places.putIfAbsent(site.resolve("nvidia/cu13/include"), origin));
         places.putIfAbsent(surroundings.absolute("/usr/local/cuda/include"), "CUDA toolkit");
         places.putIfAbsent(surroundings.absolute("/usr/include"), "system");
         return places;
+    }
+
+    /** The folder that a variable names, or its {@code include}. */
+    private static void addVariable(String variable, Surroundings surroundings, Map<Path, String> places) {
+        surroundings.variable(variable).map(Path::of).ifPresent(folder -> {
+            places.putIfAbsent(folder, variable);
+            places.putIfAbsent(folder.resolve("include"), variable);
+        });
     }
 
     private static Optional<String> fault(Path folder) {

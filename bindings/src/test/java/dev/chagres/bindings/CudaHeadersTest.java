@@ -1,6 +1,7 @@
 package dev.chagres.bindings;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -90,5 +91,22 @@ class CudaHeadersTest {
         write("site/nvidia/cu13/include", 13000);
         machine.properties.put(CudaHeaders.PROPERTY, root.resolve("absent").toString());
         assertTrue(missing().contains("-Dchagres.cuda.include " + root.resolve("absent") + ": no such folder"));
+    }
+
+    @Test
+    void aVariableThatDoesNotServeEndsTheSearch() throws IOException {
+        write("site/nvidia/cu13/include", 13000);
+        Path absent = root.resolve("absent");
+        machine.environment.put(CudaHeaders.VARIABLE, absent.toString());
+        String message = missing();
+        assertTrue(message.contains("tried NVTE_CUDA_INCLUDE_DIR " + absent + ": no such folder"), message);
+        assertFalse(message.contains("beside the CUDA runtime"), message);
+    }
+
+    @Test
+    void aVariableMayNameTheParentFolder() throws IOException {
+        Path headers = write("toolkit/include", 13000);
+        machine.environment.put(CudaHeaders.VARIABLE, headers.getParent().toString());
+        assertEquals(headers, find());
     }
 }

@@ -195,8 +195,6 @@ class LayoutsTest {
                 .filter(key -> !key.startsWith("field "))
                 .count();
         assertEquals(asked, told, "every constant and struct that was asked for");
-        System.out.println(
-                bindings + ": " + asked + " constants and structs, " + (compiled.size() - asked) + " fields");
     }
 
     /** te.h is written by our generator: its constants must be those of NVIDIA's C++ headers. */

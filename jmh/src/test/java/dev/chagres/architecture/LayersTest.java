@@ -10,12 +10,16 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import com.tngtech.archunit.base.DescribedPredicate;
 import com.tngtech.archunit.core.domain.JavaClass;
 import com.tngtech.archunit.core.domain.JavaClasses;
+import com.tngtech.archunit.core.domain.JavaModifier;
 import com.tngtech.archunit.core.domain.JavaPackage;
 import com.tngtech.archunit.core.importer.ImportOption;
 import com.tngtech.archunit.junit.AnalyzeClasses;
 import com.tngtech.archunit.junit.ArchTag;
 import com.tngtech.archunit.junit.ArchTest;
 import com.tngtech.archunit.lang.ArchRule;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.List;
 import org.jspecify.annotations.NullMarked;
 
@@ -89,6 +93,21 @@ class LayersTest {
             .resideInAnyPackage(GENERATED)
             .should()
             .dependOnClassesThat(resideInAnyPackage("dev.chagres..").and(resideOutsideOfPackages(GENERATED)));
+
+    @ArchTest
+    static void theArchitecturePageNamesEveryPublicType(JavaClasses all) throws IOException {
+        String page = Files.readString(Path.of("").toAbsolutePath().resolveSibling("docs/architecture.md"));
+        List<String> unnamed = all
+                .that(API.or(resideInAnyPackage("dev.chagres.bindings"))
+                        .and(resideOutsideOfPackages("dev.chagres.internal..")))
+                .stream()
+                .filter(type -> type.isTopLevelClass() && type.getModifiers().contains(JavaModifier.PUBLIC))
+                .map(JavaClass::getSimpleName)
+                .filter(name -> !page.contains("`" + name + "`"))
+                .sorted()
+                .toList();
+        assertEquals(List.of(), unnamed, "public types that docs/architecture.md does not name in its package tables");
+    }
 
     @ArchTest
     static void handWrittenPackagesAreNullMarked(JavaClasses all) {

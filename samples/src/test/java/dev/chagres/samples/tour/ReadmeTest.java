@@ -30,6 +30,16 @@ class ReadmeTest {
     }
 
     @Test
+    void theGuideShowsTheSamplesImportsAndTheProjectsVersion() throws IOException {
+        String imports = find(
+                "(import .*?;\n)\n", PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/Readme.java"));
+        Path guide = PROJECT.resolve("docs/using.md");
+        assertEquals(imports, find("```java\n(.*?)```", guide), "docs/using.md's imports and those of Readme.java");
+        String version = "<version>(.*?)</version>";
+        assertEquals(find(version, PROJECT.resolve("pom.xml")), find(version, guide), "the version in docs/using.md");
+    }
+
+    @Test
     void theExampleRuns() {
         SplittableRandom random = new SplittableRandom(1);
         float[] values = new float[64 * 256];
