@@ -32,8 +32,11 @@ final class LossPlot {
         if (Files.isDirectory(file)) {
             throw new TrainingException(file + ": is a directory; --plot expects a file");
         }
+        if (OutputFiles.isDirect(file)) {
+            throw new TrainingException(file + ": is no place for a picture; --plot expects a file");
+        }
         render(file, "probe", new double[] {1, 2}, 2);
-        Path part = OutputFiles.part(file);
+        Path part = OutputFiles.part(OutputFiles.behindLink(file));
         try {
             Files.write(part, new byte[0]);
             Files.delete(part);
@@ -50,11 +53,12 @@ final class LossPlot {
      */
     static void write(Path file, String title, double[] losses, int steps) {
         byte[] png = render(file, title, losses, steps);
-        Path part = OutputFiles.part(file);
+        Path whole = OutputFiles.behindLink(file);
+        Path part = OutputFiles.part(whole);
         try {
             try {
                 Files.write(part, png);
-                Files.move(part, file, StandardCopyOption.REPLACE_EXISTING);
+                Files.move(part, whole, StandardCopyOption.REPLACE_EXISTING);
             } finally {
                 Files.deleteIfExists(part);
             }

@@ -25,6 +25,9 @@ import java.util.TreeMap;
  */
 final class ReportWriter implements AutoCloseable {
     private final Path target;
+    /** The target, or the file that it is a link to. */
+    private final Path whole;
+
     private final Path written;
     private final FileChannel channel;
     private final ByteArrayOutputStream line = new ByteArrayOutputStream(512);
@@ -42,11 +45,18 @@ final class ReportWriter implements AutoCloseable {
         if (Files.isDirectory(target)) {
             throw new TrainingException(target + ": is a directory; --report expects a file");
         }
-        boolean direct = Files.exists(target) && !Files.isRegularFile(target);
-        written = direct ? target : OutputFiles.part(target);
+        boolean direct = OutputFiles.isDirect(target);
+        if (direct && Files.isRegularFile(target)) {
+            // Two writers, each with its own place in the file, would write over each other.
+            throw new TrainingException(
+                    target + ": is a second name of a file that may be in use; --report expects that"
+                            + " file's own name, another file, or a pipe");
+        }
+        whole = direct ? target : OutputFiles.behindLink(target);
+        written = direct ? target : OutputFiles.part(whole);
         try {
             channel = direct
-                    ? FileChannel.open(written, StandardOpenOption.WRITE)
+                    ? FileChannel.open(written, StandardOpenOption.WRITE, StandardOpenOption.APPEND)
                     : FileChannel.open(
                             written,
                             StandardOpenOption.WRITE,
@@ -102,8 +112,8 @@ final class ReportWriter implements AutoCloseable {
         }
         try {
             channel.close();
-            if (!written.equals(target)) {
-                Files.move(written, target, StandardCopyOption.REPLACE_EXISTING);
+            if (!written.equals(whole)) {
+                Files.move(written, whole, StandardCopyOption.REPLACE_EXISTING);
             }
             finished = true;
         } catch (IOException e) {
@@ -114,7 +124,7 @@ final class ReportWriter implements AutoCloseable {
     /** Closes the file and removes it, for a run that failed before its first step. */
     void discard() {
         close();
-        if (!written.equals(target)) {
+        if (!written.equals(whole)) {
             try {
                 Files.deleteIfExists(written);
             } catch (IOException e) {
@@ -159,7 +169,7 @@ final class ReportWriter implements AutoCloseable {
     /** Takes away the half of a line that a full disk left. */
     private TrainingException cut(IOException e) {
         TrainingException failure = OutputFiles.unwritable(target, e);
-        if (!written.equals(target)) {
+        if (!written.equals(whole)) {
             try {
                 channel.truncate(wholeBytes);
             } catch (IOException second) {

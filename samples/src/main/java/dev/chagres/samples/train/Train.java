@@ -86,9 +86,22 @@ public final class Train implements Callable<Integer> {
         } catch (FastaException | TrainingException | NativeException e) {
             err.println("train: " + e.getMessage());
             return FAILED;
+        } catch (OutOfMemoryError e) {
+            return heapIsFull(e);
+        } catch (IllegalStateException e) {
+            if (e.getCause() instanceof OutOfMemoryError inTheReader) {
+                return heapIsFull(inTheReader);
+            }
+            throw e;
         } finally {
             interruption.disarm();
         }
+    }
+
+    private int heapIsFull(OutOfMemoryError e) {
+        err.println("train: the Java heap is too small for such batches (" + e.getMessage()
+                + "); lower --tokens-per-step or --context, or enlarge it: CHAGRES_JAVA_OPTIONS=-Xmx8g");
+        return FAILED;
     }
 
     private TrainingPlan plan(Platform platform) {

@@ -145,6 +145,9 @@ final class TrainOptions {
             throw new IllegalArgumentException(
                     "--warm-up-steps: expected 0 to " + steps + ", the number of steps, got " + warmUpSteps);
         }
+        requireName("--fasta", fasta);
+        requireName("--report", report);
+        requireName("--plot", plot);
         if (plot != null && !plot.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
             throw new IllegalArgumentException("--plot: expected a name that ends with .png, got " + plot);
         }
@@ -196,6 +199,12 @@ final class TrainOptions {
     private static void requireAtLeast(String option, int value, int least) {
         if (value < least) {
             throw new IllegalArgumentException(option + ": expected at least " + least + ", got " + value);
+        }
+    }
+
+    private static void requireName(String option, @Nullable Path file) {
+        if (file != null && file.toString().isEmpty()) {
+            throw new IllegalArgumentException(option + ": expected the name of a file, got an empty one");
         }
     }
 

@@ -6,6 +6,8 @@ import dev.chagres.samples.data.FastaException;
 import dev.chagres.samples.data.SequencePacker;
 import dev.chagres.samples.data.ShuffledSequences;
 import java.io.PrintStream;
+import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 
@@ -19,6 +21,7 @@ final class TrainingSession {
     private static final int BATCHES = 3;
 
     private static final double SECONDS_PER_LINE = 5;
+    private static final int FIRST_STEPS = 1 << 16;
 
     private final TrainingPlan plan;
     private final Platform platform;
@@ -26,7 +29,9 @@ final class TrainingSession {
     private final PrintStream progressOut;
     private final double peakFlops;
     private final Totals totals = new Totals();
-    private final double[] losses;
+    /** By step; grows as they are made, for a run may be asked for more steps than memory has room for. */
+    private double[] losses;
+
     private volatile boolean stopRequested;
     private volatile @Nullable TrainingRun run;
 
@@ -42,7 +47,7 @@ final class TrainingSession {
         this.out = out;
         this.progressOut = progressOut;
         this.peakFlops = platform.isGpu() ? PeakRate.flopsPerSecond(platform.device(), plan.recipe()) : Double.NaN;
-        this.losses = new double[plan.steps()];
+        this.losses = new double[Math.min(plan.steps(), FIRST_STEPS)];
     }
 
     /**
@@ -53,8 +58,9 @@ final class TrainingSession {
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
     void train() throws InterruptedException {
-        if (plan.plot() != null) {
-            LossPlot.probe(plan.plot());
+        if (plan.plot() != null && !probePlot(plan.plot())) {
+            summarize();
+            return;
         }
         try (ReportWriter report = plan.report() == null ? null : new ReportWriter(plan.report())) {
             try {
@@ -66,10 +72,32 @@ final class TrainingSession {
                 report.finish();
             }
         }
+        summarize();
         if (plan.plot() != null && totals.steps() > 0) {
             LossPlot.write(plan.plot(), title(), losses, totals.steps());
+            out.println("plot: " + plan.plot());
         }
-        summarize();
+    }
+
+    /** False when the run is to stop: while the JVM ends, Java's graphics cannot begin, which says nothing of its fonts. */
+    private boolean probePlot(Path plot) {
+        try {
+            LossPlot.probe(plot);
+            return true;
+        } catch (TrainingException e) {
+            if (stopRequested) {
+                return false;
+            }
+            throw e;
+        }
+    }
+
+    private void keepLoss(StepMetrics step) {
+        int index = step.step() - 1;
+        if (index == losses.length) {
+            losses = Arrays.copyOf(losses, (int) Math.min(plan.steps(), 2L * losses.length));
+        }
+        losses[index] = step.loss();
     }
 
     /** Says where the steps before a failure are. */
@@ -106,7 +134,7 @@ final class TrainingSession {
             if (report != null) {
                 report.step(step);
             }
-            losses[step.step() - 1] = step.loss();
+            keepLoss(step);
             totals.add(step);
             progress.add(step);
         });
@@ -189,9 +217,6 @@ final class TrainingSession {
                 totals.memoryBytes() / 1048576.0);
         if (plan.report() != null) {
             out.println("report: " + plan.report());
-        }
-        if (plan.plot() != null) {
-            out.println("plot: " + plan.plot());
         }
     }
 

@@ -102,6 +102,15 @@ class TrainProcessTest {
         assertTrue(text("err").contains("train: /dev/full: cannot be written: No space left on device"), text("err"));
         assertFalse(text("err").contains("\tat "), text("err"));
 
+        // Standard output is a file here; the link to it must stay.
+        process = start("--steps", "2", "--report", "/dev/stdout");
+        assertTrue(process.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(1, process.exitValue());
+        assertTrue(
+                text("err").contains("train: /dev/stdout: is a second name of a file that may be in use; "),
+                text("err"));
+        assertTrue(Files.isSymbolicLink(Path.of("/dev/stdout")));
+
         process = start("--fasta", folder.toString());
         assertTrue(process.waitFor(120, TimeUnit.SECONDS));
         assertEquals(1, process.exitValue());

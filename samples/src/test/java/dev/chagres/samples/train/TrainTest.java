@@ -70,6 +70,14 @@ class TrainTest {
                 "--learning-rate NaN | --learning-rate: expected a positive number, got NaN",
                 "--warm-up-steps 300 | --warm-up-steps: expected 0 to 200, the number of steps, got 300",
                 "--seed x | Invalid value for option '--seed': 'x' is not a long",
+                "--fasta= | --fasta: expected the name of a file, got an empty one",
+                "--report= | --report: expected the name of a file, got an empty one",
+                "--plot= | --plot: expected the name of a file, got an empty one",
+                "--steps 2147483648 | Invalid value for option '--steps': '2147483648' is not an int",
+                "--learning-rate 0,001 | Invalid value for option '--learning-rate': '0,001' is not a float",
+                "--learning-rate 1e-60 | --learning-rate: expected a positive number, got 0.0",
+                "--context 2147483647 | --tokens-per-step: expected at least the context, 2147483647, so that the longest"
+                        + " sequence fits; got 2147483632",
                 "--plot loss.jpg | --plot: expected a name that ends with .png, got loss.jpg",
                 "--fasta a --report ./a | --report: ./a is the file of --fasta; name another one",
                 "--plot a.png --report a.png | --plot: a.png is the file of --report; name another one",
@@ -80,6 +88,45 @@ class TrainTest {
         assertEquals(2, train(arguments.strip().split(" ", -1)));
         assertEquals("train: " + message.strip() + " (train --help lists the options)" + System.lineSeparator(), err());
         assertEquals("", out());
+    }
+
+    @Test
+    void batchesThatTheHeapCannotHoldAreToldInOneLine() {
+        assertEquals(1, train("--tokens-per-step", "2147483632"));
+        assertTrue(
+                err().matches("train: the Java heap is too small for such batches \\(.*\\); lower --tokens-per-step or"
+                        + " --context, or enlarge it: CHAGRES_JAVA_OPTIONS=-Xmx8g\\R"),
+                err());
+    }
+
+    @Test
+    void moreStepsThanMemoryHasRoomForBegin() {
+        platform.model.spoilStep3 = true;
+        assertEquals(1, train("--steps", "2147483647"));
+        assertTrue(err().strip().endsWith("lower --learning-rate"), err());
+    }
+
+    @Test
+    void linksStayLinks() throws IOException {
+        Path report = Files.writeString(folder.resolve("r.jsonl"), "old");
+        Path plot = folder.resolve("p.png");
+        Files.write(plot, new byte[1]);
+        Path reportLink = Files.createSymbolicLink(folder.resolve("link.jsonl"), report.getFileName());
+        Path plotLink = Files.createSymbolicLink(folder.resolve("link.png"), plot.getFileName());
+        assertEquals(0, train("--steps", "2", "--report", reportLink.toString(), "--plot", plotLink.toString()), err());
+        assertTrue(Files.isSymbolicLink(reportLink) && Files.isSymbolicLink(plotLink));
+        assertEquals(3, Files.readAllLines(report).size());
+        assertTrue(Files.size(plot) > 1000);
+        try (var files = Files.list(folder)) {
+            assertEquals(4, files.count());
+        }
+    }
+
+    @Test
+    void picturesAreNoStreams() {
+        assertEquals(1, train("--steps", "2", "--plot", "/dev/x.png"));
+        assertEquals(
+                "train: /dev/x.png: is no place for a picture; --plot expects a file" + System.lineSeparator(), err());
     }
 
     @Test
