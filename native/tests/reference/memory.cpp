@@ -113,3 +113,39 @@ TEST(operations_must_have_the_memory_that_their_sizes_say) {
                static_cast<int>(OPS_INVALID_ARGUMENT));
   EXPECT_EQUAL(ops_add(x.at(), x.at(), y.at(), 16, kNVTEFloat32, nullptr), static_cast<int>(OPS_SUCCESS));
 }
+
+TEST(attention_must_have_the_memory_that_its_offsets_say) {
+  Memory q, o, statistics, offsets;
+  cudaMemset(q.at(), 0, 64);
+  auto *cu_seqlens = reinterpret_cast<int32_t *>(offsets.at());
+  cu_seqlens[0] = 0;
+  cu_seqlens[1] = 2;
+  OpsAttention attention{};
+  attention.q = attention.k = attention.v = q.at();
+  attention.o = o.at();
+  attention.log_sum_exp = reinterpret_cast<float *>(statistics.at());
+  attention.cu_seqlens = cu_seqlens;
+  attention.qkv = attention.output = {0, 8, 8};
+  attention.statistics = {0, 1, 1};
+  attention.sequences = attention.heads = 1;
+  attention.length = 2;
+  attention.head_dim = 8;
+  attention.window_left = attention.window_right = -1;
+  attention.scale = 1;
+  attention.dtype = kNVTEFloat32;
+  attention.packed = 1;
+  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_SUCCESS));
+  cu_seqlens[1] = 3;
+  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_INVALID_ARGUMENT));
+  EXPECT_EQUAL(std::string(ops_last_error()),
+               "ops_attention_forward: q is a pointer to 64 bytes; expected 96 bytes of device memory");
+  cu_seqlens[1] = -1;
+  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_INVALID_ARGUMENT));
+  EXPECT_EQUAL(std::string(ops_last_error()), "ops_attention_forward: cu_seqlens is decreasing or not from 0 on; expected "
+                                              "offsets that start at 0 and do not decrease");
+  attention.sequences = 16;
+  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_INVALID_ARGUMENT));
+  attention.sequences = 1;
+  cu_seqlens[1] = 2;
+  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_SUCCESS));
+}
