@@ -225,7 +225,12 @@ public final class RotaryEmbedding {
         return cell;
     }
 
-    private void checkSequences(Sequences sequences, Scope scope) {
+    /**
+     * Checks that the sequences can be rotated.
+     *
+     * @throws IllegalArgumentException when one is longer than {@link #positions()}, or the device does not fit
+     */
+    public void checkSequences(Sequences sequences, Scope scope) {
         sequences.cuSeqlens().checked(scope);
         if (Checks.on(scope, "rotary embedding", angles).issue() != issue) {
             throw new IllegalStateException(

@@ -64,6 +64,17 @@ public final class Sequences {
     }
 
     /**
+     * Packed sequences of these lengths.
+     *
+     * @param scope owns the offsets that the kernels read
+     * @param lengths tokens of each sequence; 0 is an empty one
+     * @throws IllegalArgumentException when a length is negative, or an int cannot count the tokens
+     */
+    public static Sequences packed(Scope scope, int... lengths) {
+        return packed(CuSeqlens.ofLengths(scope, lengths));
+    }
+
+    /**
      * {@code batch} sequences of exactly {@code length} tokens.
      *
      * @param scope owns the lengths that the kernels read
@@ -185,7 +196,7 @@ public final class Sequences {
      *
      * @throws IllegalArgumentException when the number differs
      */
-    void checkTokens(String argument, Tensor tensor, long rows) {
+    public void checkTokens(String argument, Tensor tensor, long rows) {
         if (rows != tokens()) {
             throw new IllegalArgumentException(argument + ": expected " + tokens() + " tokens as the sequences say ("
                     + format + ", " + batch() + " sequences), got " + rows + " in " + tensor);

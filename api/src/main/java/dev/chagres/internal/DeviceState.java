@@ -86,7 +86,11 @@ public final class DeviceState {
 
     /** Takes device memory from CUDA. */
     MemorySegment malloc(long byteSize) {
-        Status.cuda(CudaRuntime.cudaMalloc(out, byteSize), "cudaMalloc");
+        int status = CudaRuntime.cudaMalloc(out, byteSize);
+        if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
+            throw Status.outOfMemory(status, "cudaMalloc", byteSize, heldBytes);
+        }
+        Status.cuda(status, "cudaMalloc");
         heldBytes += byteSize;
         peakHeldBytes = Math.max(peakHeldBytes, heldBytes);
         return out.get(ValueLayout.ADDRESS, 0);

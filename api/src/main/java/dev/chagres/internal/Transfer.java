@@ -169,7 +169,8 @@ public final class Transfer {
 
     private static void ensureInts(TensorCell cell) {
         if (cell.dtype() != DType.INT32) {
-            throw new IllegalArgumentException("tensor: expected elements of INT32, got " + cell.dtype());
+            throw new IllegalArgumentException("tensor: expected INT32, which int values are for, got " + cell.dtype()
+                    + cell.shape() + "; floats are written 1f, 2f");
         }
     }
 

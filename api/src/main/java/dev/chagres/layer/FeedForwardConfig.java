@@ -51,7 +51,10 @@ public record FeedForwardConfig(
         }
     }
 
-    /** Layer norm, GELU and four times as many columns inside, kept as ESM-2 and BERT begin. */
+    /**
+     * Layer norm, GELU and four times as many columns inside; weights normal with deviation 0.02, as ESM-2 and BERT begin;
+     * backward computes the activation again ({@link Recomputation#ACTIVATION}).
+     */
     public static FeedForwardConfig gelu(long hidden) {
         return new FeedForwardConfig(
                 NormConfig.layerNorm(hidden),

@@ -11,7 +11,7 @@ import dev.chagres.tensor.Tensor;
 /**
  * {@code y = x W^T + b}.
  *
- * <p>Parameters: {@code weight} [out, in], normal with deviation 0.02 unless told otherwise; {@code bias} [out], zeros.
+ * <p>Parameters: {@code weight} [out, in], as the initializer says; {@code bias} [out], zeros.
  *
  * <p>Threading: the device's thread.
  *

@@ -7,6 +7,7 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.SavedAttention;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.TensorCell;
 import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
@@ -83,9 +84,15 @@ public final class MultiheadAttention {
      * @param x [T, H], in the type of the weights
      * @param sequences which token belongs where
      * @param scope receives y, like x
-     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, {@code x} has other tokens than the
+     *     sequences say or none, or a sequence is longer than the positions of the rotary embedding
      */
     public Saved forward(Tensor x, Sequences sequences, Scope scope) {
+        TensorCell input = Checks.on(scope, "x", x);
+        sequences.checkTokens("x", x, input.rank() == 0 ? 1 : input.size(0));
+        if (rotary != null) {
+            rotary.checkSequences(sequences, scope);
+        }
         LayerNormLinear.Saved projected = qkv.forward(x, scope);
         if (rotary != null) {
             rotary.rotatePacked(projected.output(), sequences, scope);

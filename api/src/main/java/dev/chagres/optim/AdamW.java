@@ -18,9 +18,9 @@ import java.lang.foreign.ValueLayout;
  * {@code m = b1 m + (1 - b1) g}, {@code v = b2 v + (1 - b2) g^2},
  * {@code w = w - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + decay w)}.
  *
- * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step. Matrices decay, biases
- * and norms do not. Learning rate, step number and gradient scale are read on the device, so a step can be part of a CUDA
- * graph.
+ * <p>Weights that are not FLOAT32 have a master copy, made with this object, from which they are rounded after each step:
+ * whoever writes weights later, as loading a model does, calls {@link #takeWeights}. Matrices decay, biases and norms do not.
+ * The kernels read learning rate, step number and gradient scale on the device, and nothing waits.
  *
  * <p>Threading: the device's thread.
  *
@@ -41,6 +41,11 @@ public final class AdamW implements AutoCloseable {
      * @param weightDecay of matrices, not negative
      */
     public record Config(float beta1, float beta2, float epsilon, float weightDecay) {
+        /** PyTorch's defaults: 0.9, 0.999, 1e-8 and a decay of 0.01. */
+        public static Config standard() {
+            return new Config(0.9f, 0.999f, 1e-8f, 0.01f);
+        }
+
         /**
          * Checks the numbers.
          *
@@ -74,7 +79,10 @@ public final class AdamW implements AutoCloseable {
     private final MemorySegment host;
     private int step;
 
-    /** Takes memory for the state, in a scope of its own: FP32 mean, square and, for 16-bit weights, master copy. */
+    /**
+     * Takes memory for the state, in a scope of its own: FP32 mean, square and, for 16-bit weights, a master copy of what
+     * they are now.
+     */
     public AdamW(Parameters parameters, Config config) {
         this.parameters = parameters;
         this.config = config;
@@ -111,6 +119,21 @@ public final class AdamW implements AutoCloseable {
                 scope, scope.device().state().arena(), offset, count, parameters.gradients(), master, mean, square);
     }
 
+    /**
+     * Enqueues a new master copy of weights that were written from outside, as loading a model does; mean, square and step
+     * number stay. FLOAT32 weights are their own master.
+     *
+     * @throws IllegalArgumentException when the stream belongs to another device
+     * @throws IllegalStateException when this or the parameters are closed
+     */
+    public void takeWeights(Stream stream) {
+        Checks.stream(scope, stream);
+        Checks.on(scope, "state", mean);
+        if (master != parameters.weights()) {
+            Elementwise.cast(stream, Checks.on(scope, "parameters", parameters.weights()), master.cell());
+        }
+    }
+
     /** Returns the number of steps taken. */
     public int step() {
         return step;
@@ -131,15 +154,18 @@ public final class AdamW implements AutoCloseable {
      * finite, weights and state stay as they are, although the step counts.
      *
      * @param rate learning rate, not negative
-     * @param norm computed on the same stream after the last backward pass
+     * @param norm computed on the same stream after the last backward pass; for this step alone
      * @throws IllegalArgumentException when the rate is negative or no number, or the norm is that of other parameters
-     * @throws IllegalStateException when this or the parameters are closed
+     * @throws IllegalStateException when this or the parameters are closed, or the norm was not computed since the last
+     *     step
      */
     public void step(Stream stream, float rate, GradientNorm norm) {
         if (norm.parameters() != parameters) {
             throw new IllegalArgumentException("norm: expected that of this optimizer's parameters, got another");
         }
-        step(stream, rate, norm.scale(), norm.skip());
+        check(stream, rate, norm.scale());
+        norm.use();
+        advance(stream, rate, norm.scale(), norm.skip());
     }
 
     /**
@@ -151,10 +177,11 @@ public final class AdamW implements AutoCloseable {
      * @throws IllegalStateException when this or the parameters are closed
      */
     public void step(Stream stream, float rate, Tensor gradientScale) {
-        step(stream, rate, gradientScale, neverSkip);
+        check(stream, rate, gradientScale);
+        advance(stream, rate, gradientScale, neverSkip);
     }
 
-    private void step(Stream stream, float rate, Tensor gradientScale, Tensor skip) {
+    private void check(Stream stream, float rate, Tensor gradientScale) {
         Checks.stream(scope, stream);
         Checks.on(scope, "state", mean);
         Checks.on(scope, "parameters", parameters.gradients());
@@ -162,6 +189,9 @@ public final class AdamW implements AutoCloseable {
         if (!(rate >= 0) || Float.isInfinite(rate)) {
             throw new IllegalArgumentException("rate: expected a number of at least 0, got " + rate);
         }
+    }
+
+    private void advance(Stream stream, float rate, Tensor gradientScale, Tensor skip) {
         step++;
         host.set(ValueLayout.JAVA_FLOAT, 0, rate);
         upload(stream, learningRate);

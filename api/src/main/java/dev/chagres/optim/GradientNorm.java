@@ -38,6 +38,8 @@ public final class GradientNorm {
     private final Tensor normPerTensor;
     private final Tensor skip;
     private final Tensor scale;
+    /** Whether the factor is that of gradients which no optimizer has used yet. */
+    private boolean fresh;
 
     /**
      * Prepares the norm over the gradients of {@code parameters}, in whose scope it takes a little memory.
@@ -88,9 +90,23 @@ public final class GradientNorm {
                         stream.handle()),
                 "nvte_multi_tensor_l2norm_cuda");
         Status.ops(Ops.ops_clip_scale(norm.pointer(), maxNorm, scale.pointer(), stream.handle()), "ops_clip_scale");
+        fresh = true;
     }
 
-    /** Returns the norm: FLOAT32 [1]. */
+    /**
+     * Takes factor and {@link #skip} for one step of an optimizer.
+     *
+     * @throws IllegalStateException when they were not computed since the last step
+     */
+    void use() {
+        if (!fresh) {
+            throw new IllegalStateException("norm: compute(stream) was not called since the last step, so that it knows"
+                    + " nothing of these gradients; call it after the backward pass");
+        }
+        fresh = false;
+    }
+
+    /** Returns the norm: FLOAT32 [1]; undefined before the first {@link #compute}. */
     public Tensor norm() {
         return norm;
     }
@@ -105,7 +121,7 @@ public final class GradientNorm {
         return skip;
     }
 
-    /** Returns the factor on the gradients: FLOAT32 [1]. */
+    /** Returns the factor on the gradients: FLOAT32 [1]; undefined before the first {@link #compute}. */
     public Tensor scale() {
         return scale;
     }

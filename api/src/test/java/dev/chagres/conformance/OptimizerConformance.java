@@ -317,4 +317,38 @@ class OptimizerConformance {
         adam.close();
         assertThrown(IllegalStateException.class, closed, () -> adam.step(open.stream(), 1, norm.scale()));
     }
+
+    @Test
+    void aNormServesOneStepAndOnlyOnceComputed() {
+        String message = "norm: compute(stream) was not called since the last step, so that it knows nothing of these"
+                + " gradients; call it after the backward pass";
+        try (Parameters parameters = Parameters.allocate(open.device(), plan(), DType.FLOAT32, 7);
+                AdamW adam = new AdamW(parameters, AdamW.Config.standard())) {
+            GradientNorm norm = new GradientNorm(parameters, 1);
+            float[] before = open.read(parameters.weights());
+            assertThrown(IllegalStateException.class, message, () -> adam.step(open.stream(), 1, norm));
+            assertEquals(0, adam.step());
+            assertArrayEquals(before, open.read(parameters.weights()));
+            norm.compute(open.stream());
+            adam.step(open.stream(), 1, norm);
+            assertThrown(IllegalStateException.class, message, () -> adam.step(open.stream(), 1, norm));
+            assertEquals(1, adam.step());
+        }
+    }
+
+    @Test
+    void weightsWrittenFromOutsideAreTaken() {
+        try (Parameters parameters = Parameters.allocate(open.device(), plan(), DType.BFLOAT16, 7);
+                AdamW adam = new AdamW(parameters, AdamW.Config.standard())) {
+            float[] threes = new float[(int) parameters.weights().count()];
+            Arrays.fill(threes, 3);
+            parameters.weights().set(open.stream(), threes);
+            adam.takeWeights(open.stream());
+            GradientNorm norm = new GradientNorm(parameters, 1);
+            norm.compute(open.stream());
+            adam.step(open.stream(), 0, norm);
+            assertArrayEquals(threes, open.read(parameters.weights()));
+            assertArrayEquals(threes, open.read(adam.master()));
+        }
+    }
 }

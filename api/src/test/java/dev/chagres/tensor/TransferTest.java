@@ -161,11 +161,11 @@ class TransferTest {
         assertThrown(IllegalArgumentException.class, wanted, () -> ints.toFloats(stream));
         assertThrown(
                 IllegalArgumentException.class,
-                "tensor: expected elements of INT32, got BFLOAT16",
+                "tensor: expected INT32, which int values are for, got BFLOAT16[2]; floats are written 1f, 2f",
                 () -> floats.set(stream, 1, 2));
         assertThrown(
                 IllegalArgumentException.class,
-                "tensor: expected elements of INT32, got BFLOAT16",
+                "tensor: expected INT32, which int values are for, got BFLOAT16[2]; floats are written 1f, 2f",
                 () -> floats.toInts(stream));
         assertThrown(
                 IllegalArgumentException.class,

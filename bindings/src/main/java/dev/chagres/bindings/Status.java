@@ -104,6 +104,24 @@ public final class Status {
                 failure(CudaException.LIBRARY, function, status, orUnknown(name, "cudaError_t"), text));
     }
 
+    /**
+     * Returns the exception for a refused allocation, whose text says how much was wanted and held.
+     *
+     * @param status what the function returned, not {@code cudaSuccess}
+     * @param wanted bytes that were asked for
+     * @param held bytes that the caller holds already
+     */
+    public static CudaException outOfMemory(int status, String function, long wanted, long held) {
+        NativeFailure failure = cudaFailure(status, function).failure();
+        return new CudaException(new NativeFailure(
+                failure.library(),
+                failure.function(),
+                failure.code(),
+                failure.codeName(),
+                failure.text() + "; " + wanted + " bytes were asked for, " + held + " are held already",
+                failure.device()));
+    }
+
     private static NcclException ncclFailure(int status, String function) {
         String last = ErrorTexts.ncclLastError();
         String text = joined(ErrorTexts.text("ncclGetErrorString", status), last);

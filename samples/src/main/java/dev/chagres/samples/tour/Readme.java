@@ -5,7 +5,6 @@ import dev.chagres.Dropout;
 import dev.chagres.Scope;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.Accumulation;
 import dev.chagres.layer.ParameterPlan;
@@ -29,7 +28,7 @@ final class Readme {
         try (Device device = Device.open();
                 Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 42);
                 Scope scope = device.openScope()) {
-            Sequences sequences = Sequences.packed(CuSeqlens.ofLengths(scope, 20, 33, 11)); // three, without padding
+            Sequences sequences = Sequences.packed(scope, 20, 33, 11); // three, without padding
             Tensor x = scope.tensor(DType.BFLOAT16, sequences.tokens(), 256);
             x.set(device.stream(), values);
 

@@ -5,7 +5,6 @@ import dev.chagres.Dropout;
 import dev.chagres.Scope;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.DotProductAttention;
 import dev.chagres.attention.Sequences;
 import dev.chagres.tensor.DType;
@@ -28,7 +27,7 @@ final class Sample04PackedAttention {
         try (Device device = Device.open();
                 Scope scope = device.openScope()) {
             // Three sequences of 5, 40 and 19 tokens: offsets 0, 5, 45, 64.
-            Sequences sequences = Sequences.packed(CuSeqlens.ofLengths(scope, 5, 40, 19));
+            Sequences sequences = Sequences.packed(scope, 5, 40, 19);
             int tokens = (int) sequences.tokens();
             float[] values = new float[tokens * HEADS * HEAD_DIM];
             for (int token = 0; token < tokens; token++) {

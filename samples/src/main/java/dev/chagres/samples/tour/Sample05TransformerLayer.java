@@ -5,7 +5,6 @@ import dev.chagres.Dropout;
 import dev.chagres.Scope;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.Accumulation;
@@ -46,7 +45,7 @@ final class Sample05TransformerLayer {
                 Scope step = device.openScope()) {
             layer.rotate(RotaryEmbedding.of(inputs, 64, HIDDEN / HEADS));
             GradientNorm norm = new GradientNorm(parameters, 1);
-            Sequences sequences = Sequences.packed(CuSeqlens.ofLengths(inputs, 20, 33, 11));
+            Sequences sequences = Sequences.packed(inputs, 20, 33, 11);
             Tensor x = inputs.tensor(DType.BFLOAT16, sequences.tokens(), HIDDEN);
             x.set(device.stream(), normal((int) x.count()));
 
