@@ -26,6 +26,11 @@ public final class Status {
         "ncclInProgress"
     };
 
+    /** What the runtime says without a driver, as with one that is too old. */
+    private static final int CUDA_INSUFFICIENT_DRIVER = 35;
+
+    private static final int CUDA_NO_DEVICE = 100;
+
     private Status() {}
 
     /**
@@ -99,6 +104,9 @@ public final class Status {
     private static CudaException cudaFailure(int status, String function) {
         String name = ErrorTexts.text("cudaGetErrorName", status);
         String text = ErrorTexts.text("cudaGetErrorString", status);
+        if (status == CUDA_INSUFFICIENT_DRIVER || status == CUDA_NO_DEVICE) {
+            text = joined(text, Driver.probe().description() + "; ./chagres doctor says what is missing");
+        }
         ErrorTexts.forgetCudaError();
         return new CudaException(
                 failure(CudaException.LIBRARY, function, status, orUnknown(name, "cudaError_t"), text));

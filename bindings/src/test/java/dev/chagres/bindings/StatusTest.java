@@ -20,6 +20,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Status codes become exceptions with the text of a library that says what this test made it say. */
 @Tag("L0")
@@ -110,6 +111,16 @@ class StatusTest {
         assertEquals(expected, thrown.getMessage());
         assertEquals(status, thrown.code());
         assertEquals(3, thrown.device());
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {35, 100})
+    void aMachineWithoutDriverIsTold(int status) {
+        assertEquals(
+                "CUDA runtime: f returned unknown cudaError_t (" + status + ") on device 3: unrecognized error code; "
+                        + Driver.probe().description() + "; ./chagres doctor says what is missing",
+                assertThrows(CudaException.class, () -> Status.cuda(status, "f"))
+                        .getMessage());
     }
 
     @Test

@@ -14,6 +14,8 @@ import java.util.TreeMap;
  * <p>Threading: confined to the thread that opened it.
  */
 final class DevicePlatform implements Platform {
+    private static final String NO_VERSION = "-";
+
     private final Device device;
 
     private DevicePlatform(Device device) {
@@ -49,11 +51,14 @@ final class DevicePlatform implements Platform {
         return device.name();
     }
 
+    /** Those of the vendor; ours are of one release with this program and tell none. */
     @Override
     public Map<String, String> libraries() {
         var versions = new TreeMap<String, String>();
         for (Doctor.Row row : Doctor.report().rows()) {
-            if (row.isNeeded() && row.state() != Doctor.State.FAILED) {
+            if (row.isNeeded()
+                    && row.state() != Doctor.State.FAILED
+                    && !row.version().equals(NO_VERSION)) {
                 versions.put(row.library(), row.version());
             }
         }

@@ -1,10 +1,11 @@
 package dev.chagres.samples.train;
 
 import java.io.PrintStream;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
 import me.tongfei.progressbar.ProgressBar;
 import me.tongfei.progressbar.ProgressBarBuilder;
-import me.tongfei.progressbar.ProgressBarStyle;
 
 /**
  * Shows how far a run is: a bar on a terminal, plain lines elsewhere.
@@ -43,7 +44,7 @@ abstract class Progress implements AutoCloseable {
         if (!told || now - toldNanos >= everyNanos || isLast(step)) {
             told = true;
             toldNanos = now;
-            tell(step, since, text());
+            tell(step, since, facts());
             since.clear();
         } else {
             count(step);
@@ -55,31 +56,35 @@ abstract class Progress implements AutoCloseable {
 
     abstract boolean isLast(StepMetrics step);
 
-    abstract void tell(StepMetrics step, Totals since, String text);
+    abstract void tell(StepMetrics step, Totals since, List<String> facts);
 
     abstract void count(StepMetrics step);
 
-    private String text() {
-        String text = String.format(
-                Locale.ROOT,
-                "loss %.3f  %,.0f tokens/s  padding %.1f %%",
-                since.meanLoss(),
-                since.tokensPerSecond(),
-                100 * since.paddingShare());
+    /** The most telling first. */
+    private List<String> facts() {
+        var facts = new ArrayList<String>();
+        facts.add(String.format(Locale.ROOT, "loss %.3f", since.meanLoss()));
+        facts.add(String.format(Locale.ROOT, "%,.0f tokens/s", since.tokensPerSecond()));
         double mfu = since.mfu(peakFlops);
-        return Double.isNaN(mfu) ? text : text + String.format(Locale.ROOT, "  MFU %.1f %%", 100 * mfu);
+        if (!Double.isNaN(mfu)) {
+            facts.add(String.format(Locale.ROOT, "MFU %.1f %%", 100 * mfu));
+        }
+        facts.add(String.format(Locale.ROOT, "padding %.1f %%", 100 * since.paddingShare()));
+        return facts;
     }
 
     private static final class Bar extends Progress {
         private static final double SECONDS = 0.5;
         private final ProgressBar bar;
+        private volatile List<String> facts = List.of();
 
         Bar(int steps, double peakFlops) {
             super(SECONDS, peakFlops);
             bar = new ProgressBarBuilder()
                     .setTaskName("train")
                     .setInitialMax(steps)
-                    .setStyle(ProgressBarStyle.ASCII)
+                    .setRenderer((state, width) ->
+                            new BarLine(state.getCurrent(), state.getMax(), state.getTotalElapsed(), facts).fit(width))
                     .setUpdateIntervalMillis((int) (1_000 * SECONDS))
                     .build();
         }
@@ -90,9 +95,9 @@ abstract class Progress implements AutoCloseable {
         }
 
         @Override
-        void tell(StepMetrics step, Totals since, String text) {
+        void tell(StepMetrics step, Totals since, List<String> facts) {
+            this.facts = facts;
             bar.stepTo(step.step());
-            bar.setExtraMessage(" " + text);
         }
 
         @Override
@@ -122,18 +127,15 @@ abstract class Progress implements AutoCloseable {
         }
 
         @Override
-        void tell(StepMetrics step, Totals since, String text) {
-            double millisPerStep = since.millis() / since.steps();
-            long left = Math.round(millisPerStep * (steps - step.step()) / 1e3);
+        void tell(StepMetrics step, Totals since, List<String> facts) {
+            double secondsPerStep = since.millis() / since.steps() / 1e3;
             out.printf(
                     Locale.ROOT,
-                    "step %d/%d  %s  left %d:%02d:%02d%n",
+                    "step %d/%d  %s  %s%n",
                     step.step(),
                     steps,
-                    text,
-                    left / 3600,
-                    left / 60 % 60,
-                    left % 60);
+                    String.join("  ", facts),
+                    BarLine.left(secondsPerStep * (steps - step.step())));
         }
 
         @Override

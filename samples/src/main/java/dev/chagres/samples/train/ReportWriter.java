@@ -6,6 +6,8 @@ import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.math.BigDecimal;
+import java.math.MathContext;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
@@ -24,6 +26,9 @@ import java.util.TreeMap;
  * <p>Threading: one thread at a time.
  */
 final class ReportWriter implements AutoCloseable {
+    /** FP32 has 7.2 decimal digits. */
+    private static final MathContext RATE_DIGITS = new MathContext(7);
+
     private final Path target;
     /** The target, or the file that it is a link to. */
     private final Path whole;
@@ -76,7 +81,18 @@ final class ReportWriter implements AutoCloseable {
                 libraries.put(library.getKey(), library.getValue());
             }
             libraries.end();
-            json.put("model", run.model()).put("parameters", run.parameters()).put("seed", run.seed());
+            TrainingPlan plan = run.plan();
+            json.put("model", plan.size().label())
+                    .put("parameters", run.parameters())
+                    .put("seed", plan.seed())
+                    .put("recipe", plan.recipe().toString())
+                    .put("steps", plan.steps())
+                    .put("packing", plan.packing())
+                    .put("context", plan.shape().context())
+                    .put("tokensPerStep", plan.shape().tokensPerStep())
+                    .put("learningRate", rate(plan.schedule().peak()))
+                    .put("fasta", plan.source().name())
+                    .put("version", Train.VERSION);
         });
     }
 
@@ -84,13 +100,13 @@ final class ReportWriter implements AutoCloseable {
     void step(StepMetrics step) {
         write(json -> {
             json.put("step", step.step())
-                    .put("loss", step.loss())
+                    .put("loss", shortest(step.loss()))
                     .put("tokens", step.tokens())
                     .put("paddedTokens", step.paddedTokens())
-                    .put("stepMillis", step.stepMillis())
+                    .put("stepMillis", shortest(step.stepMillis()))
                     .put("tokensPerSecond", step.tokensPerSecond())
-                    .put("gradNorm", step.gradNorm())
-                    .put("learningRate", Double.parseDouble(Float.toString(step.learningRate())))
+                    .put("gradNorm", shortest(step.gradNorm()))
+                    .put("learningRate", rate(step.learningRate()))
                     .put("memoryBytes", step.memoryBytes());
             if (Double.isNaN(step.mfu())) {
                 json.putNull("mfu");
@@ -141,6 +157,17 @@ final class ReportWriter implements AutoCloseable {
         } catch (IOException e) {
             throw OutputFiles.unwritable(target, e);
         }
+    }
+
+    /** The number, where it is a float that with the fewest digits which tell it from other floats. */
+    private static double shortest(double value) {
+        float narrow = (float) value;
+        return narrow == value ? Double.parseDouble(Float.toString(narrow)) : value;
+    }
+
+    /** A rate without its rounding error: 2.0E-4 where FP32 has 2.0000001E-4. */
+    private static double rate(float value) {
+        return new BigDecimal(value).round(RATE_DIGITS).doubleValue();
     }
 
     private interface Fields {

@@ -3,19 +3,18 @@ package dev.chagres.samples.train;
 import java.util.Map;
 
 /**
- * What a report begins with: where and what was trained.
+ * What a report begins with: where, what and how was trained.
  *
  * <p>Threading: immutable.
  *
  * @param provider {@code cuda} or {@code reference}
  * @param device the device's name
  * @param libraries each library's version by its name
- * @param model the model's size, such as {@code 8M}
  * @param parameters number of trained parameters
- * @param seed what data order, masks and first weights follow from
+ * @param plan everything that the run follows from
  */
 record RunDescription(
-        String provider, String device, Map<String, String> libraries, String model, long parameters, long seed) {
+        String provider, String device, Map<String, String> libraries, long parameters, TrainingPlan plan) {
     RunDescription {
         libraries = Map.copyOf(libraries);
     }

@@ -24,7 +24,7 @@ import picocli.CommandLine.Spec;
 @Command(
         name = "train",
         mixinStandardHelpOptions = true,
-        version = "Chagres 0.1.0",
+        version = "Chagres " + Train.VERSION,
         sortOptions = false,
         description = "Trains ESM-2, a masked language model of proteins, on a CPU or a GPU.",
         footer = {
@@ -34,6 +34,9 @@ import picocli.CommandLine.Spec;
             "Ctrl-C ends the run after the step under way and writes what was asked for; exit status 130."
         })
 public final class Train implements Callable<Integer> {
+    /** The release, as {@code --version} and reports name it. */
+    static final String VERSION = "0.1.0";
+
     private static final int DONE = 0;
     private static final int FAILED = 1;
     private static final int USAGE = 2;

@@ -31,4 +31,13 @@ record TrainingPlan(
         LearningRateSchedule schedule,
         long seed,
         @Nullable Path report,
-        @Nullable Path plot) {}
+        @Nullable Path plot) {
+
+    /** Returns the layout as {@code --packing} spells it. */
+    String packing() {
+        return switch (shape.layout()) {
+            case PACKED -> "on";
+            case PADDED -> "off";
+        };
+    }
+}

@@ -147,12 +147,7 @@ final class TrainingSession {
 
     private RunDescription describe(TrainingModel model) {
         return new RunDescription(
-                platform.provider(),
-                platform.device(),
-                platform.libraries(),
-                plan.size().label(),
-                model.parameterCount(),
-                plan.seed());
+                platform.provider(), platform.device(), platform.libraries(), model.parameterCount(), plan);
     }
 
     private Progress progress() {
@@ -171,7 +166,7 @@ final class TrainingSession {
         out.printf(
                 Locale.ROOT,
                 "ESM-2 %s: %,d parameters, %s on %s (%s)%n",
-                description.model(),
+                plan.size().label(),
                 description.parameters(),
                 plan.recipe(),
                 description.device(),
@@ -183,10 +178,7 @@ final class TrainingSession {
                 plan.steps(),
                 plan.shape().tokensPerStep(),
                 plan.shape().context(),
-                switch (plan.shape().layout()) {
-                    case PACKED -> "on";
-                    case PADDED -> "off";
-                },
+                plan.packing(),
                 plan.seed());
     }
 

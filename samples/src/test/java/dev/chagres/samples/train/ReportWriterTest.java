@@ -6,12 +6,14 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.Batch;
 import dev.chagres.samples.data.BatchLayout;
 import dev.chagres.samples.data.BatchShape;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.SequencePacker;
 import dev.chagres.samples.data.ShuffledSequences;
+import dev.chagres.samples.esm.Esm2Size;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -25,8 +27,18 @@ import org.junit.jupiter.api.io.TempDir;
 
 @Tag("L0")
 class ReportWriterTest {
+    private static final TrainingPlan PLAN = new TrainingPlan(
+            Esm2Size.M8,
+            FastaSource.shipped(),
+            new BatchShape(BatchLayout.PACKED, 512, 256),
+            Recipe.BF16,
+            100,
+            new LearningRateSchedule(4e-4f, 7, 100, LearningRateSchedule.Decay.LINEAR, 0.1f),
+            42,
+            null,
+            null);
     private static final RunDescription RUN = new RunDescription(
-            "reference", "CPU \"quoted\"", Map.of("te", "2.20.2", "cudnn", "9.19.0"), "8M", 7_511_041, 42);
+            "reference", "CPU \"quoted\"", Map.of("te", "2.20.2", "cudnn", "9.19.0"), 7_511_041, PLAN);
 
     @TempDir
     private Path folder;
@@ -39,15 +51,18 @@ class ReportWriterTest {
     }
 
     private static StepMetrics step(int number, double peakFlops) {
-        var shape = new BatchShape(BatchLayout.PACKED, 512, 256);
-        var batch = new Batch(shape);
-        try (var packer = new SequencePacker(shape, new ShuffledSequences(FastaSource.shipped(), 1, 1 << 20))) {
+        return step(number, 4e-4f, 3.25, peakFlops);
+    }
+
+    private static StepMetrics step(int number, float learningRate, double loss, double peakFlops) {
+        var batch = new Batch(PLAN.shape());
+        try (var packer = new SequencePacker(PLAN.shape(), new ShuffledSequences(FastaSource.shipped(), 1, 1 << 20))) {
             packer.fill(batch);
         }
         var metrics = new StepMetrics();
-        metrics.begin(number, batch, 1e9, 4e-4f);
+        metrics.begin(number, batch, 1e9, learningRate);
         var result = new StepResult();
-        result.set(3.25, 1.5, 250);
+        result.set(loss, 1.5, 250);
         metrics.complete(result, peakFlops, 1 << 20);
         return metrics;
     }
@@ -64,11 +79,15 @@ class ReportWriterTest {
         assertEquals(3, lines.size());
         Map<String, Object> head = JSON.std.mapFrom(lines.get(0));
         assertEquals(
-                "[provider, device, libraries, model, parameters, seed]",
+                "[provider, device, libraries, model, parameters, seed, recipe, steps, packing, context, tokensPerStep,"
+                        + " learningRate, fasta, version]",
                 head.keySet().toString());
         assertEquals("CPU \"quoted\"", head.get("device"));
         assertEquals("{cudnn=9.19.0, te=2.20.2}", head.get("libraries").toString());
         assertEquals(7_511_041, head.get("parameters"));
+        head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
+        assertEquals(
+                "[8M, 42, bf16, 100, on, 256, 512, 4.0E-4, uniprot.fasta.gz, 0.1.0]", String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));
         assertEquals(
                 "[step, loss, tokens, paddedTokens, stepMillis, tokensPerSecond, gradNorm, learningRate, memoryBytes,"
@@ -81,6 +100,22 @@ class ReportWriterTest {
         assertEquals(250.0, first.get("stepMillis"));
         assertEquals(4.0 * (int) first.get("tokens"), first.get("tokensPerSecond"));
         assertEquals(0.004, (double) JSON.std.mapFrom(lines.get(2)).get("mfu"), 1e-12);
+    }
+
+    @Test
+    void numbersAreWrittenWithoutTheRoundingErrorsOfFloats() throws IOException {
+        float rising = (float) (4e-3f * 7.0 / 10);
+        assertEquals("0.0028000001", Float.toString(rising));
+        try (var report = new ReportWriter(file)) {
+            report.step(step(1, rising, 3.4802539f, Double.NaN));
+            report.step(step(2, rising, 1.0 / 3, Double.NaN));
+            report.finish();
+        }
+        List<String> lines = Files.readAllLines(file);
+        assertEquals(2, lines.size());
+        assertTrue(lines.getFirst().contains("\"learningRate\":0.0028,"), lines.getFirst());
+        assertTrue(lines.getFirst().contains("\"loss\":3.480254,"), lines.getFirst());
+        assertTrue(lines.getLast().contains("\"loss\":0.3333333333333333,"), lines.getLast());
     }
 
     @Test
