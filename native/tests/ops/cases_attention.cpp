@@ -142,7 +142,6 @@ AttentionShape dense(int dtype, TokenOrder order, int64_t heads, int64_t head_di
 /* Every head dimension's kernel at its edges. */
 void head_cases(Session &session, int dtype) {
   for (int64_t head_dim : {8, 16, 24, 32, 40, 64, 72, 128, 200, 256}) {
-    if (!session.large && head_dim > 128 && dtype == 5) continue;
     AttentionShape shape = packed(dtype, 2, head_dim, {63, 0, 1, 65});
     shape.one_buffer = head_dim % 16 == 0;
     attention_case(session, shape);
@@ -214,11 +213,11 @@ void odd_cases(Session &session, int dtype) {
 void attention_cases(Session &session) {
   for (const Format &format : kFormats) {
     head_cases(session, format.dtype);
-    if (format.dtype == 5 && !session.large) continue; /* other sizes do not depend on how 16 bits are read */
+    odd_cases(session, format.dtype);
+    if (format.dtype != 4 && !session.large) continue; /* what follows does not depend on how 16 bits are read */
     length_cases(session, format.dtype);
     window_cases(session, format.dtype);
     dense_cases(session, format.dtype);
-    odd_cases(session, format.dtype);
   }
   if (!session.large) return;
   std::vector<int64_t> lengths;
