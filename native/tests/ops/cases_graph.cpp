@@ -53,22 +53,82 @@ struct Step {
   }
 };
 
-}  // namespace
+/* Attention whose backward launch needs what the launch before it wrote. */
+struct AttentionStep {
+  static constexpr int64_t kTokens = 200, kHeads = 2, kHeadDim = 64, kWidth = kHeads * kHeadDim;
+  Session &session;
+  Buffer qkv, d_o, o, sums, delta, gradients, cu_seqlens;
+  int status = 0;
 
-void graph_cases(Session &session) {
-  if (!session.memory.on_device()) return;
-  Case test(session, "graph", 6, "embedding_backward, row_sum, cross_entropy_forward");
+  explicit AttentionStep(Session &s)
+      : session(s),
+        qkv(s.floats(4, s.random.normal(format_of(4), 3 * kTokens * kWidth))),
+        d_o(s.floats(4, s.random.normal(format_of(4), kTokens * kWidth))),
+        o(s.floats(4, Doubles(kTokens * kWidth, 0))),
+        sums(s.floats(4, Doubles(kTokens * kHeads, 0))),
+        delta(s.floats(4, Doubles(kTokens * kHeads, 0))),
+        gradients(s.floats(4, Doubles(3 * kTokens * kWidth, 0))),
+        cu_seqlens(s.raw(std::vector<int32_t>{0, 70, kTokens})) {}
+
+  static void enqueue(void *context) {
+    AttentionStep &step = *static_cast<AttentionStep *>(context);
+    OpsAttention attention = {};
+    attention.q = step.qkv.data<float>();
+    attention.k = step.qkv.data<float>() + kWidth;
+    attention.v = step.qkv.data<float>() + 2 * kWidth;
+    attention.dq = step.gradients.data<float>();
+    attention.dk = step.gradients.data<float>() + kWidth;
+    attention.dv = step.gradients.data<float>() + 2 * kWidth;
+    attention.o = step.o.data();
+    attention.d_o = step.d_o.data();
+    attention.log_sum_exp = step.sums.data<float>();
+    attention.delta = step.delta.data<float>();
+    attention.cu_seqlens = step.cu_seqlens.data<int32_t>();
+    attention.qkv = attention.gradients = {0, 3 * kWidth, kHeadDim};
+    attention.output = {0, kWidth, kHeadDim};
+    attention.statistics = {0, kHeads, 1};
+    attention.sequences = 2;
+    attention.length = kTokens;
+    attention.heads = kHeads;
+    attention.head_dim = kHeadDim;
+    attention.window_left = attention.window_right = -1;
+    attention.scale = 0.125f;
+    attention.dtype = 4;
+    attention.packed = 1;
+    const OpsStream stream = step.session.memory.stream();
+    step.status |= step.session.ops.attention_forward(&attention, stream);
+    step.status |= step.session.ops.attention_backward(&attention, stream);
+  }
+
+  std::vector<Bytes> results() { return {o.download(), sums.download(), gradients.download()}; }
+
+  void clear() {
+    for (Buffer *buffer : {&o, &sums, &delta, &gradients}) buffer->upload(Bytes(buffer->download().size(), 0));
+  }
+};
+
+template <class Steps>
+void graph_case(Session &session, int dtype, const char *text) {
+  Case test(session, "graph", dtype, text);
   try {
-    Step step(session);
-    Step::enqueue(&step);
+    Steps step(session);
+    Steps::enqueue(&step);
     const std::vector<Bytes> direct = step.results();
     step.clear();
-    session.memory.run_captured(Step::enqueue, &step);
+    session.memory.run_captured(Steps::enqueue, &step);
     if (step.status != 0) test.fail(session.ops.last_error());
     if (step.results() != direct) test.fail("the graph gave other bits than the calls");
   } catch (const std::exception &exception) {
     test.fail(exception.what());
   }
+}
+
+}  // namespace
+
+void graph_cases(Session &session) {
+  if (!session.memory.on_device()) return;
+  graph_case<Step>(session, 6, "embedding_backward, row_sum, cross_entropy_forward");
+  graph_case<AttentionStep>(session, 4, "attention_forward, attention_backward");
 }
 
 }  // namespace chagres::tests
