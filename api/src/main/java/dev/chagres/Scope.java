@@ -25,9 +25,15 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class Scope implements AutoCloseable {
+    /** Programs nest scopes a few deep; far more is a loop that closes none, and would end as a stack overflow in close. */
+    private static final int MAX_DEPTH = 1000;
+
     private final Stream stream;
     private final DeviceMemory memory;
     private final @Nullable Scope parent;
+    /** Scopes that this one is nested in. */
+    private final int depth;
+
     private final ScopeState state;
     private final Leaks.@Nullable Trace trace;
     /** Tensors, nested scopes and kept records in the order in which they were handed out. */
@@ -43,6 +49,7 @@ public final class Scope implements AutoCloseable {
         this.stream = stream;
         memory = new DeviceMemory(stream.device().state());
         parent = null;
+        depth = 0;
         state = new ScopeState(stream.device().state(), "scope of " + stream.device());
         trace = Leaks.opened(state.toString());
     }
@@ -51,7 +58,8 @@ public final class Scope implements AutoCloseable {
         stream = parent.stream;
         memory = parent.memory;
         this.parent = parent;
-        state = new ScopeState(stream.device().state(), "nested " + parent.state);
+        depth = parent.depth + 1;
+        state = new ScopeState(stream.device().state(), depth == 1 ? "nested " + parent.state : parent.toString());
         trace = null;
         settle();
     }
@@ -176,9 +184,17 @@ public final class Scope implements AutoCloseable {
         return append(new Tensor(new TensorCell(state, dtype)));
     }
 
-    /** Opens a scope on top of this one. */
+    /**
+     * Opens a scope on top of this one.
+     *
+     * @throws IllegalStateException when this one is closed, has an open scope on top, or {@value #MAX_DEPTH} below it
+     */
     public Scope open() {
         ensureOnTop();
+        if (depth == MAX_DEPTH) {
+            throw new IllegalStateException(state + " is nested in " + MAX_DEPTH
+                    + " open scopes, the most there may be; close each in the method that opened it");
+        }
         Scope nested;
         if (cursor < issued.size() && issued.get(cursor) instanceof Scope again) {
             cursor++;

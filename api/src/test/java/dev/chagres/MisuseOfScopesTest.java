@@ -118,6 +118,22 @@ class MisuseOfScopesTest {
         first.set(stream, 1f, 2f);
     }
 
+    @Test
+    void scopesThatAreOpenedAndNeverClosed() {
+        Scope top = scope;
+        for (int i = 0; i < 1000; i++) {
+            top = top.open();
+        }
+        Scope last = top;
+        assertThrown(
+                STATE,
+                "nested scope of device 0 is nested in 1000 open scopes, the most there may be; close each in the method"
+                        + " that opened it",
+                last::open);
+        assertTrue(last.tensor(DType.BYTE, 1).isLive());
+        scope.close();
+    }
+
     private static void assertSameAddress(Tensor expected, Tensor actual) {
         assertEquals(expected.pointer().address(), actual.pointer().address());
     }

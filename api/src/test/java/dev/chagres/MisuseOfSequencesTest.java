@@ -139,6 +139,7 @@ class MisuseOfSequencesTest {
                 ARGUMENT,
                 "sequences: expected at least one token, got THD of 0 sequences, 0 tokens; leave an empty batch out",
                 () -> attention.forwardPacked(zeros(scope, 0, 3 * WIDTH), none, scope));
+        rotary.rotatePacked(zeros(scope, 0, 3 * WIDTH), none, scope);
         Sequences empty = Sequences.packed(CuSeqlens.of(scope, 0, 0, 0));
         assertThrown(
                 ARGUMENT,

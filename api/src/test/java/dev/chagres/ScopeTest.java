@@ -123,7 +123,7 @@ class ScopeTest {
         assertFalse(tensor.isLive());
         assertThrown(
                 IllegalStateException.class,
-                "nested nested scope of device 0 is closed",
+                "nested scope of device 0 is closed",
                 () -> inner.tensor(DType.FLOAT32, 1));
         inner.close();
         assertTrue(scope.tensor(DType.FLOAT32, 1).isLive(), "the late close of the inner scope does nothing");

@@ -157,6 +157,9 @@ public final class RotaryEmbedding {
         }
         sequences.checkTokens(argument, qkv, cell.size(0));
         checkSequences(sequences, scope);
+        if (cell.size(0) == 0) {
+            return;
+        }
         Status.ops(
                 Ops.ops_rotary_packed(
                         cell.pointer(),
