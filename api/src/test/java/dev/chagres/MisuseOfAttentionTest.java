@@ -145,4 +145,23 @@ class MisuseOfAttentionTest {
                 "positions, headDim: expected a product of at most 2147483639 angles, got 1073741824 and 4",
                 () -> RotaryEmbedding.of(scope, 1 << 30, 4));
     }
+
+    @Test
+    void viewsThatBeginOffSixteenBytes() {
+        Sequences sequences = Sequences.packed(scope, 3, 5);
+        Tensor memory = zeros(scope, 9, WIDTH);
+        Tensor q = scope.view(memory, 0, 8, HEADS, HEAD_DIM);
+        Tensor off = scope.view(memory, 1, 8, HEADS, HEAD_DIM);
+        String rest = ": expected memory that begins at a multiple of 16 bytes, as every tensor of a scope does, got a"
+                + " view that does not; copy it into a tensor";
+        assertThrown(ARGUMENT, "q" + rest, () -> attention.forward(off, q, q, sequences, scope));
+        assertThrown(ARGUMENT, "v" + rest, () -> attention.forward(q, q, off, sequences, scope));
+        SavedAttention saved = attention.forward(q, q, q, sequences, scope);
+        Tensor more = zeros(scope, 9, WIDTH);
+        Tensor dq = scope.view(more, 1, 8, HEADS, HEAD_DIM);
+        Tensor dk = scope.like(q);
+        Tensor dv = scope.like(q);
+        Tensor dO = scope.like(q);
+        assertThrown(ARGUMENT, "dq" + rest, () -> attention.backward(dO, saved, dq, dk, dv, scope));
+    }
 }

@@ -170,9 +170,14 @@ public final class DotProductAttention {
         AttentionSettings with = saved.settings();
         AttentionCall call = saved.call();
         switch (saved.kernels()) {
-            case FUSED ->
+            case FUSED -> {
+                Checks.aligned("dO", dO);
+                Checks.aligned("dq", dq);
+                Checks.aligned("dk", dk);
+                Checks.aligned("dv", dv);
                 calls.fusedAttention()
                         .backward(scope.stream(), with, call, saved.statistics().cell(), dO, dq, dk, dv);
+            }
             case TILED -> calls.tiledAttention().backward(scope, with, call, saved.statistics(), dO, dq, dk, dv);
         }
     }
@@ -180,6 +185,12 @@ public final class DotProductAttention {
     private SavedAttention run(
             QkvLayout layout, Tensor q, Tensor k, Tensor v, Tensor output, Sequences sequences, Scope scope) {
         sequences.cuSeqlens().checked(scope);
+        AttentionKernels kernels = AttentionKernels.of(q.dtype(), sequences);
+        if (kernels == AttentionKernels.FUSED) {
+            Checks.aligned("q", q.cell());
+            Checks.aligned("k", k.cell());
+            Checks.aligned("v", v.cell());
+        }
         Tensor shaped = output.rank() == 2 ? shaped(scope, output, 0, sequences) : output;
         AttentionSettings with =
                 settings[layout.ordinal() * 2 + sequences.padding().ordinal()];
@@ -191,7 +202,6 @@ public final class DotProductAttention {
         }
         scope.keep(saved);
         boolean packed = sequences.format() == Sequences.Format.THD;
-        AttentionKernels kernels = AttentionKernels.of(q.dtype(), sequences);
         long longest = packed && kernels == AttentionKernels.FUSED
                 ? Math.max(LENGTH_STEP, (sequences.length() + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP)
                 : sequences.length();

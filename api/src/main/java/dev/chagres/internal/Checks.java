@@ -12,6 +12,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class Checks {
+    private static final int VECTOR_BYTES = 16;
+
     private Checks() {}
 
     /** Checks that {@code tensor} may be used in {@code scope}: usable now, and on the scope's device. */
@@ -98,6 +100,15 @@ public final class Checks {
         if (begin < otherBegin + other.byteSize() && otherBegin < begin + cell.byteSize()) {
             throw new IllegalArgumentException(argument + ": expected memory of its own, got some of " + otherArgument
                     + "'s; it is written to while that is read or written");
+        }
+    }
+
+    /** Checks that a tensor begins where kernels that load 16 bytes at a time can read it. */
+    public static void aligned(String argument, TensorCell cell) {
+        if (cell.pointer().address() % VECTOR_BYTES != 0) {
+            throw new IllegalArgumentException(
+                    argument + ": expected memory that begins at a multiple of " + VECTOR_BYTES
+                            + " bytes, as every tensor of a scope does, got a view that does not; copy it into a tensor");
         }
     }
 
