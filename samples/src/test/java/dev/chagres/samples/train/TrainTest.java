@@ -255,4 +255,11 @@ class TrainTest {
         assertEquals(losses.get(0), losses.get(1));
         assertFalse(losses.get(0).equals(losses.get(2)));
     }
+
+    @Test
+    void tellsTheProjectsVersion() throws IOException {
+        String pom = Files.readString(Path.of("").toAbsolutePath().getParent().resolve("pom.xml"));
+        String project = pom.replaceFirst("(?s).*?<version>(.*?)</version>.*", "$1");
+        assertEquals(project.replace("-SNAPSHOT", ""), Train.VERSION);
+    }
 }
