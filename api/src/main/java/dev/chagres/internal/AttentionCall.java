@@ -16,12 +16,18 @@ public final class AttentionCall {
         DENSE
     }
 
-    /** Query, key, value and output. */
+    /** Query. */
     public final TensorCell q;
 
+    /** Key. */
     public final TensorCell k;
+
+    /** Value. */
     public final TensorCell v;
+
+    /** Output. */
     public final TensorCell o;
+
     private @Nullable TensorCell cuSeqlens;
     private Packing packing = Packing.DENSE;
     private long longest;

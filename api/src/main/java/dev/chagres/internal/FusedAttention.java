@@ -17,6 +17,8 @@ import org.jspecify.annotations.Nullable;
  * knows the answer and is one call. The auxiliary tensors (log-sum-exp, random state) are what backward needs.
  *
  * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_fused_attn_fwd_v2}, {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h}.
  */
 public final class FusedAttention {
     private static final long RANDOMNESS_WORDS = 2;

@@ -13,6 +13,8 @@ import org.jspecify.annotations.Nullable;
  * The backward call of fused attention: one parameter object, of which each call sets what differs.
  *
  * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h}.
  */
 final class FusedAttentionBackward extends AttributeWriter {
     private final FusedAttention attention;

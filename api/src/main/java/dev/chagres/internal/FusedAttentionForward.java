@@ -16,6 +16,8 @@ import org.jspecify.annotations.Nullable;
  * The forward call of fused attention: one parameter object, of which each call sets what differs.
  *
  * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_fused_attn_fwd_v2} in TE's {@code fused_attn.h}.
  */
 final class FusedAttentionForward extends AttributeWriter {
     private final FusedAttention attention;

@@ -16,6 +16,8 @@ import org.jspecify.annotations.Nullable;
  * and filled again by each call.
  *
  * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code ops_attention_forward}, {@code ops_attention_backward} in {@code ops.h}.
  */
 public final class TiledAttention {
     private final MemorySegment struct;

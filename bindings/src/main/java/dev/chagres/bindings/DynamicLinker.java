@@ -21,6 +21,8 @@ final class DynamicLinker {
 
     /** Resolve functions at their first call; Transformer Engine's library has symbols that no other library provides. */
     static final int LAZY = 0x1;
+    /** RTLD_NOW: all functions must be found at once. */
+    static final int NOW = 0x2;
 
     /** Make the symbols visible to libraries opened later. */
     static final int GLOBAL = 0x100;

@@ -110,35 +110,16 @@ final class Examination {
     }
 
     private Row openBlas(OwnLibraries own) {
-        List<String> names = List.of("libopenblas_nolapack.so.0", "libopenblas.so.0");
-        List<String> places = new ArrayList<>();
-        surroundings.variable("CHAGRES_OPENBLAS").ifPresent(places::add);
-        names.forEach(name -> places.add(own.folder().resolve(name).toString()));
-        Optional<String> found = places.stream()
-                .filter(place -> Files.isRegularFile(Path.of(place)))
-                .findFirst();
-        if (found.isEmpty()) {
-            found = names.stream().filter(Examination::opens).findFirst();
-        }
-        String problem = found.isPresent() ? "" : "not found: " + String.join(", ", places) + ", loader's path";
+        OpenBlas found = OpenBlas.find(surroundings, own.folder());
         return new Row(
                 "OpenBLAS",
-                found.isPresent() ? State.OK : State.FAILED,
+                found.place().isPresent() ? State.OK : State.FAILED,
                 !isCuda(),
                 NOTHING,
                 NOTHING,
-                found.orElse(NOTHING),
-                problem,
-                found.isPresent() ? "" : "apt install libopenblas0, or name the file with CHAGRES_OPENBLAS=FILE");
-    }
-
-    private static boolean opens(String name) {
-        try {
-            DynamicLinker.open(name, DynamicLinker.LAZY);
-            return true;
-        } catch (DynamicLinker.Refusal refusal) {
-            return false;
-        }
+                found.place().orElse(NOTHING),
+                found.problem(),
+                found.remedy());
     }
 
     private Row vendor(VendorLibrary library) {
