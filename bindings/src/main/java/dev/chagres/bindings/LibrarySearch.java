@@ -85,7 +85,11 @@ final class LibrarySearch {
                 }
                 trail.add(place, sight);
                 if (place.isBinding()) {
-                    throw missing(library, trail, library.remedy() + " (now " + place.path() + ")");
+                    throw missing(
+                            library,
+                            trail,
+                            library.remedy() + " (now " + place.origin() + " names " + place.path()
+                                    + ", and no other place is tried)");
                 }
             }
         }

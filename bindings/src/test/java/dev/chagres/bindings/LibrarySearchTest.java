@@ -170,8 +170,8 @@ class LibrarySearchTest {
         assertEquals(
                 "NCCL: NOT_FOUND: libnccl.so.2, wanted 2.28 <= version < 3.0\n  tried CHAGRES_NCCL_PATH "
                         + root.resolve("empty") + ": has no libnccl.so.2\n  to mend it: pip install"
-                        + " nvidia-nccl-cu13==2.28.9, or name its folder with -Dchagres.nccl.path=DIR (now "
-                        + root.resolve("empty") + ")",
+                        + " nvidia-nccl-cu13==2.28.9, or name its folder with -Dchagres.nccl.path=DIR (now"
+                        + " CHAGRES_NCCL_PATH names " + root.resolve("empty") + ", and no other place is tried)",
                 missing.getMessage());
         machine.environment.put("CHAGRES_NCCL_PATH", root.resolve("absent").toString());
         assertTrue(missing(VendorLibrary.NCCL).getMessage().contains("absent: no such file or folder"));

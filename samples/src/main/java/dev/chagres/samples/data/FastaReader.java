@@ -89,7 +89,9 @@ public final class FastaReader implements AutoCloseable {
         readResidues();
         if (length == 0) {
             throw new FastaException(
-                    name, headerLine, "no residues follow this header; remove the record or add its sequence");
+                    name,
+                    headerLine,
+                    "no residues follow this header; remove the record or add its sequence" + damageDoubt());
         }
         return true;
     }
@@ -287,9 +289,12 @@ public final class FastaReader implements AutoCloseable {
         } else {
             reason = "it stands for no residue in ESM-2's vocabulary";
         }
-        // Damage shows in the letters before the checksum behind them tells of it.
-        String doubt = gzip ? ", or the gz data is damaged (gzip -t tells)" : "";
-        return new FastaException(name, line, describe(c) + " at column " + column + ": " + reason + doubt);
+        return new FastaException(name, line, describe(c) + " at column " + column + ": " + reason + damageDoubt());
+    }
+
+    /** Damage shows in the letters before the checksum behind them tells of it. */
+    private String damageDoubt() {
+        return gzip ? ", or the gz data is damaged (gzip -t tells)" : "";
     }
 
     private static String describe(int c) {
