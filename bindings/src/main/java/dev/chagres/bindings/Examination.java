@@ -97,7 +97,10 @@ final class Examination {
 
     private Row file(String name, Path file, boolean isNeeded) {
         Optional<String> fault = ElfFile.fault(file, surroundings.processor());
-        String remedy = fault.isEmpty() ? "" : "build the project anew, or use a whole chagres-native jar";
+        String whole = surroundings.property(OwnLibraries.PROPERTY).isPresent()
+                ? "take -D" + OwnLibraries.PROPERTY + " away, or name a folder that has the whole libraries with it"
+                : "build the project anew, or use a whole chagres-native jar";
+        String remedy = fault.isEmpty() ? "" : whole;
         return new Row(
                 name,
                 fault.isEmpty() ? State.OK : State.FAILED,

@@ -42,7 +42,15 @@ final class VendorLibraries {
                         file + ", wanted " + library.window(),
                         List.of(),
                         loaderText,
-                        library.remedy()));
+                        library.remedy() + needed(file, loaderText)));
+    }
+
+    /** Where the loader names another library that it did not find, that one is to be mended first. */
+    private static String needed(Path file, String loaderText) {
+        int colon = loaderText.indexOf(": cannot open shared object file");
+        String name = colon < 0 ? "" : loaderText.substring(0, colon);
+        boolean isOther = !name.isEmpty() && !name.contains("/") && !file.endsWith(name);
+        return isOther ? "; it needs " + name + ", so mend that first" : "";
     }
 
     /**

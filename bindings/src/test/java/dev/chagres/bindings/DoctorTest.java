@@ -242,6 +242,8 @@ class DoctorTest {
         }
         assertTrue(row.remedy().startsWith("pip install " + library.requirement()), row.remedy());
         assertTrue(row.remedy().contains("-D" + library.property() + "=DIR"), row.remedy());
+        boolean lacksAnother = row.problem().contains("libneeded.so: cannot open shared object file");
+        assertEquals(lacksAnother, row.remedy().endsWith("; it needs libneeded.so, so mend that first"), row.remedy());
         assertTrue(report.text().contains("to mend it: " + row.remedy()), report.text());
         for (Row other : report.rows()) {
             assertTrue(other == row || other.state() == State.OK, other + " is not about " + library);
@@ -349,7 +351,8 @@ class DoctorTest {
         assertEquals(1, report.exitStatus());
         Row row = row(report, provider == Provider.CUDA ? "operations" : "reference");
         assertEquals(own.resolve(needed) + ": not a shared library (no ELF header)", row.problem());
-        assertEquals("build the project anew, or use a whole chagres-native jar", row.remedy());
+        assertEquals(
+                "take -Dchagres.native.path away, or name a folder that has the whole libraries with it", row.remedy());
     }
 
     @Test
