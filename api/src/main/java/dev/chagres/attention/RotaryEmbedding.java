@@ -6,6 +6,7 @@ import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorCell;
+import dev.chagres.internal.Transfer;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Tensor;
 import java.lang.foreign.MemorySegment;
@@ -77,9 +78,9 @@ public final class RotaryEmbedding {
         if (headDim < 2 || headDim % 2 != 0) {
             throw new IllegalArgumentException("headDim: expected a positive even number, got " + headDim);
         }
-        if ((long) positions * headDim > Integer.MAX_VALUE - 8) {
+        if ((long) positions * headDim > Transfer.MAX_ARRAY_LENGTH) {
             throw new IllegalArgumentException("positions, headDim: expected a product of at most "
-                    + (Integer.MAX_VALUE - 8) + " angles, got " + positions + " and " + headDim);
+                    + Transfer.MAX_ARRAY_LENGTH + " angles, got " + positions + " and " + headDim);
         }
         int half = headDim / 2;
         float[] values = new float[positions * headDim];
@@ -218,8 +219,7 @@ public final class RotaryEmbedding {
     }
 
     private TensorCell check(String argument, Tensor x, Sequences sequences, Scope scope) {
-        TensorCell cell = Checks.on(scope, argument, x);
-        Checks.floats(scope, argument, x);
+        TensorCell cell = Checks.floats(scope, argument, x);
         if (!sequences.fits(cell) || cell.size(cell.rank() - 1) != headDim) {
             throw new IllegalArgumentException(argument + ": expected " + sequences.shape() + " with head dimension "
                     + headDim + " over " + sequences + ", got " + Checks.describe(cell));

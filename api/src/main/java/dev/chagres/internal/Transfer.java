@@ -13,7 +13,9 @@ import java.lang.foreign.ValueLayout;
  * <p>Threading: the device's thread.
  */
 public final class Transfer {
-    private static final long MAX_ARRAY_LENGTH = Integer.MAX_VALUE - 8;
+    /** The most elements that a Java array holds on every JVM. */
+    public static final long MAX_ARRAY_LENGTH = Integer.MAX_VALUE - 8;
+
     private static final int HOST_TO_DEVICE = 1;
     private static final int DEVICE_TO_HOST = 2;
     private static final int DEVICE_TO_DEVICE = 3;

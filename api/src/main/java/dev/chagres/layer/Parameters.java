@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.Device;
 import dev.chagres.Scope;
+import dev.chagres.internal.Transfer;
 import dev.chagres.tensor.DType;
 import dev.chagres.tensor.Shape;
 import dev.chagres.tensor.Tensor;
@@ -16,9 +17,6 @@ import java.util.List;
 public final class Parameters implements AutoCloseable {
     /** Elements to whose multiple every parameter is aligned: 32 bytes of 16-bit numbers. */
     private static final long ALIGNMENT = 16;
-
-    /** First values are drawn in a Java array. */
-    private static final long LARGEST_DRAWN = Integer.MAX_VALUE - 8;
 
     private final Scope scope;
     private final List<Parameter> all;
@@ -54,8 +52,9 @@ public final class Parameters implements AutoCloseable {
         long decayed = 0;
         long rest = 0;
         for (Parameter parameter : all) {
-            if (parameter.shape().count() > LARGEST_DRAWN && !(parameter.initializer() instanceof Initializer.Zeros)) {
-                throw new IllegalArgumentException("plan: expected at most " + LARGEST_DRAWN
+            if (parameter.shape().count() > Transfer.MAX_ARRAY_LENGTH
+                    && !(parameter.initializer() instanceof Initializer.Zeros)) {
+                throw new IllegalArgumentException("plan: expected at most " + Transfer.MAX_ARRAY_LENGTH
                         + " elements in a parameter that does not begin as zeros, got " + parameter);
             }
             if (parameter.hasMemory()) {

@@ -54,7 +54,7 @@ record OpenBlas(Optional<String> place, String problem, String remedy) {
         if (place.contains("/")) {
             Path folder = Path.of(place).toAbsolutePath().getParent();
             NEIGHBOURS.forEach(
-                    name -> opened(folder == null ? name : folder.resolve(name).toString()));
+                    name -> open(folder == null ? name : folder.resolve(name).toString()));
         }
         try {
             MemorySegment library = DynamicLinker.open(place, DynamicLinker.NOW);
@@ -66,13 +66,12 @@ record OpenBlas(Optional<String> place, String problem, String remedy) {
         }
     }
 
-    /** Whether {@code name} opens; where it does not, OpenBLAS may find it elsewhere. */
-    private static boolean opened(String name) {
+    /** Opens a neighbour; where it does not open, OpenBLAS may find it elsewhere. */
+    private static void open(String name) {
         try {
             DynamicLinker.open(name, DynamicLinker.NOW);
-            return true;
-        } catch (DynamicLinker.Refusal refusal) {
-            return false;
+        } catch (DynamicLinker.Refusal elsewhere) {
+            // Whether it is missed, OpenBLAS itself tells.
         }
     }
 }

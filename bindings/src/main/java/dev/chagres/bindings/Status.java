@@ -62,7 +62,7 @@ public final class Status {
      */
     public static void cuda(int status, String function) {
         if (status != 0) {
-            throw cudaFailure(status, function);
+            throw cudaFailure(status, function, "");
         }
     }
 
@@ -101,9 +101,9 @@ public final class Status {
                 failure(OpsException.LIBRARY, function, status, name(OPS_NAMES, "OpsStatus", status), text));
     }
 
-    private static CudaException cudaFailure(int status, String function) {
+    private static CudaException cudaFailure(int status, String function, String detail) {
         String name = ErrorTexts.text("cudaGetErrorName", status);
-        String text = ErrorTexts.text("cudaGetErrorString", status);
+        String text = joined(ErrorTexts.text("cudaGetErrorString", status), detail);
         if (status == CUDA_INSUFFICIENT_DRIVER || status == CUDA_NO_DEVICE) {
             text = joined(text, Driver.probe().description() + "; ./chagres doctor says what is missing");
         }
@@ -120,14 +120,7 @@ public final class Status {
      * @param held bytes that the caller holds already
      */
     public static CudaException outOfMemory(int status, String function, long wanted, long held) {
-        NativeFailure failure = cudaFailure(status, function).failure();
-        return new CudaException(new NativeFailure(
-                failure.library(),
-                failure.function(),
-                failure.code(),
-                failure.codeName(),
-                failure.text() + "; " + wanted + " bytes were asked for, " + held + " are held already",
-                failure.device()));
+        return cudaFailure(status, function, wanted + " bytes were asked for, " + held + " are held already");
     }
 
     private static NcclException ncclFailure(int status, String function) {

@@ -356,25 +356,6 @@ class DoctorTest {
     }
 
     @Test
-    void anOpenBlasThatDoesNotServeIsAFault() throws IOException {
-        String noOther =
-                "unset CHAGRES_OPENBLAS, for no other place is tried while it is set, or name another file with it";
-        for (Path file : List.of(
-                root.resolve("absent.so"),
-                Files.writeString(root.resolve("text.so"), "text"),
-                ForkedJvm.nativeFolder().resolve("libchagres_te.so"))) {
-            machine.environment.put("CHAGRES_OPENBLAS", file.toString());
-            Report report = report("reference", DRIVER);
-            assertEquals(1, report.exitStatus(), report.text());
-            Row row = row(report, "OpenBLAS");
-            assertTrue(row.problem().startsWith(file + ": "), row.problem());
-            assertEquals(noOther, row.remedy());
-        }
-        machine.environment.remove("CHAGRES_OPENBLAS");
-        assertEquals("", row(report("reference", DRIVER), "OpenBLAS").problem());
-    }
-
-    @Test
     void aCacheThatCannotBeWrittenIsSaid() throws IOException {
         Path file = Files.createFile(root.resolve("in-the-way"));
         machine.properties.put("chagres.cache", file.resolve("cache").toString());
