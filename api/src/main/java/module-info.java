@@ -6,7 +6,6 @@ module dev.chagres {
     requires static transitive org.jspecify;
 
     exports dev.chagres;
-    exports dev.chagres.tensor;
     exports dev.chagres.attention;
     exports dev.chagres.layer;
     exports dev.chagres.optim;

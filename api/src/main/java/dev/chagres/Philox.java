@@ -2,8 +2,6 @@ package dev.chagres;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.MemorySegment;
 
 /**

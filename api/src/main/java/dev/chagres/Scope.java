@@ -4,8 +4,6 @@ import dev.chagres.internal.DeviceMemory;
 import dev.chagres.internal.Leaks;
 import dev.chagres.internal.ScopeState;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;

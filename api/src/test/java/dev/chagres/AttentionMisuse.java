@@ -9,8 +9,6 @@ import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.DotProductAttention;
 import dev.chagres.attention.SavedAttention;
 import dev.chagres.attention.Sequences;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 

@@ -13,8 +13,6 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import dev.chagres.bindings.CudaException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.bindings.cuda.CudaRuntime;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;

@@ -7,8 +7,6 @@ import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.SavedAttention;
 import dev.chagres.attention.Sequences;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 

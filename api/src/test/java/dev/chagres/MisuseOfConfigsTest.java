@@ -17,8 +17,6 @@ import dev.chagres.layer.Parameters;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.HostBuffer;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

@@ -19,8 +19,6 @@ import dev.chagres.layer.Parameters;
 import dev.chagres.layer.RmsNorm;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;

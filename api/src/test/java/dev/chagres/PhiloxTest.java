@@ -4,10 +4,6 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
 
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.HostBuffer;
-import dev.chagres.tensor.Shape;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.ValueLayout;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

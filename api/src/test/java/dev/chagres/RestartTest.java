@@ -9,9 +9,6 @@ import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.conformance.Allocation;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Shape;
-import dev.chagres.tensor.Tensor;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;

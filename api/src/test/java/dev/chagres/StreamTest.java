@@ -11,9 +11,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import dev.chagres.bindings.CudaException;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.HostBuffer;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.ValueLayout;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

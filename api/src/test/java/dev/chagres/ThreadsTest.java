@@ -7,9 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.attention.CuSeqlens;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.HostBuffer;
-import dev.chagres.tensor.Tensor;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

@@ -1,6 +1,6 @@
 package dev.chagres.attention;
 
-import dev.chagres.tensor.DType;
+import dev.chagres.DType;
 
 /**
  * Which kernels compute an attention.

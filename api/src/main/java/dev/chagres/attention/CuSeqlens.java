@@ -1,12 +1,12 @@
 package dev.chagres.attention;
 
+import dev.chagres.DType;
+import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorCell;
 import dev.chagres.internal.Transfer;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.HostBuffer;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 

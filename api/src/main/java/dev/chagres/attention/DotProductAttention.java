@@ -1,16 +1,16 @@
 package dev.chagres.attention;
 
+import dev.chagres.DType;
 import dev.chagres.Dropout;
 import dev.chagres.Philox;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.internal.AttentionCall;
 import dev.chagres.internal.AttentionCall.Packing;
 import dev.chagres.internal.AttentionSettings;
 import dev.chagres.internal.Calls;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 
 /**
  * {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, over packed or padded sequences.

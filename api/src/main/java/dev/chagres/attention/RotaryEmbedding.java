@@ -1,14 +1,14 @@
 package dev.chagres.attention;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorCell;
 import dev.chagres.internal.Transfer;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.MemorySegment;
 
 /**

@@ -1,8 +1,8 @@
 package dev.chagres.attention;
 
+import dev.chagres.Tensor;
 import dev.chagres.internal.AttentionCall;
 import dev.chagres.internal.AttentionSettings;
-import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -1,8 +1,8 @@
 package dev.chagres.attention;
 
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -1,9 +1,9 @@
 package dev.chagres.internal;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
+import dev.chagres.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -2,10 +2,10 @@ package dev.chagres.internal;
 
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.bindings.te.TransformerEngine;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 

@@ -2,12 +2,12 @@ package dev.chagres.internal;
 
 import static dev.chagres.bindings.te.TransformerEngine.*;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.NVTETensorPack;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;

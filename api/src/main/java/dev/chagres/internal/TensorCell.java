@@ -1,9 +1,9 @@
 package dev.chagres.internal;
 
+import dev.chagres.DType;
+import dev.chagres.Shape;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Shape;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;

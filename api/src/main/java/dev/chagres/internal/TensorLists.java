@@ -1,7 +1,7 @@
 package dev.chagres.internal;
 
 import dev.chagres.Scope;
-import dev.chagres.tensor.Tensor;
+import dev.chagres.Tensor;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

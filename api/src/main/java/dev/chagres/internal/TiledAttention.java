@@ -1,13 +1,13 @@
 package dev.chagres.internal;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsAttention;
 import dev.chagres.bindings.ops.OpsStrides;
 import dev.chagres.bindings.te.TransformerEngine;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 

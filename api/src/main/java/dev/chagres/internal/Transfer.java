@@ -1,8 +1,8 @@
 package dev.chagres.internal;
 
+import dev.chagres.DType;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
-import dev.chagres.tensor.DType;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

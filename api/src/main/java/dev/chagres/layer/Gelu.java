@@ -1,9 +1,9 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
-import dev.chagres.tensor.Tensor;
 
 /**
  * {@code y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))}, element by element.

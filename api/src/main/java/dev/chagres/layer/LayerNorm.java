@@ -1,13 +1,13 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
 import dev.chagres.internal.Norm;
 import dev.chagres.internal.ResidualNorm;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 
 /**
  * {@code y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias}, over each row.

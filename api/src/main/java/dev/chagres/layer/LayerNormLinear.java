@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
-import dev.chagres.tensor.Tensor;
+import dev.chagres.Tensor;
 
 /**
  * {@code y = norm(x) W^T + b}.

@@ -1,13 +1,13 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
 import dev.chagres.internal.MatrixProduct;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**

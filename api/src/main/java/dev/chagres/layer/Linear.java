@@ -2,11 +2,11 @@ package dev.chagres.layer;
 
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Elementwise;
 import dev.chagres.internal.MatrixProduct;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.Tensor;
 
 /**
  * {@code y = x W^T + b}.

@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.DotProductAttention;
 import dev.chagres.attention.RotaryEmbedding;
@@ -8,7 +9,6 @@ import dev.chagres.attention.SavedAttention;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**

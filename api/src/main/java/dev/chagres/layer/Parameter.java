@@ -1,8 +1,8 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
-import dev.chagres.tensor.Shape;
-import dev.chagres.tensor.Tensor;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**

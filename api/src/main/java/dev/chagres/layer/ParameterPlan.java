@@ -1,8 +1,8 @@
 package dev.chagres.layer;
 
+import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.Shape;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;

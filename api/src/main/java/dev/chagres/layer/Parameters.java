@@ -1,11 +1,11 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Transfer;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Shape;
-import dev.chagres.tensor.Tensor;
 import java.util.List;
 
 /**

@@ -1,11 +1,11 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Norm;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 
 /**
  * {@code y = x / sqrt(mean(x^2) + epsilon) * weight}, over each row.

@@ -1,11 +1,11 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorCell;
-import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -1,15 +1,15 @@
 package dev.chagres.optim;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.TensorLists;
 import dev.chagres.layer.Parameters;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 
 /**
  * The global norm of all gradients, {@code sqrt(sum g^2)}, and the factor that clips it:

@@ -2,16 +2,16 @@ package dev.chagres.conformance;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 
+import dev.chagres.DType;
 import dev.chagres.Dropout;
 import dev.chagres.Philox;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.DotProductAttention;
 import dev.chagres.attention.SavedAttention;
 import dev.chagres.attention.Sequences;
 import dev.chagres.attention.Sequences.Format;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import dev.chagres.witness.AttentionDropoutWitness;
 import dev.chagres.witness.AttentionWitness;
 import java.util.List;

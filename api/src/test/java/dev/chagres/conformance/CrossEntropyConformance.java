@@ -4,9 +4,9 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.chagres.DType;
+import dev.chagres.Tensor;
 import dev.chagres.layer.CrossEntropy;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import dev.chagres.witness.CrossEntropyWitness;
 import java.util.ArrayList;
 import java.util.List;

@@ -4,13 +4,13 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.chagres.DType;
+import dev.chagres.Tensor;
 import dev.chagres.layer.Accumulation;
 import dev.chagres.layer.Embedding;
 import dev.chagres.layer.Initializer;
 import dev.chagres.layer.ParameterPlan;
 import dev.chagres.layer.Parameters;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.commons.math3.linear.MatrixUtils;

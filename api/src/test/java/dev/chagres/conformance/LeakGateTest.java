@@ -6,9 +6,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.Device;
 import dev.chagres.Event;
+import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.internal.Leaks;
-import dev.chagres.tensor.HostBuffer;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;

@@ -1,13 +1,13 @@
 package dev.chagres.conformance;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.layer.Parameter;
 import dev.chagres.layer.Parameters;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.HostBuffer;
-import dev.chagres.tensor.Tensor;
 import dev.chagres.witness.Rounding;
 import dev.chagres.witness.Weights;
 import java.lang.foreign.ValueLayout;

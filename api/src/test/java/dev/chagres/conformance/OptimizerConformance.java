@@ -6,14 +6,14 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DType;
+import dev.chagres.Tensor;
 import dev.chagres.layer.Initializer;
 import dev.chagres.layer.Parameter;
 import dev.chagres.layer.ParameterPlan;
 import dev.chagres.layer.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import dev.chagres.witness.AdamWWitness;
 import dev.chagres.witness.Rounding;
 import java.util.Arrays;

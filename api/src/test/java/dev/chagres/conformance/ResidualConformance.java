@@ -7,11 +7,11 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DType;
 import dev.chagres.Dropout;
 import dev.chagres.Philox;
+import dev.chagres.Tensor;
 import dev.chagres.layer.Residual;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import dev.chagres.witness.PhiloxWitness;
 import java.util.List;
 import org.apache.commons.math3.distribution.BinomialDistribution;

@@ -3,12 +3,12 @@ package dev.chagres.conformance;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.attention.Sequences.Format;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import dev.chagres.witness.RotaryWitness;
 import java.util.ArrayList;
 import java.util.List;

@@ -1,7 +1,7 @@
 package dev.chagres.conformance;
 
+import dev.chagres.DType;
 import dev.chagres.bindings.Provider;
-import dev.chagres.tensor.DType;
 
 /**
  * The one table of tolerances, by what rounds a result.

@@ -2,9 +2,11 @@ package dev.chagres.conformance;
 
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Dropout;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.CuSeqlens;
@@ -17,8 +19,6 @@ import dev.chagres.layer.ParameterPlan;
 import dev.chagres.layer.Parameters;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.io.BufferedInputStream;
 import java.io.DataInputStream;
 import java.io.EOFException;

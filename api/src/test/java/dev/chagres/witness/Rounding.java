@@ -1,6 +1,6 @@
 package dev.chagres.witness;
 
-import dev.chagres.tensor.DType;
+import dev.chagres.DType;
 import org.apache.commons.math3.linear.DefaultRealMatrixChangingVisitor;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.apache.commons.math3.linear.RealMatrixChangingVisitor;

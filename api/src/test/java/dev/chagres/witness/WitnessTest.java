@@ -4,12 +4,12 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DType;
 import dev.chagres.Dropout;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.tensor.DType;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.UnaryOperator;

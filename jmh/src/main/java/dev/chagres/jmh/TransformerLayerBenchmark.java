@@ -1,7 +1,9 @@
 package dev.chagres.jmh;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Dropout;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.CuSeqlens;
@@ -14,8 +16,6 @@ import dev.chagres.layer.ParameterPlan;
 import dev.chagres.layer.Parameters;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.util.Arrays;
 import java.util.SplittableRandom;
 import java.util.concurrent.TimeUnit;

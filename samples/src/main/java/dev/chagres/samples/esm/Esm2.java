@@ -1,8 +1,10 @@
 package dev.chagres.samples.esm;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Dropout;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
@@ -21,8 +23,6 @@ import dev.chagres.layer.Parameters;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.samples.data.EsmVocabulary;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.util.ArrayList;
 import java.util.List;
 

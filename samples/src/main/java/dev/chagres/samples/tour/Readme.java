@@ -1,8 +1,10 @@
 package dev.chagres.samples.tour;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Dropout;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
@@ -11,8 +13,6 @@ import dev.chagres.layer.ParameterPlan;
 import dev.chagres.layer.Parameters;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 
 /** The README's example; a test holds both together. */
 final class Readme {

@@ -1,9 +1,9 @@
 package dev.chagres.samples.tour;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
+import dev.chagres.Tensor;
 import java.util.Arrays;
 
 /** Opens a device, copies numbers to it and back. Memory comes from a scope, and goes with it. */

@@ -1,13 +1,13 @@
 package dev.chagres.samples.tour;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.ParameterPlan;
 import dev.chagres.layer.Parameters;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.util.SplittableRandom;
 
 /** Normalizes rows through Transformer Engine and compares one of them with plain Java. */

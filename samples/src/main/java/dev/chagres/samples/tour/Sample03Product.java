@@ -1,13 +1,13 @@
 package dev.chagres.samples.tour;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.layer.Initializer;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.ParameterPlan;
 import dev.chagres.layer.Parameters;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 
 /** Multiplies matrices, {@code y = x W^T + b}, in BFLOAT16, and checks a row. */
 final class Sample03Product {

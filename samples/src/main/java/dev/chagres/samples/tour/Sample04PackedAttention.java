@@ -1,14 +1,14 @@
 package dev.chagres.samples.tour;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Dropout;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.DotProductAttention;
 import dev.chagres.attention.Sequences;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.util.Arrays;
 
 /**

@@ -1,8 +1,10 @@
 package dev.chagres.samples.tour;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Dropout;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
@@ -14,8 +16,6 @@ import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.util.SplittableRandom;
 
 /**

@@ -1,12 +1,12 @@
 package dev.chagres.samples.tour;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.bindings.nccl.ncclUniqueId;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

@@ -1,15 +1,15 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Event;
+import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.samples.data.Batch;
 import dev.chagres.samples.data.BatchShape;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.HostBuffer;
-import dev.chagres.tensor.Tensor;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;

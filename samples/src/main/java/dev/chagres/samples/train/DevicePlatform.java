@@ -1,10 +1,10 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.bindings.Doctor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.samples.esm.Esm2Config;
-import dev.chagres.tensor.DType;
 import java.util.Map;
 import java.util.TreeMap;
 

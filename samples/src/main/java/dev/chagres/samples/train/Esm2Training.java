@@ -1,8 +1,10 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.Accumulation;
@@ -13,8 +15,6 @@ import dev.chagres.samples.data.BatchLayout;
 import dev.chagres.samples.data.BatchShape;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
-import dev.chagres.tensor.DType;
-import dev.chagres.tensor.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**

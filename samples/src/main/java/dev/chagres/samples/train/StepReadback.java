@@ -2,9 +2,9 @@ package dev.chagres.samples.train;
 
 import dev.chagres.Device;
 import dev.chagres.Event;
+import dev.chagres.HostBuffer;
 import dev.chagres.Stream;
-import dev.chagres.tensor.HostBuffer;
-import dev.chagres.tensor.Tensor;
+import dev.chagres.Tensor;
 import java.lang.foreign.ValueLayout;
 
 /**

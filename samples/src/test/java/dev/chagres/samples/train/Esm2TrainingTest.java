@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.management.ThreadMXBean;
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Parameter;
@@ -18,7 +19,6 @@ import dev.chagres.samples.data.ListedSequences;
 import dev.chagres.samples.data.SequencePacker;
 import dev.chagres.samples.data.ShuffledSequences;
 import dev.chagres.samples.esm.Esm2Config;
-import dev.chagres.tensor.DType;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.Arrays;

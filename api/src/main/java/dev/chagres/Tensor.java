@@ -1,6 +1,5 @@
-package dev.chagres.tensor;
+package dev.chagres;
 
-import dev.chagres.Stream;
 import dev.chagres.internal.TensorCell;
 import dev.chagres.internal.Transfer;
 import java.lang.foreign.MemorySegment;

@@ -1,6 +1,5 @@
-package dev.chagres.tensor;
+package dev.chagres;
 
-import dev.chagres.Device;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.internal.DeviceState;

@@ -1,11 +1,9 @@
-package dev.chagres.tensor;
+package dev.chagres;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
-import dev.chagres.Device;
-import dev.chagres.Scope;
 import dev.chagres.bindings.CudaException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.internal.Leaks;

@@ -1,4 +1,4 @@
-package dev.chagres.tensor;
+package dev.chagres;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;

@@ -1,4 +1,4 @@
-package dev.chagres.tensor;
+package dev.chagres;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
@@ -6,9 +6,6 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import dev.chagres.Device;
-import dev.chagres.Scope;
-import dev.chagres.Stream;
 import dev.chagres.witness.Rounding;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

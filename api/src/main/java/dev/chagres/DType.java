@@ -1,4 +1,4 @@
-package dev.chagres.tensor;
+package dev.chagres;
 
 /**
  * Element type of a tensor.

@@ -1,4 +1,4 @@
-package dev.chagres.tensor;
+package dev.chagres;
 
 import java.util.Arrays;
 
