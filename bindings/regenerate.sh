@@ -78,11 +78,12 @@ filter_cudnn() { cat; }
 filter_cuda() { cat; printf -- '--include-struct %s\n' dim3 uint3; }
 
 rm -rf "$generated/java"
-generate te TransformerEngine 'te\.h|guard\.h' "$native/include/chagres/te.h" "$native/include"
+generate te TransformerEngine 'te\.h|guard\.h' "$native/generated/include/chagres/te.h" "$native/include" "$native/generated/include"
 generate ops Ops 'ops\.h' "$native/include/chagres/ops.h" "$native/include"
 generate cuda CudaRuntime '(cuda_runtime_api|driver_types|texture_types|surface_types|device_types)\.h' \
   "$cuda/cuda_runtime_api.h" "$cuda"
 generate nccl Nccl 'nccl\.h' "$prototypes/nccl.h" "$symbols/stand-ins" "$cuda" "$nccl"
 generate cudnn Cudnn 'cudnn[a-z_]*\.h' "$cudnn/cudnn.h" "$cuda" "$cudnn"
 
+python3 "$native/reference/runtime/generate_unsupported.py" # from the symbols
 "$bindings/verify.sh" --write

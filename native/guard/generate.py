@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes te.h, nvte.h, te_guard.cpp and smoke_calls.h from Transformer Engine's headers and rules.py.
+"""Writes te.h, nvte.h, te_guard.cpp and smoke_calls.h into native/generated, from Transformer Engine's
+headers and rules.py.
 
 How to run, from the root of the project (needs g++ for its include folders):
 
@@ -32,10 +33,10 @@ def main():
         values = tuple(headers.Parameter(p, t) for t, p in parameters)
         model.functions.append(headers.Function(name, result, values, "no header"))
     outputs = {
-        "include/chagres/te.h": write_headers.te_h(model, options.version),
-        "include/chagres/nvte.h": write_headers.nvte_h(model, options.version),
-        "guard/te_guard.cpp": write_guard.te_guard_cpp(model, options.version),
-        "tests/guard/smoke_calls.h": write_smoke.smoke_calls_h(model, options.version),
+        "generated/include/chagres/te.h": write_headers.te_h(model, options.version),
+        "generated/include/chagres/nvte.h": write_headers.nvte_h(model, options.version),
+        "generated/te_guard.cpp": write_guard.te_guard_cpp(model, options.version),
+        "generated/smoke_calls.h": write_smoke.smoke_calls_h(model, options.version),
     }
     for path, text in outputs.items():
         target = NATIVE / path

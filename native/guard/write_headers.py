@@ -25,7 +25,7 @@ TE_TOP = """/*
 #include <stddef.h>
 #include <stdint.h>
 
-#include "guard.h"
+#include "chagres/guard.h"
 
 #ifdef __cplusplus
 extern "C" {{
@@ -56,7 +56,7 @@ NVTE_TOP = """/*
 #include <vector>
 #endif
 
-#include "te.h"
+#include "chagres/te.h"
 
 #ifdef __cplusplus
 extern "C" {{

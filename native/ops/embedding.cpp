@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "checks.h"
-#include "copy_rows.h"
 #include "kernel.h"
+#include "rows.h"
 #include "workspace.h"
 
 using namespace chagres::ops;

@@ -23,7 +23,7 @@ int current_device(const char *function, int &device);
 /* Put one in static memory for each kernel. */
 class Kernel {
  public:
-  /* source: its file, "add.cu". shared_bytes: the most dynamic shared memory that a launch asks for. */
+  /* source: its file, "rows.cu". shared_bytes: the most dynamic shared memory that a launch asks for. */
   constexpr Kernel(const char *source, const char *name, int shared_bytes = 0)
       : source_(source), name_(name), shared_bytes_(shared_bytes) {}
 

@@ -1,5 +1,6 @@
+#include "rows.h"
+
 #include "checks.h"
-#include "copy_rows.h"
 #include "kernel.h"
 
 namespace chagres::ops {

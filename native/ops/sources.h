@@ -5,7 +5,7 @@
 namespace chagres::ops {
 
 struct Source {
-  const char *name; /* "add.cu" */
+  const char *name; /* "rows.cu" */
   const char *text;
 };
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "philox.h"
-#include "report.h"
+#include "harness/philox.h"
+#include "harness/report.h"
 
 namespace chagres::tests {
 

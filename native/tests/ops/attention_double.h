@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "chagres/ops.h"
-#include "numbers.h"
+#include "harness/numbers.h"
 
 namespace chagres::tests {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <functional>
 
-#include "report.h"
+#include "harness/report.h"
 
 namespace chagres::tests {
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "reference.h"
+#include "runtime/reference.h"
 
 namespace check {
 

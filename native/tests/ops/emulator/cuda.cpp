@@ -27,7 +27,7 @@ Faults faults;
 thread_local int current_device = 0;
 thread_local int last_error = 0;
 
-/* "cubin add.cu sm_90" */
+/* "cubin rows.cu sm_90" */
 struct Library {
   std::string source;
   int capability;

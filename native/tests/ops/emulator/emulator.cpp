@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../numbers.h"
+#include "harness/numbers.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>

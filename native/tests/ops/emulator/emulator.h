@@ -55,7 +55,7 @@ Adapter adapt(void (*kernel)(Types...)) {
 }
 
 struct Kernel {
-  std::string source; /* "add.cu" */
+  std::string source; /* "rows.cu" */
   std::string name;
   Adapter adapter;
 };

@@ -64,6 +64,7 @@ class LayoutsTest {
         Path project = VendorFolder.project();
         return Stream.of(
                         project.resolve("native/include"),
+                        project.resolve("native/generated/include"),
                         vendor.resolve("nvidia/cu13/include"),
                         vendor.resolve("nvidia/nccl/include"),
                         vendor.resolve("nvidia/cudnn/include"),

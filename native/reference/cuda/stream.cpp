@@ -1,0 +1,182 @@
+/* Streams and events of the CUDA runtime. Work is done when a call returns, so waiting never waits. */
+#include <atomic>
+#include <chrono>
+
+#include "cuda/cuda.h"
+
+namespace chagres::reference {
+
+namespace {
+
+constexpr unsigned int kStreamFlags = 1;                  /* cudaStreamNonBlocking */
+constexpr unsigned int kEventDisableTiming = 2;
+constexpr unsigned int kEventFlags = 7;                   /* blocking sync, disable timing, interprocess */
+constexpr int kGreatestPriority = -5;
+
+struct Stream {
+  int device;
+  int priority;
+  unsigned int flags;
+  unsigned long long id;
+};
+
+struct Event {
+  int device;
+  unsigned int flags;
+  std::atomic<int64_t> recorded_at{-1}; /* nanoseconds; -1: never recorded */
+};
+
+Objects<Stream> &streams() {
+  static auto *objects = new Objects<Stream>;
+  return *objects;
+}
+
+Objects<Event> &events() {
+  static auto *objects = new Objects<Event>;
+  return *objects;
+}
+
+/* Null, cudaStreamLegacy and cudaStreamPerThread. */
+bool is_predefined(const void *stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+int record(void *handle, const void *stream) {
+  Event *event = events().find(handle);
+  if (event == nullptr || !is_stream(stream)) return kCudaInvalidResourceHandle;
+  event->recorded_at = now();
+  return kCudaSuccess;
+}
+
+int known(const void *stream) { return cuda_status(is_stream(stream) ? kCudaSuccess : kCudaInvalidResourceHandle); }
+
+}  // namespace
+
+bool is_stream(const void *stream) { return is_predefined(stream) || streams().find(stream) != nullptr; }
+
+}  // namespace chagres::reference
+
+using namespace chagres::reference;
+
+CHAGRES_EXPORT cudaError_t cudaStreamCreateWithPriority(void **stream, unsigned int flags, int priority) {
+  static std::atomic<unsigned long long> next_id{3};
+  if (stream == nullptr || flags > kStreamFlags) return cuda_status(kCudaInvalidValue);
+  Stream *created = streams().add();
+  *created = {current_device(), std::min(0, std::max(kGreatestPriority, priority)), flags, next_id++};
+  *stream = created;
+  return kCudaSuccess;
+}
+
+CHAGRES_EXPORT cudaError_t cudaStreamCreateWithFlags(void **stream, unsigned int flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+CHAGRES_EXPORT cudaError_t cudaStreamCreate(void **stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+
+CHAGRES_EXPORT cudaError_t cudaStreamDestroy(void *stream) {
+  return cuda_status(streams().remove(stream) ? kCudaSuccess : kCudaInvalidResourceHandle);
+}
+
+CHAGRES_EXPORT cudaError_t cudaStreamSynchronize(const void *stream) { return known(stream); }
+
+CHAGRES_EXPORT cudaError_t cudaStreamQuery(const void *stream) { return known(stream); }
+
+CHAGRES_EXPORT cudaError_t cudaStreamGetPriority(const void *stream, int *priority) {
+  const Stream *found = streams().find(stream);
+  if (priority == nullptr) return cuda_status(kCudaInvalidValue);
+  *priority = found == nullptr ? 0 : found->priority;
+  return known(stream);
+}
+
+CHAGRES_EXPORT cudaError_t cudaStreamGetFlags(const void *stream, unsigned int *flags) {
+  const Stream *found = streams().find(stream);
+  if (flags == nullptr) return cuda_status(kCudaInvalidValue);
+  *flags = found == nullptr ? 0 : found->flags;
+  return known(stream);
+}
+
+CHAGRES_EXPORT cudaError_t cudaStreamGetId(const void *stream, unsigned long long *id) {
+  const Stream *found = streams().find(stream);
+  if (id == nullptr) return cuda_status(kCudaInvalidValue);
+  *id = found == nullptr ? reinterpret_cast<uintptr_t>(stream) : found->id;
+  return known(stream);
+}
+
+CHAGRES_EXPORT cudaError_t cudaStreamGetDevice(const void *stream, int *device) {
+  const Stream *found = streams().find(stream);
+  if (device == nullptr) return cuda_status(kCudaInvalidValue);
+  *device = found == nullptr ? current_device() : found->device;
+  return known(stream);
+}
+
+CHAGRES_EXPORT cudaError_t cudaStreamWaitEvent(const void *stream, const void *event, unsigned int flags) {
+  if (flags > 1) return cuda_status(kCudaInvalidValue);
+  if (events().find(event) == nullptr) return cuda_status(kCudaInvalidResourceHandle);
+  return known(stream);
+}
+
+/* Never capturing: status none. */
+CHAGRES_EXPORT cudaError_t cudaStreamIsCapturing(const void *stream, int *status) {
+  if (status == nullptr) return cuda_status(kCudaInvalidValue);
+  *status = 0;
+  return known(stream);
+}
+
+CHAGRES_EXPORT cudaError_t cudaLaunchHostFunc(const void *stream, void (*function)(void *), void *data) {
+  if (function == nullptr) return cuda_status(kCudaInvalidValue);
+  if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
+  function(data);
+  return kCudaSuccess;
+}
+
+CHAGRES_EXPORT cudaError_t cudaStreamAddCallback(void *stream, void (*function)(void *, cudaError_t, void *), void *data,
+                                                 unsigned int flags) {
+  if (function == nullptr || flags != 0) return cuda_status(kCudaInvalidValue);
+  if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
+  function(stream, kCudaSuccess, data);
+  return kCudaSuccess;
+}
+
+CHAGRES_EXPORT cudaError_t cudaEventCreateWithFlags(void **event, unsigned int flags) {
+  if (event == nullptr || flags > kEventFlags) return cuda_status(kCudaInvalidValue);
+  Event *created = events().add();
+  created->device = current_device();
+  created->flags = flags;
+  *event = created;
+  return kCudaSuccess;
+}
+
+CHAGRES_EXPORT cudaError_t cudaEventCreate(void **event) { return cudaEventCreateWithFlags(event, 0); }
+
+CHAGRES_EXPORT cudaError_t cudaEventDestroy(void *event) {
+  return cuda_status(events().remove(event) ? kCudaSuccess : kCudaInvalidResourceHandle);
+}
+
+CHAGRES_EXPORT cudaError_t cudaEventRecord(void *event, const void *stream) {
+  return cuda_status(record(event, stream));
+}
+
+CHAGRES_EXPORT cudaError_t cudaEventRecordWithFlags(void *event, const void *stream, unsigned int flags) {
+  return cuda_status(flags > 1 ? static_cast<int>(kCudaInvalidValue) : record(event, stream));
+}
+
+CHAGRES_EXPORT cudaError_t cudaEventQuery(const void *event) {
+  return cuda_status(events().find(event) == nullptr ? kCudaInvalidResourceHandle : kCudaSuccess);
+}
+
+CHAGRES_EXPORT cudaError_t cudaEventSynchronize(const void *event) { return cudaEventQuery(event); }
+
+CHAGRES_EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, const void *start, const void *end) {
+  if (milliseconds == nullptr) return cuda_status(kCudaInvalidValue);
+  const Event *first = events().find(start);
+  const Event *last = events().find(end);
+  if (first == nullptr || last == nullptr || ((first->flags | last->flags) & kEventDisableTiming) != 0 ||
+      first->recorded_at < 0 || last->recorded_at < 0) {
+    return cuda_status(kCudaInvalidResourceHandle);
+  }
+  *milliseconds = static_cast<float>(static_cast<double>(last->recorded_at - first->recorded_at) * 1e-6);
+  return kCudaSuccess;
+}

@@ -1,0 +1,207 @@
+/* NCCL's communicators among threads of this process: the rendezvous of their ranks. */
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+
+#include "nccl/nccl.h"
+
+namespace chagres::reference {
+
+namespace {
+
+constexpr int kVersion = 22809;
+constexpr size_t kIdBytes = 128;
+
+/* ncclUniqueId: by value across the interface. The first bytes are ours. */
+struct UniqueId {
+  char magic[16];
+  uint64_t process;
+  uint64_t words[2];
+  char rest[kIdBytes - 40];
+};
+static_assert(sizeof(UniqueId) == kIdBytes, "size of ncclUniqueId");
+constexpr char kMagic[16] = "chagres-ref";
+
+/* Worlds that ranks may still join. */
+std::mutex worlds_mutex;
+std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<World>> &worlds() {
+  static auto *map = new std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<World>>;
+  return *map;
+}
+
+Outcome find_world(const UniqueId &id, int ranks, std::shared_ptr<World> *world) {
+  if (std::memcmp(id.magic, kMagic, sizeof(kMagic)) != 0) {
+    return {kNcclInvalidArgument, "argument \"commId\" was not made by this library's ncclGetUniqueId"};
+  }
+  if (id.process != static_cast<uint64_t>(getpid())) {
+    return {kNcclSystemError, "argument \"commId\" is another process's: the reference joins threads of one process"};
+  }
+  std::lock_guard<std::mutex> lock(worlds_mutex);
+  auto &known = worlds()[{id.words[0], id.words[1]}];
+  if (known == nullptr) known = std::make_shared<World>(ranks);
+  if (known->ranks() != ranks) {
+    const Outcome outcome{kNcclInvalidArgument, text("argument \"nranks\" is ", ranks, ", another rank says ", known->ranks())};
+    return outcome;
+  }
+  *world = known;
+  return {};
+}
+
+void forget_world(const UniqueId &id) {
+  std::lock_guard<std::mutex> lock(worlds_mutex);
+  worlds().erase({id.words[0], id.words[1]});
+}
+
+/* Waits for the other ranks, unless a group does. */
+int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device) {
+  if (handle == nullptr) return refuse_in_group(kNcclInvalidArgument, "ncclCommInitRank: argument \"comm\" is NULL");
+  *handle = nullptr;
+  if (ranks < 1 || rank < 0 || rank >= ranks) {
+    return refuse_in_group(kNcclInvalidArgument, "ncclCommInitRank: rank must be from 0 to nranks - 1, got rank ", rank,
+                           " of ", ranks);
+  }
+  std::shared_ptr<World> world;
+  Outcome outcome = find_world(id, ranks, &world);
+  if (outcome.code == kNcclSuccess) outcome = world->join(rank, device);
+  if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
+  Comm *comm = comms().add();
+  comm->world = world;
+  comm->rank = rank;
+  comm->device = device;
+  *handle = comm;
+  const int code = submit({comm, nullptr});
+  if (group().depth > 0) return code;
+  forget_world(id);
+  if (code != kNcclSuccess) {
+    comms().remove(comm);
+    *handle = nullptr;
+  }
+  return code;
+}
+
+int release(const void *handle, const char *function, bool aborted) {
+  if (handle == nullptr) return kNcclSuccess;
+  Comm *comm = comms().find(handle);
+  if (comm == nullptr) {
+    return refuse(kNcclInvalidArgument, function, ": argument \"comm\" was destroyed already or never created");
+  }
+  comm->world->leave(comm->rank, aborted);
+  comms().remove(handle);
+  return kNcclSuccess;
+}
+
+template <class Value>
+int read(const void *handle, const char *function, Value *out, Value (*get)(const Comm &)) {
+  Comm *comm = comms().find(handle);
+  if (comm == nullptr) return refuse(kNcclInvalidArgument, function, ": argument \"comm\" is no living communicator");
+  if (out == nullptr) return refuse(kNcclInvalidArgument, function, ": the pointer for the answer is NULL");
+  *out = get(*comm);
+  return kNcclSuccess;
+}
+
+}  // namespace
+
+Objects<Comm> &comms() {
+  static auto *objects = new Objects<Comm>;
+  return *objects;
+}
+
+}  // namespace chagres::reference
+
+using namespace chagres::reference;
+
+CHAGRES_EXPORT ncclResult_t ncclGetVersion(int *version) {
+  if (version == nullptr) return refuse(kNcclInvalidArgument, "ncclGetVersion: argument \"version\" is NULL");
+  *version = kVersion;
+  return kNcclSuccess;
+}
+
+/* There is no debug output to start anew. */
+CHAGRES_EXPORT void ncclResetDebugInit(void) {}
+
+/* Memory for collectives is device memory. */
+CHAGRES_EXPORT ncclResult_t ncclMemAlloc(void **pointer, size_t size) {
+  const int code = allocate_device_memory(pointer, size);
+  if (code == kCudaSuccess) return kNcclSuccess;
+  return refuse(kNcclUnhandledCudaError, "ncclMemAlloc: the CUDA runtime answered ", code, " for ", size, " bytes");
+}
+
+CHAGRES_EXPORT ncclResult_t ncclMemFree(void *pointer) {
+  const int code = release_device_memory(pointer);
+  if (code == kCudaSuccess) return kNcclSuccess;
+  return refuse(kNcclUnhandledCudaError, "ncclMemFree: the CUDA runtime answered ", code);
+}
+
+CHAGRES_EXPORT ncclResult_t ncclGetUniqueId(UniqueId *id) {
+  if (id == nullptr) return refuse(kNcclInvalidArgument, "ncclGetUniqueId: argument \"uniqueId\" is NULL");
+  std::random_device device;
+  *id = UniqueId{};
+  std::memcpy(id->magic, kMagic, sizeof(kMagic));
+  id->process = static_cast<uint64_t>(getpid());
+  for (uint64_t &word : id->words) word = static_cast<uint64_t>(device()) << 32 | device();
+  return kNcclSuccess;
+}
+
+CHAGRES_EXPORT ncclResult_t ncclCommInitRank(void **comm, int ranks, UniqueId id, int rank) {
+  return init_rank(comm, ranks, id, rank, current_device());
+}
+
+CHAGRES_EXPORT ncclResult_t ncclCommInitRankConfig(void **comm, int ranks, UniqueId id, int rank, const void *) {
+  return init_rank(comm, ranks, id, rank, current_device());
+}
+
+CHAGRES_EXPORT ncclResult_t ncclCommInitAll(void **comms_out, int count, const int *devices) {
+  if (comms_out == nullptr || count < 1 || count > device_count()) {
+    return refuse(kNcclInvalidArgument, "ncclCommInitAll: needs an array for 1 to ", device_count(), " communicators, got ",
+                  count);
+  }
+  UniqueId id;
+  ncclGetUniqueId(&id);
+  const int depth_before = group().depth++;
+  int code = kNcclSuccess;
+  for (int rank = 0; rank < count && code == kNcclSuccess; ++rank) {
+    const int device = devices == nullptr ? rank : devices[rank];
+    code = is_device(device) ? init_rank(&comms_out[rank], count, id, rank, device)
+                             : refuse_in_group(kNcclInvalidArgument, "ncclCommInitAll: no device ", device);
+  }
+  group().depth = depth_before;
+  forget_world(id);
+  if (depth_before > 0) return code;
+  const std::vector<Deferred> operations = std::move(group().operations);
+  group() = {};
+  if (code == kNcclSuccess) code = nccl_status(finish(operations));
+  if (code != kNcclSuccess) {
+    for (const Deferred &operation : operations) comms().remove(operation.comm);
+    std::fill(comms_out, comms_out + count, nullptr);
+  }
+  return code;
+}
+
+CHAGRES_EXPORT ncclResult_t ncclCommFinalize(const void *handle) {
+  Comm *comm = comms().find(handle);
+  if (comm == nullptr) return refuse(kNcclInvalidArgument, "ncclCommFinalize: argument \"comm\" is no living communicator");
+  if (comm->finalized) return refuse(kNcclInvalidUsage, "ncclCommFinalize: the communicator was finalized already");
+  comm->finalized = true;
+  return kNcclSuccess;
+}
+
+CHAGRES_EXPORT ncclResult_t ncclCommDestroy(const void *comm) { return release(comm, "ncclCommDestroy", false); }
+
+CHAGRES_EXPORT ncclResult_t ncclCommAbort(const void *comm) { return release(comm, "ncclCommAbort", true); }
+
+CHAGRES_EXPORT ncclResult_t ncclCommCount(const void *comm, int *count) {
+  return read<int>(comm, "ncclCommCount", count, [](const Comm &found) { return found.world->ranks(); });
+}
+
+CHAGRES_EXPORT ncclResult_t ncclCommCuDevice(const void *comm, int *device) {
+  return read<int>(comm, "ncclCommCuDevice", device, [](const Comm &found) { return found.device; });
+}
+
+CHAGRES_EXPORT ncclResult_t ncclCommUserRank(const void *comm, int *rank) {
+  return read<int>(comm, "ncclCommUserRank", rank, [](const Comm &found) { return found.rank; });
+}
+
+CHAGRES_EXPORT ncclResult_t ncclCommGetAsyncError(const void *comm, ncclResult_t *error) {
+  return read<int>(comm, "ncclCommGetAsyncError", error, [](const Comm &found) { return nccl_status(found.world->failure()); });
+}

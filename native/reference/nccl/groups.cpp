@@ -1,0 +1,84 @@
+/* NCCL's groups, and the errors of this thread. */
+#include "nccl/nccl.h"
+
+namespace chagres::reference {
+
+namespace {
+
+thread_local std::string last_error;
+
+}  // namespace
+
+void keep_nccl_error(const std::string &error) { last_error = error; }
+
+int nccl_status(const Outcome &outcome) {
+  if (outcome.code != kNcclSuccess) last_error = outcome.text;
+  return outcome.code;
+}
+
+Group &group() {
+  thread_local Group open;
+  return open;
+}
+
+Outcome finish(const std::vector<Deferred> &operations) {
+  Outcome first;
+  const auto keep = [&](const Outcome &outcome) {
+    if (first.code == kNcclSuccess) first = outcome;
+  };
+  std::vector<std::shared_ptr<Pending>> pending(operations.size());
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (operations[i].post) keep(operations[i].post(&pending[i]));
+  }
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const Comm &comm = *operations[i].comm;
+    if (!operations[i].post) {
+      keep(comm.world->wait_for_all_to_join());
+    } else if (pending[i] != nullptr) {
+      keep(comm.world->wait(comm.rank, pending[i]));
+    }
+  }
+  return first;
+}
+
+int submit(Deferred operation) {
+  if (group().depth == 0) return nccl_status(finish({std::move(operation)}));
+  group().operations.push_back(std::move(operation));
+  return kNcclSuccess;
+}
+
+int refuse_in_group(const Outcome &outcome) {
+  Group &open = group();
+  if (open.depth > 0 && open.failure.code == kNcclSuccess) open.failure = outcome;
+  return nccl_status(outcome);
+}
+
+}  // namespace chagres::reference
+
+using namespace chagres::reference;
+
+CHAGRES_EXPORT const char *ncclGetErrorString(ncclResult_t result) {
+  static const char *const texts[] = {
+      "no error",          "the CUDA runtime failed", "a system call failed or ranks are in different processes",
+      "internal error",    "invalid argument",        "invalid usage",
+      "another rank failed, left or was too late", "in progress"};
+  return result >= 0 && result < 8 ? texts[result] : "unknown result code";
+}
+
+/* This thread's last error. */
+CHAGRES_EXPORT const char *ncclGetLastError(const void *) { return last_error.c_str(); }
+
+CHAGRES_EXPORT ncclResult_t ncclGroupStart(void) {
+  ++group().depth;
+  return kNcclSuccess;
+}
+
+CHAGRES_EXPORT ncclResult_t ncclGroupEnd(void) {
+  Group &open = group();
+  if (open.depth == 0) return refuse(kNcclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--open.depth > 0) return kNcclSuccess;
+  const Group ended = std::move(open);
+  open = {};
+  /* Nothing was posted yet: a group with a wrong call does nothing. */
+  return nccl_status(ended.failure.code != kNcclSuccess ? ended.failure : finish(ended.operations));
+}

@@ -1,0 +1,63 @@
+/*
+ * What the files of NCCL's functions share: communicators.cpp joins ranks, groups.cpp posts and waits,
+ * collectives.cpp has the operations. world.h is what happens behind them.
+ */
+#ifndef CHAGRES_NCCL_H
+#define CHAGRES_NCCL_H
+
+#include <functional>
+
+#include "nccl/world.h"
+
+typedef int ncclResult_t;
+
+namespace chagres::reference {
+
+struct Comm {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  int device = 0;
+  bool finalized = false;
+};
+
+Objects<Comm> &comms();
+
+/* Keeps the text for ncclGetLastError of this thread and returns the code. */
+int nccl_status(const Outcome &outcome);
+
+template <class... Parts>
+int refuse(int code, const Parts &...parts) {
+  return nccl_status({code, text(parts...)});
+}
+
+/* An operation that ncclGroupEnd posts, and what it then waits for. */
+struct Deferred {
+  Comm *comm;
+  std::function<Outcome(std::shared_ptr<Pending> *)> post; /* empty: waits for all ranks to join */
+};
+
+/* The calling thread's open group. */
+struct Group {
+  int depth = 0;
+  std::vector<Deferred> operations;
+  Outcome failure; /* of the first wrong call */
+};
+Group &group();
+
+/* Posts all, then waits for all; the first failure. */
+Outcome finish(const std::vector<Deferred> &operations);
+
+/* Finishes the operation, or leaves it to the open group. */
+int submit(Deferred operation);
+
+/* A wrong argument inside a group also fails the group. */
+int refuse_in_group(const Outcome &outcome);
+
+template <class... Parts>
+int refuse_in_group(int code, const Parts &...parts) {
+  return refuse_in_group({code, text(parts...)});
+}
+
+}  // namespace chagres::reference
+
+#endif /* CHAGRES_NCCL_H */

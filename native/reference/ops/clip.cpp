@@ -1,0 +1,13 @@
+/* Operations: the clip factor of a gradient norm. */
+#include <cmath>
+
+#include "ops/operations.h"
+
+using namespace chagres;
+
+int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream) {
+  const int status = ops::check_clip_scale(norm, max_norm, scale);
+  if (status != OPS_SUCCESS) return status;
+  *scale = std::isfinite(*norm) ? std::min(1.0f, max_norm / (*norm + 1e-6f)) : 0.0f;
+  return OPS_SUCCESS;
+}

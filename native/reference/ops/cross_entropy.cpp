@@ -1,0 +1,83 @@
+/* Operations: masked cross-entropy. */
+#include "ops/operations.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+using namespace chagres;
+using namespace chagres::reference;
+
+namespace {
+
+constexpr int64_t kTokens = 64; /* tokens of a piece: where the loss's partial sums are cut */
+
+float log_sum_of_exp(const float *logits, int64_t classes) {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (int64_t c = 0; c < classes; ++c) largest = std::max(largest, logits[c]);
+  const float shift = std::isinf(largest) ? 0.0f : largest; /* an infinite maximum must not be subtracted from itself */
+  double sum = 0; /* tens of thousands of classes added one by one in float would lose four digits */
+  for (int64_t c = 0; c < classes; ++c) sum += std::exp(logits[c] - shift);
+  return shift + static_cast<float>(std::log(sum));
+}
+
+struct PartialLoss {
+  float sum = 0;
+  int32_t counted = 0;
+};
+
+}  // namespace
+
+int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss,
+                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream) {
+  const int status =
+      ops::check_cross_entropy_forward(logits, labels, log_sum_exp, loss, counted, tokens, classes, stride, dtype);
+  if (status != OPS_SUCCESS) return status;
+  const NVTEDType type = as_dtype(dtype);
+  return run("ops_cross_entropy_forward", [&] {
+    std::vector<PartialLoss> partials(static_cast<size_t>(ops::divide_up(tokens, kTokens)));
+    parallel_for(0, tokens, kTokens, [&](int64_t first, int64_t last) {
+      Scratch row(classes);
+      PartialLoss &partial = partials[static_cast<size_t>(first / kTokens)];
+      for (int64_t t = first; t < last; ++t) {
+        to_float(row.data(), element(logits, t * stride, type), type, classes);
+        log_sum_exp[t] = log_sum_of_exp(row.data(), classes);
+        if (labels[t] < 0 || labels[t] >= classes) continue;
+        partial.sum += log_sum_exp[t] - row[labels[t]];
+        ++partial.counted;
+      }
+    });
+    PartialLoss total;
+    for (const PartialLoss &partial : partials) {
+      total.sum += partial.sum;
+      total.counted += partial.counted;
+    }
+    *loss = total.counted > 0 ? total.sum / static_cast<float>(total.counted) : 0.0f;
+    *counted = total.counted;
+  });
+}
+
+int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
+                               const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
+                               int64_t stride, int dtype, OpsStream) {
+  const int status =
+      ops::check_cross_entropy_backward(logits, labels, log_sum_exp, counted, dlogits, tokens, classes, stride, dtype);
+  if (status != OPS_SUCCESS || tokens == 0) return status;
+  const NVTEDType type = as_dtype(dtype);
+  const float scale = *counted > 0 ? gradient / static_cast<float>(*counted) : 0.0f;
+  return run("ops_cross_entropy_backward", [&] {
+    parallel_for(0, tokens, kTokens, [&](int64_t first, int64_t last) {
+      Scratch row(stride);
+      for (int64_t t = first; t < last; ++t) {
+        const int64_t label = labels[t];
+        const bool taken = label >= 0 && label < classes;
+        to_float(row.data(), element(logits, t * stride, type), type, stride);
+        for (int64_t c = 0; c < stride; ++c) {
+          const float slope = std::exp(row[c] - log_sum_exp[t]) - (c == label ? 1.0f : 0.0f);
+          row[c] = taken && c < classes ? scale * slope : 0.0f;
+        }
+        from_float(element(dlogits, t * stride, type), row.data(), type, stride);
+      }
+    });
+  });
+}

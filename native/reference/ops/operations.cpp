@@ -1,0 +1,14 @@
+/* Loops over floats that several operations share. */
+#include "ops/operations.h"
+
+namespace chagres::reference {
+
+CHAGRES_CLONES void add_floats(float *sum, const float *x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) sum[i] += x[i];
+}
+
+CHAGRES_CLONES void finish_sum(float *out, float beta, const float *sum, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = beta == 0 ? sum[i] : beta * out[i] + sum[i];
+}
+
+}  // namespace chagres::reference

@@ -1,0 +1,61 @@
+/*
+ * exp, tanh and logistic function that compilers vectorize: no branches, no tables, no calls. Within 3e-7 of the true
+ * value, relative (tanh) or relative to the larger of result and 1e-37 (exp).
+ */
+#ifndef CHAGRES_ELEMENTARY_H
+#define CHAGRES_ELEMENTARY_H
+
+#include <limits>
+
+#include "runtime/reference.h"
+
+namespace chagres::reference {
+
+/* exp(x) = 2^n exp(r) with n = round(x / ln 2); exp(r) by a polynomial on |r| <= ln 2 / 2. */
+inline float fast_exp(float x) {
+  constexpr float kHigh = 88.72284f, kLow = -87.33655f;
+  constexpr float kRounder = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+  const float clamped = x > kHigh ? kHigh : (x < kLow ? kLow : x);
+  const float shifted = clamped * 1.44269504f + kRounder;
+  const float n = shifted - kRounder;
+  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  /* 2^n in two factors, since 2^128 is no float. Bits above the integer's are shifted out. */
+  const uint32_t whole = bit_cast<uint32_t>(shifted) - bit_cast<uint32_t>(kRounder);
+  const uint32_t half = static_cast<uint32_t>(static_cast<int32_t>(whole) >> 1);
+  const float scaled = p * bit_cast<float>((half + 127u) << 23) * bit_cast<float>((whole - half + 127u) << 23);
+  return x > kHigh ? std::numeric_limits<float>::infinity() : (x < kLow ? 0.0f : scaled);
+}
+
+inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+
+inline float fast_tanh(float x) {
+  const float square = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * square + 2.06390887954e-2f;
+  p = p * square - 5.37397155531e-2f;
+  p = p * square + 1.33314422036e-1f;
+  p = p * square - 3.33332819422e-1f;
+  const float small = p * square * x + x;
+  const float magnitude = x < 0 ? -x : x;
+  const float large = 1.0f - 2.0f / (fast_exp(2.0f * magnitude) + 1.0f);
+  return magnitude < 0.625f ? small : (x < 0 ? -large : large);
+}
+
+/* GELU by tanh, the one of Transformer Engine: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
+inline float gelu(float x) { return x * (0.5f + 0.5f * fast_tanh(x * (0.79788456f + 0.03567741f * x * x))); }
+
+inline float gelu_derivative(float x) {
+  const float t = fast_tanh(0.79788456f * x * (1.0f + 0.044715f * x * x));
+  return 0.5f * x * ((1.0f - t * t) * (0.79788456f + 0.1070322243f * x * x)) + 0.5f * (1.0f + t);
+}
+
+}  // namespace chagres::reference
+
+#endif /* CHAGRES_ELEMENTARY_H */

@@ -1,0 +1,100 @@
+/*
+ * The mathematics of attention, free of handles: what fused_attn.cpp asks for after it has checked its arguments.
+ *
+ * For sequence b, head h, query i and key j, with g = h / (heads / kv_heads):
+ *   s_ij = scale * sum_c q[i, c] k[j, c]       for j inside the band of row i, else -infinity
+ *   L_i  = log(sum_j exp(s_ij) [+ exp(sink_h)])  Stats; off-by-one and learnable softmax have a sink
+ *   p_ij = exp(s_ij - L_i)
+ *   o_i  = sum_j m_ij p_ij v_j                 m_ij = keep_ij / (1 - dropout)
+ * backward, with D_i = sum_c do[i, c] o[i, c]:
+ *   ds_ij = p_ij (m_ij (do_i . v_j) - D_i)
+ *   dv_j = sum_i m_ij p_ij do_i,  dq_i = scale * sum_j ds_ij k_j,  dk_j = scale * sum_i ds_ij q_i
+ *   dsink_h = -sum_bi exp(sink_h - L_i) D_i
+ * A row without a key and without a sink has o = 0, L = -infinity, and gives and gets no gradient.
+ */
+#ifndef CHAGRES_REFERENCE_ATTENTION_H
+#define CHAGRES_REFERENCE_ATTENTION_H
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/reference.h"
+
+namespace chagres::reference {
+
+/* One of Q, K, V, O, their gradients, or Stats: row t of sequence b and head h starts `offset` elements after data. The
+ * last dimension is contiguous. */
+struct AttentionTensor {
+  void *data = nullptr;
+  NVTEDType dtype = kNVTEFloat32;
+  int64_t sequence_stride = 0; /* dense formats */
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+  const int32_t *first_token = nullptr; /* THD: token offset of each sequence, instead of sequence_stride */
+
+  int64_t offset(int64_t sequence, int64_t head, int64_t row) const {
+    const int64_t start =
+        first_token != nullptr ? int64_t{first_token[sequence]} * token_stride : sequence * sequence_stride;
+    return start + row * token_stride + head * head_stride;
+  }
+  void *at(int64_t sequence, int64_t head, int64_t row) const {
+    return element(data, offset(sequence, head, row), dtype);
+  }
+};
+
+struct AttentionLength {
+  int64_t q, kv;           /* tokens that take part */
+  int64_t q_rows, kv_rows; /* rows that the sequence owns: the padded length of dense formats, else q and kv */
+};
+
+/* Keys that a query sees, as every mask and window of TE is one interval a row. */
+struct AttentionBand {
+  int64_t left = -1;         /* keys before the diagonal, -1 without limit */
+  int64_t right = -1;        /* keys after the diagonal, -1 without limit */
+  bool bottom_right = false; /* the diagonal ends in the last row's last key, else it starts in the first row's first */
+
+  int64_t first(int64_t row, const AttentionLength &length) const {
+    const int64_t diagonal = row + (bottom_right ? length.kv - length.q : 0);
+    return left < 0 ? 0 : std::clamp<int64_t>(diagonal - left, 0, length.kv);
+  }
+  int64_t last(int64_t row, const AttentionLength &length) const { /* one past */
+    const int64_t diagonal = row + (bottom_right ? length.kv - length.q : 0);
+    return right < 0 ? length.kv : std::clamp<int64_t>(diagonal + right + 1, 0, length.kv);
+  }
+};
+
+/* Element (b, h, i, j) is kept when word j % 4 of Philox4x32-10 times 2^-32 is at least the probability. Key: the seed,
+ * its high word xored with the offset's high word. Counter words: j / 4, low word of the offset, i, b * heads + h. So
+ * the mask depends neither on layout nor on maximum lengths, and another offset gives other bits everywhere. */
+struct AttentionDropout {
+  float probability = 0;
+  uint64_t seed = 0;
+  uint64_t offset = 0;
+};
+
+struct AttentionProblem {
+  int64_t heads = 0, kv_heads = 0;
+  int64_t dim_qk = 0, dim_v = 0;
+  std::vector<AttentionLength> lengths;
+  AttentionBand band;
+  float scale = 1;
+  AttentionDropout dropout;
+  AttentionTensor q, k, v, o;
+  AttentionTensor stats;           /* Float32, one column */
+  AttentionTensor max;             /* Float32, largest s_ij of a row; data null: not wanted */
+  const float *sink = nullptr;     /* [heads], null for the vanilla softmax */
+  AttentionTensor d_o, dq, dk, dv; /* backward */
+  float *dsink = nullptr;          /* [heads], may be null */
+};
+
+/* Writes o, stats and max. Rows of dense formats past a sequence's length get o = 0 and stats = -infinity. */
+void attention_forward(const AttentionProblem &problem);
+
+/* Reads o and stats of the forward pass; writes dq, dk, dv, dsink. Rows of dense formats past a sequence's length get
+ * 0. */
+void attention_backward(const AttentionProblem &problem);
+
+}  // namespace chagres::reference
+
+#endif /* CHAGRES_REFERENCE_ATTENTION_H */

@@ -1,0 +1,155 @@
+/* Attention backward: one key-value head of one sequence a thread, so that every sum has a fixed order. */
+#include <cmath>
+#include <limits>
+
+#include "te/attention_tile.h"
+
+namespace chagres::reference {
+
+namespace {
+
+class BackwardHead {
+ public:
+  BackwardHead(const AttentionProblem &problem, int64_t sequence, int64_t kv_head, float *sink_gradients)
+      : problem_(problem),
+        sink_gradients_(sink_gradients),
+        sequence_(sequence),
+        length_(problem.lengths[static_cast<size_t>(sequence)]),
+        kv_head_(kv_head),
+        group_(problem.heads / problem.kv_heads),
+        width_qk_(round_up(problem.dim_qk, kLane)),
+        width_v_(round_up(problem.dim_v, kLane)),
+        rows_(round_up(length_.q, kTile)),
+        stats_(group_ * rows_),
+        delta_(group_ * rows_),
+        dq_(group_ * rows_ * width_qk_),
+        q_(kTile * width_qk_),
+        d_o_(kTile * width_v_),
+        k_(kTile * width_qk_),
+        v_(kTile * width_v_),
+        k_transposed_(width_qk_ * kTile),
+        v_transposed_(width_v_ * kTile),
+        dk_(kTile * width_qk_),
+        dv_(kTile * width_v_),
+        probability_(kTile * kTile),
+        weight_(kTile * kTile),
+        gradient_(kTile * kTile) {}
+
+  void compute() {
+    std::fill(dq_.data(), dq_.data() + group_ * rows_ * width_qk_, 0.0f);
+    for (int64_t h = 0; h < group_; ++h) load_rows(h);
+    for (int64_t key = 0; key < length_.kv; key += kTile) add_keys(key, std::min(kTile, length_.kv - key));
+    store_zeros(problem_.dk, sequence_, kv_head_, length_.kv, length_.kv_rows, problem_.dim_qk);
+    store_zeros(problem_.dv, sequence_, kv_head_, length_.kv, length_.kv_rows, problem_.dim_v);
+    for (int64_t h = 0; h < group_; ++h) store_queries(h);
+  }
+
+ private:
+  int64_t head(int64_t h) const { return kv_head_ * group_ + h; }
+
+  /* Stats and D_i of every query, and the gradient of the head's sink from this sequence. */
+  void load_rows(int64_t h) {
+    float sink_gradient = 0;
+    for (int64_t row = 0; row < length_.q; row += kTile) {
+      const int64_t rows = std::min(kTile, length_.q - row);
+      load_panel(problem_.d_o, sequence_, head(h), row, rows, problem_.dim_v, width_v_, d_o_.data());
+      load_panel(problem_.o, sequence_, head(h), row, rows, problem_.dim_v, width_v_, v_.data());
+      for (int64_t i = 0; i < rows; ++i) {
+        delta_[h * rows_ + row + i] = dot(d_o_.data() + i * width_v_, v_.data() + i * width_v_, width_v_);
+        const float stats = *static_cast<const float *>(problem_.stats.at(sequence_, head(h), row + i));
+        /* A row without a key: its scores are all -infinity, and exp(-infinity - 0) = 0. */
+        stats_[h * rows_ + row + i] = stats == -std::numeric_limits<float>::infinity() ? 0.0f : stats;
+        if (problem_.sink != nullptr)
+          sink_gradient -= std::exp(problem_.sink[head(h)] - stats) * delta_[h * rows_ + row + i];
+      }
+    }
+    sink_gradients_[head(h)] = sink_gradient;
+  }
+
+  void add_keys(int64_t key, int64_t keys) {
+    load_panel(problem_.k, sequence_, kv_head_, key, keys, problem_.dim_qk, width_qk_, k_.data());
+    load_panel(problem_.v, sequence_, kv_head_, key, keys, problem_.dim_v, width_v_, v_.data());
+    transpose_panel(k_.data(), keys, problem_.dim_qk, width_qk_, k_transposed_.data());
+    transpose_panel(v_.data(), keys, problem_.dim_v, width_v_, v_transposed_.data());
+    std::fill(dk_.data(), dk_.data() + kTile * width_qk_, 0.0f);
+    std::fill(dv_.data(), dv_.data() + kTile * width_v_, 0.0f);
+    for (int64_t h = 0; h < group_; ++h)
+      for (int64_t row = 0; row < length_.q; row += kTile) {
+        const int64_t rows = std::min(kTile, length_.q - row);
+        if (problem_.band.first(row, length_) >= key + kTile) break;
+        if (problem_.band.last(row + rows - 1, length_) <= key) continue;
+        add_tile(h, row, rows, key, keys);
+      }
+    scale_run(dk_.data(), problem_.scale, keys * width_qk_);
+    store_panel(dk_.data(), keys, problem_.dim_qk, width_qk_, problem_.dk, sequence_, kv_head_, key);
+    store_panel(dv_.data(), keys, problem_.dim_v, width_v_, problem_.dv, sequence_, kv_head_, key);
+  }
+
+  void add_tile(int64_t h, int64_t row, int64_t rows, int64_t key, int64_t keys) {
+    load_panel(problem_.q, sequence_, head(h), row, rows, problem_.dim_qk, width_qk_, q_.data());
+    load_panel(problem_.d_o, sequence_, head(h), row, rows, problem_.dim_v, width_v_, d_o_.data());
+    std::fill(probability_.data(), probability_.data() + kTile * kTile, 0.0f);
+    std::fill(gradient_.data(), gradient_.data() + kTile * kTile, 0.0f);
+    add_product(rows, kTile, problem_.dim_qk, q_.data(), width_qk_, 1, k_transposed_.data(), kTile, probability_.data(),
+                kTile);
+    add_product(rows, kTile, problem_.dim_v, d_o_.data(), width_v_, 1, v_transposed_.data(), kTile, gradient_.data(),
+                kTile);
+    const bool dropped = problem_.dropout.probability > 0;
+    for (int64_t i = 0; i < rows; ++i) make_row(h, row + i, key, i * kTile);
+    const float *weight = dropped ? weight_.data() : probability_.data();
+    add_product(keys, width_v_, rows, weight, 1, kTile, d_o_.data(), width_v_, dv_.data(), width_v_);
+    add_product(rows, width_qk_, keys, gradient_.data(), kTile, 1, k_.data(), width_qk_,
+                dq_.data() + (h * rows_ + row) * width_qk_, width_qk_);
+    add_product(keys, width_qk_, rows, gradient_.data(), 1, kTile, q_.data(), width_qk_, dk_.data(), width_qk_);
+  }
+
+  /* Scores become probabilities and, with dropout, weights m p; the gradient of the weights becomes that of the scores.
+   */
+  void make_row(int64_t h, int64_t row, int64_t key, int64_t at) {
+    float *probability = probability_.data() + at, *gradient = gradient_.data() + at;
+    mask_row(probability, problem_.scale, problem_.band.first(row, length_) - key,
+             problem_.band.last(row, length_) - key);
+    exponentiate_row(probability, stats_[h * rows_ + row]);
+    if (problem_.dropout.probability > 0) {
+      float factors[kTile];
+      dropout_row(problem_.dropout, sequence_ * problem_.heads + head(h), row, key, factors);
+      multiply_row(gradient, factors);
+      std::copy(probability, probability + kTile, weight_.data() + at);
+      multiply_row(weight_.data() + at, factors);
+    }
+    score_gradient_row(gradient, probability, delta_[h * rows_ + row]);
+  }
+
+  void store_queries(int64_t h) {
+    float *rows = dq_.data() + h * rows_ * width_qk_;
+    scale_run(rows, problem_.scale, length_.q * width_qk_);
+    store_panel(rows, length_.q, problem_.dim_qk, width_qk_, problem_.dq, sequence_, head(h), 0);
+    store_zeros(problem_.dq, sequence_, head(h), length_.q, length_.q_rows, problem_.dim_qk);
+  }
+
+  const AttentionProblem &problem_;
+  float *const sink_gradients_; /* [heads] of this sequence */
+  const int64_t sequence_;
+  const AttentionLength &length_;
+  const int64_t kv_head_, group_, width_qk_, width_v_, rows_;
+  Scratch stats_, delta_, dq_, q_, d_o_, k_, v_, k_transposed_, v_transposed_, dk_, dv_;
+  Scratch probability_, weight_, gradient_;
+};
+
+}  // namespace
+
+void attention_backward(const AttentionProblem &problem) {
+  const int64_t sequences = static_cast<int64_t>(problem.lengths.size());
+  Scratch sink_gradients(sequences * problem.heads);
+  parallel_for(0, sequences * problem.kv_heads, 1, [&](int64_t item, int64_t) {
+    const int64_t sequence = item / problem.kv_heads;
+    BackwardHead(problem, sequence, item % problem.kv_heads, &sink_gradients[sequence * problem.heads]).compute();
+  });
+  if (problem.dsink == nullptr) return;
+  for (int64_t h = 0; h < problem.heads; ++h) {
+    problem.dsink[h] = 0;
+    for (int64_t b = 0; b < sequences; ++b) problem.dsink[h] += sink_gradients[b * problem.heads + h];
+  }
+}
+
+}  // namespace chagres::reference

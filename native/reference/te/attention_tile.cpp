@@ -1,0 +1,157 @@
+/* Loops over the tiles of attention: products, rows of scores, panels. */
+#include "te/attention_tile.h"
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/elementary.h"
+#include "runtime/sums.h"
+
+namespace chagres::reference {
+
+namespace {
+
+/* One vector of 8 floats, wherever the compiler has registers for it; loads and stores need no alignment. */
+typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+
+constexpr int64_t kBand = kLane / 8;
+
+/* Not a template: a function with clones cannot be one, and this one has to become part of its caller's clones. */
+__attribute__((always_inline)) inline void register_tile(int64_t k, const float *a, int64_t a_row, int64_t a_column,
+                                                         const float *b, int64_t ldb, float *c, int64_t ldc) {
+  Eight sum[kRegisterRows][kBand];
+  for (int64_t r = 0; r < kRegisterRows; ++r)
+    for (int64_t w = 0; w < kBand; ++w) sum[r][w] = *reinterpret_cast<const Eight *>(c + r * ldc + 8 * w);
+  for (int64_t l = 0; l < k; ++l) {
+    Eight right[kBand];
+    for (int64_t w = 0; w < kBand; ++w) right[w] = *reinterpret_cast<const Eight *>(b + l * ldb + 8 * w);
+    for (int64_t r = 0; r < kRegisterRows; ++r)
+      for (int64_t w = 0; w < kBand; ++w) sum[r][w] += a[r * a_row + l * a_column] * right[w];
+  }
+  for (int64_t r = 0; r < kRegisterRows; ++r)
+    for (int64_t w = 0; w < kBand; ++w) *reinterpret_cast<Eight *>(c + r * ldc + 8 * w) = sum[r][w];
+}
+
+__attribute__((always_inline)) inline void philox_round(uint32_t *x, uint32_t *y, uint32_t *z, uint32_t *w,
+                                                        uint32_t key0, uint32_t key1) {
+  for (int64_t i = 0; i < kTile / 4; ++i) {
+    const uint64_t first = uint64_t{0xD2511F53u} * x[i];
+    const uint64_t second = uint64_t{0xCD9E8D57u} * z[i];
+    x[i] = static_cast<uint32_t>(second >> 32) ^ y[i] ^ key0;
+    z[i] = static_cast<uint32_t>(first >> 32) ^ w[i] ^ key1;
+    y[i] = static_cast<uint32_t>(second);
+    w[i] = static_cast<uint32_t>(first);
+  }
+}
+
+}  // namespace
+
+CHAGRES_CLONES void add_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_column,
+                                const float *b, int64_t ldb, float *c, int64_t ldc) {
+  for (int64_t j = 0; j < n; j += kLane)
+    for (int64_t i = 0; i < m; i += kRegisterRows)
+      register_tile(k, a + i * a_row, a_row, a_column, b + j, ldb, c + i * ldc + j, ldc);
+}
+
+void load_panel(const AttentionTensor &tensor, int64_t sequence, int64_t head, int64_t first, int64_t rows,
+                int64_t columns, int64_t width, float *panel) {
+  const int64_t padded_rows = round_up(rows, kRegisterRows);
+  for (int64_t i = 0; i < rows; ++i) {
+    to_float(panel + i * width, tensor.at(sequence, head, first + i), tensor.dtype, columns);
+    std::fill(panel + i * width + columns, panel + (i + 1) * width, 0.0f);
+  }
+  std::fill(panel + rows * width, panel + padded_rows * width, 0.0f);
+}
+
+CHAGRES_CLONES void transpose_panel(const float *panel, int64_t rows, int64_t columns, int64_t width,
+                                    float *transposed) {
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t i = 0; i < rows; ++i) transposed[c * kTile + i] = panel[i * width + c];
+    for (int64_t i = rows; i < kTile; ++i) transposed[c * kTile + i] = 0.0f;
+  }
+}
+
+void store_panel(const float *panel, int64_t rows, int64_t columns, int64_t width, const AttentionTensor &tensor,
+                 int64_t sequence, int64_t head, int64_t first) {
+  for (int64_t i = 0; i < rows; ++i)
+    from_float(tensor.at(sequence, head, first + i), panel + i * width, tensor.dtype, columns);
+}
+
+void store_zeros(const AttentionTensor &tensor, int64_t sequence, int64_t head, int64_t first, int64_t last,
+                 int64_t columns) {
+  const size_t bytes = static_cast<size_t>(columns) * element_size(tensor.dtype);
+  for (int64_t i = first; i < last; ++i) std::memset(tensor.at(sequence, head, i), 0, bytes);
+}
+
+CHAGRES_CLONES void mask_row(float *row, float scale, int64_t first, int64_t last) {
+  for (int64_t j = 0; j < kTile; ++j) row[j] *= scale;
+  if (first <= 0 && last >= kTile) return;
+  const int32_t begin = static_cast<int32_t>(std::clamp<int64_t>(first, 0, kTile));
+  const int32_t end = static_cast<int32_t>(std::clamp<int64_t>(last, 0, kTile));
+  for (int32_t j = 0; j < static_cast<int32_t>(kTile); ++j)
+    row[j] = j >= begin && j < end ? row[j] : -std::numeric_limits<float>::infinity();
+}
+
+CHAGRES_CLONES float row_largest(const float *row, float largest) {
+  float lane[kLane];
+  for (int64_t w = 0; w < kLane; ++w) lane[w] = largest;
+  for (int64_t j = 0; j < kTile; j += kLane)
+    for (int64_t w = 0; w < kLane; ++w) lane[w] = row[j + w] > lane[w] ? row[j + w] : lane[w];
+  for (int64_t w = 0; w < kLane; ++w) largest = lane[w] > largest ? lane[w] : largest;
+  return largest;
+}
+
+CHAGRES_CLONES float exponentiate_row(float *row, float shift) {
+  float lane[kLane] = {};
+  for (int64_t j = 0; j < kTile; j += kLane)
+    for (int64_t w = 0; w < kLane; ++w) {
+      const float value = fast_exp(row[j + w] - shift);
+      row[j + w] = value;
+      lane[w] += value;
+    }
+  float sum = 0;
+  for (int64_t w = 0; w < kLane; ++w) sum += lane[w];
+  return sum;
+}
+
+CHAGRES_CLONES void dropout_row(const AttentionDropout &dropout, int64_t sequence_head, int64_t query,
+                                int64_t first_key, float *factors) {
+  constexpr int64_t kGroups = kTile / 4;
+  uint32_t words[4][kGroups];
+  for (int64_t i = 0; i < kGroups; ++i) {
+    words[0][i] = static_cast<uint32_t>(first_key / 4 + i);
+    words[1][i] = static_cast<uint32_t>(dropout.offset);
+    words[2][i] = static_cast<uint32_t>(query);
+    words[3][i] = static_cast<uint32_t>(sequence_head);
+  }
+  uint32_t key0 = static_cast<uint32_t>(dropout.seed);
+  uint32_t key1 = static_cast<uint32_t>(dropout.seed >> 32) ^ static_cast<uint32_t>(dropout.offset >> 32);
+  for (int round = 0; round < 10; ++round) {
+    philox_round(words[0], words[1], words[2], words[3], key0, key1);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  /* word * 2^-32 >= p exactly: the product p * 2^32 is exact in double. */
+  const uint32_t threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(dropout.probability) * 0x1p32));
+  const float kept = 1.0f / (1.0f - dropout.probability);
+  for (int64_t i = 0; i < kGroups; ++i)
+    for (int64_t w = 0; w < 4; ++w) factors[4 * i + w] = words[w][i] >= threshold ? kept : 0.0f;
+}
+
+CHAGRES_CLONES void multiply_row(float *row, const float *factors) {
+  for (int64_t j = 0; j < kTile; ++j) row[j] *= factors[j];
+}
+
+CHAGRES_CLONES void scale_run(float *values, float factor, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] *= factor;
+}
+
+CHAGRES_CLONES void score_gradient_row(float *row, const float *probability, float delta) {
+  for (int64_t j = 0; j < kTile; ++j) row[j] = probability[j] * (row[j] - delta);
+}
+
+CHAGRES_CLONES float dot(const float *a, const float *b, int64_t count) {
+  return lane_sum(count, [&](int64_t i) { return a[i] * b[i]; });
+}
+
+}  // namespace chagres::reference

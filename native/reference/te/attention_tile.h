@@ -1,0 +1,66 @@
+/*
+ * The tiles that attention is computed in: kTile queries by kTile keys in float, rows of kTile columns.
+ *
+ * Panels hold rows of q, k, v or their gradients as float; widths are rounded up to kLane and the rest is zero, so that
+ * no loop has a remainder.
+ */
+#ifndef CHAGRES_REFERENCE_ATTENTION_TILE_H
+#define CHAGRES_REFERENCE_ATTENTION_TILE_H
+
+#include "te/attention.h"
+
+namespace chagres::reference {
+
+constexpr int64_t kTile = 48;
+constexpr int64_t kLane = 16; /* columns of one register tile */
+constexpr int64_t kRegisterRows = 6;
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/* C[m, n] += A[m, k] B[k, n]; element (i, l) of A is a[i * a_row + l * a_column], B and C are row-major. m is rounded
+ * up to kRegisterRows and n to kLane: A, B and C must have these rows and columns. */
+void add_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_column, const float *b,
+                 int64_t ldb, float *c, int64_t ldc);
+
+/* Rows first .. first + rows - 1 of one head as float [round_up(rows, kRegisterRows), width], zero where there is no
+ * element. */
+void load_panel(const AttentionTensor &tensor, int64_t sequence, int64_t head, int64_t first, int64_t rows,
+                int64_t columns, int64_t width, float *panel);
+
+/* The transpose of a panel [rows, width], as [columns, kTile]; columns past `rows` are zero. */
+void transpose_panel(const float *panel, int64_t rows, int64_t columns, int64_t width, float *transposed);
+
+/* Rounds panel rows to the tensor's dtype. */
+void store_panel(const float *panel, int64_t rows, int64_t columns, int64_t width, const AttentionTensor &tensor,
+                 int64_t sequence, int64_t head, int64_t first);
+
+/* Zero rows first .. last - 1 of one head. */
+void store_zeros(const AttentionTensor &tensor, int64_t sequence, int64_t head, int64_t first, int64_t last,
+                 int64_t columns);
+
+/* One row of scores, kTile long: row[j] *= scale inside first .. last - 1, -infinity outside. */
+void mask_row(float *row, float scale, int64_t first, int64_t last);
+
+/* The largest of `largest` and the row's values; NaN values are passed over (exponentials keep them). */
+float row_largest(const float *row, float largest);
+
+/* row[j] = exp(row[j] - shift); returns the sum. */
+float exponentiate_row(float *row, float shift);
+
+/* Dropout factors m_ij of keys first_key .. first_key + kTile - 1 of a row; first_key is a multiple of 4. */
+void dropout_row(const AttentionDropout &dropout, int64_t sequence_head, int64_t query, int64_t first_key,
+                 float *factors);
+
+/* row[j] *= factors[j]. */
+void multiply_row(float *row, const float *factors);
+
+void scale_run(float *values, float factor, int64_t count);
+
+/* row[j] = probability[j] * (row[j] - delta): the gradient of a row of scores from that of its probabilities. */
+void score_gradient_row(float *row, const float *probability, float delta);
+
+float dot(const float *a, const float *b, int64_t count);
+
+}  // namespace chagres::reference
+
+#endif /* CHAGRES_REFERENCE_ATTENTION_TILE_H */

@@ -1,0 +1,162 @@
+/* nvte_fused_attn_fwd_v2 and _bwd_v2: the two-call protocol round the mathematics of attention.h. */
+#include "te/fused_attn_problem.h"
+
+namespace chagres::reference {
+
+namespace {
+
+/* A call whose workspace has no data asks for sizes. TE's workspace is never empty, so one byte stands for nothing. */
+bool is_query(NVTETensor workspace, const Caller &caller) {
+  NVTEBasicTensor &data = tensor(workspace, "Workspace", caller).records[kNVTERowwiseData];
+  data.shape = make_shape({1});
+  data.dtype = kNVTEByte;
+  return data.data_ptr == nullptr;
+}
+
+bool has_sink(const FusedAttnConfig &config) { return config.softmax_type != NVTE_VANILLA_SOFTMAX; }
+
+/* Entries of the auxiliary pack, in TE's order: Stats, Max when asked for, rng_state, SoftmaxOffset when there is one.
+ */
+size_t aux_count(const FusedAttnConfig &config, bool with_max) {
+  return 2 + static_cast<size_t>(with_max) + static_cast<size_t>(has_sink(config));
+}
+
+NVTETensor aux_entry(const NVTETensorPack &pack, size_t index, const Caller &caller) {
+  living_tensor(pack.tensors[index], text("AuxCtxTensors[", index, "]").c_str(), caller);
+  return pack.tensors[index];
+}
+
+void describe(NVTETensor handle, const NVTEShape &shape, NVTEDType dtype) {
+  NVTEBasicTensor &data = living_tensor(handle, "AuxCtxTensors").records[kNVTERowwiseData];
+  data.data_ptr = nullptr;
+  data.shape = shape;
+  data.dtype = dtype;
+}
+
+void describe_aux(NVTETensorPack &pack, const FusedAttnInputs &inputs, const Caller &caller) {
+  size_t i = 0;
+  describe(aux_entry(pack, i++, caller), stats_shape(inputs), kNVTEFloat32);
+  if (inputs.config.return_max_logit) describe(aux_entry(pack, i++, caller), stats_shape(inputs), kNVTEFloat32);
+  describe(aux_entry(pack, i++, caller), make_shape({2}), kNVTEInt64);
+  if (has_sink(inputs.config)) {
+    const auto heads = static_cast<size_t>(inputs.q_extent.heads);
+    describe(aux_entry(pack, i++, caller), make_shape({1, heads, 1, 1}), kNVTEFloat32);
+  }
+  pack.size = i;
+}
+
+void check_pack(const NVTETensorPack *pack, size_t expected, const Caller &caller) {
+  if (pack == nullptr) fail(caller, "Attribute AuxCtxTensors is not set: expected a pointer to an NVTETensorPack");
+  if (pack->size != expected)
+    fail(caller, text("Attribute AuxCtxTensors must have ", expected,
+                      " tensors, as the call with an unset workspace "
+                      "answers, got ",
+                      pack->size));
+}
+
+const float *sink_data(NVTETensor handle, const char *argument, const FusedAttnInputs &inputs, const Caller &caller) {
+  const View sink = view(handle, argument, {kNVTEFloat32}, caller);
+  expect_count(sink, argument, inputs.q_extent.heads, caller);
+  return static_cast<const float *>(sink.data);
+}
+
+AttentionDropout dropout_state(float probability, NVTETensor rng_state, const char *argument, const Caller &caller) {
+  if (!(probability > 0)) return {};
+  const View state = view(rng_state, argument, {kNVTEInt64}, caller);
+  expect_count(state, argument, 2, caller);
+  const auto *words = static_cast<const int64_t *>(state.data);
+  return {probability, static_cast<uint64_t>(words[0]), static_cast<uint64_t>(words[1])};
+}
+
+/* The library itself points these entries at the caller's buffers; only Stats and Max are its output. */
+void bind_aux(const NVTETensorPack &pack, size_t index, NVTETensor source, const Caller &caller) {
+  NVTETensor entry = aux_entry(pack, index, caller);
+  tensor(entry, "AuxCtxTensors").records[kNVTERowwiseData].data_ptr = tensor(source, "RngState").data().data_ptr;
+}
+
+void require_inputs(const FusedAttnInputs &inputs, const Caller &caller) {
+  required_data(inputs.q, "Q", caller);
+  required_data(inputs.k, "K", caller);
+  required_data(inputs.v, "V", caller);
+  required_data(inputs.o, "O", caller);
+}
+
+}  // namespace
+
+void fused_attn_forward(const FusedAttnFwdParams &params, Caller caller) {
+  tensor(params.bias, "Bias", caller);
+  tensor(params.softmax_offset, "SoftmaxOffset", caller);
+  tensor(params.s, "S", caller);
+  tensor(params.page_table_k, "PageTableK", caller);
+  tensor(params.page_table_v, "PageTableV", caller);
+  tensor(params.rng_state, "RngState", caller);
+  const FusedAttnInputs inputs = fused_attn_inputs(params, caller);
+  AttentionProblem problem = attention_problem(inputs, caller);
+  if (params.aux_ctx_tensors == nullptr) check_pack(nullptr, 0, caller);
+  NVTETensorPack &pack = *params.aux_ctx_tensors;
+  if (is_query(params.workspace, caller)) {
+    if (pack.size == 0) describe_aux(pack, inputs, caller);
+    return;
+  }
+
+  require_inputs(inputs, caller);
+  const bool with_max = inputs.config.return_max_logit != 0;
+  check_pack(&pack, aux_count(inputs.config, with_max), caller);
+  size_t i = 0;
+  problem.stats = stats_tensor(aux_entry(pack, i++, caller), "AuxCtxTensors[0] (Stats)", inputs, caller);
+  if (with_max) problem.max = stats_tensor(aux_entry(pack, i++, caller), "AuxCtxTensors[1] (Max)", inputs, caller);
+  bind_aux(pack, i++, params.rng_state, caller);
+  if (has_sink(inputs.config)) {
+    problem.sink = sink_data(params.softmax_offset, "SoftmaxOffset", inputs, caller);
+    bind_aux(pack, i++, params.softmax_offset, caller);
+  }
+  problem.dropout = dropout_state(params.is_training ? params.dropout : 0, params.rng_state, "RngState", caller);
+  read_lengths(inputs, problem, caller);
+  attention_forward(problem);
+}
+
+void fused_attn_backward(const FusedAttnBwdParams &params, Caller caller) {
+  tensor(params.s, "S", caller);
+  tensor(params.dp, "DP", caller);
+  tensor(params.dbias, "DBias", caller);
+  tensor(params.dsoftmax_offset, "DSoftmaxOffset", caller);
+  const FusedAttnInputs inputs = fused_attn_inputs(params, caller);
+  AttentionProblem problem = attention_problem(inputs, caller);
+  const auto dtype = static_cast<NVTEDType>(inputs.config.qkv_dtype);
+  problem.d_o = attention_tensor(params.d_o, "DO", {static_cast<NVTE_QKV_Format>(params.do_format), 1, false},
+                                 inputs.o_extent, dtype, caller);
+  const AttentionTriple gradients =
+      attention_triple({{params.dq, params.dk, params.dv}, {"DQ", "DK", "DV"}}, params.dqkv_layout, inputs, caller);
+  problem.dq = gradients.q;
+  problem.dk = gradients.k;
+  problem.dv = gradients.v;
+  check_pack(params.aux_ctx_tensors, aux_count(inputs.config, false), caller);
+  if (is_query(params.workspace, caller)) return;
+
+  require_inputs(inputs, caller);
+  required_data(params.d_o, "DO", caller);
+  required_data(params.dq, "DQ", caller);
+  required_data(params.dk, "DK", caller);
+  required_data(params.dv, "DV", caller);
+  const NVTETensorPack &pack = *params.aux_ctx_tensors;
+  problem.stats = stats_tensor(aux_entry(pack, 0, caller), "AuxCtxTensors[0] (Stats)", inputs, caller);
+  problem.dropout = dropout_state(params.dropout, aux_entry(pack, 1, caller), "AuxCtxTensors[1] (RngState)", caller);
+  if (has_sink(inputs.config)) {
+    problem.sink = sink_data(aux_entry(pack, 2, caller), "AuxCtxTensors[2] (SoftmaxOffset)", inputs, caller);
+    problem.dsink = const_cast<float *>(sink_data(params.dsoftmax_offset, "DSoftmaxOffset", inputs, caller));
+  }
+  read_lengths(inputs, problem, caller);
+  attention_backward(problem);
+}
+
+}  // namespace chagres::reference
+
+using namespace chagres::reference;
+
+void nvte_fused_attn_fwd_v2(NVTEFusedAttnFwdParams params) {
+  fused_attn_forward(fused_attn_fwd_params(params, Caller::here()), Caller::here());
+}
+
+void nvte_fused_attn_bwd_v2(NVTEFusedAttnBwdParams params) {
+  fused_attn_backward(fused_attn_bwd_params(params, Caller::here()), Caller::here());
+}

@@ -1,0 +1,179 @@
+/*
+ * Which configurations of fused attention are computed: TE's own refusals, and what the reference lacks.
+ *
+ * Wider than the GPU: Float32 storage, and head dimensions that are no multiple of 8. Narrower: no FP8, no bias, no
+ * ALiBi, no paged keys and values.
+ */
+#include "te/fused_attn.h"
+
+namespace chagres::reference {
+
+bool is_padding_mask(int32_t attn_mask_type) {
+  return attn_mask_type == NVTE_PADDING_MASK || attn_mask_type == NVTE_PADDING_CAUSAL_MASK ||
+         attn_mask_type == NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK;
+}
+
+namespace {
+
+bool is_tensor_format(int32_t format) {
+  return format == NVTE_SBHD || format == NVTE_BSHD || format == NVTE_THD || format == NVTE_BHSD;
+}
+
+std::string number_rejection(const char *attribute, int64_t value, int64_t first, int64_t last) {
+  if (value >= first && value <= last) return "";
+  return text("attribute ", attribute, " must be a number from ", first, " to ", last, ", got ", value);
+}
+
+std::string mask_rejection(const FusedAttnConfig &config, bool thd, bool paged) {
+  std::string reason = number_rejection("AttnMaskType", config.attn_mask_type, 0, 5);
+  if (!reason.empty()) return reason;
+  if ((thd || paged) && !is_padding_mask(config.attn_mask_type)) {
+    return text(paged ? "paged keys and values" : "THD",
+                " need an attribute AttnMaskType with padding: NVTE_PADDING_MASK, "
+                "NVTE_PADDING_CAUSAL_MASK or NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK, got ",
+                config.attn_mask_type);
+  }
+  if (config.window_size_left < -1 || config.window_size_right < -1) {
+    return text("attributes WindowSizeLeft and WindowSizeRight must be -1 (no limit) or more, got ",
+                config.window_size_left, " and ", config.window_size_right);
+  }
+  return "";
+}
+
+std::string feature_rejection(const FusedAttnConfig &config, bool thd, FusedAttnPass pass) {
+  if (config.bias_type == NVTE_PRE_SCALE_BIAS) return "attribute BiasType: a bias before the scale is not supported";
+  if (config.bias_type != NVTE_NO_BIAS)
+    return text("attribute BiasType ", config.bias_type, ": the reference computes NVTE_NO_BIAS (0) only");
+  std::string reason = number_rejection("SoftmaxType", config.softmax_type, 0, 2);
+  if (!reason.empty()) return reason;
+  if (thd && config.softmax_type == NVTE_LEARNABLE_SOFTMAX && config.is_training && pass != FusedAttnPass::Forward)
+    return "attribute SoftmaxType NVTE_LEARNABLE_SOFTMAX: its backward over THD needs cuDNN 9.26 or later";
+  if (!(config.dropout >= 0 && config.dropout < 1))
+    return text("attribute Dropout must be at least 0 and below 1, got ", config.dropout);
+  return "";
+}
+
+std::string dtype_rejection(const FusedAttnConfig &config) {
+  if (config.qkv_dtype == kNVTEFloat8E4M3 || config.qkv_dtype == kNVTEFloat8E5M2)
+    return text("attribute QKVDtype ", dtype_name(config.qkv_dtype), ": the reference does not compute FP8 attention");
+  if (config.qkv_dtype != kNVTEFloat32 && config.qkv_dtype != kNVTEFloat16 && config.qkv_dtype != kNVTEBFloat16)
+    return text("attribute QKVDtype must be BFloat16, Float16 or Float32, got ", dtype_name(config.qkv_dtype));
+  return "";
+}
+
+std::string format_rejection(const FusedAttnConfig &config, bool thd_q, bool backward, const Caller &caller) {
+  if (!is_tensor_format(config.o_format))
+    return text("attribute OFormat must be NVTE_SBHD, NVTE_BSHD, NVTE_THD or NVTE_BHSD, got ", config.o_format);
+  if ((config.o_format == NVTE_THD) != thd_q) return "attribute OFormat must be NVTE_THD exactly when Q is THD";
+  if (!backward) return "";
+  if (!is_tensor_format(config.do_format))
+    return text("attribute DOFormat must be NVTE_SBHD, NVTE_BSHD, NVTE_THD or NVTE_BHSD, got ", config.do_format);
+  if ((config.do_format == NVTE_THD) != thd_q) return "attribute DOFormat must be NVTE_THD exactly when Q is THD";
+  std::string reason = number_rejection("DQKVLayout", config.dqkv_layout, 0, NVTE_QKV_Layout_NOT_SET - 1);
+  if (!reason.empty()) return reason;
+  const bool same_q = (q_layout(config.dqkv_layout, caller).format == NVTE_THD) == thd_q;
+  const bool same_kv = (kv_layout(config.dqkv_layout, caller).format == NVTE_THD) ==
+                       (kv_layout(config.qkv_layout, caller).format == NVTE_THD);
+  if (!same_q || !same_kv) return "attribute DQKVLayout must be a THD layout exactly where QKVLayout is";
+  return "";
+}
+
+std::string packing_rejection(const FusedAttnConfig &config, const char *attribute, int32_t layout,
+                              const Caller &caller) {
+  const bool all = q_layout(layout, caller).packed == 3;
+  if (all && config.num_attn_heads != config.num_gqa_groups)
+    return text("attribute ", attribute, " ", layout,
+                " packs Q, K and V in one buffer, so they need equal head counts, got ", config.num_attn_heads, " and ",
+                config.num_gqa_groups);
+  if (kv_layout(layout, caller).packed > 1 && config.head_dim_qk != config.head_dim_v)
+    return text("attribute ", attribute, " ", layout,
+                " packs K and V in one buffer, so they need equal head dimensions, got ", config.head_dim_qk, " and ",
+                config.head_dim_v);
+  return "";
+}
+
+std::string size_rejection(const FusedAttnConfig &config, bool thd_q, bool thd_kv) {
+  const struct {
+    const char *attribute;
+    size_t value;
+  } sizes[] = {{"BatchSize", config.batch_size},        {"NumAttnHeads", config.num_attn_heads},
+               {"NumGQAGroups", config.num_gqa_groups}, {"HeadDimQK", config.head_dim_qk},
+               {"HeadDimV", config.head_dim_v},         {"MaxSeqlenQ", config.max_seqlen_q},
+               {"MaxSeqlenKV", config.max_seqlen_kv}};
+  for (const auto &size : sizes) {
+    /* Positions are int32 in cu_seqlens and one 32-bit word in the counter of dropout. */
+    if (size.value == 0 || size.value > 0x7fffffffu)
+      return text("attribute ", size.attribute, " must be from 1 to 2147483647, got ", size.value);
+  }
+  if (config.num_attn_heads % config.num_gqa_groups != 0)
+    return text("attribute NumAttnHeads must be a multiple of NumGQAGroups, got ", config.num_attn_heads, " and ",
+                config.num_gqa_groups);
+  if (thd_q && config.num_tokens_q == 0) return "attribute NumTokensQ must not be 0 for THD";
+  if (thd_kv && config.num_tokens_kv == 0) return "attribute NumTokensKV must not be 0 for THD";
+  return "";
+}
+
+}  // namespace
+
+std::string fused_attn_rejection(const FusedAttnConfig &config, FusedAttnPass pass, Caller caller) {
+  const int32_t layout = config.qkv_layout;
+  const bool thd_q = q_layout(layout, caller).format == NVTE_THD;
+  const bool thd_kv = kv_layout(layout, caller).format == NVTE_THD;
+  const bool paged = is_paged_layout(layout, caller);
+  const bool backward = pass == FusedAttnPass::Backward || (pass == FusedAttnPass::Both && config.is_training);
+
+  std::string reason = mask_rejection(config, thd_q || thd_kv, paged);
+  if (reason.empty() && paged)
+    reason = text("attribute QKVLayout ", config.qkv_layout, ": the reference does not compute paged keys and values");
+  if (reason.empty()) reason = feature_rejection(config, thd_q || thd_kv, pass);
+  if (reason.empty()) reason = dtype_rejection(config);
+  if (reason.empty()) reason = size_rejection(config, thd_q, thd_kv);
+  if (reason.empty()) reason = format_rejection(config, thd_q, backward, caller);
+  if (reason.empty()) reason = packing_rejection(config, "QKVLayout", config.qkv_layout, caller);
+  if (reason.empty() && backward) reason = packing_rejection(config, "DQKVLayout", config.dqkv_layout, caller);
+  return reason;
+}
+
+}  // namespace chagres::reference
+
+using namespace chagres::reference;
+
+NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend_v2(NVTEFusedAttnConfig cfg, const char **message) {
+  static thread_local std::string reason;
+  reason = fused_attn_rejection(fused_attn_config(cfg, Caller::here()), FusedAttnPass::Both, Caller::here());
+  if (message != nullptr) *message = reason.c_str();
+  return reason.empty() ? NVTE_F16_arbitrary_seqlen : NVTE_No_Backend;
+}
+
+/* As Transformer Engine: batch 1, formats from the layout, no token counts, so THD gets no backend. */
+NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend(
+    bool is_training, NVTEDType q_dtype, NVTEDType kv_dtype, NVTE_QKV_Layout qkv_layout, NVTE_Bias_Type bias_type,
+    NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, float dropout, size_t num_attn_heads,
+    size_t num_gqa_groups, size_t max_seqlen_q, size_t max_seqlen_kv, size_t head_dim_qk, size_t head_dim_v,
+    int64_t window_size_left, int64_t window_size_right, bool return_max_logit, bool cuda_graph, bool deterministic) {
+  CHAGRES_CHECK(q_dtype == kv_dtype, "Q and KV must have the same dtype, got ", dtype_name(q_dtype), " and ",
+                dtype_name(kv_dtype));
+  FusedAttnConfig config;
+  config.is_training = is_training;
+  config.deterministic = deterministic;
+  config.cuda_graph = cuda_graph;
+  config.return_max_logit = return_max_logit;
+  config.attn_mask_type = attn_mask_type;
+  config.bias_type = bias_type;
+  config.window_size_left = window_size_left;
+  config.window_size_right = window_size_right;
+  config.softmax_type = softmax_type;
+  config.dropout = dropout;
+  config.qkv_dtype = config.o_dtype = config.do_dtype = config.dqkv_dtype = q_dtype;
+  config.qkv_layout = config.dqkv_layout = qkv_layout;
+  config.o_format = config.do_format = nvte_get_q_format(qkv_layout);
+  config.batch_size = 1;
+  config.num_attn_heads = num_attn_heads;
+  config.num_gqa_groups = num_gqa_groups;
+  config.head_dim_qk = head_dim_qk;
+  config.head_dim_v = head_dim_v;
+  config.max_seqlen_q = max_seqlen_q;
+  config.max_seqlen_kv = max_seqlen_kv;
+  return fused_attn_rejection(config, FusedAttnPass::Both, Caller::here()).empty() ? NVTE_F16_arbitrary_seqlen
+                                                                                   : NVTE_No_Backend;
+}

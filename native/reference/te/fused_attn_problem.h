@@ -1,0 +1,61 @@
+/* From the tensor handles of a fused-attention call to an AttentionProblem: shapes, strides, lengths, all checked. */
+#ifndef CHAGRES_REFERENCE_FUSED_ATTN_PROBLEM_H
+#define CHAGRES_REFERENCE_FUSED_ATTN_PROBLEM_H
+
+#include "te/attention.h"
+#include "te/fused_attn.h"
+
+namespace chagres::reference {
+
+/* A tensor's dimensions by meaning. THD has tokens, the other formats have sequences and length. */
+struct AttentionExtent {
+  int64_t sequences = 0, length = 0, tokens = 0, heads = 0, dim = 0;
+};
+
+AttentionExtent attention_extent(NVTETensor handle, const char *argument, NVTE_QKV_Format format, const Caller &caller);
+
+/* The attributes and handles that forward and backward have in common. */
+struct FusedAttnInputs {
+  NVTETensor q, k, v, o;
+  NVTETensor cu_seqlens_q, cu_seqlens_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded;
+  AttentionExtent q_extent, kv_extent, o_extent;
+  FusedAttnConfig config;
+};
+
+/* Collects attributes and dimensions; throws for dead handles and ranks that do not fit the layout, and what
+ * fused_attn_rejection refuses. */
+FusedAttnInputs fused_attn_inputs(const FusedAttnFwdParams &params, const Caller &caller);
+FusedAttnInputs fused_attn_inputs(const FusedAttnBwdParams &params, const Caller &caller);
+
+/* A tensor of the given layout, after the check that its dimensions are `expected` and its dtype that of Q. */
+AttentionTensor attention_tensor(NVTETensor handle, const char *argument, const TensorLayout &layout,
+                                 const AttentionExtent &expected, NVTEDType dtype, const Caller &caller);
+
+/* Q, K, V of `layout` (or their gradients), with the places of packed tensors checked when they have data. */
+struct AttentionTriple {
+  AttentionTensor q, k, v;
+};
+struct AttentionTripleHandles {
+  NVTETensor handle[3];
+  const char *argument[3];
+};
+AttentionTriple attention_triple(const AttentionTripleHandles &handles, int32_t layout, const FusedAttnInputs &inputs,
+                                 const Caller &caller);
+
+/* Everything but data: strides, scale, band, heads. Data pointers may still be null. */
+AttentionProblem attention_problem(const FusedAttnInputs &inputs, const Caller &caller);
+
+/* Float32 of one column a query and head: [t, h, 1] for THD, else [b, h, s, 1]. */
+NVTEShape stats_shape(const FusedAttnInputs &inputs);
+AttentionTensor stats_tensor(NVTETensor handle, const char *argument, const FusedAttnInputs &inputs,
+                             const Caller &caller);
+
+/* Reads cu_seqlens: sequence lengths, and the tokens where THD sequences start in every tensor of the problem. */
+void read_lengths(const FusedAttnInputs &inputs, AttentionProblem &problem, const Caller &caller);
+
+/* Data pointer of a tensor, which must be there. */
+void *required_data(NVTETensor handle, const char *argument, const Caller &caller);
+
+}  // namespace chagres::reference
+
+#endif /* CHAGRES_REFERENCE_FUSED_ATTN_PROBLEM_H */

@@ -1,0 +1,260 @@
+/*
+ * Optimizers over lists of tensors.
+ *
+ * Adam (Kingma and Ba 2015): m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; u = (m / c1) / (sqrt(v / c2) + epsilon) with
+ * ci = 1 - bi^step; p -= lr u. Mode 0 adds decay p to g before, mode 1 (Loshchilov and Hutter 2019) adds it to u.
+ */
+#include <cmath>
+
+#include "te/multi_tensor.h"
+
+namespace chagres::reference {
+
+namespace {
+
+struct AdamStep {
+  float lr, beta1, beta2, epsilon, decay;
+  float correction1, correction2;
+  bool decoupled; /* weight decay */
+};
+
+CHAGRES_CLONES void adam_run(float *g, float *p, float *m, float *v, const AdamStep &by, int64_t count) {
+  const float coupled = by.decoupled ? 0.0f : by.decay, decoupled = by.decoupled ? by.decay : 0.0f;
+  const AdamStep step = by;
+  for (int64_t i = 0; i < count; ++i) {
+    const float gradient = g[i] + coupled * p[i];
+    m[i] = step.beta1 * m[i] + (1 - step.beta1) * gradient;
+    v[i] = step.beta2 * v[i] + (1 - step.beta2) * gradient * gradient;
+    const float denominator = std::sqrt(v[i] / step.correction2) + step.epsilon;
+    const float update = (m[i] / step.correction1) / denominator + decoupled * p[i];
+    p[i] = p[i] - step.lr * update;
+  }
+}
+
+CHAGRES_CLONES void scale_run(float *values, float scale, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] *= scale;
+}
+
+void set_corrections(AdamStep &step, int number, int bias_correction) {
+  step.correction1 = step.correction2 = 1;
+  if (bias_correction == 1) {
+    step.correction1 = static_cast<float>(1 - std::pow(static_cast<double>(step.beta1), number));
+    step.correction2 = static_cast<float>(1 - std::pow(static_cast<double>(step.beta2), number));
+  }
+}
+
+AdamStep make_step(float beta1, float beta2, float epsilon, float decay, int mode, const Caller &caller) {
+  if (mode != 0 && mode != 1) {
+    fail(caller, text("Argument \"mode\" must be 0 (L2) or 1 (decoupled weight decay), got ", mode));
+  }
+  AdamStep step{};
+  step.beta1 = beta1;
+  step.beta2 = beta2;
+  step.epsilon = epsilon;
+  step.decay = decay;
+  step.decoupled = mode == 1;
+  return step;
+}
+
+/* lists: g, p, m, v and, with master weights, p_master, which are read instead of p. inv_scale multiplies the gradients,
+ * which are stored back, when `unscale` is set. */
+void adam(const Lists &lists, const AdamStep &step, bool unscale, float inv_scale) {
+  const bool master = lists.size() == 5;
+  for_chunks(lists[0], [&](const Chunk &chunk) {
+    Scratch g(chunk.count), p(chunk.count), m(chunk.count), v(chunk.count);
+    load_chunk(g.data(), lists[0], chunk);
+    if (unscale) {
+      scale_run(g.data(), inv_scale, chunk.count);
+      store_chunk(lists[0], chunk, g.data());
+    }
+    load_chunk(p.data(), lists[master ? 4 : 1], chunk);
+    load_chunk(m.data(), lists[2], chunk);
+    load_chunk(v.data(), lists[3], chunk);
+    adam_run(g.data(), p.data(), m.data(), v.data(), step, chunk.count);
+    store_chunk(lists[1], chunk, p.data());
+    store_chunk(lists[2], chunk, m.data());
+    store_chunk(lists[3], chunk, v.data());
+    if (master) store_chunk(lists[4], chunk, p.data());
+  });
+}
+
+Lists read_adam_lists(const ListArguments &arguments, bool master, const Caller &caller) {
+  Lists lists = master ? read_lists(arguments, {"g", "p", "m", "v", "p_master"}, caller)
+                       : read_lists(arguments, {"g", "p", "m", "v"}, caller);
+  if (lists[0].empty()) return lists;
+  expect_list_dtype(lists[0], "g", lists[0][0].dtype, caller);
+  expect_list_dtype(lists[1], "p", lists[1][0].dtype, caller);
+  expect_moments(lists[2], lists[3], caller);
+  if (master) expect_list_dtype(lists[4], "p_master", kNVTEFloat32, caller);
+  return lists;
+}
+
+struct Capturable {
+  NVTETensor lr, step, inv_scale;
+  int bias_correction;
+};
+
+void adam_capturable(const ListArguments &arguments, AdamStep step, const Capturable &capturable, bool master,
+                     const Caller &caller) {
+  const Lists lists = read_adam_lists(arguments, master, caller);
+  const int32_t *noop = read_flag(arguments.flag, "noop_flag", caller);
+  step.lr = *static_cast<const float *>(read_cell(capturable.lr, "lr", kNVTEFloat32, caller));
+  const float inv_scale = *static_cast<const float *>(read_cell(capturable.inv_scale, "inv_scale", kNVTEFloat32, caller));
+  const int number = *static_cast<const int32_t *>(read_cell(capturable.step, "step", kNVTEInt32, caller));
+  if (lists[0].empty()) return;
+  expect_list_dtype(lists[1], "p", lists[0][0].dtype, caller);
+  if (*noop == 1) return;
+  set_corrections(step, number, capturable.bias_correction);
+  adam(lists, step, true, inv_scale);
+}
+
+/* A float as BFloat16 rounded to nearest (ties away from zero) and the low 16 bits; a negative remainder says that the
+ * upper half was rounded up. */
+float join(uint16_t upper, int16_t remainder) {
+  const auto undone = static_cast<uint16_t>(upper - (remainder < 0 ? 1 : 0));
+  return bit_cast<float>(static_cast<uint32_t>(undone) << 16 | static_cast<uint16_t>(remainder));
+}
+
+void split(float value, uint16_t *upper, int16_t *remainder) {
+  const uint32_t bits = bit_cast<uint32_t>(value);
+  *remainder = static_cast<int16_t>(bits & 0xffffu);
+  *upper = static_cast<uint16_t>((bits >> 16) + (*remainder < 0 ? 1 : 0));
+}
+
+void adam_remainder(const Lists &lists, const AdamStep &step) {
+  for_chunks(lists[0], [&](const Chunk &chunk) {
+    Scratch g(chunk.count), p(chunk.count), m(chunk.count), v(chunk.count);
+    auto *upper = static_cast<uint16_t *>(lists[1][chunk.tensor].data) + chunk.first;
+    auto *remainder = static_cast<int16_t *>(lists[4][chunk.tensor].data) + chunk.first;
+    load_chunk(g.data(), lists[0], chunk);
+    load_chunk(m.data(), lists[2], chunk);
+    load_chunk(v.data(), lists[3], chunk);
+    for (int64_t i = 0; i < chunk.count; ++i) p[i] = join(upper[i], remainder[i]);
+    adam_run(g.data(), p.data(), m.data(), v.data(), step, chunk.count);
+    for (int64_t i = 0; i < chunk.count; ++i) split(p[i], &upper[i], &remainder[i]);
+    store_chunk(lists[2], chunk, m.data());
+    store_chunk(lists[3], chunk, v.data());
+  });
+}
+
+/* ---- stochastic gradient descent ---- */
+
+struct SgdStep {
+  float decay, momentum, dampening, lr, scale;
+  bool nesterov, first_run, decay_after_momentum;
+};
+
+CHAGRES_CLONES void sgd_run(float *g, float *w, float *velocity, const SgdStep &by, int64_t count) {
+  const SgdStep step = by;
+  for (int64_t i = 0; i < count; ++i) {
+    float gradient = g[i] * step.scale;
+    if (!step.decay_after_momentum) gradient += step.decay * w[i];
+    if (step.momentum != 0) {
+      velocity[i] = step.first_run ? gradient : velocity[i] * step.momentum + (1 - step.dampening) * gradient;
+      gradient = step.nesterov ? gradient + step.momentum * velocity[i] : velocity[i];
+    }
+    if (step.decay_after_momentum) gradient += step.decay * w[i];
+    w[i] += -step.lr * gradient;
+  }
+}
+
+void sgd(const Lists &lists, const SgdStep &step) {
+  for_chunks(lists[0], [&](const Chunk &chunk) {
+    Scratch g(chunk.count), w(chunk.count), velocity(chunk.count);
+    load_chunk(g.data(), lists[0], chunk);
+    load_chunk(w.data(), lists[1], chunk);
+    load_chunk(velocity.data(), lists[2], chunk);
+    sgd_run(g.data(), w.data(), velocity.data(), step, chunk.count);
+    store_chunk(lists[1], chunk, w.data());
+    if (step.momentum != 0) store_chunk(lists[2], chunk, velocity.data());
+    /* The copy is of the weight as stored. */
+    if (lists.size() == 4) store_chunk(lists[3], chunk, w.data());
+  });
+}
+
+}  // namespace
+
+}  // namespace chagres::reference
+
+using namespace chagres::reference;
+
+void nvte_multi_tensor_adam_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
+                                 size_t num_tensor_lists, size_t num_tensors_per_list, float lr, float beta1,
+                                 float beta2, float epsilon, int step, int mode, int bias_correction,
+                                 float weight_decay, cudaStream_t) {
+  const Caller caller = Caller::here();
+  CHAGRES_CHECK(num_tensor_lists == 4 || num_tensor_lists == 5, "Expected 4 or 5 tensor lists, got ", num_tensor_lists);
+  const Lists lists =
+      read_adam_lists({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
+                      num_tensor_lists == 5, caller);
+  read_flag(noop_flag, "noop_flag", caller);
+  AdamStep by = make_step(beta1, beta2, epsilon, weight_decay, mode, caller);
+  by.lr = lr;
+  set_corrections(by, step, bias_correction);
+  adam(lists, by, false, 1);
+}
+
+void nvte_multi_tensor_adam_param_remainder_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
+                                                 size_t num_tensor_lists, size_t num_tensors_per_list, float lr,
+                                                 float beta1, float beta2, float epsilon, int step, int mode,
+                                                 int bias_correction, float weight_decay, cudaStream_t) {
+  const Caller caller = Caller::here();
+  const Lists lists = read_lists({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
+                                 {"g", "p", "m", "v", "p_remainder"}, caller,
+                                 {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEInt16});
+  read_flag(noop_flag, "noop_flag", caller);
+  AdamStep by = make_step(beta1, beta2, epsilon, weight_decay, mode, caller);
+  if (lists[0].empty()) return;
+  CHAGRES_CHECK(lists[0][0].dtype != kNVTEInt16, "Tensor \"g[0]\" must have a floating-point dtype, got Int16");
+  expect_list_dtype(lists[0], "g", lists[0][0].dtype, caller);
+  expect_list_dtype(lists[1], "p", kNVTEBFloat16, caller);
+  expect_moments(lists[2], lists[3], caller);
+  expect_list_dtype(lists[4], "p_remainder", kNVTEInt16, caller);
+  by.lr = lr;
+  set_corrections(by, step, bias_correction);
+  adam_remainder(lists, by);
+}
+
+void nvte_multi_tensor_adam_capturable_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
+                                            size_t num_tensor_lists, size_t num_tensors_per_list, NVTETensor lr,
+                                            float beta1, float beta2, float epsilon, NVTETensor step, int mode,
+                                            int bias_correction, float weight_decay, NVTETensor inv_scale,
+                                            cudaStream_t) {
+  const Caller caller = Caller::here();
+  adam_capturable({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
+                  make_step(beta1, beta2, epsilon, weight_decay, mode, caller), {lr, step, inv_scale, bias_correction},
+                  false, caller);
+}
+
+void nvte_multi_tensor_adam_capturable_master_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
+                                                   size_t num_tensor_lists, size_t num_tensors_per_list, NVTETensor lr,
+                                                   float beta1, float beta2, float epsilon, NVTETensor step, int mode,
+                                                   int bias_correction, float weight_decay, NVTETensor inv_scale,
+                                                   cudaStream_t) {
+  const Caller caller = Caller::here();
+  adam_capturable({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
+                  make_step(beta1, beta2, epsilon, weight_decay, mode, caller), {lr, step, inv_scale, bias_correction},
+                  true, caller);
+}
+
+void nvte_multi_tensor_sgd_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
+                                size_t num_tensor_lists, size_t num_tensors_per_list, float wd, float momentum,
+                                float dampening, float lr, int nesterov, int first_run, int wd_after_momentum,
+                                float scale, cudaStream_t) {
+  const Caller caller = Caller::here();
+  CHAGRES_CHECK(num_tensor_lists == 3 || num_tensor_lists == 4, "Expected 3 or 4 tensor lists, got ", num_tensor_lists);
+  const ListArguments arguments{chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list};
+  const Lists lists = num_tensor_lists == 3 ? read_lists(arguments, {"g", "p", "momentum"}, caller)
+                                            : read_lists(arguments, {"g", "p", "momentum", "p_copy"}, caller);
+  if (*read_flag(noop_flag, "noop_flag", caller) != 0 || lists[0].empty()) return;
+  const NVTEDType gradient = lists[0][0].dtype, weight = lists[1][0].dtype;
+  const bool same = gradient == weight && (weight == kNVTEFloat32 || (weight == kNVTEFloat16 && num_tensor_lists == 3));
+  const bool widened = gradient == kNVTEFloat16 && weight == kNVTEFloat32 && num_tensor_lists == 4;
+  CHAGRES_CHECK(same || widened, "Unsupported dtypes: g ", dtype_name(gradient), ", p ", dtype_name(weight), " in ",
+                num_tensor_lists, " lists; expected Float32 or Float16 alike in 3 lists, or p Float32 in 4");
+  expect_list_dtype(lists[0], "g", gradient, caller);
+  expect_list_dtype(lists[1], "p", weight, caller);
+  expect_list_dtype(lists[2], "momentum", weight, caller);
+  if (num_tensor_lists == 4) expect_list_dtype(lists[3], "p_copy", kNVTEFloat16, caller);
+  sgd(lists, {wd, momentum, dampening, lr, scale, nesterov != 0, first_run != 0, wd_after_momentum != 0});
+}

@@ -1,0 +1,144 @@
+/* Bad arguments: status and text, nothing written; and sizes of zero, which are no error. */
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "harness/report.h"
+
+namespace chagres::tests {
+
+namespace {
+
+/* Pointers that no operation gets to follow. */
+void *const p = reinterpret_cast<void *>(uintptr_t{0x1000});
+int32_t *const ip = static_cast<int32_t *>(p);
+float *const fp = static_cast<float *>(p);
+uint8_t *const bp = static_cast<uint8_t *>(p);
+int64_t *const lp = static_cast<int64_t *>(p);
+void *const odd = reinterpret_cast<void *>(uintptr_t{0x1001});
+constexpr int64_t kHuge = int64_t{1} << 62;
+
+class Refusals {
+ public:
+  explicit Refusals(Session &session) : session_(session), ops(session.ops) {}
+
+  void refused(int status, const char *text) {
+    Case test(session_, "arguments", 4, text);
+    if (status != OPS_INVALID_ARGUMENT) test.fail("status " + std::to_string(status));
+    if (strcmp(ops.last_error(), text) != 0) test.fail(std::string("the text is: ") + ops.last_error());
+  }
+
+  void elementwise() {
+    refused(ops.add(p, p, p, -1, 4, nullptr), "ops_add: count is -1; expected 0 or more");
+    refused(ops.add(p, p, p, 1, 2, nullptr), "ops_add: dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
+    refused(ops.add(nullptr, p, p, 1, 4, nullptr), "ops_add: x is null; expected a device pointer");
+    refused(ops.add(p, nullptr, p, 1, 4, nullptr), "ops_add: residual is null; expected a device pointer");
+    refused(ops.add(p, p, odd, 1, 6, nullptr), "ops_add: y is 0x1001; expected a multiple of 2 bytes");
+    refused(ops.add(p, p, p, kHuge, 4, nullptr),
+            "ops_add: count is too large; expected a product of sizes in bytes below 2^63");
+    refused(ops.dropout_add(p, p, p, bp, lp, 1.0f, 8, 4, nullptr),
+            "ops_dropout_add: probability is 1; expected at least 0 and below 1");
+    refused(ops.dropout_add(p, p, p, bp, lp, std::nanf(""), 8, 4, nullptr),
+            "ops_dropout_add: probability is nan; expected at least 0 and below 1");
+    refused(ops.dropout_add(p, p, p, nullptr, lp, 0.5f, 8, 4, nullptr),
+            "ops_dropout_add: mask is null; expected a device pointer");
+    refused(ops.dropout_add(p, p, p, bp, nullptr, 0.5f, 8, 4, nullptr),
+            "ops_dropout_add: rng_state is null; expected a device pointer");
+    refused(ops.dropout_backward(p, bp, p, -0.5f, 8, 4, nullptr),
+            "ops_dropout_backward: probability is -0.5; expected at least 0 and below 1");
+    refused(ops.dropout_backward(p, bp, nullptr, 0, 8, 4, nullptr),
+            "ops_dropout_backward: dx is null; expected a device pointer");
+    refused(ops.accumulate(p, nullptr, 1, 8, 4, nullptr), "ops_accumulate: y is null; expected a device pointer");
+    refused(ops.cast(p, 4, p, 7, 8, nullptr),
+            "ops_cast: y_dtype is 7; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
+    refused(ops.cast(p, -4, p, 4, 8, nullptr),
+            "ops_cast: x_dtype is -4; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
+    refused(ops.clip_scale(nullptr, 1, fp, nullptr), "ops_clip_scale: norm is null; expected a device pointer");
+    refused(ops.clip_scale(fp, 0, fp, nullptr), "ops_clip_scale: max_norm is 0; expected a number above 0");
+    refused(ops.clip_scale(fp, std::nanf(""), fp, nullptr),
+            "ops_clip_scale: max_norm is nan; expected a number above 0");
+  }
+
+  void rows() {
+    refused(ops.embedding_forward(p, ip, p, 1, -1, 1, 4, nullptr),
+            "ops_embedding_forward: vocabulary is -1; expected 0 or more");
+    refused(ops.embedding_forward(nullptr, ip, p, 1, 1, 1, 4, nullptr),
+            "ops_embedding_forward: table is null; expected a device pointer");
+    refused(ops.embedding_forward(p, ip, p, kHuge, 1, 2, 4, nullptr),
+            "ops_embedding_forward: tokens * hidden is too large; expected a product of sizes in bytes below 2^63");
+    refused(ops.embedding_backward(p, nullptr, fp, 0, 1, 1, 1, 4, nullptr),
+            "ops_embedding_backward: ids is null; expected a device pointer");
+    refused(ops.embedding_backward(p, ip, nullptr, 0, 0, 1, 1, 4, nullptr),
+            "ops_embedding_backward: gradient is null; expected a device pointer");
+    refused(ops.row_sum(p, fp, 0, -3, 1, 4, nullptr), "ops_row_sum: rows is -3; expected 0 or more");
+    refused(ops.row_sum(p, nullptr, 0, 0, 1, 4, nullptr), "ops_row_sum: sum is null; expected a device pointer");
+    refused(ops.gather_rows(p, ip, p, 1, 1, -2, 4, nullptr), "ops_gather_rows: x_rows is -2; expected 0 or more");
+    refused(ops.gather_rows(p, ip, p, 1, 1, 1, 3, nullptr),
+            "ops_gather_rows: dtype is 3; expected 2 (int32), 4 (float32), 5 (float16) or 6 (bfloat16)");
+    refused(ops.scatter_rows(p, nullptr, p, 1, 1, 1, 4, nullptr),
+            "ops_scatter_rows: index is null; expected a device pointer");
+    refused(ops.scatter_rows(p, ip, nullptr, 1, 1, 1, 4, nullptr),
+            "ops_scatter_rows: y is null; expected a device pointer");
+  }
+
+  void losses() {
+    refused(ops.cross_entropy_forward(p, ip, fp, fp, ip, 4, 65, 64, 4, nullptr),
+            "ops_cross_entropy_forward: classes is 65; expected 1 to 64");
+    refused(ops.cross_entropy_forward(p, ip, fp, fp, ip, kHuge, 33, 64, 4, nullptr),
+            "ops_cross_entropy_forward: tokens is 4611686018427387904; expected 0 to 2147483647");
+    refused(ops.cross_entropy_forward(p, ip, fp, nullptr, ip, 0, 33, 64, 4, nullptr),
+            "ops_cross_entropy_forward: loss is null; expected a device pointer");
+    refused(ops.cross_entropy_backward(p, ip, fp, nullptr, 1, p, 4, 33, 64, 4, nullptr),
+            "ops_cross_entropy_backward: counted is null; expected a device pointer");
+    refused(ops.cross_entropy_backward(p, ip, fp, ip, 1, p, 4, 0, 64, 4, nullptr),
+            "ops_cross_entropy_backward: classes is 0; expected 1 to 64");
+  }
+
+  void rotary() {
+    const auto call = [&](const int32_t *seqlens, int direction, int layout, int64_t tokens, int64_t extent,
+                          int64_t heads, int64_t head_dim) {
+      return ops.rotary_packed(p, seqlens, fp, direction, layout, tokens, extent, 8, heads, head_dim, 6, nullptr);
+    };
+    refused(call(ip, 0, OPS_THD, 8, 1, 1, 8), "ops_rotary_packed: direction is 0; expected 1 or -1");
+    refused(call(ip, 1, 3, 8, 1, 1, 8), "ops_rotary_packed: layout is 3; expected 0 to 2");
+    refused(call(ip, 1, OPS_THD, 8, 1, 1, 7), "ops_rotary_packed: head_dim is 7; expected an even number");
+    refused(call(ip, 1, OPS_THD, 8, 1, 1, 8194), "ops_rotary_packed: head_dim is 8194; expected 2 to 8192");
+    refused(call(ip, 1, OPS_THD, 8, 1, 70000, 8), "ops_rotary_packed: heads is 70000; expected 0 to 65535");
+    refused(call(nullptr, 1, OPS_THD, 8, 1, 1, 8), "ops_rotary_packed: cu_seqlens is null; expected a device pointer");
+    refused(call(ip, 1, OPS_BSHD, 8, 4, 1, 8),
+            "ops_rotary_packed: cu_seqlens is given; expected null for a layout other than OPS_THD (0)");
+    refused(call(nullptr, 1, OPS_SBHD, 8, 3, 1, 8), "ops_rotary_packed: tokens is 8; expected a multiple of extent 3");
+    refused(call(nullptr, 1, OPS_BSHD, 8, 0, 1, 8), "ops_rotary_packed: extent is 0; expected 1 or more");
+  }
+
+  void other() {
+    refused(ops.compile_all(9, 0, nullptr), "ops_compile_all: compiled is null; expected an int");
+    Case test(session_, "arguments", 4, "sizes of zero");
+    const int statuses[] = {ops.add(nullptr, nullptr, nullptr, 0, 4, nullptr),
+                            ops.cast(nullptr, 4, nullptr, 5, 0, nullptr),
+                            ops.embedding_forward(nullptr, nullptr, nullptr, 0, 5, 5, 4, nullptr),
+                            ops.embedding_backward(nullptr, nullptr, nullptr, 0, 3, 0, 3, 4, nullptr),
+                            ops.row_sum(nullptr, nullptr, 0, 5, 0, 4, nullptr),
+                            ops.gather_rows(nullptr, nullptr, nullptr, 0, 3, 3, 4, nullptr),
+                            ops.scatter_rows(nullptr, nullptr, nullptr, 3, 0, 3, 4, nullptr)};
+    for (int status : statuses)
+      if (status != OPS_SUCCESS) test.fail(std::string("a call was refused: ") + ops.last_error());
+  }
+
+ private:
+  Session &session_;
+  const Ops &ops;
+};
+
+}  // namespace
+
+void argument_cases(Session &session) {
+  Refusals refusals(session);
+  refusals.elementwise();
+  refusals.rows();
+  refusals.losses();
+  refusals.rotary();
+  refusals.other();
+}
+
+}  // namespace chagres::tests

@@ -1,0 +1,153 @@
+/* Masked cross-entropy, forward and backward. */
+#include <limits>
+
+#include "harness/report.h"
+
+namespace chagres::tests {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Loss {
+  int dtype;
+  int64_t tokens, classes, stride;
+  int64_t offset;
+  double deviation; /* of the logits */
+  int ignored;      /* of eight labels */
+};
+
+std::string loss_text(const Loss &loss) {
+  return shape_text({{"tokens", loss.tokens},
+                     {"classes", loss.classes},
+                     {"stride", loss.stride},
+                     {"offset", loss.offset},
+                     {"ignored", loss.ignored}}) +
+         " deviation=" + std::to_string(loss.deviation);
+}
+
+struct Batch {
+  Doubles logits, log_sum_exp, lse_scale;
+  std::vector<int32_t> labels;
+  double loss = 0, loss_scale = 0;
+  int32_t counted = 0;
+};
+
+bool taken(const Loss &loss, int32_t label) { return label >= 0 && label < loss.classes; }
+
+Batch make_batch(Session &session, const Loss &loss) {
+  Batch batch;
+  batch.logits = session.random.normal(format_of(loss.dtype), loss.tokens * loss.stride, loss.deviation);
+  for (int64_t t = 0; t < loss.tokens; ++t) {
+    double *row = batch.logits.data() + t * loss.stride;
+    if (t % 50 == 3) row[0] = -kInfinity; /* a class that cannot be */
+    for (int64_t c = loss.classes; c < loss.stride; ++c) row[c] = c % 2 == 0 ? kInfinity : std::nan(""); /* not read */
+    const int32_t outside[] = {-100, -1, static_cast<int32_t>(loss.classes), static_cast<int32_t>(loss.stride)};
+    /* Label 0 only where it cannot be -infinity. */
+    const int32_t label =
+        session.random.below(8) < loss.ignored
+            ? outside[session.random.below(4)]
+            : static_cast<int32_t>(loss.classes == 1 ? 0 : 1 + session.random.below(loss.classes - 1));
+    if (loss.classes == 1) row[0] = 1;
+    double sum = 0, largest = -kInfinity;
+    for (int64_t c = 0; c < loss.classes; ++c) largest = std::max(largest, row[c]);
+    for (int64_t c = 0; c < loss.classes; ++c) sum += std::exp(row[c] - largest);
+    batch.log_sum_exp.push_back(largest + std::log(sum));
+    batch.lse_scale.push_back(std::fabs(largest) + std::fabs(std::log(sum)) + 1);
+    batch.labels.push_back(label);
+    if (!taken(loss, label)) continue;
+    batch.loss += batch.log_sum_exp.back() - row[label];
+    batch.loss_scale += batch.lse_scale.back() + std::fabs(row[label]);
+    ++batch.counted;
+  }
+  if (batch.counted > 0) {
+    batch.loss /= batch.counted;
+    batch.loss_scale /= batch.counted;
+  }
+  return batch;
+}
+
+void backward_case(Session &session, const Loss &loss, const Batch &batch) {
+  Case test(session, "cross_entropy_backward", loss.dtype, loss_text(loss));
+  const float gradient = 2.5f;
+  Doubles wanted, scale;
+  for (int64_t t = 0; t < loss.tokens; ++t)
+    for (int64_t c = 0; c < loss.stride; ++c) {
+      const int32_t label = batch.labels[static_cast<size_t>(t)];
+      const double z = batch.logits[static_cast<size_t>(t * loss.stride + c)];
+      const double lse = batch.log_sum_exp[static_cast<size_t>(t)];
+      const bool zero = c >= loss.classes || !taken(loss, label);
+      const double p = zero ? 0 : std::exp(z - lse), share = zero ? 0 : gradient / batch.counted;
+      wanted.push_back(share * (p - (c == label ? 1 : 0)));
+      /* exp turns an absolute error of its argument into a relative one. */
+      scale.push_back(zero ? 0 : share * (1 + (p > 0 ? p * (std::fabs(z) + std::fabs(lse)) : 0)));
+    }
+  Buffer logits = session.floats(loss.dtype, batch.logits, loss.offset), labels = session.raw(batch.labels);
+  Doubles rounded;
+  for (double lse : batch.log_sum_exp) rounded.push_back(round_to(kFormats[0], lse));
+  Buffer lse = session.floats(4, rounded), counted = session.raw(std::vector<int32_t>{batch.counted});
+  if (test.run({&logits}, [&] {
+        return session.ops.cross_entropy_backward(logits.data(), labels.data<int32_t>(), lse.data<float>(),
+                                                  counted.data<int32_t>(), gradient, logits.data(), loss.tokens,
+                                                  loss.classes, loss.stride, loss.dtype, session.memory.stream());
+      }))
+    test.close(loss.dtype, test.output(0, loss.dtype), wanted, scale, 8, "dlogits");
+}
+
+void forward_case(Session &session, const Loss &loss) {
+  Case test(session, "cross_entropy_forward", loss.dtype, loss_text(loss));
+  const Batch batch = make_batch(session, loss);
+  Buffer logits = session.floats(loss.dtype, batch.logits, loss.offset), labels = session.raw(batch.labels);
+  Buffer lse = session.floats(4, Doubles(batch.labels.size(), 7)), mean = session.floats(4, {7});
+  Buffer counted = session.raw(std::vector<int32_t>{7});
+  if (!test.run({&lse, &mean, &counted}, [&] {
+        return session.ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), lse.data<float>(),
+                                                 mean.data<float>(), counted.data<int32_t>(), loss.tokens, loss.classes,
+                                                 loss.stride, loss.dtype, session.memory.stream());
+      }))
+    return;
+  test.close(4, test.output(0, 4), batch.log_sum_exp, batch.lse_scale, 8, "log_sum_exp");
+  test.close(4, test.output(1, 4), {batch.loss}, {batch.loss_scale}, 16, "loss");
+  if (from_raw<int32_t>(test.output(2))[0] != batch.counted)
+    test.fail("counted is not " + std::to_string(batch.counted));
+  backward_case(session, loss, batch);
+}
+
+/* log-sum-exp where the largest logit is infinite, or all are -infinity. */
+void infinite_case(Session &session, double first, double others, double wanted) {
+  Case test(session, "cross_entropy_forward", 4, "logits " + std::to_string(first) + ", " + std::to_string(others));
+  Doubles row(40, others);
+  row[0] = first;
+  Buffer logits = session.floats(4, row), labels = session.raw(std::vector<int32_t>{-1});
+  Buffer lse = session.floats(4, {7}), mean = session.floats(4, {7}), counted = session.raw(std::vector<int32_t>{7});
+  if (test.run({&lse, &mean}, [&] {
+        return session.ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), lse.data<float>(),
+                                                 mean.data<float>(), counted.data<int32_t>(), 1, 40, 40, 4,
+                                                 session.memory.stream());
+      })) {
+    test.equal(test.output(0, 4), {wanted}, "log_sum_exp");
+    test.equal(test.output(1, 4), {0}, "loss");
+  }
+}
+
+}  // namespace
+
+void cross_entropy_cases(Session &session) {
+  const int64_t shapes[][3] = {{0, 33, 64},    {1, 1, 1},       {7, 33, 64},  {8, 33, 33},
+                               {9, 64, 64},    {70, 33, 64},    {40, 31, 40}, {3, 1000, 1000},
+                               {17, 257, 264}, {16384, 33, 64}, {9000, 2, 3}, {300, 32000, 32000}};
+  for (const auto &[tokens, classes, stride] : shapes) {
+    if (tokens * stride > 20000 && !session.large) continue;
+    for (const Format &format : kFormats)
+      for (int64_t offset : {0, 1}) {
+        forward_case(session, {format.dtype, tokens, classes, stride, offset, 2, 6});
+        forward_case(session, {format.dtype, tokens, classes, stride, offset, 50, 1});
+      }
+  }
+  forward_case(session, {6, 100, 33, 64, 0, 1, 8}); /* every label ignored: the loss is 0 */
+  infinite_case(session, kInfinity, 1, kInfinity);
+  infinite_case(session, -kInfinity, -kInfinity, -kInfinity);
+  infinite_case(session, std::nan(""), 1, std::nan(""));
+}
+
+}  // namespace chagres::tests

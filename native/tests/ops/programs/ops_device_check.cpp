@@ -1,0 +1,95 @@
+/*
+ * Checks every operation of one library against double precision: results, equal bits from a second run, memory round
+ * the tensors, texts for bad arguments, and on a device the capture in a graph. Exit status 0 when all is right, 1 when
+ * a check failed, 2 when it could not start.
+ */
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "harness/report.h"
+
+using namespace chagres::tests;
+
+namespace {
+
+const char *const kUsage =
+    "usage: ops_device_check LIBRARY [--cuda-runtime PATH --nvrtc PATH --cache FOLDER] [--seed N] [--large] [--time]\n"
+    "  LIBRARY         libchagres_ops.so, or libchagres_reference.so, which computes in host memory\n"
+    "  --cuda-runtime  libcudart.so.13, for libchagres_ops.so; tensors then live on device 0\n"
+    "  --nvrtc         libnvrtc.so.13\n"
+    "  --cache         folder for compiled kernels\n"
+    "  --seed          of the random numbers (default 1)\n"
+    "  --large         with sizes that fill a GPU\n"
+    "  --time          then print the times of training's sizes (12 GiB of memory)\n";
+
+struct Options {
+  std::string library, cuda_runtime, nvrtc, cache;
+  uint64_t seed = 1;
+  bool large = false;
+  bool time = false;
+};
+
+bool parse(int count, char **arguments, Options &options) {
+  for (int i = 1; i < count; ++i) {
+    const std::string argument = arguments[i];
+    const bool last = i + 1 == count;
+    if (argument == "--time") options.time = true;
+    else if (argument == "--large") options.large = true;
+    else if (argument == "--cuda-runtime" && !last) options.cuda_runtime = arguments[++i];
+    else if (argument == "--nvrtc" && !last) options.nvrtc = arguments[++i];
+    else if (argument == "--cache" && !last) options.cache = arguments[++i];
+    else if (argument == "--seed" && !last) options.seed = std::strtoull(arguments[++i], nullptr, 10);
+    else if (argument[0] != '-' && options.library.empty()) options.library = argument;
+    else return false;
+  }
+  return !options.library.empty() && options.cuda_runtime.empty() == options.nvrtc.empty() &&
+         options.nvrtc.empty() == options.cache.empty();
+}
+
+int check(const Options &options) {
+  const bool device = !options.cuda_runtime.empty();
+  const Ops ops = open_library(options.library);
+  if (ops.open(options.cuda_runtime.c_str(), options.nvrtc.c_str(), nullptr, options.cache.c_str()) != OPS_SUCCESS) {
+    fprintf(stderr, "%s\n", ops.last_error());
+    return 2;
+  }
+  const auto memory = device ? cuda_memory(options.cuda_runtime) : host_memory(options.library);
+  Report report;
+  Session session = {ops, *memory, report, Random(options.seed), options.large};
+  printf("%s, seed %llu\n", options.library.c_str(), static_cast<unsigned long long>(options.seed));
+  argument_cases(session);
+  attention_argument_cases(session);
+  elementwise_cases(session);
+  clip_cases(session);
+  dropout_cases(session);
+  rows_cases(session);
+  embedding_cases(session);
+  row_sum_cases(session);
+  residual_norm_cases(session);
+  cross_entropy_cases(session);
+  rotary_cases(session);
+  attention_cases(session);
+  graph_cases(session);
+  const bool right = report.print();
+  if (options.time) print_times(session);
+  return right ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int count, char **arguments) {
+  Options options;
+  if (!parse(count, arguments, options)) {
+    fputs(kUsage, stderr);
+    return 2;
+  }
+  try {
+    return check(options);
+  } catch (const std::exception &exception) {
+    fprintf(stderr, "%s\n", exception.what());
+    return 2;
+  }
+}

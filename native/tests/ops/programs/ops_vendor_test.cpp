@@ -1,0 +1,67 @@
+/*
+ * Compiles every kernel with the real NVRTC, without a GPU, for three architectures; a second process finds them all in
+ * the cache. Skipped where the vendor libraries are not fetched.
+ * usage: ops_vendor_test OPS_LIBRARY CACHE_FOLDER NUMBER_OF_SOURCES [again]
+ */
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "harness/expect.h"
+#include "harness/library.h"
+#include "harness/vendor_libraries.h"
+
+using namespace chagres::tests;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kArchitectures[][2] = {{8, 0}, {9, 0}, {10, 0}};
+
+using Times = std::map<std::string, fs::file_time_type>;
+
+Times cubin_times(const fs::path &cache) {
+  Times times;
+  for (const auto &entry : fs::directory_iterator(cache)) times[entry.path().filename()] = entry.last_write_time();
+  return times;
+}
+
+/* Without a driver the first launch says what the runtime said; with one there is nothing to see here. */
+void launch(const Ops &ops) {
+  float x[4] = {};
+  const int status = ops.add(x, x, nullptr, 4, 4, nullptr);
+  EXPECT_EQUAL(status, OPS_INVALID_ARGUMENT);
+  if (fs::exists("/proc/driver/nvidia/version")) return;
+  EXPECT_EQUAL(ops.add(x, x, x, 4, 4, nullptr), OPS_CUDA_ERROR);
+  EXPECT_CONTAINS(ops.last_error(), "ops_add: cudaGetDevice failed with code ");
+}
+
+}  // namespace
+
+int main(int count, char **arguments) {
+  if (count < 4) stop(__FILE__, __LINE__, "see the usage in this file");
+  const bool again = count == 5 && strcmp(arguments[4], "again") == 0;
+  const fs::path libraries = cuda_libraries(), cache = arguments[2];
+  const int sources = atoi(arguments[3]);
+  if (!again) fs::remove_all(cache);
+  const Ops ops = open_library(arguments[1]);
+  const std::string runtime = libraries / "libcudart.so.13", nvrtc = libraries / "libnvrtc.so.13";
+  if (ops.open(runtime.c_str(), nvrtc.c_str(), nullptr, cache.c_str()) != OPS_SUCCESS)
+    stop(__FILE__, __LINE__, ops.last_error());
+  const Times before = cubin_times(cache);
+  for (const auto &[major, minor] : kArchitectures) {
+    int compiled = -1;
+    if (ops.compile_all(major, minor, &compiled) != OPS_SUCCESS) stop(__FILE__, __LINE__, ops.last_error());
+    EXPECT_EQUAL(compiled, sources);
+  }
+  const Times after = cubin_times(cache);
+  EXPECT_EQUAL(after.size(), 3 * static_cast<size_t>(sources));
+  if (again && before != after) stop(__FILE__, __LINE__, "the second process compiled again");
+  int compiled = -1;
+  EXPECT_EQUAL(ops.compile_all(1, 0, &compiled), OPS_COMPILE_ERROR);
+  EXPECT_CONTAINS(ops.last_error(), "refused attention_128.cu for sm_10 (");
+  launch(ops);
+  printf("%d kernel files compiled for %zu architectures%s\n", sources,
+         sizeof(kArchitectures) / sizeof(kArchitectures[0]), again ? ", all from the cache" : "");
+  return 0;
+}
