@@ -54,6 +54,18 @@ bool accept_unresolved(const std::vector<std::string> &unresolved, const char *p
   return false;
 }
 
+/* False, with this thread's text stored, for an address where no text can be. */
+bool is_text(const char *function, const char *argument, const char *expected, const char *value) {
+  if (value == nullptr) {
+    store("%s: argument %s: expected %s, got null", function, argument, expected);
+  } else if (reinterpret_cast<std::uintptr_t>(value) < lowest_address) {
+    store("%s: argument %s: expected %s, got %p, where no memory can be", function, argument, expected, value);
+  } else {
+    return true;
+  }
+  return false;
+}
+
 int open_library(const char *path) {
   void *const library = dlopen(path, RTLD_LAZY | RTLD_GLOBAL);
   if (library == nullptr) {
@@ -103,7 +115,7 @@ void store(const char *format, ...) {
 
 void *find(void *library, const char *name) { return dlsym(library, (std::string("nvte_") + name).c_str()); }
 
-int unavailable(int function) {
+int unavailable(int function) try {
   const Entry &entry = entries[function];
   void *const library = opened.load(std::memory_order_acquire);
   if (library == nullptr) {
@@ -117,6 +129,8 @@ int unavailable(int function) {
   }
   store("nvte_%s is not in %s", entry.name, opened_path.c_str());
   return TE_MISSING;
+} catch (...) {
+  return caught(function);
 }
 
 int caught(int function) noexcept {
@@ -135,39 +149,36 @@ int caught(int function) noexcept {
 using namespace chagres::guard;
 
 TE_EXPORT int te_open(const char *path) {
-  if (path == nullptr) {
-    store("te_open: argument path: expected the path of a library, got null");
-    return TE_REFUSED;
-  }
+  if (!is_text("te_open", "path", "the path of a library", path)) return TE_REFUSED;
   try {
     const std::lock_guard<std::mutex> lock(open_mutex);
     if (opened.load(std::memory_order_acquire) == nullptr) return open_library(path);
     if (opened_path == path) return TE_SUCCESS;
     store("te_open: this process has opened %s; it cannot open %s as well", opened_path.c_str(), path);
-    return TE_ERROR;
   } catch (const std::exception &error) {
     store("te_open: %s", error.what());
-    return TE_ERROR;
+  } catch (...) {
+    store("te_open: an object was thrown that is no std::exception");
   }
+  return TE_ERROR;
 }
 
 TE_EXPORT const char *te_last_error(void) { return text.c_str(); }
 
 TE_EXPORT int te_has(const char *name) {
+  if (!is_text("te_has", "name", "the name of a function", name)) return 0;
   void *const library = opened.load(std::memory_order_acquire);
-  if (name == nullptr || library == nullptr) return 0;
+  if (library == nullptr) return 0;
   try {
     return find(library, name) != nullptr;
-  } catch (const std::exception &) {
+  } catch (...) {
     return 0;
   }
 }
 
 TE_EXPORT int te_set_environment(const char *name, const char *value) {
-  if (name == nullptr || value == nullptr) {
-    store("te_set_environment: argument %s: expected a text, got null", name == nullptr ? "name" : "value");
-    return TE_REFUSED;
-  }
+  if (!is_text("te_set_environment", "name", "a text", name)) return TE_REFUSED;
+  if (!is_text("te_set_environment", "value", "a text", value)) return TE_REFUSED;
   if (setenv(name, value, 1) != 0) {
     store("te_set_environment: argument name: \"%s\": %s", name, std::strerror(errno));
     return TE_ERROR;

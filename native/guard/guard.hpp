@@ -31,8 +31,8 @@ extern void *functions[];
 void *find(void *library, const char *name);
 
 /* Each stores this thread's text and returns the status that goes with it. */
-int unavailable(int function);        // TE_NOT_OPEN, TE_MISSING or, for a symbol that is needed, TE_REFUSED
-int caught(int function) noexcept;    // TE_ERROR; to be called inside catch
+int unavailable(int function);      // TE_NOT_OPEN, TE_MISSING or, for a symbol that is needed, TE_REFUSED
+int caught(int function) noexcept;  // TE_ERROR; to be called inside catch
 
 /* Addresses below are no memory of a process on Linux (vm.mmap_min_addr): null, or a number taken for a pointer. */
 constexpr std::uintptr_t lowest_address = 65536;

@@ -133,15 +133,15 @@ int launch_blocks(const char *function, Family &family, const OpsAttention &atte
 
 }  // namespace
 
-int ops_attention_forward(const OpsAttention *attention, OpsStream stream) {
+int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
   const char *function = "ops_attention_forward";
   const int status = check_attention(function, attention, false);
   if (status != OPS_SUCCESS || attends_to_nothing(*attention)) return status;
   AttentionArguments arguments = arguments_of(*attention, false);
   return launch_blocks(function, width_of(attention->head_dim).forward, *attention, arguments, stream);
-}
+} OPS_CATCH
 
-int ops_attention_backward(const OpsAttention *attention, OpsStream stream) {
+int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try {
   const char *function = "ops_attention_backward";
   int status = check_attention(function, attention, true);
   if (status != OPS_SUCCESS || attends_to_nothing(*attention)) return status;
@@ -150,4 +150,4 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream stream) {
   status = launch_blocks(function, width.dq, *attention, arguments, stream); /* writes delta */
   if (status != OPS_SUCCESS) return status;
   return launch_blocks(function, width.dkv, *attention, arguments, stream);
-}
+} OPS_CATCH

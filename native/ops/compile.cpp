@@ -145,7 +145,7 @@ int compile(const char *function, const Libraries &libraries, const Source &sour
 
 using namespace chagres::ops;
 
-int ops_compile_all(int major, int minor, int *compiled) {
+int ops_compile_all(int major, int minor, int *compiled) try {
   const char *function = "ops_compile_all";
   const Libraries *libraries = chagres::ops::libraries();
   if (libraries == nullptr) return not_open(function);
@@ -159,4 +159,4 @@ int ops_compile_all(int major, int minor, int *compiled) {
     ++*compiled;
   }
   return OPS_SUCCESS;
-}
+} OPS_CATCH

@@ -24,7 +24,7 @@ bool fits_packs(const void *a, const void *b, int64_t stride, int dtype) {
 
 int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss,
                               int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
-                              OpsStream stream) {
+                              OpsStream stream) try {
   const char *function = "ops_cross_entropy_forward";
   int status = check_cross_entropy_forward(logits, labels, log_sum_exp, loss, counted, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS) return status;
@@ -42,11 +42,11 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *
   }
   if (status != OPS_SUCCESS) return status;
   return launch(function, mean, Grid(), stream, partial_loss, partial_count, loss, counted, blocks);
-}
+} OPS_CATCH
 
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
-                               int64_t stride, int dtype, OpsStream stream) {
+                               int64_t stride, int dtype, OpsStream stream) try {
   const int status =
       check_cross_entropy_backward(logits, labels, log_sum_exp, counted, dlogits, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS || tokens == 0) return status;
@@ -55,4 +55,4 @@ int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const 
   const int64_t items = tokens * stride / (fits ? 16 / size_of(dtype) : 1);
   return launch("ops_cross_entropy_backward", kernel, grid_for(items), stream, logits, labels, log_sum_exp, counted,
                 gradient, dlogits, tokens, classes, stride);
-}
+} OPS_CATCH

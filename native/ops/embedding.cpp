@@ -29,14 +29,14 @@ static_assert(kBlocks * kRows * 32 * 2 * sizeof(float) <= kWorkspaceBytes, "part
 }  // namespace
 
 int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary,
-                          int64_t hidden, int dtype, OpsStream stream) {
+                          int64_t hidden, int dtype, OpsStream stream) try {
   const int status = check_embedding_forward(table, ids, y, tokens, vocabulary, hidden, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || hidden == 0) return status;
   return gather_rows("ops_embedding_forward", table, ids, y, tokens, hidden, vocabulary, size_of(dtype), stream);
-}
+} OPS_CATCH
 
 int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens,
-                           int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream) {
+                           int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream) try {
   const char *function = "ops_embedding_backward";
   int status = check_embedding_backward(dy, ids, gradient, tokens, vocabulary, hidden, dtype);
   if (status != OPS_SUCCESS || vocabulary == 0 || hidden == 0) return status;
@@ -67,4 +67,4 @@ int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, 
   if (status != OPS_SUCCESS) return status;
   const int64_t cells = vocabulary * hidden;
   return launch(function, partials, grid_for(cells, 8), stream, partial, gradient, beta, chunks, cells);
-}
+} OPS_CATCH

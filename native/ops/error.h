@@ -7,6 +7,8 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <exception>
+#include <new>
 #include <string>
 
 #pragma GCC visibility push(default) /* the libraries are built with hidden visibility */
@@ -25,6 +27,30 @@ inline int fail(int status, const std::string &text) {
   error_text() = text;
   return status;
 }
+
+/* To be called inside a catch: sets the text and returns the status of what was thrown. */
+inline int caught(const char *function) noexcept {
+  try {
+    try {
+      throw;
+    } catch (const std::bad_alloc &) {
+      return fail(OPS_CUDA_ERROR, std::string(function) + ": out of host memory");
+    } catch (const std::exception &exception) {
+      return fail(OPS_CUDA_ERROR, std::string(function) + ": " + exception.what());
+    } catch (...) {
+      return fail(OPS_CUDA_ERROR, std::string(function) + ": an object was thrown that is no std::exception");
+    }
+  } catch (const std::exception &) { /* no memory for the text */
+    error_text().clear();
+    return OPS_CUDA_ERROR;
+  }
+}
+
+/* Ends every exported function, so that none throws into C: `int ops_add(…) try { … } OPS_CATCH`. */
+#define OPS_CATCH                          \
+  catch (...) {                            \
+    return ::chagres::ops::caught(__func__); \
+  }
 
 inline std::string format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
 inline std::string format(const char *pattern, ...) {

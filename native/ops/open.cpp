@@ -135,7 +135,7 @@ int not_open(const char *function) {
 
 using namespace chagres::ops;
 
-int ops_open(const char *cuda_runtime, const char *nvrtc, const char *include_directory, const char *cache_directory) {
+int ops_open(const char *cuda_runtime, const char *nvrtc, const char *include_directory, const char *cache_directory) try {
   Arguments arguments("ops_open");
   if (cuda_runtime == nullptr) arguments.refuse("cuda_runtime", "null", "the path of the CUDA runtime library");
   if (nvrtc == nullptr) arguments.refuse("nvrtc", "null", "the path of the NVRTC library");
@@ -160,6 +160,6 @@ int ops_open(const char *cuda_runtime, const char *nvrtc, const char *include_di
   if (status == OPS_SUCCESS) opened.store(found, std::memory_order_release);
   else delete found;
   return status;
-}
+} OPS_CATCH
 
 const char *ops_last_error(void) { return error_text().c_str(); }

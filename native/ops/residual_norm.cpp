@@ -38,7 +38,7 @@ Split split(int64_t columns, int dtype) {
 
 int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon,
                               void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype,
-                              OpsStream stream) {
+                              OpsStream stream) try {
   const char *function = "ops_residual_norm_forward";
   const int status =
       check_residual_norm_forward(x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows, columns, dtype);
@@ -48,11 +48,11 @@ int ops_residual_norm_forward(const void *x, const void *residual, const void *g
   grid.x = static_cast<unsigned>(std::min(divide_up(rows, kThreads / by.lanes), kMostBlocks));
   return launch(function, forward[by.packs - kLeastPacks][float_index(dtype)], grid, stream, x, residual, gamma, beta,
                 epsilon, h, y, mean, inverse, rows, columns, by.lanes);
-}
+} OPS_CATCH
 
 int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse,
                                const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta,
-                               float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream) {
+                               float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream) try {
   const char *function = "ops_residual_norm_backward";
   const int status = check_residual_norm_backward(dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, rows,
                                                   columns, dtype);
@@ -74,4 +74,4 @@ int ops_residual_norm_backward(const void *dy, const void *h, const float *mean,
   Grid last = grid_for(columns, 8);
   last.y = 2;
   return launch(function, partials, last, stream, partial, dgamma, dbeta, accumulate, blocks, columns);
-}
+} OPS_CATCH

@@ -14,7 +14,7 @@ constexpr int kMostTokens = 8; /* as in rotary.cu */
 
 int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout,
                       int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype,
-                      OpsStream stream) {
+                      OpsStream stream) try {
   const int status =
       check_rotary(qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions, heads, head_dim, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || heads == 0 || positions == 0) return status;
@@ -29,4 +29,4 @@ int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles,
   grid.shared_bytes = sizeof(float) * 2 * static_cast<size_t>(block_tokens * half);
   return launch("ops_rotary_packed", kernel, grid, stream, qkv, cu_seqlens, angles, static_cast<float>(direction),
                 layout, tokens, extent, positions, static_cast<int>(heads), static_cast<int>(head_dim), block_tokens);
-}
+} OPS_CATCH

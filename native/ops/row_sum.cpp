@@ -31,7 +31,7 @@ int lanes_for(int64_t packs) {
 
 }  // namespace
 
-int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream stream) {
+int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream stream) try {
   const char *function = "ops_row_sum";
   int status = check_row_sum(x, sum, rows, columns, dtype);
   if (status != OPS_SUCCESS || columns == 0) return status;
@@ -56,4 +56,4 @@ int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t col
   status = launch(function, kernel, grid, stream, x, partial, 0.0f, rows, columns, chunk_rows, lanes);
   if (status != OPS_SUCCESS) return status;
   return launch(function, partials, grid_for(columns, 8), stream, partial, sum, beta, chunks, columns);
-}
+} OPS_CATCH

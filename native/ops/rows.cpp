@@ -33,17 +33,17 @@ int gather_rows(const char *function, const void *x, const int32_t *index, void 
 using namespace chagres::ops;
 
 int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t x_rows,
-                    int dtype, OpsStream stream) {
+                    int dtype, OpsStream stream) try {
   const char *function = "ops_gather_rows";
   const int status = check_rows(function, x, index, y, rows, columns, "x_rows", x_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0) return status;
   return gather_rows(function, x, index, y, rows, columns, x_rows, size_of(dtype), stream);
-}
+} OPS_CATCH
 
 int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t y_rows,
-                     int dtype, OpsStream stream) {
+                     int dtype, OpsStream stream) try {
   const char *function = "ops_scatter_rows";
   const int status = check_rows(function, x, index, y, rows, columns, "y_rows", y_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0 || y_rows == 0) return status;
   return copy_rows(function, scatter, x, index, y, rows, columns * size_of(dtype), y_rows, stream);
-}
+} OPS_CATCH

@@ -5,6 +5,7 @@
 #ifndef CHAGRES_CUDA_H
 #define CHAGRES_CUDA_H
 
+#include <memory>
 #include <mutex>
 #include <unordered_set>
 
@@ -27,10 +28,20 @@ enum CudaError {
   kCudaHostMemoryAlreadyRegistered = 712,
   kCudaHostMemoryNotRegistered = 713,
   kCudaNotSupported = 801,
+  kCudaUnknown = 999,
 };
 
 /* Keeps the code for cudaGetLastError of this thread and returns it. */
 cudaError_t cuda_status(int code);
+
+/* To be called inside a catch: the status of what was thrown. */
+cudaError_t cuda_caught() noexcept;
+
+/* Ends every exported function, so that none throws into C: `cudaError_t cudaMalloc(…) try { … } CHAGRES_CUDA_CATCH`. */
+#define CHAGRES_CUDA_CATCH                      \
+  catch (...) {                                 \
+    return ::chagres::reference::cuda_caught(); \
+  }
 
 /* Sets what ncclGetLastError answers on this thread. */
 void keep_nccl_error(const std::string &error);
@@ -61,10 +72,10 @@ template <class Object>
 class Objects {
  public:
   Object *add() {
-    auto *object = new Object;
+    auto object = std::make_unique<Object>();
     std::lock_guard<std::mutex> lock(mutex_);
-    living_.insert(object);
-    return object;
+    living_.insert(object.get());
+    return object.release();
   }
   /* null when the handle is not alive. */
   Object *find(const void *handle) {

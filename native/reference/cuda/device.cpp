@@ -121,36 +121,36 @@ int current_device() { return thread_device; }
 
 using namespace chagres::reference;
 
-CHAGRES_EXPORT cudaError_t cudaGetDeviceCount(int *count) {
+CHAGRES_EXPORT cudaError_t cudaGetDeviceCount(int *count) try {
   if (count == nullptr) return cuda_status(kCudaInvalidValue);
   *count = device_count();
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaSetDevice(int device) {
+CHAGRES_EXPORT cudaError_t cudaSetDevice(int device) try {
   if (!is_device(device)) return cuda_status(kCudaInvalidDevice);
   thread_device = device;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaInitDevice(int device, unsigned int, unsigned int) {
+CHAGRES_EXPORT cudaError_t cudaInitDevice(int device, unsigned int, unsigned int) try {
   return cuda_status(is_device(device) ? kCudaSuccess : kCudaInvalidDevice);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaGetDevice(int *device) {
+CHAGRES_EXPORT cudaError_t cudaGetDevice(int *device) try {
   if (device == nullptr) return cuda_status(kCudaInvalidValue);
   *device = thread_device;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDeviceGetAttribute(int *value, int number, int device) {
+CHAGRES_EXPORT cudaError_t cudaDeviceGetAttribute(int *value, int number, int device) try {
   if (value == nullptr || number < 1 || number > kLastAttribute) return cuda_status(kCudaInvalidValue);
   if (!is_device(device)) return cuda_status(kCudaInvalidDevice);
   *value = attribute(number, device);
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaGetDeviceProperties(DeviceProperties *properties, int device) {
+CHAGRES_EXPORT cudaError_t cudaGetDeviceProperties(DeviceProperties *properties, int device) try {
   if (properties == nullptr) return cuda_status(kCudaInvalidValue);
   if (!is_device(device)) return cuda_status(kCudaInvalidDevice);
   *properties = DeviceProperties{};
@@ -175,16 +175,16 @@ CHAGRES_EXPORT cudaError_t cudaGetDeviceProperties(DeviceProperties *properties,
   properties->maxThreadsPerMultiProcessor = attribute(39, device);
   properties->canUseHostPointerForRegisteredMem = 1;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
+CHAGRES_EXPORT cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) try {
   if (id == nullptr || length < 13) return cuda_status(kCudaInvalidValue);
   if (!is_device(device)) return cuda_status(kCudaInvalidDevice);
   std::snprintf(id, static_cast<size_t>(length), "%s", bus_id(device).c_str());
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id) {
+CHAGRES_EXPORT cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id) try {
   if (device == nullptr || id == nullptr) return cuda_status(kCudaInvalidValue);
   for (int candidate = 0; candidate < device_count(); ++candidate) {
     if (bus_id(candidate) == id) {
@@ -193,49 +193,53 @@ CHAGRES_EXPORT cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id) 
     }
   }
   return cuda_status(kCudaInvalidDevice);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDeviceSynchronize(void) { return kCudaSuccess; }
+CHAGRES_EXPORT cudaError_t cudaDeviceSynchronize(void) try {
+  return kCudaSuccess;
+} CHAGRES_CUDA_CATCH
 
 /* Frees the current device's memory, as a reset does. */
-CHAGRES_EXPORT cudaError_t cudaDeviceReset(void) {
+CHAGRES_EXPORT cudaError_t cudaDeviceReset(void) try {
   free_device_memory(thread_device);
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+CHAGRES_EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) try {
   if (least != nullptr) *least = 0;
   if (greatest != nullptr) *greatest = -5;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDeviceCanAccessPeer(int *answer, int device, int peer) {
+CHAGRES_EXPORT cudaError_t cudaDeviceCanAccessPeer(int *answer, int device, int peer) try {
   if (answer == nullptr) return cuda_status(kCudaInvalidValue);
   if (!is_device(device) || !is_device(peer)) return cuda_status(kCudaInvalidDevice);
   *answer = device != peer;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) try {
   if (flags != 0) return cuda_status(kCudaInvalidValue);
   if (!is_device(peer) || peer == thread_device) return cuda_status(kCudaInvalidDevice);
   std::lock_guard<std::mutex> lock(peers_mutex);
   return cuda_status(peers().insert({thread_device, peer}).second ? kCudaSuccess : kCudaPeerAccessAlreadyEnabled);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+CHAGRES_EXPORT cudaError_t cudaDeviceDisablePeerAccess(int peer) try {
   if (!is_device(peer)) return cuda_status(kCudaInvalidDevice);
   std::lock_guard<std::mutex> lock(peers_mutex);
   return cuda_status(peers().erase({thread_device, peer}) == 1 ? kCudaSuccess : kCudaPeerAccessNotEnabled);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaRuntimeGetVersion(int *version) {
+CHAGRES_EXPORT cudaError_t cudaRuntimeGetVersion(int *version) try {
   if (version == nullptr) return cuda_status(kCudaInvalidValue);
   *version = kVersion;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaDriverGetVersion(int *version) { return cudaRuntimeGetVersion(version); }
+CHAGRES_EXPORT cudaError_t cudaDriverGetVersion(int *version) try {
+  return cudaRuntimeGetVersion(version);
+} CHAGRES_CUDA_CATCH
 
 /* cudaChannelFormatDesc by value: bits of each component and the kind. */
 struct ChannelFormat {

@@ -1,6 +1,7 @@
 /* The CUDA runtime's error codes: names, texts, the last error of each thread. */
 #include <algorithm>
 #include <iterator>
+#include <new>
 
 #include "cuda/cuda.h"
 
@@ -188,6 +189,16 @@ cudaError_t cuda_status(int code) {
   return code;
 }
 
+cudaError_t cuda_caught() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc &) {
+    return cuda_status(kCudaMemoryAllocation);
+  } catch (...) {
+    return cuda_status(kCudaUnknown);
+  }
+}
+
 void keep_unsupported(const char *function) { last_unsupported = function; }
 
 const char *last_unsupported_function() { return last_unsupported; }
@@ -209,13 +220,15 @@ CHAGRES_EXPORT const char *cudaGetErrorString(cudaError_t error) {
   return name == nullptr ? "unrecognized error code" : name;
 }
 
-CHAGRES_EXPORT cudaError_t cudaGetLastError(void) {
+CHAGRES_EXPORT cudaError_t cudaGetLastError(void) try {
   const int code = last_error;
   last_error = kCudaSuccess;
   return code;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaPeekAtLastError(void) { return last_error; }
+CHAGRES_EXPORT cudaError_t cudaPeekAtLastError(void) try {
+  return last_error;
+} CHAGRES_CUDA_CATCH
 
 /* Name of this thread's last called function that the reference does not provide, "" when there was none. */
 CHAGRES_EXPORT const char *reference_last_unsupported(void) { return last_unsupported_function(); }

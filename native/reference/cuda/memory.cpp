@@ -54,9 +54,10 @@ class Memory {
     }
     void *pointer = nullptr;
     if (size > device_memory() || posix_memalign(&pointer, kAlignment, size) != 0) return kCudaMemoryAllocation;
+    std::unique_ptr<void, decltype(&std::free)> memory(pointer, &std::free);
     allocations_[reinterpret_cast<uintptr_t>(pointer)] = {size, type, device, false, flags};
     if (type != MemoryType::Host) used_[device] += size;
-    *out = pointer;
+    *out = memory.release();
     return kCudaSuccess;
   }
 
@@ -233,52 +234,60 @@ void free_device_memory(int device) { memory().release_device(device); }
 
 using namespace chagres::reference;
 
-CHAGRES_EXPORT cudaError_t cudaMalloc(void **pointer, size_t size) {
+CHAGRES_EXPORT cudaError_t cudaMalloc(void **pointer, size_t size) try {
   return cuda_status(allocate_device_memory(pointer, size));
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t size, const void *stream) {
+CHAGRES_EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t size, const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   return cudaMalloc(pointer, size);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMallocManaged(void **pointer, size_t size, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaMallocManaged(void **pointer, size_t size, unsigned int flags) try {
   if (size == 0 || (flags != 1 && flags != 2)) return cuda_status(kCudaInvalidValue);
   return cuda_status(memory().allocate(pointer, size, MemoryType::Managed, flags));
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height) {
+CHAGRES_EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height) try {
   if (pitch == nullptr || width > SIZE_MAX - kAlignment) return cuda_status(kCudaInvalidValue);
   *pitch = (width + kAlignment - 1) / kAlignment * kAlignment;
   size_t bytes;
   if (__builtin_mul_overflow(*pitch, height, &bytes)) return cuda_status(kCudaMemoryAllocation);
   return cudaMalloc(pointer, bytes);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaFree(void *pointer) { return cuda_status(release_device_memory(pointer)); }
+CHAGRES_EXPORT cudaError_t cudaFree(void *pointer) try {
+  return cuda_status(release_device_memory(pointer));
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaFreeAsync(void *pointer, const void *stream) {
+CHAGRES_EXPORT cudaError_t cudaFreeAsync(void *pointer, const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   return cudaFree(pointer);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaHostAlloc(void **pointer, size_t size, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaHostAlloc(void **pointer, size_t size, unsigned int flags) try {
   if (flags > 7) return cuda_status(kCudaInvalidValue);
   return cuda_status(memory().allocate(pointer, size, MemoryType::Host, flags));
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMallocHost(void **pointer, size_t size) { return cudaHostAlloc(pointer, size, 0); }
+CHAGRES_EXPORT cudaError_t cudaMallocHost(void **pointer, size_t size) try {
+  return cudaHostAlloc(pointer, size, 0);
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaFreeHost(void *pointer) { return cuda_status(memory().release(pointer, true)); }
+CHAGRES_EXPORT cudaError_t cudaFreeHost(void *pointer) try {
+  return cuda_status(memory().release(pointer, true));
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned int flags) try {
   if (flags > 15) return cuda_status(kCudaInvalidValue);
   return cuda_status(memory().register_host(pointer, size, flags));
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaHostUnregister(void *pointer) { return cuda_status(memory().unregister_host(pointer)); }
+CHAGRES_EXPORT cudaError_t cudaHostUnregister(void *pointer) try {
+  return cuda_status(memory().unregister_host(pointer));
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaHostGetDevicePointer(void **device_pointer, void *host_pointer, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaHostGetDevicePointer(void **device_pointer, void *host_pointer, unsigned int flags) try {
   Allocation allocation;
   size_t remaining;
   if (device_pointer == nullptr || flags != 0 || !memory().find(host_pointer, &allocation, &remaining) ||
@@ -287,9 +296,9 @@ CHAGRES_EXPORT cudaError_t cudaHostGetDevicePointer(void **device_pointer, void 
   }
   *device_pointer = host_pointer;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaHostGetFlags(unsigned int *flags, void *pointer) {
+CHAGRES_EXPORT cudaError_t cudaHostGetFlags(unsigned int *flags, void *pointer) try {
   Allocation allocation;
   size_t remaining;
   if (flags == nullptr || !memory().find(pointer, &allocation, &remaining) || allocation.type != MemoryType::Host) {
@@ -297,16 +306,16 @@ CHAGRES_EXPORT cudaError_t cudaHostGetFlags(unsigned int *flags, void *pointer) 
   }
   *flags = allocation.flags;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+CHAGRES_EXPORT cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) try {
   if (free_bytes == nullptr || total_bytes == nullptr) return cuda_status(kCudaInvalidValue);
   *total_bytes = device_memory();
   *free_bytes = device_memory() - std::min(device_memory(), device_memory_used(current_device()));
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaPointerGetAttributes(PointerAttributes *attributes, const void *pointer) {
+CHAGRES_EXPORT cudaError_t cudaPointerGetAttributes(PointerAttributes *attributes, const void *pointer) try {
   if (attributes == nullptr) return cuda_status(kCudaInvalidValue);
   *attributes = PointerAttributes{};
   Allocation allocation;
@@ -321,57 +330,57 @@ CHAGRES_EXPORT cudaError_t cudaPointerGetAttributes(PointerAttributes *attribute
   attributes->devicePointer = const_cast<void *>(pointer);
   if (allocation.type != MemoryType::Device) attributes->hostPointer = const_cast<void *>(pointer);
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMemcpy(void *destination, const void *source, size_t count, int kind) {
+CHAGRES_EXPORT cudaError_t cudaMemcpy(void *destination, const void *source, size_t count, int kind) try {
   return cuda_status(copy(destination, source, count, kind));
-}
+} CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemcpyAsync(void *destination, const void *source, size_t count, int kind,
-                                           const void *stream) {
+                                           const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   return cudaMemcpy(destination, source, count, kind);
-}
+} CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemcpyPeer(void *destination, int destination_device, const void *source,
-                                          int source_device, size_t count) {
+                                          int source_device, size_t count) try {
   if (!is_device(destination_device) || !is_device(source_device)) return cuda_status(kCudaInvalidDevice);
   return cuda_status(copy(destination, source, count, kDeviceToDevice));
-}
+} CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemcpyPeerAsync(void *destination, int destination_device, const void *source,
-                                               int source_device, size_t count, const void *stream) {
+                                               int source_device, size_t count, const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   return cudaMemcpyPeer(destination, destination_device, source, source_device, count);
-}
+} CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemcpy2D(void *destination, size_t destination_pitch, const void *source,
-                                        size_t source_pitch, size_t width, size_t height, int kind) {
+                                        size_t source_pitch, size_t width, size_t height, int kind) try {
   return cuda_status(copy_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
-}
+} CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemcpy2DAsync(void *destination, size_t destination_pitch, const void *source,
                                              size_t source_pitch, size_t width, size_t height, int kind,
-                                             const void *stream) {
+                                             const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   return cudaMemcpy2D(destination, destination_pitch, source, source_pitch, width, height, kind);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMemset(void *pointer, int value, size_t count) {
+CHAGRES_EXPORT cudaError_t cudaMemset(void *pointer, int value, size_t count) try {
   return cuda_status(set(pointer, value, count));
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, const void *stream) {
+CHAGRES_EXPORT cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   return cudaMemset(pointer, value, count);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaMemset2D(void *pointer, size_t pitch, int value, size_t width, size_t height) {
+CHAGRES_EXPORT cudaError_t cudaMemset2D(void *pointer, size_t pitch, int value, size_t width, size_t height) try {
   return cuda_status(set_2d(pointer, pitch, value, width, height));
-}
+} CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemset2DAsync(void *pointer, size_t pitch, int value, size_t width, size_t height,
-                                             const void *stream) {
+                                             const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   return cudaMemset2D(pointer, pitch, value, width, height);
-}
+} CHAGRES_CUDA_CATCH

@@ -61,115 +61,125 @@ bool is_stream(const void *stream) { return is_predefined(stream) || streams().f
 
 using namespace chagres::reference;
 
-CHAGRES_EXPORT cudaError_t cudaStreamCreateWithPriority(void **stream, unsigned int flags, int priority) {
+CHAGRES_EXPORT cudaError_t cudaStreamCreateWithPriority(void **stream, unsigned int flags, int priority) try {
   static std::atomic<unsigned long long> next_id{3};
   if (stream == nullptr || flags > kStreamFlags) return cuda_status(kCudaInvalidValue);
   Stream *created = streams().add();
   *created = {current_device(), std::min(0, std::max(kGreatestPriority, priority)), flags, next_id++};
   *stream = created;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamCreateWithFlags(void **stream, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaStreamCreateWithFlags(void **stream, unsigned int flags) try {
   return cudaStreamCreateWithPriority(stream, flags, 0);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamCreate(void **stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+CHAGRES_EXPORT cudaError_t cudaStreamCreate(void **stream) try {
+  return cudaStreamCreateWithPriority(stream, 0, 0);
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamDestroy(void *stream) {
+CHAGRES_EXPORT cudaError_t cudaStreamDestroy(void *stream) try {
   return cuda_status(streams().remove(stream) ? kCudaSuccess : kCudaInvalidResourceHandle);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamSynchronize(const void *stream) { return known(stream); }
+CHAGRES_EXPORT cudaError_t cudaStreamSynchronize(const void *stream) try {
+  return known(stream);
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamQuery(const void *stream) { return known(stream); }
+CHAGRES_EXPORT cudaError_t cudaStreamQuery(const void *stream) try {
+  return known(stream);
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamGetPriority(const void *stream, int *priority) {
+CHAGRES_EXPORT cudaError_t cudaStreamGetPriority(const void *stream, int *priority) try {
   const Stream *found = streams().find(stream);
   if (priority == nullptr) return cuda_status(kCudaInvalidValue);
   *priority = found == nullptr ? 0 : found->priority;
   return known(stream);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamGetFlags(const void *stream, unsigned int *flags) {
+CHAGRES_EXPORT cudaError_t cudaStreamGetFlags(const void *stream, unsigned int *flags) try {
   const Stream *found = streams().find(stream);
   if (flags == nullptr) return cuda_status(kCudaInvalidValue);
   *flags = found == nullptr ? 0 : found->flags;
   return known(stream);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamGetId(const void *stream, unsigned long long *id) {
+CHAGRES_EXPORT cudaError_t cudaStreamGetId(const void *stream, unsigned long long *id) try {
   const Stream *found = streams().find(stream);
   if (id == nullptr) return cuda_status(kCudaInvalidValue);
   *id = found == nullptr ? reinterpret_cast<uintptr_t>(stream) : found->id;
   return known(stream);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamGetDevice(const void *stream, int *device) {
+CHAGRES_EXPORT cudaError_t cudaStreamGetDevice(const void *stream, int *device) try {
   const Stream *found = streams().find(stream);
   if (device == nullptr) return cuda_status(kCudaInvalidValue);
   *device = found == nullptr ? current_device() : found->device;
   return known(stream);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaStreamWaitEvent(const void *stream, const void *event, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaStreamWaitEvent(const void *stream, const void *event, unsigned int flags) try {
   if (flags > 1) return cuda_status(kCudaInvalidValue);
   if (events().find(event) == nullptr) return cuda_status(kCudaInvalidResourceHandle);
   return known(stream);
-}
+} CHAGRES_CUDA_CATCH
 
 /* Never capturing: status none. */
-CHAGRES_EXPORT cudaError_t cudaStreamIsCapturing(const void *stream, int *status) {
+CHAGRES_EXPORT cudaError_t cudaStreamIsCapturing(const void *stream, int *status) try {
   if (status == nullptr) return cuda_status(kCudaInvalidValue);
   *status = 0;
   return known(stream);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaLaunchHostFunc(const void *stream, void (*function)(void *), void *data) {
+CHAGRES_EXPORT cudaError_t cudaLaunchHostFunc(const void *stream, void (*function)(void *), void *data) try {
   if (function == nullptr) return cuda_status(kCudaInvalidValue);
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   function(data);
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaStreamAddCallback(void *stream, void (*function)(void *, cudaError_t, void *), void *data,
-                                                 unsigned int flags) {
+                                                 unsigned int flags) try {
   if (function == nullptr || flags != 0) return cuda_status(kCudaInvalidValue);
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
   function(stream, kCudaSuccess, data);
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaEventCreateWithFlags(void **event, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaEventCreateWithFlags(void **event, unsigned int flags) try {
   if (event == nullptr || flags > kEventFlags) return cuda_status(kCudaInvalidValue);
   Event *created = events().add();
   created->device = current_device();
   created->flags = flags;
   *event = created;
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaEventCreate(void **event) { return cudaEventCreateWithFlags(event, 0); }
+CHAGRES_EXPORT cudaError_t cudaEventCreate(void **event) try {
+  return cudaEventCreateWithFlags(event, 0);
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaEventDestroy(void *event) {
+CHAGRES_EXPORT cudaError_t cudaEventDestroy(void *event) try {
   return cuda_status(events().remove(event) ? kCudaSuccess : kCudaInvalidResourceHandle);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaEventRecord(void *event, const void *stream) {
+CHAGRES_EXPORT cudaError_t cudaEventRecord(void *event, const void *stream) try {
   return cuda_status(record(event, stream));
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaEventRecordWithFlags(void *event, const void *stream, unsigned int flags) {
+CHAGRES_EXPORT cudaError_t cudaEventRecordWithFlags(void *event, const void *stream, unsigned int flags) try {
   return cuda_status(flags > 1 ? static_cast<int>(kCudaInvalidValue) : record(event, stream));
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaEventQuery(const void *event) {
+CHAGRES_EXPORT cudaError_t cudaEventQuery(const void *event) try {
   return cuda_status(events().find(event) == nullptr ? kCudaInvalidResourceHandle : kCudaSuccess);
-}
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaEventSynchronize(const void *event) { return cudaEventQuery(event); }
+CHAGRES_EXPORT cudaError_t cudaEventSynchronize(const void *event) try {
+  return cudaEventQuery(event);
+} CHAGRES_CUDA_CATCH
 
-CHAGRES_EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, const void *start, const void *end) {
+CHAGRES_EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, const void *start, const void *end) try {
   if (milliseconds == nullptr) return cuda_status(kCudaInvalidValue);
   const Event *first = events().find(start);
   const Event *last = events().find(end);
@@ -179,4 +189,4 @@ CHAGRES_EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, const void 
   }
   *milliseconds = static_cast<float>(static_cast<double>(last->recorded_at - first->recorded_at) * 1e-6);
   return kCudaSuccess;
-}
+} CHAGRES_CUDA_CATCH

@@ -56,7 +56,8 @@ int collective(const Call &call, Collective kind, const Buffers &buffers, int op
   if (code != kNcclSuccess) return code;
   const bool reducing = kind == Collective::AllReduce || kind == Collective::Reduce || kind == Collective::ReduceScatter;
   if (reducing && (op < 0 || op >= kNcclOps)) {
-    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"op\" must be 0 to ", kNcclOps - 1, ", got ", op);
+    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"op\" must be 0 to ", kNcclOps - 1,
+                           ", got ", op);
   }
   if (reducing && !is_reducible(call.dtype)) {
     return refuse_in_group(kNcclInvalidUsage, call.function, ": the reference does not reduce FP8 values");
@@ -107,64 +108,64 @@ int transfer(const Call &call, bool sending, const void *send, void *receive, in
 using namespace chagres::reference;
 
 CHAGRES_EXPORT ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, int dtype, int op,
-                                          const void *comm, const void *stream) {
+                                          const void *comm, const void *stream) try {
   return collective({"ncclAllReduce", comm, stream, count, dtype}, Collective::AllReduce, {send, count, receive, count},
                     op, 0);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclReduce(const void *send, void *receive, size_t count, int dtype, int op, int root,
-                                       const void *comm, const void *stream) {
+                                       const void *comm, const void *stream) try {
   return collective({"ncclReduce", comm, stream, count, dtype}, Collective::Reduce,
                     {send, count, receive, is_rank(comm, root) ? count : 0}, op, root);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, int dtype, int root,
-                                          const void *comm, const void *stream) {
+                                          const void *comm, const void *stream) try {
   return collective({"ncclBroadcast", comm, stream, count, dtype}, Collective::Broadcast,
                     {send, is_rank(comm, root) ? count : 0, receive, count}, 0, root);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclBcast(void *buffer, size_t count, int dtype, int root, const void *comm,
-                                      const void *stream) {
+                                      const void *stream) try {
   return ncclBroadcast(buffer, buffer, count, dtype, root, comm, stream);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, int dtype, const void *comm,
-                                          const void *stream) {
+                                          const void *stream) try {
   return collective({"ncclAllGather", comm, stream, count, dtype}, Collective::AllGather,
                     {send, count, receive, count * ranks_of(comm)}, 0, 0);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, int dtype, int op,
-                                              const void *comm, const void *stream) {
+                                              const void *comm, const void *stream) try {
   return collective({"ncclReduceScatter", comm, stream, count, dtype}, Collective::ReduceScatter,
                     {send, count * ranks_of(comm), receive, count}, op, 0);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclAlltoAll(const void *send, void *receive, size_t count, int dtype, const void *comm,
-                                         const void *stream) {
+                                         const void *stream) try {
   return collective({"ncclAlltoAll", comm, stream, count, dtype}, Collective::AllToAll,
                     {send, count * ranks_of(comm), receive, count * ranks_of(comm)}, 0, 0);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclGather(const void *send, void *receive, size_t count, int dtype, int root,
-                                       const void *comm, const void *stream) {
+                                       const void *comm, const void *stream) try {
   return collective({"ncclGather", comm, stream, count, dtype}, Collective::Gather,
                     {send, count, receive, is_rank(comm, root) ? count * ranks_of(comm) : 0}, 0, root);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclScatter(const void *send, void *receive, size_t count, int dtype, int root,
-                                        const void *comm, const void *stream) {
+                                        const void *comm, const void *stream) try {
   return collective({"ncclScatter", comm, stream, count, dtype}, Collective::Scatter,
                     {send, is_rank(comm, root) ? count * ranks_of(comm) : 0, receive, count}, 0, root);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclSend(const void *send, size_t count, int dtype, int peer, const void *comm,
-                                     const void *stream) {
+                                     const void *stream) try {
   return transfer({"ncclSend", comm, stream, count, dtype}, true, send, nullptr, peer);
-}
+} CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclRecv(void *receive, size_t count, int dtype, int peer, const void *comm,
-                                     const void *stream) {
+                                     const void *stream) try {
   return transfer({"ncclRecv", comm, stream, count, dtype}, false, nullptr, receive, peer);
-}
+} CHAGRES_NCCL_CATCH

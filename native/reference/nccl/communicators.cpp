@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 
 #include "nccl/nccl.h"
 
@@ -41,8 +42,7 @@ Outcome find_world(const UniqueId &id, int ranks, std::shared_ptr<World> *world)
   auto &known = worlds()[{id.words[0], id.words[1]}];
   if (known == nullptr) known = std::make_shared<World>(ranks);
   if (known->ranks() != ranks) {
-    const Outcome outcome{kNcclInvalidArgument, text("argument \"nranks\" is ", ranks, ", another rank says ", known->ranks())};
-    return outcome;
+    return {kNcclInvalidArgument, text("argument \"nranks\" is ", ranks, ", another rank says ", known->ranks())};
   }
   *world = known;
   return {};
@@ -53,6 +53,22 @@ void forget_world(const UniqueId &id) {
   worlds().erase({id.words[0], id.words[1]});
 }
 
+/* A communicator that is gone with its scope unless it is released. */
+class NewComm {
+ public:
+  explicit NewComm(Comm comm) : comm_(comms().add()) { *comm_ = std::move(comm); }
+  NewComm(const NewComm &) = delete;
+  NewComm &operator=(const NewComm &) = delete;
+  ~NewComm() {
+    if (comm_ != nullptr) comms().remove(comm_);
+  }
+  Comm *get() const { return comm_; }
+  Comm *release() { return std::exchange(comm_, nullptr); }
+
+ private:
+  Comm *comm_;
+};
+
 /* Waits for the other ranks, unless a group does. */
 int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device) {
   if (handle == nullptr) return refuse_in_group(kNcclInvalidArgument, "ncclCommInitRank: argument \"comm\" is NULL");
@@ -61,24 +77,30 @@ int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device
     return refuse_in_group(kNcclInvalidArgument, "ncclCommInitRank: rank must be from 0 to nranks - 1, got rank ", rank,
                            " of ", ranks);
   }
+  if (ranks > device_count()) {
+    return refuse_in_group(kNcclInvalidArgument, "ncclCommInitRank: argument \"nranks\" is ", ranks,
+                           "; each rank needs a device of its own, and there are ", device_count(),
+                           " (CHAGRES_REFERENCE_DEVICES says how many)");
+  }
   std::shared_ptr<World> world;
   Outcome outcome = find_world(id, ranks, &world);
-  if (outcome.code == kNcclSuccess) outcome = world->join(rank, device);
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
-  Comm *comm = comms().add();
-  comm->world = world;
-  comm->rank = rank;
-  comm->device = device;
-  *handle = comm;
-  const int code = submit({comm, nullptr});
-  if (group().depth > 0) return code;
-  forget_world(id);
-  if (code != kNcclSuccess) {
-    comms().remove(comm);
-    *handle = nullptr;
-  }
+  NewComm comm({world, rank, device, false});
+  outcome = world->join(rank, device);
+  if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
+  const int code = submit({comm.get(), nullptr});
+  if (group().depth == 0) forget_world(id);
+  if (code == kNcclSuccess || group().depth > 0) *handle = comm.release();
   return code;
 }
+
+/* A group that is open as long as its scope. */
+struct OpenGroup {
+  OpenGroup() { ++group().depth; }
+  OpenGroup(const OpenGroup &) = delete;
+  OpenGroup &operator=(const OpenGroup &) = delete;
+  ~OpenGroup() { --group().depth; }
+};
 
 int release(const void *handle, const char *function, bool aborted) {
   if (handle == nullptr) return kNcclSuccess;
@@ -111,29 +133,29 @@ Objects<Comm> &comms() {
 
 using namespace chagres::reference;
 
-CHAGRES_EXPORT ncclResult_t ncclGetVersion(int *version) {
+CHAGRES_EXPORT ncclResult_t ncclGetVersion(int *version) try {
   if (version == nullptr) return refuse(kNcclInvalidArgument, "ncclGetVersion: argument \"version\" is NULL");
   *version = kVersion;
   return kNcclSuccess;
-}
+} CHAGRES_NCCL_CATCH
 
 /* There is no debug output to start anew. */
 CHAGRES_EXPORT void ncclResetDebugInit(void) {}
 
 /* Memory for collectives is device memory. */
-CHAGRES_EXPORT ncclResult_t ncclMemAlloc(void **pointer, size_t size) {
+CHAGRES_EXPORT ncclResult_t ncclMemAlloc(void **pointer, size_t size) try {
   const int code = allocate_device_memory(pointer, size);
   if (code == kCudaSuccess) return kNcclSuccess;
   return refuse(kNcclUnhandledCudaError, "ncclMemAlloc: the CUDA runtime answered ", code, " for ", size, " bytes");
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclMemFree(void *pointer) {
+CHAGRES_EXPORT ncclResult_t ncclMemFree(void *pointer) try {
   const int code = release_device_memory(pointer);
   if (code == kCudaSuccess) return kNcclSuccess;
   return refuse(kNcclUnhandledCudaError, "ncclMemFree: the CUDA runtime answered ", code);
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclGetUniqueId(UniqueId *id) {
+CHAGRES_EXPORT ncclResult_t ncclGetUniqueId(UniqueId *id) try {
   if (id == nullptr) return refuse(kNcclInvalidArgument, "ncclGetUniqueId: argument \"uniqueId\" is NULL");
   std::random_device device;
   *id = UniqueId{};
@@ -141,31 +163,39 @@ CHAGRES_EXPORT ncclResult_t ncclGetUniqueId(UniqueId *id) {
   id->process = static_cast<uint64_t>(getpid());
   for (uint64_t &word : id->words) word = static_cast<uint64_t>(device()) << 32 | device();
   return kNcclSuccess;
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommInitRank(void **comm, int ranks, UniqueId id, int rank) {
+CHAGRES_EXPORT ncclResult_t ncclCommInitRank(void **comm, int ranks, UniqueId id, int rank) try {
   return init_rank(comm, ranks, id, rank, current_device());
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommInitRankConfig(void **comm, int ranks, UniqueId id, int rank, const void *) {
+CHAGRES_EXPORT ncclResult_t ncclCommInitRankConfig(void **comm, int ranks, UniqueId id, int rank, const void *) try {
   return init_rank(comm, ranks, id, rank, current_device());
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommInitAll(void **comms_out, int count, const int *devices) {
+CHAGRES_EXPORT ncclResult_t ncclCommInitAll(void **comms_out, int count, const int *devices) try {
   if (comms_out == nullptr || count < 1 || count > device_count()) {
     return refuse(kNcclInvalidArgument, "ncclCommInitAll: needs an array for 1 to ", device_count(), " communicators, got ",
                   count);
   }
   UniqueId id;
-  ncclGetUniqueId(&id);
-  const int depth_before = group().depth++;
+  const int named = ncclGetUniqueId(&id);
+  if (named != kNcclSuccess) return named;
+  std::fill(comms_out, comms_out + count, nullptr);
+  const int depth_before = group().depth;
   int code = kNcclSuccess;
-  for (int rank = 0; rank < count && code == kNcclSuccess; ++rank) {
-    const int device = devices == nullptr ? rank : devices[rank];
-    code = is_device(device) ? init_rank(&comms_out[rank], count, id, rank, device)
-                             : refuse_in_group(kNcclInvalidArgument, "ncclCommInitAll: no device ", device);
+  {
+    const OpenGroup open;
+    try {
+      for (int rank = 0; rank < count && code == kNcclSuccess; ++rank) {
+        const int device = devices == nullptr ? rank : devices[rank];
+        code = is_device(device) ? init_rank(&comms_out[rank], count, id, rank, device)
+                                 : refuse_in_group(kNcclInvalidArgument, "ncclCommInitAll: no device ", device);
+      }
+    } catch (...) {
+      code = nccl_caught("ncclCommInitAll");
+    }
   }
-  group().depth = depth_before;
   forget_world(id);
   if (depth_before > 0) return code;
   const std::vector<Deferred> operations = std::move(group().operations);
@@ -176,32 +206,37 @@ CHAGRES_EXPORT ncclResult_t ncclCommInitAll(void **comms_out, int count, const i
     std::fill(comms_out, comms_out + count, nullptr);
   }
   return code;
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommFinalize(const void *handle) {
+CHAGRES_EXPORT ncclResult_t ncclCommFinalize(const void *handle) try {
   Comm *comm = comms().find(handle);
   if (comm == nullptr) return refuse(kNcclInvalidArgument, "ncclCommFinalize: argument \"comm\" is no living communicator");
   if (comm->finalized) return refuse(kNcclInvalidUsage, "ncclCommFinalize: the communicator was finalized already");
   comm->finalized = true;
   return kNcclSuccess;
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommDestroy(const void *comm) { return release(comm, "ncclCommDestroy", false); }
+CHAGRES_EXPORT ncclResult_t ncclCommDestroy(const void *comm) try {
+  return release(comm, "ncclCommDestroy", false);
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommAbort(const void *comm) { return release(comm, "ncclCommAbort", true); }
+CHAGRES_EXPORT ncclResult_t ncclCommAbort(const void *comm) try {
+  return release(comm, "ncclCommAbort", true);
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommCount(const void *comm, int *count) {
+CHAGRES_EXPORT ncclResult_t ncclCommCount(const void *comm, int *count) try {
   return read<int>(comm, "ncclCommCount", count, [](const Comm &found) { return found.world->ranks(); });
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommCuDevice(const void *comm, int *device) {
+CHAGRES_EXPORT ncclResult_t ncclCommCuDevice(const void *comm, int *device) try {
   return read<int>(comm, "ncclCommCuDevice", device, [](const Comm &found) { return found.device; });
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommUserRank(const void *comm, int *rank) {
+CHAGRES_EXPORT ncclResult_t ncclCommUserRank(const void *comm, int *rank) try {
   return read<int>(comm, "ncclCommUserRank", rank, [](const Comm &found) { return found.rank; });
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommGetAsyncError(const void *comm, ncclResult_t *error) {
-  return read<int>(comm, "ncclCommGetAsyncError", error, [](const Comm &found) { return nccl_status(found.world->failure()); });
-}
+CHAGRES_EXPORT ncclResult_t ncclCommGetAsyncError(const void *comm, ncclResult_t *error) try {
+  return read<int>(comm, "ncclCommGetAsyncError", error,
+                   [](const Comm &found) { return nccl_status(found.world->failure()); });
+} CHAGRES_NCCL_CATCH

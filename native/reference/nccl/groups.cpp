@@ -1,6 +1,8 @@
 /* NCCL's groups, and the errors of this thread. */
 #include "nccl/nccl.h"
 
+#include <new>
+
 namespace chagres::reference {
 
 namespace {
@@ -14,6 +16,26 @@ void keep_nccl_error(const std::string &error) { last_error = error; }
 int nccl_status(const Outcome &outcome) {
   if (outcome.code != kNcclSuccess) last_error = outcome.text;
   return outcome.code;
+}
+
+int nccl_caught(const char *function) noexcept {
+  int code = kNcclInternalError;
+  try {
+    try {
+      throw;
+    } catch (const std::bad_alloc &) {
+      code = kNcclSystemError;
+      return refuse_in_group(code, function, ": out of memory");
+    } catch (const std::exception &exception) {
+      return refuse_in_group(code, function, ": ", exception.what());
+    } catch (...) {
+      return refuse_in_group(code, function, ": an object was thrown that is no std::exception");
+    }
+  } catch (const std::exception &) { /* no memory for the text */
+    last_error.clear();
+    if (group().depth > 0 && group().failure.code == kNcclSuccess) group().failure.code = code;
+    return code;
+  }
 }
 
 Group &group() {
@@ -68,12 +90,12 @@ CHAGRES_EXPORT const char *ncclGetErrorString(ncclResult_t result) {
 /* This thread's last error. */
 CHAGRES_EXPORT const char *ncclGetLastError(const void *) { return last_error.c_str(); }
 
-CHAGRES_EXPORT ncclResult_t ncclGroupStart(void) {
+CHAGRES_EXPORT ncclResult_t ncclGroupStart(void) try {
   ++group().depth;
   return kNcclSuccess;
-}
+} CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclGroupEnd(void) {
+CHAGRES_EXPORT ncclResult_t ncclGroupEnd(void) try {
   Group &open = group();
   if (open.depth == 0) return refuse(kNcclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--open.depth > 0) return kNcclSuccess;
@@ -81,4 +103,4 @@ CHAGRES_EXPORT ncclResult_t ncclGroupEnd(void) {
   open = {};
   /* Nothing was posted yet: a group with a wrong call does nothing. */
   return nccl_status(ended.failure.code != kNcclSuccess ? ended.failure : finish(ended.operations));
-}
+} CHAGRES_NCCL_CATCH

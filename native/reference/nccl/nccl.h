@@ -30,6 +30,15 @@ int refuse(int code, const Parts &...parts) {
   return nccl_status({code, text(parts...)});
 }
 
+/* To be called inside a catch: the code of what was thrown, with its text; inside a group, of the group too. */
+int nccl_caught(const char *function) noexcept;
+
+/* Ends every exported function, so that none throws into C: `ncclResult_t ncclSend(…) try { … } CHAGRES_NCCL_CATCH`. */
+#define CHAGRES_NCCL_CATCH                              \
+  catch (...) {                                         \
+    return ::chagres::reference::nccl_caught(__func__); \
+  }
+
 /* An operation that ncclGroupEnd posts, and what it then waits for. */
 struct Deferred {
   Comm *comm;

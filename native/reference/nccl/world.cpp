@@ -124,7 +124,8 @@ Outcome World::post(int rank, const Signature &signature, const void *send, void
                                              signature_text(signature)));
     }
   }
-  const uint64_t number = members_[static_cast<size_t>(rank)].next_round++;
+  uint64_t &next_round = members_[static_cast<size_t>(rank)].next_round;
+  const uint64_t number = next_round;
   while (first_round_ + rounds_.size() <= number) {
     auto round = std::make_shared<Round>();
     round->sources.resize(members_.size());
@@ -132,6 +133,7 @@ Outcome World::post(int rank, const Signature &signature, const void *send, void
     round->posted.resize(members_.size());
     rounds_.push_back(std::move(round));
   }
+  ++next_round;
   const std::shared_ptr<Round> round = rounds_[number - first_round_];
   if (round->arrived == 0) {
     round->signature = signature;
@@ -146,7 +148,12 @@ Outcome World::post(int rank, const Signature &signature, const void *send, void
   *pending = round;
   if (++round->arrived < ranks()) return {};
   lock.unlock();
-  compute(*round);
+  try {
+    compute(*round);
+  } catch (const std::exception &exception) { /* the others wait for this */
+    lock.lock();
+    return fail_all(kNcclInternalError, text(signature_text(signature), ": ", exception.what()));
+  }
   lock.lock();
   round->done = true;
   while (!rounds_.empty() && rounds_.front()->done) {

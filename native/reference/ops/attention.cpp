@@ -89,14 +89,14 @@ int check(const char *function, const OpsAttention *attention, bool backward, bo
 
 }  // namespace
 
-int ops_attention_forward(const OpsAttention *attention, OpsStream) {
+int ops_attention_forward(const OpsAttention *attention, OpsStream) try {
   bool nothing;
   const int status = check("ops_attention_forward", attention, false, &nothing);
   if (status != OPS_SUCCESS || nothing) return status;
   return run("ops_attention_forward", [&] { attention_forward(problem_of(*attention)); });
-}
+} OPS_CATCH
 
-int ops_attention_backward(const OpsAttention *attention, OpsStream) {
+int ops_attention_backward(const OpsAttention *attention, OpsStream) try {
   bool nothing;
   const int status = check("ops_attention_backward", attention, true, &nothing);
   if (status != OPS_SUCCESS || nothing) return status;
@@ -108,4 +108,4 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream) {
     problem.dv = tensor_of(attention->dv, attention->dtype, attention->gradients, *attention);
     attention_backward(problem);
   });
-}
+} OPS_CATCH

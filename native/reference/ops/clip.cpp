@@ -5,9 +5,9 @@
 
 using namespace chagres;
 
-int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream) {
+int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream) try {
   const int status = ops::check_clip_scale(norm, max_norm, scale);
   if (status != OPS_SUCCESS) return status;
   *scale = std::isfinite(*norm) ? std::min(1.0f, max_norm / (*norm + 1e-6f)) : 0.0f;
   return OPS_SUCCESS;
-}
+} OPS_CATCH

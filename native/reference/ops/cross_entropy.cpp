@@ -29,7 +29,7 @@ struct PartialLoss {
 }  // namespace
 
 int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss,
-                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream) {
+                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream) try {
   const int status =
       ops::check_cross_entropy_forward(logits, labels, log_sum_exp, loss, counted, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS) return status;
@@ -55,11 +55,11 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *
     *loss = total.counted > 0 ? total.sum / static_cast<float>(total.counted) : 0.0f;
     *counted = total.counted;
   });
-}
+} OPS_CATCH
 
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
-                               int64_t stride, int dtype, OpsStream) {
+                               int64_t stride, int dtype, OpsStream) try {
   const int status =
       ops::check_cross_entropy_backward(logits, labels, log_sum_exp, counted, dlogits, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS || tokens == 0) return status;
@@ -80,4 +80,4 @@ int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const 
       }
     });
   });
-}
+} OPS_CATCH

@@ -32,7 +32,7 @@ void dropout_block(float *y, const float *x, uint8_t *mask, const int64_t *rng_s
 }  // namespace
 
 int ops_dropout_add(const void *x, const void *residual, void *y, uint8_t *mask, const int64_t *rng_state,
-                    float probability, int64_t count, int dtype, OpsStream) {
+                    float probability, int64_t count, int dtype, OpsStream) try {
   const int status = ops::check_dropout_add(x, residual, y, mask, rng_state, probability, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   const NVTEDType type = as_dtype(dtype);
@@ -45,10 +45,10 @@ int ops_dropout_add(const void *x, const void *residual, void *y, uint8_t *mask,
       from_float(element(y, first, type), sum, type, length);
     });
   });
-}
+} OPS_CATCH
 
 int ops_dropout_backward(const void *dy, const uint8_t *mask, void *dx, float probability, int64_t count, int dtype,
-                         OpsStream) {
+                         OpsStream) try {
   const int status = ops::check_dropout_backward(dy, mask, dx, probability, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   const NVTEDType type = as_dtype(dtype);
@@ -62,4 +62,4 @@ int ops_dropout_backward(const void *dy, const uint8_t *mask, void *dx, float pr
       from_float(element(dx, first, type), slope, type, length);
     });
   });
-}
+} OPS_CATCH

@@ -12,7 +12,7 @@ CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64
 
 }  // namespace
 
-int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream) {
+int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream) try {
   const int status = ops::check_add(x, residual, y, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   const NVTEDType type = as_dtype(dtype);
@@ -25,9 +25,9 @@ int ops_add(const void *x, const void *residual, void *y, int64_t count, int dty
       from_float(element(y, first, type), sum, type, length);
     });
   });
-}
+} OPS_CATCH
 
-int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream) {
+int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream) try {
   const int status = ops::check_accumulate(x, y, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   const NVTEDType type = as_dtype(dtype);
@@ -39,9 +39,9 @@ int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype
       else scale_add_floats(y + first, beta, in, length);
     });
   });
-}
+} OPS_CATCH
 
-int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream) {
+int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream) try {
   const int status = ops::check_cast(x, x_dtype, y, y_dtype, count);
   if (status != OPS_SUCCESS || count == 0) return status;
   const NVTEDType from = as_dtype(x_dtype), to = as_dtype(y_dtype);
@@ -52,4 +52,4 @@ int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, Op
       from_float(element(y, first, to), values, to, length);
     });
   });
-}
+} OPS_CATCH

@@ -6,14 +6,14 @@ using namespace chagres;
 using namespace chagres::reference;
 
 int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary,
-                          int64_t hidden, int dtype, OpsStream) {
+                          int64_t hidden, int dtype, OpsStream) try {
   const int status = ops::check_embedding_forward(table, ids, y, tokens, vocabulary, hidden, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || hidden == 0) return status;
   return run("ops_embedding_forward", [&] { gather(table, ids, y, tokens, hidden * ops::size_of(dtype), vocabulary); });
-}
+} OPS_CATCH
 
 int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens,
-                           int64_t vocabulary, int64_t hidden, int dtype, OpsStream) {
+                           int64_t vocabulary, int64_t hidden, int dtype, OpsStream) try {
   const int status = ops::check_embedding_backward(dy, ids, gradient, tokens, vocabulary, hidden, dtype);
   if (status != OPS_SUCCESS || vocabulary == 0 || hidden == 0) return status;
   const NVTEDType type = as_dtype(dtype);
@@ -32,4 +32,4 @@ int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, 
         finish_sum(gradient + v * hidden + first, beta, sums.data() + v * width, width);
     });
   });
-}
+} OPS_CATCH

@@ -53,7 +53,7 @@ constexpr int64_t kRows = 128;
 
 int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon,
                               void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype,
-                              OpsStream) {
+                              OpsStream) try {
   const int status = ops::check_residual_norm_forward(x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows,
                                                       columns, dtype);
   if (status != OPS_SUCCESS || rows == 0) return status;
@@ -79,11 +79,11 @@ int ops_residual_norm_forward(const void *x, const void *residual, const void *g
       }
     });
   });
-}
+} OPS_CATCH
 
 int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse,
                                const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta,
-                               float factor, int64_t rows, int64_t columns, int dtype, OpsStream) {
+                               float factor, int64_t rows, int64_t columns, int dtype, OpsStream) try {
   const int status = ops::check_residual_norm_backward(dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, rows,
                                                        columns, dtype);
   if (status != OPS_SUCCESS) return status;
@@ -111,4 +111,4 @@ int ops_residual_norm_backward(const void *dy, const void *h, const float *mean,
     accumulate(dgamma, factor, total.data(), columns);
     accumulate(dbeta, factor, total.data() + columns, columns);
   });
-}
+} OPS_CATCH

@@ -35,7 +35,7 @@ CHAGRES_CLONES void rotate(float *row, const float *cosine, const float *sine, i
 
 int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout,
                       int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype,
-                      OpsStream) {
+                      OpsStream) try {
   const int status =
       ops::check_rotary(qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions, heads, head_dim, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || heads == 0 || positions == 0) return status;
@@ -61,4 +61,4 @@ int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles,
       }
     });
   });
-}
+} OPS_CATCH

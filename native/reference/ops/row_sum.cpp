@@ -11,7 +11,7 @@ constexpr int64_t kRun = 128;
 
 }  // namespace
 
-int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream) {
+int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream) try {
   const int status = ops::check_row_sum(x, sum, rows, columns, dtype);
   if (status != OPS_SUCCESS || columns == 0) return status;
   const NVTEDType type = as_dtype(dtype);
@@ -30,4 +30,4 @@ int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t col
       finish_sum(sum + first, beta, total, width);
     });
   });
-}
+} OPS_CATCH

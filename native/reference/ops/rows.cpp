@@ -20,15 +20,15 @@ void chagres::reference::gather(const void *x, const int32_t *index, void *y, in
 }
 
 int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t x_rows,
-                    int dtype, OpsStream) {
+                    int dtype, OpsStream) try {
   const char *function = "ops_gather_rows";
   const int status = ops::check_rows(function, x, index, y, rows, columns, "x_rows", x_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0) return status;
   return run(function, [&] { gather(x, index, y, rows, columns * ops::size_of(dtype), x_rows); });
-}
+} OPS_CATCH
 
 int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t y_rows,
-                     int dtype, OpsStream) {
+                     int dtype, OpsStream) try {
   const char *function = "ops_scatter_rows";
   const int status = ops::check_rows(function, x, index, y, rows, columns, "y_rows", y_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0 || y_rows == 0) return status;
@@ -41,4 +41,4 @@ int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows,
                       static_cast<size_t>(row_bytes));
     });
   });
-}
+} OPS_CATCH

@@ -41,9 +41,11 @@ int refuse_cuda(const char *function) {
   return cuda_status(kCudaNotSupported);
 }
 
-int refuse_nccl(const char *function) {
+int refuse_nccl(const char *function) try {
   keep_unsupported(function);
   keep_nccl_error(text(function, " is not provided by the CPU reference"));
+  return kNcclInvalidUsage;
+} catch (...) {
   return kNcclInvalidUsage;
 }
 

@@ -112,7 +112,10 @@ class Pool {
       sigset_t all, before;
       sigfillset(&all);
       pthread_sigmask(SIG_SETMASK, &all, &before);
-      std::thread([this] { serve(); }).detach();
+      try {
+        std::thread([this] { serve(); }).detach();
+      } catch (const std::exception &) { /* no room for one more: fewer do the same work */
+      }
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
   }

@@ -1,5 +1,6 @@
 // The guard's own functions and its statuses, against fake_provider.cpp. usage: guard_basics FAKE OTHER
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +24,8 @@ void expect(bool is_right, const char *what, int line) {
 bool text_is(const char *text) { return std::strcmp(te_last_error(), text) == 0; }
 bool text_has(const char *part) { return std::strstr(te_last_error(), part) != nullptr; }
 
+const char *wild_text(std::uintptr_t address) { return reinterpret_cast<const char *>(address); }
+
 void before_open() {
   EXPECT(text_is(""));
   NVTETensor tensor = nullptr;
@@ -30,6 +33,10 @@ void before_open() {
   EXPECT(text_is("te_create_tensor: te_open has not succeeded in this process; call it first"));
   EXPECT(te_has("gelu") == 0);
   EXPECT(te_open(nullptr) == TE_REFUSED);
+  EXPECT(text_is("te_open: argument path: expected the path of a library, got null"));
+  EXPECT(te_open(wild_text(1)) == TE_REFUSED);
+  EXPECT(text_is("te_open: argument path: expected the path of a library, got 0x1, where no memory can be"));
+  EXPECT(te_open(wild_text(65535)) == TE_REFUSED);
   EXPECT(te_open("/nowhere/libtransformer_engine.so") == TE_ERROR);
   EXPECT(text_has("te_open: /nowhere/libtransformer_engine.so: cannot open shared object file"));
   EXPECT(te_open("libm.so.6") == TE_ERROR);
@@ -44,6 +51,9 @@ void environment() {
   EXPECT(te_set_environment(nullptr, "c") == TE_REFUSED);
   EXPECT(te_set_environment("NAME", nullptr) == TE_REFUSED);
   EXPECT(text_is("te_set_environment: argument value: expected a text, got null"));
+  EXPECT(te_set_environment(wild_text(1), "c") == TE_REFUSED);
+  EXPECT(te_set_environment("NAME", wild_text(65535)) == TE_REFUSED);
+  EXPECT(text_is("te_set_environment: argument value: expected a text, got 0xffff, where no memory can be"));
 }
 
 void opening(const char *fake, const char *unresolved) {
@@ -56,6 +66,10 @@ void opening(const char *fake, const char *unresolved) {
   EXPECT(te_has("gelu") == 1);
   EXPECT(te_has("geglu") == 0);
   EXPECT(te_has(nullptr) == 0);
+  EXPECT(text_is("te_has: argument name: expected the name of a function, got null"));
+  EXPECT(te_has(wild_text(1)) == 0);
+  EXPECT(te_has(wild_text(65535)) == 0);
+  EXPECT(text_is("te_has: argument name: expected the name of a function, got 0xffff, where no memory can be"));
 }
 
 void missing() {

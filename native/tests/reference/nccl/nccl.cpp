@@ -341,6 +341,10 @@ TEST(joining_misuse) {
   EXPECT_EQUAL(ncclCommInitRank(&comm, 2, foreign, 0), static_cast<int>(kNcclInvalidArgument));
   EXPECT(comm == nullptr);
   EXPECT_EQUAL(ncclCommInitRank(&comm, 2, id, 2), static_cast<int>(kNcclInvalidArgument));
+  EXPECT_EQUAL(ncclCommInitRank(&comm, INT32_MAX, id, 0), static_cast<int>(kNcclInvalidArgument));
+  EXPECT_EQUAL(std::string(ncclGetLastError(nullptr)),
+               std::string("ncclCommInitRank: argument \"nranks\" is 2147483647; each rank needs a device of its own, and "
+                           "there are 8 (CHAGRES_REFERENCE_DEVICES says how many)"));
   EXPECT_EQUAL(ncclCommInitRank(nullptr, 2, id, 0), static_cast<int>(kNcclInvalidArgument));
   ncclGroupStart(); /* both ranks on device 0 */
   EXPECT_EQUAL(ncclCommInitRank(&comm, 2, id, 0), 0);

@@ -15,7 +15,8 @@ import org.junit.jupiter.api.io.TempDir;
 @Tag("L0")
 class NativeRoomsTest {
 
-    private static final String FUNCTION = "int ops_flip(const void *x, OpsStream stream) {\n  return 0;\n}\n";
+    private static final String FUNCTION =
+            "int ops_flip(const void *x, OpsStream stream) try {\n  return 0;\n} OPS_CATCH\n";
 
     @TempDir
     private Path folder;
@@ -53,6 +54,7 @@ class NativeRoomsTest {
     void oursAreInOrder() {
         assertEquals(List.of(), ours().operationsWithoutOneStem());
         assertEquals(List.of(), ours().referenceFilesOutOfTheirRoom());
+        assertEquals(List.of(), ours().functionsThatMayThrow());
         assertEquals(List.of(), ours().pastedNames());
         assertEquals(List.of(), ours().generatedFilesOutOfTheirRoom());
     }
@@ -61,6 +63,7 @@ class NativeRoomsTest {
     void theMadeTreeIsInOrder() {
         assertEquals(List.of(), made.operationsWithoutOneStem());
         assertEquals(List.of(), made.referenceFilesOutOfTheirRoom());
+        assertEquals(List.of(), made.functionsThatMayThrow());
         assertEquals(List.of(), made.pastedNames());
         assertEquals(List.of(), made.generatedFilesOutOfTheirRoom());
     }
@@ -132,6 +135,19 @@ class NativeRoomsTest {
         assertEquals(
                 List.of("cudaMalloc is in native/reference/nccl/extra.cpp; expected it in native/reference/cuda"),
                 made.referenceFilesOutOfTheirRoom());
+    }
+
+    @Test
+    void aFunctionThatMayThrow() throws IOException {
+        write("reference/ops/mirror.cpp", FUNCTION.replace("try ", "").replace(" OPS_CATCH", ""));
+        write("reference/cuda/memory.cpp", "CHAGRES_EXPORT cudaError_t cudaFree(void *pointer) { return 0; }\n");
+        assertEquals(
+                List.of(
+                        "cudaFree in native/reference/cuda/memory.cpp may throw into C: write `) try {` and end it"
+                                + " with the folder's ..._CATCH",
+                        "ops_flip in native/reference/ops/mirror.cpp may throw into C: write `) try {` and end it"
+                                + " with the folder's ..._CATCH"),
+                made.functionsThatMayThrow());
     }
 
     @Test
