@@ -1,4 +1,5 @@
 /* Memory of the CUDA runtime: the host's, with a record of every allocation, so that wrong pointers get a code. */
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -34,6 +35,15 @@ struct PointerAttributes {
   long reserved[8];
 };
 static_assert(sizeof(PointerAttributes) == 88, "size of cudaPointerAttributes in CUDA 13.0");
+
+/* Whether the process has memory at all these addresses: msync looks, and with MS_ASYNC does nothing else. */
+bool is_mapped(void *pointer, size_t size) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGE_SIZE));
+  const auto first = reinterpret_cast<uintptr_t>(pointer) / page * page;
+  uintptr_t end;
+  if (__builtin_add_overflow(reinterpret_cast<uintptr_t>(pointer), size, &end) || end > UINTPTR_MAX - page) return false;
+  return msync(reinterpret_cast<void *>(first), end - first, MS_ASYNC) == 0;
+}
 
 /* Every allocation by its first address. */
 class Memory {
@@ -75,7 +85,7 @@ class Memory {
   }
 
   int register_host(void *pointer, size_t size, unsigned int flags) {
-    if (pointer == nullptr || size == 0) return kCudaInvalidValue;
+    if (pointer == nullptr || size == 0 || !is_mapped(pointer, size)) return kCudaInvalidValue;
     std::unique_lock<std::shared_mutex> lock(mutex_);
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     auto next = allocations_.lower_bound(address + size);
@@ -195,7 +205,6 @@ int set_2d(void *pointer, size_t pitch, int value, size_t width, size_t height) 
 }
 
 int set(void *pointer, int value, size_t count) { return set_2d(pointer, count, value, count, 1); }
-
 
 size_t read_device_memory() {
   const char *wanted = std::getenv("CHAGRES_REFERENCE_MEMORY");

@@ -122,8 +122,29 @@ std::vector<Token> list_tokens(const Rope &rope, const Caller &caller) {
   return tokens;
 }
 
-void run(const Rope &rope, const Caller &caller) {
+/* The strides may lead beyond the tensor's own shape, to its part of a wider row, but not beyond the memory. */
+void check_reads(const Rope &rope, const std::vector<Token> &tokens, const char *input, const Caller &caller) {
+  if (tokens.empty()) return;
+  int64_t first = tokens[0].from, last = first;
+  for (const Token &token : tokens) {
+    first = std::min(first, token.from);
+    last = std::max(last, token.from);
+  }
+  for (const int64_t step : {(rope.h - 1) * rope.stride_h, (rope.d - 1) * rope.stride_d}) {
+    first += std::min<int64_t>(step, 0);
+    last += std::max<int64_t>(step, 0);
+  }
+  if (first < 0) {
+    fail(caller, text("The strides ", rope.stride_s_or_t, " (s or t), ", rope.stride_b, " (b), ", rope.stride_h, " (h) and ",
+                      rope.stride_d, " (d) lead to element ", first, " of \"", input, "\"; expected 0 or more"));
+  }
+  expect_memory(rope.input.data, static_cast<size_t>(last + 1) * element_size(rope.input.dtype), input, "with its strides",
+                caller);
+}
+
+void run(const Rope &rope, const char *input, const Caller &caller) {
   const std::vector<Token> tokens = list_tokens(rope, caller);
+  check_reads(rope, tokens, input, caller);
   parallel_for(0, static_cast<int64_t>(tokens.size()), grain_for(rope.h * rope.d * 4), [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       rotate_token(rope, tokens[static_cast<size_t>(i)]);
@@ -204,7 +225,7 @@ void nvte_fused_rope_forward(NVTETensor input, NVTETensor cu_seqlens, NVTETensor
   rope.s = s, rope.b = b, rope.h = h, rope.d = d, rope.d2 = d2;
   rope.stride_s_or_t = stride_s_or_t, rope.stride_b = stride_b, rope.stride_h = stride_h, rope.stride_d = stride_d;
   check_rope(rope, "input", "output", caller);
-  run(rope, caller);
+  run(rope, "input", caller);
 }
 
 void nvte_fused_rope_backward(NVTETensor output_grads, NVTETensor cu_seqlens, NVTETensor freqs,
@@ -221,5 +242,5 @@ void nvte_fused_rope_backward(NVTETensor output_grads, NVTETensor cu_seqlens, NV
   rope.s = s, rope.b = b, rope.h = h, rope.d = d, rope.d2 = d2;
   rope.stride_s_or_t = stride_s_or_t, rope.stride_b = stride_b, rope.stride_h = stride_h, rope.stride_d = stride_d;
   check_rope(rope, "output_grads", "input_grads", caller);
-  run(rope, caller);
+  run(rope, "output_grads", caller);
 }

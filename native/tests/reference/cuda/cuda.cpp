@@ -226,6 +226,8 @@ TEST(registered_memory) {
   EXPECT_EQUAL(cudaHostGetFlags(&flags, buffer.data()), 1);
   EXPECT_EQUAL(cudaHostRegister(nullptr, 10, 0), 1);
   EXPECT_EQUAL(cudaHostRegister(buffer.data(), 0, 0), 1);
+  EXPECT_EQUAL(cudaHostRegister(buffer.data(), SIZE_MAX, 0), 1);
+  EXPECT_EQUAL(cudaHostRegister(buffer.data(), size_t{1} << 47, 0), 1); /* more than the process has */
 }
 
 TEST(pointer_attributes) {

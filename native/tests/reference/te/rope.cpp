@@ -178,4 +178,9 @@ TEST(refusals) {
   EXPECT_THROWS(call(x, cu, freqs, y, NVTE_THD, 4, 4, 5), "\"cu_seqlens\"", "10", "to 11");
   EXPECT_THROWS(nvte_fused_rope_backward(x, none, freqs, none, y, NVTE_BSHD, false, 2, 2, 5, 2, 1, 4, 4, 4, 0, 4, 1, nullptr),
                 "nvte_fused_rope_backward", "\"cp_rank\"", "got 2");
+  set(0, 5, 10);
+  EXPECT_THROWS(nvte_fused_rope_forward(x, cu, freqs, none, y, NVTE_THD, false, 1, 0, 5, 2, 1, 4, 4, 5, 0, 4, 1, nullptr),
+                "\"input\" (with its strides) must be 98 bytes of device memory, got a pointer to 80 bytes");
+  EXPECT_THROWS(nvte_fused_rope_backward(x, cu, freqs, none, y, NVTE_THD, false, 1, 0, 5, 2, 1, 4, 4, 4, 0, 4, -1, nullptr),
+                "The strides 4 (s or t), 0 (b), 4 (h) and -1 (d) lead to element -3 of \"output_grads\"; expected 0 or more");
 }

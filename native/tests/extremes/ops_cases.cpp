@@ -1,0 +1,147 @@
+/* The operations of ops.h. */
+#include "cases.h"
+
+namespace extremes {
+
+namespace {
+
+constexpr int kF32 = kNVTEFloat32, kBf16 = kNVTEBFloat16;
+constexpr int64_t kRows = 4, kColumns = 16, kCount = kRows * kColumns;
+constexpr int64_t kMany = 200000; /* so many that several threads work */
+
+void *matrix(Fixture &f) { return f.device(kCount * 2); }
+float *floats(Fixture &f, size_t count) { return static_cast<float *>(f.device(count * 4)); }
+int32_t *index(Fixture &f) { return f.device_values<int32_t>({0, 3, 1, 2}); }
+
+std::vector<Case> elementwise() {
+  return {
+      CASE(ops_add, matrix(f), matrix(f), matrix(f), kCount, kBf16, nullptr),
+      CASE(ops_add, f.device(2 * kMany), f.device(2 * kMany), f.device(2 * kMany), kMany, kBf16, nullptr),
+      CASE(ops_cast, f.device(kCount * 4), kF32, matrix(f), kBf16, kCount, nullptr),
+      CASE(ops_accumulate, matrix(f), floats(f, kCount), 0.5f, kCount, kBf16, nullptr),
+      CASE(ops_dropout_add, matrix(f), matrix(f), matrix(f), static_cast<uint8_t *>(f.device(kCount / 8)),
+           f.device_values<int64_t>({1, 2}), 0.5f, kCount, kBf16, nullptr),
+      CASE(ops_dropout_backward, matrix(f), static_cast<uint8_t *>(f.device(kCount / 8)), matrix(f), 0.5f, kCount, kBf16,
+           nullptr),
+      CASE(ops_clip_scale, floats(f, 1), 1.0f, floats(f, 1), nullptr),
+  };
+}
+
+std::vector<Case> rows() {
+  return {
+      CASE(ops_embedding_forward, matrix(f), index(f), matrix(f), kRows, kRows, kColumns, kBf16, nullptr),
+      CASE(ops_embedding_backward, matrix(f), index(f), floats(f, kCount), 0.5f, kRows, kRows, kColumns, kBf16, nullptr),
+      CASE(ops_gather_rows, matrix(f), index(f), matrix(f), kRows, kColumns, kRows, kBf16, nullptr),
+      CASE(ops_scatter_rows, matrix(f), index(f), matrix(f), kRows, kColumns, kRows, kBf16, nullptr),
+      CASE(ops_row_sum, matrix(f), floats(f, kColumns), 0.5f, kRows, kColumns, kBf16, nullptr),
+  };
+}
+
+std::vector<Case> layers() {
+  return {
+      CASE(ops_residual_norm_forward, matrix(f), matrix(f), f.device(2 * kColumns), f.device(2 * kColumns), 1e-5f, matrix(f),
+           matrix(f), floats(f, kRows), floats(f, kRows), kRows, kColumns, kBf16, nullptr),
+      CASE(ops_residual_norm_backward, matrix(f), matrix(f), floats(f, kRows), floats(f, kRows), f.device(2 * kColumns),
+           matrix(f), matrix(f), floats(f, kColumns), floats(f, kColumns), 0.5f, kRows, kColumns, kBf16, nullptr),
+      CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), f.device_values<int32_t>({0, 2, 6}), floats(f, 8 * 8), 1, OPS_THD,
+           6, 2, 8, 2, 8, kBf16, nullptr),
+      CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), nullptr, floats(f, 8 * 8), -1, OPS_SBHD, 6, 2, 8, 2, 8, kBf16,
+           nullptr),
+  };
+}
+
+std::vector<Case> losses() {
+  return {
+      CASE(ops_cross_entropy_forward, matrix(f), index(f), floats(f, kRows), floats(f, 1), f.device_values<int32_t>({0}),
+           kRows, kColumns - 3, kColumns, kBf16, nullptr),
+      CASE(ops_cross_entropy_backward, matrix(f), index(f), floats(f, kRows), f.device_values<int32_t>({4}), 1.0f, matrix(f),
+           kRows, kColumns - 3, kColumns, kBf16, nullptr),
+  };
+}
+
+std::vector<Case> library() {
+  return {
+      CASE(ops_open, "cudart", "nvrtc", "include", "cache"),
+      CASE(ops_last_error),
+      CASE(ops_compile_all, 9, 0, f.out<int>()),
+  };
+}
+
+/* Two packed sequences of 2 and 4 tokens, two heads of 16 columns. */
+const OpsAttention *attention(Fixture &f) {
+  constexpr int64_t kTokens = 6, kHeads = 2, kDim = 16, kWidth = kHeads * kDim;
+  auto *a = f.out<OpsAttention>();
+  const auto tokens = [&] { return f.device(kTokens * kWidth * 2); };
+  a->q = tokens();
+  a->k = tokens();
+  a->v = tokens();
+  a->o = tokens();
+  a->d_o = tokens();
+  a->dq = tokens();
+  a->dk = tokens();
+  a->dv = tokens();
+  a->log_sum_exp = floats(f, kTokens * kHeads);
+  a->delta = floats(f, kTokens * kHeads);
+  a->cu_seqlens = f.device_values<int32_t>({0, 2, 6});
+  a->rng_state = f.device_values<int64_t>({1, 2});
+  a->qkv = a->output = a->gradients = {0, kWidth, kDim};
+  a->statistics = {0, kHeads, 1};
+  a->sequences = 2;
+  a->length = 4;
+  a->heads = kHeads;
+  a->head_dim = kDim;
+  a->window_left = -1;
+  a->window_right = 0;
+  a->scale = 0.25f;
+  a->dropout = 0.1f;
+  a->dtype = kBf16;
+  a->packed = 1;
+  return a;
+}
+
+void strides(Fields &fields, OpsStrides &value) {
+  fields.field(value.sequence);
+  fields.field(value.token);
+  fields.field(value.head);
+}
+
+}  // namespace
+
+bool vary(const OpsAttention *&value, int index) {
+  static OpsAttention a;
+  a = *value;
+  Fields fields(index - 1);
+  fields.field(a.q);
+  fields.field(a.k);
+  fields.field(a.v);
+  fields.field(a.o);
+  fields.field(a.log_sum_exp);
+  fields.field(a.d_o);
+  fields.field(a.dq);
+  fields.field(a.dk);
+  fields.field(a.dv);
+  fields.field(a.delta);
+  fields.field(a.cu_seqlens);
+  fields.field(a.rng_state);
+  for (OpsStrides *each : {&a.qkv, &a.output, &a.gradients, &a.statistics}) strides(fields, *each);
+  for (int64_t *each : {&a.sequences, &a.length, &a.heads, &a.head_dim, &a.window_left, &a.window_right})
+    fields.field(*each);
+  fields.field(a.scale);
+  fields.field(a.dropout);
+  fields.field(a.dtype);
+  fields.field(a.packed);
+  static_assert(sizeof(OpsAttention) == 12 * 8 + 4 * sizeof(OpsStrides) + 6 * 8 + 4 * 4, "a field without extremes");
+  value = index == 0 ? nullptr : &a;
+  return index == 0 || fields.done();
+}
+
+std::vector<Case> ops_cases() {
+  std::vector<Case> all = {
+      CASE(ops_attention_forward, attention(f), nullptr),
+      CASE(ops_attention_backward, attention(f), nullptr),
+  };
+  for (const auto &some : {elementwise(), rows(), layers(), losses(), library()}) all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
+
+}  // namespace extremes
