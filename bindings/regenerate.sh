@@ -1,13 +1,28 @@
 #!/usr/bin/env bash
-# Writes bindings/src/generated anew with jextract: deletes it, lists each library's symbols in bindings/symbols,
-# generates Java, writes the checksums. Needs jextract 25 (JEXTRACT_HOME, else PATH) and, for the headers, what
-# native/vendor/fetch.sh needs. For Transformer Engine run native/guard/generate.py first: its te.h is read here.
+# Writes the bindings of the libraries that are named (te, ops, cuda, nccl, cudnn; all without arguments) anew with jextract:
+# deletes them, lists each library's symbols in bindings/symbols, generates Java, writes the checksums. Needs jextract 25
+# (JEXTRACT_HOME, else PATH) and, for cuda, nccl and cudnn, what native/vendor/fetch.sh needs. For Transformer Engine run
+# native/guard/generate.py first: its te.h is read here.
+#
+#     bindings/regenerate.sh ops    # after a change to native/include/chagres/ops.h
 set -euo pipefail
 
 bindings=$(cd "$(dirname "$0")" && pwd)
 native=$bindings/../native
 generated=$bindings/src/generated
 symbols=$bindings/symbols
+
+libraries=("$@")
+if [ $# -eq 0 ]; then libraries=(te ops cuda nccl cudnn); fi
+for library in "${libraries[@]}"; do
+  case $library in
+    te | ops | cuda | nccl | cudnn) ;;
+    *)
+      echo "regenerate.sh: expected te, ops, cuda, nccl or cudnn, got '$library'" >&2
+      exit 2
+      ;;
+  esac
+done
 
 jextract=${JEXTRACT_HOME:+$JEXTRACT_HOME/bin/jextract}
 jextract=${jextract:-$(command -v jextract || true)}
@@ -22,16 +37,19 @@ if [ "$version" != "jextract 25" ]; then
   exit 1
 fi
 
-vendor=$("$native/vendor/fetch.sh" --headers-only)
-cuda=$vendor/nvidia/cu13/include
-nccl=$vendor/nvidia/nccl/include
-cudnn=$vendor/nvidia/cudnn/include
-cd "$symbols" # jextract reads compile_flags.txt here: no C library's headers, so that the host's do not matter
-
-# nccl.h declares functions without parameters as `f()`, which in C leaves the parameters open.
 prototypes=$(mktemp -d)
 trap 'rm -rf "$prototypes"' EXIT
-sed -E 's/\(\);/(void);/' "$nccl/nccl.h" > "$prototypes/nccl.h"
+cd "$symbols" # jextract reads compile_flags.txt here: no C library's headers, so that the host's do not matter
+
+find_vendor_headers() {
+  local vendor
+  vendor=$("$native/vendor/fetch.sh" --headers-only)
+  cuda=$vendor/nvidia/cu13/include
+  nccl=$vendor/nvidia/nccl/include
+  cudnn=$vendor/nvidia/cudnn/include
+  # nccl.h declares functions without parameters as `f()`, which in C leaves the parameters open.
+  sed -E 's/\(\);/(void);/' "$nccl/nccl.h" > "$prototypes/nccl.h"
+}
 
 # library class headers-whose-symbols-count header-file include-folders: the library's own symbols, as jextract options
 list_symbols() {
@@ -77,13 +95,31 @@ filter_cudnn() { cat; }
 # Of the vector types the runtime's functions take these two.
 filter_cuda() { cat; printf -- '--include-struct %s\n' dim3 uint3; }
 
-rm -rf "$generated/java"
-generate te TransformerEngine 'te\.h|guard\.h' "$native/generated/include/chagres/te.h" "$native/include" "$native/generated/include"
-generate ops Ops 'ops\.h' "$native/include/chagres/ops.h" "$native/include"
-generate cuda CudaRuntime '(cuda_runtime_api|driver_types|texture_types|surface_types|device_types)\.h' \
-  "$cuda/cuda_runtime_api.h" "$cuda"
-generate nccl Nccl 'nccl\.h' "$prototypes/nccl.h" "$symbols/stand-ins" "$cuda" "$nccl"
-generate cudnn Cudnn 'cudnn[a-z_]*\.h' "$cudnn/cudnn.h" "$cuda" "$cudnn"
+for library in "${libraries[@]}"; do
+  rm -rf "$generated/java/dev/chagres/bindings/$library"
+  case $library in
+    te)
+      generate te TransformerEngine 'te\.h|guard\.h' "$native/generated/include/chagres/te.h" "$native/include" \
+        "$native/generated/include"
+      ;;
+    ops) generate ops Ops 'ops\.h' "$native/include/chagres/ops.h" "$native/include" ;;
+    cuda)
+      find_vendor_headers
+      generate cuda CudaRuntime '(cuda_runtime_api|driver_types|texture_types|surface_types|device_types)\.h' \
+        "$cuda/cuda_runtime_api.h" "$cuda"
+      ;;
+    nccl)
+      find_vendor_headers
+      generate nccl Nccl 'nccl\.h' "$prototypes/nccl.h" "$symbols/stand-ins" "$cuda" "$nccl"
+      ;;
+    cudnn)
+      find_vendor_headers
+      generate cudnn Cudnn 'cudnn[a-z_]*\.h' "$cudnn/cudnn.h" "$cuda" "$cudnn"
+      ;;
+  esac
+done
+case " ${libraries[*]} " in
+  *" cuda "* | *" nccl "* | *" cudnn "*) python3 "$native/reference/runtime/generate_unsupported.py" ;; # from the symbols
+esac
 
-python3 "$native/reference/runtime/generate_unsupported.py" # from the symbols
-"$bindings/verify.sh" --write
+"$bindings/verify.sh" --write "$@"
