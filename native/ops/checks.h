@@ -1,6 +1,7 @@
 /*
- * The checks of every operation of ops.h, shared by both libraries that export it. Each returns OPS_SUCCESS or
- * OPS_INVALID_ARGUMENT with the text set. Pointers to nothing (a size of zero) are not looked at.
+ * The checks of the operations of ops.h, shared by both libraries that export it; those of attention and of element-wise
+ * operations have files of their own. Each returns OPS_SUCCESS or OPS_INVALID_ARGUMENT with the text set. Pointers to
+ * nothing (a size of zero) are not looked at.
  */
 #ifndef CHAGRES_OPS_CHECKS_H
 #define CHAGRES_OPS_CHECKS_H
@@ -8,18 +9,6 @@
 #include "arguments.h"
 
 namespace chagres::ops {
-
-inline int check_add(const void *x, const void *residual, const void *y, int64_t count, int dtype) {
-  Arguments arguments("ops_add");
-  arguments.float_dtype("dtype", dtype).between("count", count, 0);
-  if (arguments.wrong() || count == 0) return arguments.status();
-  const int64_t size = size_of(dtype);
-  return arguments.countable("count", {count, size})
-      .pointer("x", x, size, bytes_of({count, size}))
-      .pointer("residual", residual, size, bytes_of({count, size}))
-      .pointer("y", y, size, bytes_of({count, size}))
-      .status();
-}
 
 inline int check_dropout_add(const void *x, const void *residual, const void *y, const void *mask,
                              const void *rng_state, float probability, int64_t count, int dtype) {
@@ -138,27 +127,6 @@ inline int check_residual_norm_backward(const void *dy, const void *h, const voi
       .pointer("gamma", gamma, 16, row)
       .pointer("dresidual", dresidual, 16, matrix)
       .pointer("dh", dh, 16, matrix)
-      .status();
-}
-
-inline int check_accumulate(const void *x, const void *y, int64_t count, int dtype) {
-  Arguments arguments("ops_accumulate");
-  arguments.float_dtype("dtype", dtype).between("count", count, 0);
-  if (arguments.wrong() || count == 0) return arguments.status();
-  const int64_t size = size_of(dtype);
-  return arguments.countable("count", {count, 4})
-      .pointer("x", x, size, bytes_of({count, size}))
-      .pointer("y", y, 4, bytes_of({count, 4}))
-      .status();
-}
-
-inline int check_cast(const void *x, int x_dtype, const void *y, int y_dtype, int64_t count) {
-  Arguments arguments("ops_cast");
-  arguments.float_dtype("x_dtype", x_dtype).float_dtype("y_dtype", y_dtype).between("count", count, 0);
-  if (arguments.wrong() || count == 0) return arguments.status();
-  return arguments.countable("count", {count, 4})
-      .pointer("x", x, size_of(x_dtype), bytes_of({count, size_of(x_dtype)}))
-      .pointer("y", y, size_of(y_dtype), bytes_of({count, size_of(y_dtype)}))
       .status();
 }
 

@@ -1,34 +1,56 @@
+#include "elementwise.h"
+
 #include <algorithm>
 
-#include "checks.h"
 #include "kernel.h"
 
 using namespace chagres::ops;
 
 namespace {
 
-Kernel add_packed[] = FLOAT_KERNELS("elementwise.cu", "add");
-Kernel add_scalar[] = FLOAT_KERNELS("elementwise.cu", "add_scalar");
+/* The kernels of one line of elementwise.cu: in packs, and element by element. */
+struct Kernels {
+  Kernel packed[3];
+  Kernel scalar[3];
+};
+#define KERNELS(name) \
+  {FLOAT_KERNELS("elementwise.cu", name), FLOAT_KERNELS("elementwise.cu", name "_scalar")}
 
-#define CAST_KERNELS(name)                                 \
+/* y = formula of the inputs, which are in the order of the formula's a and b. */
+int elementwise(const char *function, Kernels &kernels, std::initializer_list<Elements> inputs, void *y, int64_t count,
+                int dtype, OpsStream stream) {
+  const int status = check_elementwise(function, inputs, y, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  const void *pointers[kMostInputs];
+  void *arguments[kMostInputs + 2];
+  size_t n = 0;
+  bool fits = aligned(y);
+  for (const Elements &input : inputs) {
+    fits = fits && aligned(input.pointer);
+    pointers[n] = input.pointer;
+    arguments[n] = &pointers[n];
+    ++n;
+  }
+  arguments[n] = &y;
+  arguments[n + 1] = &count;
+  Kernel &kernel = (fits ? kernels.packed : kernels.scalar)[float_index(dtype)];
+  return launch_kernel(function, kernel, grid_for(fits ? count * size_of(dtype) / 16 : count), arguments, stream);
+}
+
+#define CAST_KERNELS(name)                           \
   {FLOAT_KERNELS("elementwise.cu", name "_float32"), \
    FLOAT_KERNELS("elementwise.cu", name "_float16"), \
    FLOAT_KERNELS("elementwise.cu", name "_bfloat16")}
 
 Kernel cast_packed[3][3] = CAST_KERNELS("cast"); /* [from][to] */
 Kernel cast_scalar[3][3] = CAST_KERNELS("cast_scalar");
-Kernel accumulate_packed[] = FLOAT_KERNELS("elementwise.cu", "accumulate");
-Kernel accumulate_scalar[] = FLOAT_KERNELS("elementwise.cu", "accumulate_scalar");
+Kernels accumulate = KERNELS("accumulate");
 
 }  // namespace
 
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream) try {
-  const int status = check_add(x, residual, y, count, dtype);
-  if (status != OPS_SUCCESS || count == 0) return status;
-  const bool fits = aligned(x, residual, y);
-  Kernel &kernel = (fits ? add_packed : add_scalar)[float_index(dtype)];
-  const Grid grid = grid_for(fits ? count * size_of(dtype) / 16 : count);
-  return launch("ops_add", kernel, grid, stream, x, residual, y, count);
+  static Kernels kernels = KERNELS("add");
+  return elementwise("ops_add", kernels, {{"x", x}, {"residual", residual}}, y, count, dtype, stream);
 } OPS_CATCH
 
 int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream stream) try {
@@ -44,6 +66,6 @@ int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype
   const int status = check_accumulate(x, y, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   const bool fits = aligned(x, y);
-  Kernel &kernel = (fits ? accumulate_packed : accumulate_scalar)[float_index(dtype)];
+  Kernel &kernel = (fits ? accumulate.packed : accumulate.scalar)[float_index(dtype)];
   return launch("ops_accumulate", kernel, grid_for(fits ? count / 4 : count), stream, x, y, beta, count);
 } OPS_CATCH

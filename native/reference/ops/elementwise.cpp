@@ -1,10 +1,35 @@
-/* Operations: sum, accumulation and cast. */
+/* Operations of which each result depends on one element of each input. */
+#include "../../ops/elementwise.h"
+
 #include "ops/operations.h"
 
 using namespace chagres;
 using namespace chagres::reference;
 
 namespace {
+
+/* x[k][i] is element i of input k; the results go to x[0]. */
+using Formula = void(float (*x)[kBlock], int64_t count);
+
+/* y = formula of the inputs. */
+int elementwise(const char *function, std::initializer_list<ops::Elements> inputs, void *y, int64_t count, int dtype,
+                Formula *formula) {
+  const int status = ops::check_elementwise(function, inputs, y, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  const NVTEDType type = as_dtype(dtype);
+  for_each_block(count, [&](int64_t first, int64_t length) {
+    float x[ops::kMostInputs][kBlock];
+    float(*next)[kBlock] = x;
+    for (const ops::Elements &input : inputs) to_float(*next++, element(input.pointer, first, type), type, length);
+    formula(x, length);
+    from_float(element(y, first, type), x[0], type, length);
+  });
+  return OPS_SUCCESS;
+}
+
+CHAGRES_CLONES void add(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] += x[1][i];
+}
 
 CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = beta * y[i] + x[i];
@@ -13,43 +38,30 @@ CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64
 }  // namespace
 
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream) try {
-  const int status = ops::check_add(x, residual, y, count, dtype);
-  if (status != OPS_SUCCESS || count == 0) return status;
-  const NVTEDType type = as_dtype(dtype);
-  return run("ops_add", [&] {
-    for_each_block(count, [&](int64_t first, int64_t length) {
-      float a[kBlock], sum[kBlock];
-      to_float(a, element(x, first, type), type, length);
-      to_float(sum, element(residual, first, type), type, length);
-      add_floats(sum, a, length);
-      from_float(element(y, first, type), sum, type, length);
-    });
-  });
+  return elementwise("ops_add", {{"x", x}, {"residual", residual}}, y, count, dtype, add);
 } OPS_CATCH
 
 int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream) try {
   const int status = ops::check_accumulate(x, y, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   const NVTEDType type = as_dtype(dtype);
-  return run("ops_accumulate", [&] {
-    for_each_block(count, [&](int64_t first, int64_t length) {
-      float in[kBlock];
-      to_float(in, element(x, first, type), type, length);
-      if (beta == 0) std::copy(in, in + length, y + first);
-      else scale_add_floats(y + first, beta, in, length);
-    });
+  for_each_block(count, [&](int64_t first, int64_t length) {
+    float in[kBlock];
+    to_float(in, element(x, first, type), type, length);
+    if (beta == 0) std::copy(in, in + length, y + first);
+    else scale_add_floats(y + first, beta, in, length);
   });
+  return OPS_SUCCESS;
 } OPS_CATCH
 
 int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream) try {
   const int status = ops::check_cast(x, x_dtype, y, y_dtype, count);
   if (status != OPS_SUCCESS || count == 0) return status;
   const NVTEDType from = as_dtype(x_dtype), to = as_dtype(y_dtype);
-  return run("ops_cast", [&] {
-    for_each_block(count, [&](int64_t first, int64_t length) {
-      float values[kBlock];
-      to_float(values, element(x, first, from), from, length);
-      from_float(element(y, first, to), values, to, length);
-    });
+  for_each_block(count, [&](int64_t first, int64_t length) {
+    float values[kBlock];
+    to_float(values, element(x, first, from), from, length);
+    from_float(element(y, first, to), values, to, length);
   });
+  return OPS_SUCCESS;
 } OPS_CATCH

@@ -1,5 +1,6 @@
 /* The operations of ops.h. */
 #include "cases.h"
+#include "elementwise.h"
 
 namespace extremes {
 
@@ -13,10 +14,23 @@ void *matrix(Fixture &f) { return f.device(kCount * 2); }
 float *floats(Fixture &f, size_t count) { return static_cast<float *>(f.device(count * 4)); }
 int32_t *index(Fixture &f) { return f.device_values<int32_t>({0, 3, 1, 2}); }
 
-std::vector<Case> elementwise() {
+/* All those that tests/ops/elementwise.h has a row of. */
+std::vector<Case> rows_of_elementwise() {
+  std::vector<Case> cases;
+  for (const chagres::tests::Elementwise &operation : chagres::tests::elementwise_operations()) {
+    const char *const name = operation.function;
+    [[maybe_unused]] const size_t bytes = 2 * kMany;
+    if (operation.inputs.size() == 1)
+      cases.push_back(CASE_OF(name, symbol<chagres::tests::Unary>(name), f.device(bytes), f.device(bytes), kMany, kBf16, nullptr));
+    else
+      cases.push_back(CASE_OF(name, symbol<chagres::tests::Binary>(name), f.device(bytes), f.device(bytes), f.device(bytes), kMany, kBf16,
+                              nullptr));
+  }
+  return cases;
+}
+
+std::vector<Case> conversions() {
   return {
-      CASE(ops_add, matrix(f), matrix(f), matrix(f), kCount, kBf16, nullptr),
-      CASE(ops_add, f.device(2 * kMany), f.device(2 * kMany), f.device(2 * kMany), kMany, kBf16, nullptr),
       CASE(ops_cast, f.device(kCount * 4), kF32, matrix(f), kBf16, kCount, nullptr),
       CASE(ops_accumulate, matrix(f), floats(f, kCount), 0.5f, kCount, kBf16, nullptr),
       CASE(ops_dropout_add, matrix(f), matrix(f), matrix(f), static_cast<uint8_t *>(f.device(kCount / 8)),
@@ -140,7 +154,8 @@ std::vector<Case> ops_cases() {
       CASE(ops_attention_forward, attention(f), nullptr),
       CASE(ops_attention_backward, attention(f), nullptr),
   };
-  for (const auto &some : {elementwise(), rows(), layers(), losses(), library()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto &some : {rows_of_elementwise(), conversions(), rows(), layers(), losses(), library()})
+    all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 

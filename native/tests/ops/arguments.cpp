@@ -3,6 +3,7 @@
 #include <cstring>
 #include <functional>
 
+#include "elementwise.h"
 #include "harness/report.h"
 
 namespace chagres::tests {
@@ -28,14 +29,32 @@ class Refusals {
     if (strcmp(ops.last_error(), text) != 0) test.fail(std::string("the text is: ") + ops.last_error());
   }
 
+  /* Of any element-wise operation. */
+  void refuse_elements(const Elementwise &operation) {
+    void *const function = find_symbol(session_.library, operation.function);
+    const std::string name = std::string(operation.function) + ": ";
+    const std::vector<const void *> all(operation.inputs.size(), p);
+    const auto call = [&](const std::vector<const void *> &x, void *y, int64_t count, int dtype, const std::string &text) {
+      refused(call_elementwise(function, x, y, count, dtype, nullptr), (name + text).c_str());
+    };
+    call(all, p, -1, 4, "count is -1; expected 0 or more");
+    call(all, p, 1, 2, "dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
+    call(all, odd, 1, 6, "y is 0x1001; expected a multiple of 2 bytes");
+    call(all, nullptr, 1, 6, "y is null; expected a device pointer");
+    call(all, p, kHuge, 4, "count is too large; expected a product of sizes in bytes below 2^63");
+    for (size_t i = 0; i < all.size(); ++i) {
+      std::vector<const void *> x = all;
+      x[i] = nullptr;
+      call(x, p, 1, 4, std::string(operation.inputs[i]) + " is null; expected a device pointer");
+    }
+    Case test(session_, "arguments", 4, name + "a size of zero");
+    const std::vector<const void *> none(all.size(), nullptr);
+    if (call_elementwise(function, none, nullptr, 0, 4, nullptr) != OPS_SUCCESS)
+      test.fail(std::string("the call was refused: ") + ops.last_error());
+  }
+
   void elementwise() {
-    refused(ops.add(p, p, p, -1, 4, nullptr), "ops_add: count is -1; expected 0 or more");
-    refused(ops.add(p, p, p, 1, 2, nullptr), "ops_add: dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
-    refused(ops.add(nullptr, p, p, 1, 4, nullptr), "ops_add: x is null; expected a device pointer");
-    refused(ops.add(p, nullptr, p, 1, 4, nullptr), "ops_add: residual is null; expected a device pointer");
-    refused(ops.add(p, p, odd, 1, 6, nullptr), "ops_add: y is 0x1001; expected a multiple of 2 bytes");
-    refused(ops.add(p, p, p, kHuge, 4, nullptr),
-            "ops_add: count is too large; expected a product of sizes in bytes below 2^63");
+    for (const Elementwise &operation : elementwise_operations()) refuse_elements(operation);
     refused(ops.dropout_add(p, p, p, bp, lp, 1.0f, 8, 4, nullptr),
             "ops_dropout_add: probability is 1; expected at least 0 and below 1");
     refused(ops.dropout_add(p, p, p, bp, lp, std::nanf(""), 8, 4, nullptr),
@@ -114,8 +133,7 @@ class Refusals {
   void other() {
     refused(ops.compile_all(9, 0, nullptr), "ops_compile_all: compiled is null; expected an int");
     Case test(session_, "arguments", 4, "sizes of zero");
-    const int statuses[] = {ops.add(nullptr, nullptr, nullptr, 0, 4, nullptr),
-                            ops.cast(nullptr, 4, nullptr, 5, 0, nullptr),
+    const int statuses[] = {ops.cast(nullptr, 4, nullptr, 5, 0, nullptr),
                             ops.embedding_forward(nullptr, nullptr, nullptr, 0, 5, 5, 4, nullptr),
                             ops.embedding_backward(nullptr, nullptr, nullptr, 0, 3, 0, 3, 4, nullptr),
                             ops.row_sum(nullptr, nullptr, 0, 5, 0, 4, nullptr),

@@ -1,4 +1,8 @@
-/* add, cast, accumulate: every result is known to the bit. */
+/* Element-wise operations against their formula, a row of elementwise.h each; cast and accumulate. */
+#include "elementwise.h"
+
+#include <cstring>
+#include <deque>
 #include <limits>
 
 #include "harness/report.h"
@@ -21,20 +25,44 @@ Doubles inputs(Session &session, const Format &format, int64_t count) {
   return values;
 }
 
-float sum_of(double a, double b) { return static_cast<float>(a) + static_cast<float>(b); }
-
-void add_case(Session &session, int dtype, int64_t count, int64_t offset, int target) {
-  const Format &format = format_of(dtype);
-  Case test(session, "add", dtype, shape_text({{"count", count}, {"offset", offset}, {"y is", target}}));
-  const Doubles x = inputs(session, format, count), residual = session.random.normal(format, count);
+Doubles results(const Elementwise &operation, const std::vector<Doubles> &inputs) {
   Doubles wanted;
-  for (size_t i = 0; i < x.size(); ++i) wanted.push_back(round_to(format, sum_of(x[i], residual[i])));
-  Buffer a = session.floats(dtype, x, offset), b = session.floats(dtype, residual, offset);
-  Buffer c = session.floats(dtype, Doubles(x.size(), kNan), offset);
-  Buffer *y = target == 0 ? &c : target == 1 ? &a : &b;
-  if (test.run({y},
-               [&] { return session.ops.add(a.data(), b.data(), y->data(), count, dtype, session.memory.stream()); }))
-    test.equal(test.output(0, dtype), wanted, "y");
+  for (size_t i = 0; i < inputs[0].size(); ++i) {
+    double x[2];
+    for (size_t k = 0; k < inputs.size(); ++k) x[k] = inputs[k][i];
+    wanted.push_back(operation.formula(x));
+  }
+  return wanted;
+}
+
+/* target: 0 for a y of its own, k for input k - 1. */
+void operation_case(Session &session, const Elementwise &operation, int dtype, int64_t count, int64_t offset,
+                    size_t target) {
+  const Format &format = format_of(dtype);
+  Case test(session, operation.function + strlen("ops_"), dtype,
+            shape_text({{"count", count}, {"offset", offset}, {"y is", static_cast<int64_t>(target)}}));
+  std::vector<Doubles> x = {inputs(session, format, count)};
+  while (x.size() < operation.inputs.size()) x.push_back(session.random.normal(format, count));
+  Doubles wanted = results(operation, x), scale;
+  for (double &result : wanted) {
+    scale.push_back(std::fabs(result));
+    if (operation.slack == 0) result = round_to(format, result);
+  }
+  std::deque<Buffer> buffers;
+  std::vector<const void *> pointers;
+  for (const Doubles &values : x) {
+    buffers.emplace_back(session.memory, to_bytes(format, values), static_cast<size_t>(offset * format.size));
+    pointers.push_back(buffers.back().data());
+  }
+  Buffer own = session.floats(dtype, Doubles(wanted.size(), kNan), offset);
+  Buffer *y = target == 0 ? &own : &buffers[target - 1];
+  void *const function = find_symbol(session.library, operation.function);
+  if (!test.run({y}, [&] {
+        return call_elementwise(function, pointers, y->data(), count, dtype, session.memory.stream());
+      }))
+    return;
+  if (operation.slack == 0) test.equal(test.output(0, dtype), wanted, "y");
+  else test.close(dtype, test.output(0, dtype), wanted, scale, operation.slack, "y");
 }
 
 void cast_case(Session &session, int from, int to, int64_t count, int64_t offset) {
@@ -79,13 +107,17 @@ void elementwise_cases(Session &session) {
   for (int64_t count : counts)
     for (const Format &format : kFormats)
       for (int64_t offset : {0, 1}) {
-        for (int target : {0, 1, 2}) add_case(session, format.dtype, count, offset, target);
+        for (const Elementwise &operation : elementwise_operations())
+          for (size_t target = 0; target <= operation.inputs.size(); ++target)
+            operation_case(session, operation, format.dtype, count, offset, target);
         for (const Format &to : kFormats) cast_case(session, format.dtype, to.dtype, count, offset);
         for (float beta : {0.0f, 1.0f, 0.5f}) accumulate_case(session, format.dtype, beta, count, offset);
       }
   if (session.large) { /* so many that grids stride */
-    add_case(session, 6, 9000001, 0, 1);
-    add_case(session, 6, 1200001, 1, 0);
+    for (const Elementwise &operation : elementwise_operations()) {
+      operation_case(session, operation, 6, 9000001, 0, 1);
+      operation_case(session, operation, 6, 1200001, 1, 0);
+    }
     cast_case(session, 4, 6, 5000001, 0);
     accumulate_case(session, 6, 1, 5000001, 0);
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "elementwise.h"
 #include "harness/report.h"
 
 namespace chagres::tests {
@@ -69,7 +70,13 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
   Buffer ids = make_ids(session, 33), table = zeros(session, 64 * hidden * 2),
          gradient = zeros(session, 64 * hidden * 4);
   const auto bytes = static_cast<double>(count);
-  watch.measure("add", sizes, 6 * bytes, [&] { return ops.add(x.data(), y.data(), z.data(), count, kBf16, stream); });
+  for (const Elementwise &operation : elementwise_operations()) {
+    const auto inputs = operation.inputs.size();
+    void *const function = find_symbol(session.library, operation.function);
+    const std::vector<const void *> tensors(inputs, x.data());
+    watch.measure(operation.function, sizes, 2.0 * static_cast<double>(inputs + 1) * bytes,
+                  [&] { return call_elementwise(function, tensors, z.data(), count, kBf16, stream); });
+  }
   watch.measure("dropout_add", sizes, 6.125 * bytes, [&] {
     return ops.dropout_add(x.data(), y.data(), z.data(), mask.data<uint8_t>(), state.data<int64_t>(), 0.1f, count,
                            kBf16, stream);

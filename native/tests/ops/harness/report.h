@@ -32,6 +32,7 @@ class Report {
 
 struct Session {
   Ops ops;
+  void *library; /* for functions by name */
   Memory &memory;
   Report &report;
   Random random;

@@ -58,7 +58,7 @@ int check(const Options &options) {
   }
   const auto memory = device ? cuda_memory(options.cuda_runtime) : host_memory(options.library);
   Report report;
-  Session session = {ops, *memory, report, Random(options.seed), options.large};
+  Session session = {ops, open_shared(options.library), *memory, report, Random(options.seed), options.large};
   printf("%s, seed %llu\n", options.library.c_str(), static_cast<unsigned long long>(options.seed));
   argument_cases(session);
   attention_argument_cases(session);

@@ -52,11 +52,14 @@ record NativeRooms(Path root) {
                 breaches.add(function + " is in native/ops/" + stem + ".cpp; expected its kernels in native/ops/" + stem
                         + ".cu or " + stem + "_<variant>.cu");
             }
-            Path test = root.resolve("tests/ops/" + stem + ".cpp");
-            Pattern call = Pattern.compile("\\b(?:ops\\.|Ops::)" + function.substring("ops_".length()) + "\\b");
-            if (!Files.exists(test) || !call.matcher(text(test)).find()) {
+            Pattern call = Pattern.compile("\\b(?:ops\\.|Ops::|ops_)" + function.substring("ops_".length()) + "\\b");
+            boolean tested = Stream.of(".cpp", ".h")
+                    .map(extension -> root.resolve("tests/ops/" + stem + extension))
+                    .anyMatch(test ->
+                            Files.exists(test) && call.matcher(text(test)).find());
+            if (!tested) {
                 breaches.add(function + " is in native/ops/" + stem + ".cpp; expected native/tests/ops/" + stem
-                        + ".cpp to call it");
+                        + ".cpp (or its .h) to call it");
             }
         }
         return breaches;

@@ -96,7 +96,7 @@ class NativeRoomsTest {
                 List.of(
                         "ops_flip is in native/ops/mirror.cpp; expected it in native/reference/ops/mirror.cpp too,"
                                 + " found it in no file",
-                        "ops_flip is in native/ops/mirror.cpp; expected native/tests/ops/mirror.cpp to call it"),
+                        "ops_flip is in native/ops/mirror.cpp; expected native/tests/ops/mirror.cpp (or its .h) to call it"),
                 made.operationsWithoutOneStem());
         delete("ops/mirror_wide.cu");
         assertEquals(
@@ -109,7 +109,8 @@ class NativeRoomsTest {
     void aTestThatCallsOnlyALongerName() throws IOException {
         write("tests/ops/mirror.cpp", "session.ops.flip_rows(x, stream);\n");
         assertEquals(
-                List.of("ops_flip is in native/ops/mirror.cpp; expected native/tests/ops/mirror.cpp to call it"),
+                List.of(
+                        "ops_flip is in native/ops/mirror.cpp; expected native/tests/ops/mirror.cpp (or its .h) to call it"),
                 made.operationsWithoutOneStem());
     }
 

@@ -1,0 +1,39 @@
+/* The element-wise operations, a row each: what the cases, the refusals, the times and native/tests/extremes go by. */
+#ifndef CHAGRES_TESTS_OPS_ELEMENTWISE_H
+#define CHAGRES_TESTS_OPS_ELEMENTWISE_H
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "chagres/ops.h"
+
+namespace chagres::tests {
+
+using Unary = int(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
+using Binary = int(const void *x0, const void *x1, void *y, int64_t count, int dtype, OpsStream stream);
+
+struct Elementwise {
+  const char *function;             /* a Unary or Binary */
+  std::vector<const char *> inputs; /* names of its arguments x, or x0 and x1 */
+  double (*formula)(const double *x);
+  double slack; /* how many FP32 roundings a result may be off; 0: every bit is known */
+};
+
+inline const std::vector<Elementwise> &elementwise_operations() {
+  static const std::vector<Elementwise> all = {
+      {"ops_add", {"x", "residual"}, [](const double *x) -> double { return float(x[0]) + float(x[1]); }, 0},
+  };
+  return all;
+}
+
+/* Calls such a function, whose address is `function`. */
+inline int call_elementwise(void *function, const std::vector<const void *> &x, void *y, int64_t count, int dtype,
+                            OpsStream stream) {
+  if (x.size() == 1) return reinterpret_cast<Unary *>(function)(x[0], y, count, dtype, stream);
+  return reinterpret_cast<Binary *>(function)(x[0], x[1], y, count, dtype, stream);
+}
+
+}  // namespace chagres::tests
+
+#endif /* CHAGRES_TESTS_OPS_ELEMENTWISE_H */
