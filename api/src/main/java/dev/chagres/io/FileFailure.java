@@ -1,0 +1,26 @@
+package dev.chagres.io;
+
+import java.io.IOException;
+import java.nio.channels.ClosedByInterruptException;
+import java.nio.channels.ClosedChannelException;
+import java.nio.file.AccessDeniedException;
+import java.nio.file.FileSystemException;
+import java.nio.file.NoSuchFileException;
+
+/** Says what is wrong with a file, where Java's own message is the file's name alone. */
+final class FileFailure {
+    private FileFailure() {}
+
+    /** Returns the reason for a failure. */
+    static String text(IOException failure) {
+        return switch (failure) {
+            case ClosedByInterruptException _ -> "the thread was interrupted, which closes the file; open it again";
+            case ClosedChannelException _ ->
+                "it was closed meanwhile, by another thread or by an interrupt; open it again";
+            case AccessDeniedException denied -> "permission denied for " + denied.getFile();
+            case NoSuchFileException missing -> "no such file or folder: " + missing.getFile();
+            case FileSystemException other when other.getReason() != null -> other.getReason() + ": " + other.getFile();
+            default -> failure.getMessage() == null ? failure.toString() : failure.getMessage();
+        };
+    }
+}

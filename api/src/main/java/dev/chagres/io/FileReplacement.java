@@ -1,0 +1,77 @@
+package dev.chagres.io;
+
+import java.io.IOException;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.util.concurrent.ThreadLocalRandom;
+
+/**
+ * Puts a whole new file in the place of an old one, or of none: it is written beside its place, forced to the disk and then
+ * renamed, so that at every instant, a power cut included, the place has the old file or the new one. Who has the old file
+ * open or mapped keeps it.
+ */
+final class FileReplacement {
+    private FileReplacement() {}
+
+    /** What writes the content. */
+    @FunctionalInterface
+    interface Content {
+        void writeTo(FileChannel channel) throws IOException;
+    }
+
+    /**
+     * Replaces {@code file}; one that is a symbolic link stays one, and the file that it points to is replaced.
+     *
+     * @throws SafetensorsException when that fails; the old file is then as it was, and nothing is left beside it
+     */
+    static void write(Path file, Content content) {
+        try {
+            Path target = Files.isSymbolicLink(file) ? file.toRealPath() : file.toAbsolutePath();
+            Path folder = target.getParent();
+            if (folder == null || Files.isDirectory(target)) {
+                throw SafetensorsException.of(file, "expected the name of a file to write, got a folder", null);
+            }
+            if (!Files.isDirectory(folder)) {
+                throw SafetensorsException.of(file, "could not be written: no such folder: " + folder, null);
+            }
+            Path written = folder.resolve(".safetensors-"
+                    + Long.toHexString(ThreadLocalRandom.current().nextLong()) + ".tmp");
+            try (FileChannel channel =
+                    FileChannel.open(written, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
+                complete(channel, content, written, target);
+            }
+            forceFolder(folder);
+        } catch (IOException failure) {
+            throw SafetensorsException.of(file, "could not be written: " + FileFailure.text(failure), failure);
+        }
+    }
+
+    private static void complete(FileChannel channel, Content content, Path written, Path target) throws IOException {
+        try {
+            content.writeTo(channel);
+            channel.force(true);
+            Files.move(written, target, StandardCopyOption.ATOMIC_MOVE);
+        } catch (Throwable failure) {
+            removeAfter(failure, written);
+            throw failure;
+        }
+    }
+
+    private static void removeAfter(Throwable failure, Path written) {
+        try {
+            Files.deleteIfExists(written);
+        } catch (IOException alsoFailed) {
+            failure.addSuppressed(alsoFailed);
+        }
+    }
+
+    /** A rename is on the disk once its folder is. */
+    private static void forceFolder(Path folder) throws IOException {
+        try (FileChannel channel = FileChannel.open(folder, StandardOpenOption.READ)) {
+            channel.force(true);
+        }
+    }
+}

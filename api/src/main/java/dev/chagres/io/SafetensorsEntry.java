@@ -1,0 +1,138 @@
+package dev.chagres.io;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import java.lang.foreign.MemorySegment;
+import java.util.Arrays;
+
+/**
+ * One tensor of a {@link SafetensorsFile}; usable until that is closed.
+ *
+ * <p>Threading: thread-safe.
+ */
+public final class SafetensorsEntry {
+    private final SafetensorsFile file;
+    private final Header.Entry entry;
+
+    SafetensorsEntry(SafetensorsFile file, Header.Entry entry) {
+        this.file = file;
+        this.entry = entry;
+    }
+
+    /** Returns the name. */
+    public String name() {
+        return entry.name();
+    }
+
+    /** Returns the type of the elements as the file has it. */
+    public SafetensorsType type() {
+        return entry.type();
+    }
+
+    /** Returns a copy of the sizes, outermost first; a file may have more dimensions than a {@link Shape}. */
+    public long[] sizes() {
+        return entry.sizes().clone();
+    }
+
+    /** Returns the bytes of all elements. */
+    public long byteSize() {
+        return entry.end() - entry.begin();
+    }
+
+    /**
+     * Returns the type of a tensor with these elements.
+     *
+     * @throws SafetensorsException when there is none, such as for F64 or BOOL
+     */
+    public DType dtype() {
+        return entry.type()
+                .dtype()
+                .orElseThrow(() -> SafetensorsException.of(
+                        file.path(),
+                        name(),
+                        "dtype: expected U8, I32, I64, F32, F16 or BF16, got " + entry.type()
+                                + ", which tensors here do not have; convert it first",
+                        null));
+    }
+
+    /**
+     * Returns the shape.
+     *
+     * @throws SafetensorsException when there are more than {@link Shape#MAX_RANK} dimensions
+     */
+    public Shape shape() {
+        if (entry.sizes().length > Shape.MAX_RANK) {
+            throw SafetensorsException.of(
+                    file.path(),
+                    name(),
+                    "shape: expected at most " + Shape.MAX_RANK + " dimensions, got " + Arrays.toString(entry.sizes()),
+                    null);
+        }
+        return Shape.of(entry.sizes());
+    }
+
+    /**
+     * Returns the bytes where they are mapped, little-endian, row-major, read-only. They may begin at any address: read them
+     * with unaligned layouts such as {@link java.lang.foreign.ValueLayout#JAVA_FLOAT_UNALIGNED}.
+     *
+     * <p>When another program shortens the file meanwhile, reading what is gone throws {@link InternalError};
+     * {@link #copyTo(MemorySegment)} then throws a {@link SafetensorsException}.
+     *
+     * @throws IllegalStateException when the file is closed
+     */
+    public MemorySegment bytes() {
+        return file.bytes(entry);
+    }
+
+    /**
+     * Copies all bytes into {@code target}.
+     *
+     * @param target memory of as many bytes, native or on the heap
+     * @throws IllegalArgumentException when it has more or fewer bytes, or is read-only
+     * @throws IllegalStateException when the file is closed
+     * @throws SafetensorsException when the file cannot be read, or has become shorter since it was opened
+     */
+    public void copyTo(MemorySegment target) {
+        if (target.byteSize() != byteSize()) {
+            throw new IllegalArgumentException(
+                    "target: expected " + byteSize() + " bytes for " + this + ", got " + target.byteSize());
+        }
+        copyTo(0, target);
+    }
+
+    /**
+     * Fills {@code target} with the bytes from {@code offset} on, for those who have less memory than the tensor.
+     *
+     * @param target memory, native or on the heap
+     * @throws IndexOutOfBoundsException when the tensor has not that many bytes from there on
+     * @throws IllegalArgumentException when the target is read-only
+     * @throws IllegalStateException when the file is closed
+     * @throws SafetensorsException when the file cannot be read, or has become shorter since it was opened
+     */
+    public void copyTo(long offset, MemorySegment target) {
+        if (offset < 0 || offset > byteSize() - target.byteSize()) {
+            throw new IndexOutOfBoundsException("offset: expected " + target.byteSize() + " bytes within the "
+                    + byteSize() + " of " + this + ", got " + offset);
+        }
+        if (target.isReadOnly()) {
+            throw new IllegalArgumentException("target: expected memory that can be written, got read-only memory");
+        }
+        file.read(entry, offset, target);
+    }
+
+    /** Returns whether type and shape are those of {@code spec}. */
+    boolean fits(TensorSpec spec) {
+        return entry.type() == SafetensorsType.of(spec.dtype())
+                && Arrays.equals(entry.sizes(), spec.shape().sizes());
+    }
+
+    /** Returns type and sizes as messages show them. */
+    static String described(SafetensorsType type, long... sizes) {
+        return type + Arrays.toString(sizes);
+    }
+
+    @Override
+    public String toString() {
+        return Names.quoted(name()) + " " + described(entry.type(), entry.sizes());
+    }
+}

@@ -1,0 +1,44 @@
+package dev.chagres.io;
+
+import java.nio.file.Path;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A safetensors file that cannot be read or written, or does not hold what was expected of it. The message begins with the
+ * file and, where one tensor is at fault, its name.
+ *
+ * <p>Threading: immutable.
+ */
+public final class SafetensorsException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    private final String file;
+    private final @Nullable String tensor;
+
+    private SafetensorsException(Path file, @Nullable String tensor, String text, @Nullable Throwable cause) {
+        super(file + ": " + (tensor == null ? "" : "tensor " + Names.quoted(tensor) + ": ") + text, cause);
+        this.file = file.toString();
+        this.tensor = tensor;
+    }
+
+    /** Of the file as a whole. */
+    static SafetensorsException of(Path file, String text, @Nullable Throwable cause) {
+        return new SafetensorsException(file, null, text, cause);
+    }
+
+    /** Of one tensor in the file. */
+    static SafetensorsException of(Path file, String tensor, String text, @Nullable Throwable cause) {
+        return new SafetensorsException(file, tensor, text, cause);
+    }
+
+    /** Returns the file that was read or written. */
+    public Path file() {
+        return Path.of(file);
+    }
+
+    /** Returns the name of the tensor at fault; empty when the file as a whole is. */
+    public Optional<String> tensor() {
+        return Optional.ofNullable(tensor);
+    }
+}

@@ -1,0 +1,242 @@
+package dev.chagres.io;
+
+import dev.chagres.internal.Leaks;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.channels.FileChannel.MapMode;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A safetensors file, open for reading. The header is checked as a whole when the file is opened; the data is mapped into
+ * memory and read when it is asked for.
+ *
+ * <p>Replacing the file by another does not disturb one that is open. Interrupting a thread that copies from it closes it.
+ *
+ * <p>Threading: thread-safe; a copy that is under way when the file is closed fails.
+ *
+ * <p>Source: the format as the Rust library safetensors 0.8 reads it: eight bytes with the header's length, the header in
+ * JSON, the data.
+ */
+public final class SafetensorsFile implements AutoCloseable {
+    private final Path path;
+    private final FileChannel channel;
+    private final Arena arena;
+    private final long dataBegin;
+    private final MemorySegment data;
+    private final Map<String, String> metadata;
+    private final Map<String, SafetensorsEntry> entries;
+    private final Leaks.@Nullable Trace trace;
+
+    private SafetensorsFile(Path path, FileChannel channel) throws IOException {
+        this.path = path;
+        this.channel = channel;
+        long size = channel.size();
+        int headerSize = headerSize(size);
+        dataBegin = headerSize + (long) Header.LENGTH_BYTES;
+        byte[] json = new byte[headerSize];
+        fill(null, Header.LENGTH_BYTES, ByteBuffer.wrap(json));
+        Header header = HeaderReader.read(path, json, size - dataBegin);
+        metadata = Collections.unmodifiableMap(header.metadata());
+        Map<String, SafetensorsEntry> byName =
+                LinkedHashMap.newLinkedHashMap(header.entries().size());
+        header.entries().forEach(entry -> byName.put(entry.name(), new SafetensorsEntry(this, entry)));
+        entries = Collections.unmodifiableMap(byName);
+        arena = Arena.ofShared();
+        data = map(size - dataBegin);
+        trace = Leaks.opened("safetensors file " + path);
+    }
+
+    /**
+     * Opens a file and checks its header.
+     *
+     * @throws SafetensorsException when it cannot be read, is no safetensors file, or is damaged: the header is no JSON, has
+     *     fields other than the format's, a name twice or is longer than 100 MB; tensors overlap, leave a hole, end after the
+     *     file, or have not the bytes that type and shape need
+     */
+    public static SafetensorsFile open(Path file) {
+        if (!Files.isRegularFile(file)) {
+            String seen =
+                    Files.isDirectory(file) ? "a folder" : Files.exists(file) ? "no regular file" : "no such file";
+            throw SafetensorsException.of(file, "expected a safetensors file, got " + seen, null);
+        }
+        FileChannel channel = null;
+        SafetensorsFile opened = null;
+        try {
+            channel = FileChannel.open(file, StandardOpenOption.READ);
+            opened = new SafetensorsFile(file, channel);
+            return opened;
+        } catch (IOException failure) {
+            throw SafetensorsException.of(file, "could not be read: " + FileFailure.text(failure), failure);
+        } finally {
+            if (opened == null) {
+                closeQuietly(channel);
+            }
+        }
+    }
+
+    private MemorySegment map(long size) throws IOException {
+        try {
+            return channel.map(MapMode.READ_ONLY, dataBegin, size, arena).asReadOnly();
+        } catch (IOException failure) {
+            arena.close();
+            throw failure;
+        }
+    }
+
+    private int headerSize(long size) throws IOException {
+        if (size < Header.LENGTH_BYTES) {
+            throw SafetensorsException.of(
+                    path, "expected " + Header.LENGTH_BYTES + " bytes with the header's length, got " + size, null);
+        }
+        ByteBuffer length = ByteBuffer.allocate(Header.LENGTH_BYTES).order(ByteOrder.LITTLE_ENDIAN);
+        fill(null, 0, length);
+        long headerSize = length.getLong(0);
+        if (headerSize < 0 || headerSize > Header.MAX_BYTES) {
+            throw SafetensorsException.of(
+                    path,
+                    "header: expected at most " + Header.MAX_BYTES + " bytes, got " + Long.toUnsignedString(headerSize)
+                            + ": this may be no safetensors file",
+                    null);
+        }
+        if (headerSize > size - Header.LENGTH_BYTES) {
+            throw SafetensorsException.of(
+                    path,
+                    "header: expected " + headerSize + " bytes, got the " + (size - Header.LENGTH_BYTES)
+                            + " that the file has: it is cut short",
+                    null);
+        }
+        return Math.toIntExact(headerSize);
+    }
+
+    /** Returns the file, as it was named when it was opened. */
+    public Path path() {
+        return path;
+    }
+
+    /** Returns the texts that the writer put beside the tensors, unmodifiable; none when it put none. */
+    public Map<String, String> metadata() {
+        return metadata;
+    }
+
+    /** Returns all tensors by name, unmodifiable, in the order of their data: so they are read from first to last byte. */
+    public Map<String, SafetensorsEntry> entries() {
+        return entries;
+    }
+
+    /**
+     * Returns the tensor of this name.
+     *
+     * @throws SafetensorsException when there is none
+     */
+    public SafetensorsEntry entry(String name) {
+        SafetensorsEntry entry = entries.get(name);
+        if (entry == null) {
+            throw SafetensorsException.of(
+                    path,
+                    name,
+                    "expected it in the file, got one without it, with " + entries.size() + " others",
+                    null);
+        }
+        return entry;
+    }
+
+    /**
+     * Returns the tensors that {@code expected} names, in its order, when the file holds exactly these: none missing, none
+     * more, each of the expected type and shape. Nothing of the data is read before all of this is known.
+     *
+     * @param expected no name twice
+     * @throws SafetensorsException when the file differs, with all differences
+     * @throws IllegalArgumentException when a name is expected twice
+     */
+    public List<SafetensorsEntry> entriesExactly(List<TensorSpec> expected) {
+        Differences differences = Differences.between(expected, entries);
+        if (!differences.isEmpty()) {
+            throw SafetensorsException.of(path, differences.text(), null);
+        }
+        List<SafetensorsEntry> found = new ArrayList<>(expected.size());
+        expected.forEach(spec -> found.add(entry(spec.name())));
+        return Collections.unmodifiableList(found);
+    }
+
+    MemorySegment bytes(Header.Entry entry) {
+        ensureOpen();
+        return data.asSlice(entry.begin(), entry.end() - entry.begin());
+    }
+
+    /**
+     * Reads through the file rather than the mapping: a file that was cut short is then an end of file, and a bad disk an
+     * exception, where a mapping leaves open when and how the fault shows.
+     */
+    void read(Header.Entry entry, long offset, MemorySegment target) {
+        ensureOpen();
+        try {
+            SegmentReader.read(
+                    target, (buffer, done) -> fill(entry, dataBegin + entry.begin() + offset + done, buffer));
+        } catch (IOException failure) {
+            throw SafetensorsException.of(
+                    path, entry.name(), "could not be read: " + FileFailure.text(failure), failure);
+        }
+    }
+
+    private void fill(Header.@Nullable Entry entry, long position, ByteBuffer buffer) throws IOException {
+        long next = position;
+        while (buffer.hasRemaining()) {
+            int count = channel.read(buffer, next);
+            if (count < 0) {
+                String text = "the file ends at byte " + next + ": it has become shorter since it was opened";
+                throw entry == null
+                        ? SafetensorsException.of(path, text, null)
+                        : SafetensorsException.of(path, entry.name(), text, null);
+            }
+            next += count;
+        }
+    }
+
+    private void ensureOpen() {
+        if (!arena.scope().isAlive()) {
+            throw new IllegalStateException("safetensors file " + path + " is closed");
+        }
+    }
+
+    /**
+     * Closes the file; memory from {@link SafetensorsEntry#bytes()} can no longer be read. A second call does nothing.
+     *
+     * @throws IllegalStateException while another thread reads such memory through a call that holds it
+     */
+    @Override
+    public synchronized void close() {
+        if (arena.scope().isAlive()) {
+            arena.close();
+            closeQuietly(channel);
+            Leaks.closed(trace);
+        }
+    }
+
+    /** Nothing was written, so nothing is lost when closing fails. */
+    private static void closeQuietly(@Nullable FileChannel channel) {
+        try {
+            if (channel != null) {
+                channel.close();
+            }
+        } catch (IOException unimportant) {
+            // See above.
+        }
+    }
+
+    @Override
+    public String toString() {
+        return "SafetensorsFile " + path + " with " + entries.size() + " tensors";
+    }
+}

@@ -1,0 +1,122 @@
+package dev.chagres.io;
+
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.Path;
+import java.util.Comparator;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * Writes safetensors files.
+ *
+ * <p>Threading: thread-safe.
+ *
+ * <p>Source: the format as the Rust library safetensors 0.8 writes it: tensors of large elements first, a header filled up
+ * with spaces so that the data begins at a multiple of eight.
+ */
+public final class SafetensorsWriter {
+    /** Of a tensor's bytes that are in host memory at a time; a multiple of every element's size. */
+    private static final long PIECE = 32L << 20;
+
+    private SafetensorsWriter() {}
+
+    /**
+     * Writes a file, or replaces one. The new file is written beside its place, under a name that begins with
+     * {@code .safetensors-}, forced to the disk, and renamed: at every instant the place has the whole old file or the whole
+     * new one, and whoever has the old one open keeps it. Returning means that the new one is on the disk.
+     *
+     * <p>The same arguments give the same bytes: tensors lie by the size of their elements, the largest first, otherwise in
+     * the order given; metadata by key.
+     *
+     * @param tensors no name twice
+     * @param metadata texts by key, for readers
+     * @throws IllegalArgumentException when a name comes twice, a text has half a surrogate pair, or there are so many names
+     *     that the header would be longer than 100 MB
+     * @throws SafetensorsException when the file cannot be written: the disk is full, the folder is missing or may not be
+     *     written; the old file is then as it was. What a source throws, it throws on
+     */
+    public static void write(Path file, List<? extends TensorSource> tensors, Map<String, String> metadata) {
+        List<Planned> planned = tensors.stream()
+                .map(source -> new Planned(source.spec(), source))
+                .sorted(Comparator.comparingInt((Planned tensor) -> -tensor.bitSize()))
+                .toList();
+        List<TensorSpec> specs = planned.stream().map(Planned::spec).toList();
+        checkNames(specs);
+        checkMetadata(metadata);
+        ByteBuffer header = HeaderWriter.bytes(specs, metadata);
+        long largest = specs.stream().mapToLong(TensorSpec::byteSize).max().orElse(0);
+        FileReplacement.write(file, channel -> {
+            write(channel, header);
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment piece = arena.allocate(Math.min(PIECE, largest), Long.BYTES);
+                for (Planned tensor : planned) {
+                    write(file, channel, tensor, piece);
+                }
+            }
+        });
+    }
+
+    /** A source with what it said of itself, asked once. */
+    private record Planned(TensorSpec spec, TensorSource source) {
+        int bitSize() {
+            return SafetensorsType.of(spec.dtype()).bitSize();
+        }
+    }
+
+    private static void checkNames(List<TensorSpec> specs) {
+        Set<String> names = new HashSet<>();
+        long byteSize = 0;
+        for (TensorSpec spec : specs) {
+            if (!names.add(spec.name())) {
+                throw new IllegalArgumentException(
+                        "tensors: expected each name once, got " + Names.quoted(spec.name()) + " twice");
+            }
+            try {
+                byteSize = Math.addExact(byteSize, spec.byteSize());
+            } catch (ArithmeticException tooMany) {
+                throw new IllegalArgumentException(
+                        "tensors: expected fewer bytes in all than a long can count, got more with " + spec, tooMany);
+            }
+        }
+    }
+
+    private static void checkMetadata(Map<String, String> metadata) {
+        metadata.forEach((key, value) -> {
+            if (!Names.isUnicode(key) || !Names.isUnicode(value)) {
+                throw new IllegalArgumentException(
+                        "metadata: expected texts that UTF-8 can hold, got half a surrogate pair in "
+                                + Names.quoted(key));
+            }
+            if (key.length() > Names.MAX_LENGTH) {
+                throw new IllegalArgumentException("metadata: expected keys of at most " + Names.MAX_LENGTH
+                        + " characters, got " + Names.quoted(key));
+            }
+        });
+    }
+
+    private static void write(Path file, FileChannel channel, Planned tensor, MemorySegment piece) {
+        long byteSize = tensor.spec().byteSize();
+        try {
+            for (long offset = 0; offset < byteSize; offset += piece.byteSize()) {
+                MemorySegment part = piece.asSlice(0, Math.min(piece.byteSize(), byteSize - offset));
+                tensor.source().copyTo(offset, part);
+                write(channel, part.asByteBuffer());
+            }
+        } catch (IOException failure) {
+            throw SafetensorsException.of(
+                    file, tensor.spec().name(), "could not be written: " + FileFailure.text(failure), failure);
+        }
+    }
+
+    private static void write(FileChannel channel, ByteBuffer bytes) throws IOException {
+        while (bytes.hasRemaining()) {
+            channel.write(bytes);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+package dev.chagres.io;
+
+import java.lang.foreign.MemorySegment;
+
+/**
+ * A tensor to be written: what it is, and where its bytes come from. Large tensors are fetched in pieces, so that host memory
+ * need not hold a whole one.
+ *
+ * <p>Threading: called by the thread that writes.
+ */
+public interface TensorSource {
+    /** Returns name, type and shape; the same each time. */
+    TensorSpec spec();
+
+    /**
+     * Fills the whole of {@code target} with the bytes of the tensor from {@code offset} on, little-endian, row-major. Pieces
+     * are asked for in order and begin and end between elements.
+     *
+     * @param offset bytes from the tensor's first
+     * @param target native memory that is the source's until it returns
+     */
+    void copyTo(long offset, MemorySegment target);
+
+    /**
+     * Returns a source whose bytes lie in memory.
+     *
+     * @param bytes as many as {@code spec} says; must stay as they are until they are written
+     * @throws IllegalArgumentException when there are more or fewer
+     */
+    static TensorSource of(TensorSpec spec, MemorySegment bytes) {
+        if (bytes.byteSize() != spec.byteSize()) {
+            throw new IllegalArgumentException(
+                    "bytes: expected " + spec.byteSize() + " for " + spec + ", got " + bytes.byteSize());
+        }
+        return new TensorSource() {
+            @Override
+            public TensorSpec spec() {
+                return spec;
+            }
+
+            @Override
+            public void copyTo(long offset, MemorySegment target) {
+                MemorySegment.copy(bytes, offset, target, 0, target.byteSize());
+            }
+        };
+    }
+}
