@@ -25,8 +25,11 @@ final class CudaHeaders {
     static final String PROPERTY = "chagres.cuda.include";
     static final String VARIABLE = "NVTE_CUDA_INCLUDE_DIR";
     static final int WANTED_MAJOR = 13;
-    static final String REMEDY = "pip install nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88, or name the folder"
-            + " that has cuda_runtime.h with -D" + PROPERTY + "=DIR";
+    /** What pip is asked for. */
+    static final List<String> REQUIREMENTS = List.of("nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88");
+
+    static final String REMEDY = "pip install " + String.join(" ", REQUIREMENTS)
+            + ", or name the folder that has cuda_runtime.h with -D" + PROPERTY + "=DIR";
 
     private static final List<String> FILES = List.of("cuda_runtime.h", "cuda_runtime_api.h", "crt/host_defines.h");
     private static final Pattern VERSION = Pattern.compile("#define\\s+CUDART_VERSION\\s+(\\d+)");

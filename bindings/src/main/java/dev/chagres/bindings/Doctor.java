@@ -31,6 +31,7 @@ public final class Doctor {
      * @param place its main file, {@code "-"} when not found
      * @param problem what is wrong, empty when nothing is
      * @param remedy the line that mends it, empty when nothing is wrong
+     * @param packages what pip installs to mend it, empty when nothing is wrong or pip cannot
      */
     public record Row(
             String library,
@@ -40,7 +41,13 @@ public final class Doctor {
             String wanted,
             String place,
             String problem,
-            String remedy) {
+            String remedy,
+            List<String> packages) {
+
+        /** Copies the list. */
+        public Row {
+            packages = List.copyOf(packages);
+        }
 
         /** Whether the chosen provider is held up by this library. */
         public boolean isFatal() {
@@ -67,6 +74,14 @@ public final class Doctor {
         /** 0 when the chosen provider works, else 1. */
         public int exitStatus() {
             return verdict.isEmpty() && rows.stream().noneMatch(Row::isFatal) ? 0 : 1;
+        }
+
+        /**
+         * The one line that installs every failed library that pip can bring, needed by the provider or not; empty when there
+         * is none.
+         */
+        public String installLine() {
+            return DoctorText.installLine(rows);
         }
 
         /** The report for people: facts, a table, then each problem with its remedy. */

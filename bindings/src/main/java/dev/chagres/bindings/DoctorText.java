@@ -6,6 +6,7 @@ import dev.chagres.bindings.Doctor.State;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /** Lays a doctor's report out as text. */
@@ -25,6 +26,7 @@ final class DoctorText {
         report.rows().stream()
                 .filter(row -> !row.problem().isEmpty() && !isUnneeded(row))
                 .forEach(row -> problem(row, text));
+        together(report.rows().stream().filter(Row::isFatal).toList(), text);
         unneeded(report.rows().stream().filter(DoctorText::isUnneeded).toList(), text);
         return text.append('\n').append(conclusion(report)).append('\n').toString();
     }
@@ -65,15 +67,45 @@ final class DoctorText {
         text.append("  to mend it: ").append(row.remedy()).append('\n');
     }
 
-    /** A laptop lacks all of NVIDIA's libraries and is none the worse for it: a line each will do. */
+    /** Each problem has its own line that mends it; whoever lacks several wants one for all. */
+    private static void together(List<Row> rows, StringBuilder text) {
+        if (rows.stream().filter(row -> !row.packages().isEmpty()).count() > 1) {
+            text.append("\nAll that pip can bring, in one line:\n  ")
+                    .append(installLine(rows))
+                    .append('\n');
+        }
+    }
+
+    /** The line that installs the packages of all rows, each once; empty when there are none. */
+    static String installLine(List<Row> rows) {
+        String packages =
+                rows.stream().flatMap(row -> row.packages().stream()).distinct().collect(Collectors.joining(" "));
+        return packages.isEmpty() ? "" : "pip install " + packages;
+    }
+
+    /** A laptop lacks all of NVIDIA's libraries and is none the worse for it: few lines will do. */
     private static void unneeded(List<Row> rows, StringBuilder text) {
-        if (!rows.isEmpty()) {
-            text.append("\nNot needed by this provider; to have them:\n");
-            rows.forEach(row -> text.append("  ")
-                    .append(row.library())
-                    .append(": ")
-                    .append(row.remedy())
-                    .append('\n'));
+        if (rows.isEmpty()) {
+            return;
+        }
+        text.append("\nNot needed by this provider; to have them:\n");
+        rows.stream()
+                .filter(row -> row.packages().isEmpty())
+                .forEach(row -> text.append("  ")
+                        .append(row.library())
+                        .append(": ")
+                        .append(row.remedy())
+                        .append('\n'));
+        String installed = rows.stream()
+                .filter(row -> !row.packages().isEmpty())
+                .map(Row::library)
+                .collect(Collectors.joining(", "));
+        if (!installed.isEmpty()) {
+            text.append("  ")
+                    .append(installed)
+                    .append(":\n    ")
+                    .append(installLine(rows))
+                    .append('\n');
         }
     }
 

@@ -71,13 +71,22 @@ final class Examination {
                         + " -D" + Provider.PROPERTY + "=reference";
         if (!driver.isUsable()) {
             return new Row(
-                    "NVIDIA driver", State.FAILED, isCuda(), NOTHING, wanted, NOTHING, driver.description(), remedy);
+                    "NVIDIA driver",
+                    State.FAILED,
+                    isCuda(),
+                    NOTHING,
+                    wanted,
+                    NOTHING,
+                    driver.description(),
+                    remedy,
+                    List.of());
         }
         boolean isNew = driver.cudaVersion() >= CUDA_DRIVER_WANTED;
         String problem = isNew ? "" : driver.description() + " is too old for the libraries";
         State state = isNew ? State.OK : State.FAILED;
         String version = "CUDA " + driver.cudaVersionText();
-        return new Row("NVIDIA driver", state, isCuda(), version, wanted, Driver.LIBRARY, problem, isNew ? "" : remedy);
+        String mending = isNew ? "" : remedy;
+        return new Row("NVIDIA driver", state, isCuda(), version, wanted, Driver.LIBRARY, problem, mending, List.of());
     }
 
     private List<Row> own() {
@@ -85,7 +94,7 @@ final class Examination {
         try {
             own = OwnLibraries.locate(surroundings);
         } catch (MissingLibraryException missing) {
-            return List.of(failed(missing, true, NOTHING));
+            return List.of(failed(missing, true, NOTHING, List.of()));
         }
         List<Row> rows = new ArrayList<>();
         rows.add(file("guard", own.guard(), true));
@@ -109,7 +118,8 @@ final class Examination {
                 NOTHING,
                 file.toString(),
                 fault.map(text -> file + ": " + text).orElse(""),
-                remedy);
+                remedy,
+                List.of());
     }
 
     private Row openBlas(OwnLibraries own) {
@@ -122,7 +132,8 @@ final class Examination {
                 NOTHING,
                 found.place().orElse(NOTHING),
                 found.problem(),
-                found.remedy());
+                found.remedy(),
+                List.of());
     }
 
     private Row vendor(VendorLibrary library) {
@@ -136,11 +147,30 @@ final class Examination {
             Optional<LibraryVersion> version = VersionReader.read(found, opened);
             return opened(found, version, wanted);
         } catch (MissingLibraryException missing) {
-            return failed(missing, isCuda(), wanted);
+            return failed(missing, isCuda(), wanted, packages(library));
         } catch (IllegalArgumentException invalid) {
             String text = String.valueOf(invalid.getMessage());
-            return new Row(library.title(), State.FAILED, isCuda(), NOTHING, wanted, NOTHING, text, library.remedy());
+            return new Row(
+                    library.title(),
+                    State.FAILED,
+                    isCuda(),
+                    NOTHING,
+                    wanted,
+                    NOTHING,
+                    text,
+                    library.remedy(),
+                    List.of());
         }
+    }
+
+    /** What pip brings; nothing where a property or variable names the place, for no other is then looked at. */
+    private List<String> packages(VendorLibrary library) {
+        return isNamed(library.property(), library.variable()) ? List.of() : List.of(library.requirement());
+    }
+
+    private boolean isNamed(String property, String variable) {
+        return surroundings.property(property).isPresent()
+                || surroundings.variable(variable).isPresent();
     }
 
     private Row opened(Found found, Optional<LibraryVersion> version, String wanted) {
@@ -150,7 +180,16 @@ final class Examination {
         if (version.isPresent() && !library.window().contains(version.get())) {
             MissingLibraryException wrong = VendorLibraries.wrongVersion(found, version.get());
             State state = VendorLibraries.isStrict(surroundings) ? State.FAILED : State.WARNING;
-            return new Row(library.title(), state, isCuda(), told, wanted, place, text(wrong), wrong.remedy());
+            return new Row(
+                    library.title(),
+                    state,
+                    isCuda(),
+                    told,
+                    wanted,
+                    place,
+                    text(wrong),
+                    wrong.remedy(),
+                    packages(library));
         }
         String passedOver = found.passedOver().stream()
                 .map(attempt -> "passed over " + attempt)
@@ -158,7 +197,7 @@ final class Examination {
         String problem = version.isPresent() ? passedOver : "does not tell its version\n" + passedOver;
         State state = problem.isBlank() ? State.OK : State.WARNING;
         String remedy = problem.isBlank() ? "" : library.remedy();
-        return new Row(library.title(), state, isCuda(), told, wanted, place, problem.strip(), remedy);
+        return new Row(library.title(), state, isCuda(), told, wanted, place, problem.strip(), remedy, List.of());
     }
 
     private Row headers() {
@@ -166,15 +205,24 @@ final class Examination {
         Path beside = runtimeFolder == null ? surroundings.absolute("/usr/local/cuda/lib64") : runtimeFolder;
         try {
             Path folder = CudaHeaders.find(surroundings, beside);
-            return new Row(CudaHeaders.NAME, State.OK, isCuda(), wanted, wanted, folder.toString(), "", "");
+            return new Row(CudaHeaders.NAME, State.OK, isCuda(), wanted, wanted, folder.toString(), "", "", List.of());
         } catch (MissingLibraryException missing) {
-            return failed(missing, isCuda(), wanted);
+            boolean isNamed = isNamed(CudaHeaders.PROPERTY, CudaHeaders.VARIABLE);
+            return failed(missing, isCuda(), wanted, isNamed ? List.of() : CudaHeaders.REQUIREMENTS);
         }
     }
 
-    private static Row failed(MissingLibraryException missing, boolean isNeeded, String wanted) {
+    private static Row failed(MissingLibraryException missing, boolean isNeeded, String wanted, List<String> packages) {
         return new Row(
-                missing.library(), State.FAILED, isNeeded, NOTHING, wanted, NOTHING, text(missing), missing.remedy());
+                missing.library(),
+                State.FAILED,
+                isNeeded,
+                NOTHING,
+                wanted,
+                NOTHING,
+                text(missing),
+                missing.remedy(),
+                packages);
     }
 
     /** The exception's text without its first word and last line: the table names the library, the remedy has its own. */

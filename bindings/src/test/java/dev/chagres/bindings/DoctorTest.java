@@ -1,6 +1,7 @@
 package dev.chagres.bindings;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.bindings.Doctor.Report;
@@ -245,6 +246,8 @@ class DoctorTest {
         boolean lacksAnother = row.problem().contains("libneeded.so: cannot open shared object file");
         assertEquals(lacksAnother, row.remedy().endsWith("; it needs libneeded.so, so mend that first"), row.remedy());
         assertTrue(report.text().contains("to mend it: " + row.remedy()), report.text());
+        assertEquals("pip install " + library.requirement(), report.installLine());
+        assertFalse(report.text().contains("in one line"), report.text());
         for (Row other : report.rows()) {
             assertTrue(other == row || other.state() == State.OK, other + " is not about " + library);
         }
