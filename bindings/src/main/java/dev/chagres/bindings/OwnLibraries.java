@@ -19,7 +19,8 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * The folder with this project's own libraries: {@code -Dchagres.native.path}, else the resource folder
- * {@code dev/chagres/native/<os>-<arch>}. Resources in a folder are used where they are, those in a jar are unpacked.
+ * {@code dev/chagres/native/<os>-<arch>}. Resources in a folder are used where they are, those in a jar or in a run-time image
+ * that jlink made are unpacked.
  */
 record OwnLibraries(Path folder) {
 
@@ -105,17 +106,23 @@ record OwnLibraries(Path folder) {
             throw missing(GUARD, attempts);
         }
         try {
-            if (guard.getProtocol().equals("file")) {
-                return Path.of(guard.toURI()).resolveSibling("");
-            }
-            JarURLConnection connection = (JarURLConnection) guard.openConnection();
-            connection.setUseCaches(false);
-            try (JarFile jar = connection.getJarFile()) {
-                return UnpackedResources.of(jar, resource, surroundings.cache().resolve("native"));
-            }
+            Path cache = surroundings.cache().resolve("native");
+            return switch (guard.getProtocol()) {
+                case "file" -> Path.of(guard.toURI()).resolveSibling("");
+                case "jrt" -> UnpackedResources.of(Path.of(guard.toURI()).resolveSibling(""), cache);
+                default -> fromJar(guard, resource, cache);
+            };
         } catch (IOException | URISyntaxException | ClassCastException failure) {
             attempts.add(new Attempt("resource " + guard, failure.toString()));
             throw missing(GUARD, attempts);
+        }
+    }
+
+    private static Path fromJar(URL guard, String resource, Path cache) throws IOException {
+        JarURLConnection connection = (JarURLConnection) guard.openConnection();
+        connection.setUseCaches(false);
+        try (JarFile jar = connection.getJarFile()) {
+            return UnpackedResources.of(jar, resource, cache);
         }
     }
 
