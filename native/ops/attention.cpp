@@ -53,37 +53,50 @@ Width widths[] = {ATTENTION_WIDTH("attention_16.cu", 16, 64, 64, 64),
                   ATTENTION_WIDTH("attention_128.cu", 128, 64, 64, 32),
                   ATTENTION_WIDTH("attention_256.cu", 256, 32, 32, 32)};
 
-Width &width_of(int64_t head_dim) {
+Width &width_of(const OpsAttention &attention) {
   Width *width = widths;
-  while (width->width < head_dim) ++width;
+  while (width->width < std::max(attention.head_dim, attention.value_dim)) ++width;
   return *width;
 }
 
-AttentionStrides strides_of(const OpsStrides &strides) { return {strides.sequence, strides.token, strides.head}; }
-
 /* Whether four neighbouring columns, from a multiple of four on, always lie on a boundary of their bytes. */
 bool fits_vectors(const OpsAttention &attention, bool backward) {
-  uintptr_t steps = 0;
-  const auto add = [&](const OpsStrides &strides) {
-    steps |= static_cast<uintptr_t>(attention.packed != 0 ? 0 : strides.sequence) |
-             static_cast<uintptr_t>(strides.token) | static_cast<uintptr_t>(strides.head);
-  };
-  uintptr_t starts = 0;
-  const auto start = [&](const void *pointer) { starts |= reinterpret_cast<uintptr_t>(pointer); };
-  add(attention.qkv);
-  add(attention.output);
-  for (const void *pointer : {attention.q, attention.k, attention.v, static_cast<const void *>(attention.o)})
-    start(pointer);
-  if (backward) {
-    add(attention.gradients);
-    start(attention.d_o);
-    for (const void *pointer : {attention.dq, attention.dk, attention.dv}) start(pointer);
-  }
-  return steps % 4 == 0 && starts % (4 * static_cast<uintptr_t>(size_of(attention.dtype))) == 0;
+  const AttentionOperands operands = operands_of(attention, backward);
+  return std::all_of(operands.begin(), operands.end(), [](const AttentionOperand &operand) {
+    if (operand.columns <= 1) return true; /* statistics, or no tensor */
+    const uintptr_t steps = static_cast<uintptr_t>(operand.extent.packed ? 0 : operand.strides.sequence) |
+                            static_cast<uintptr_t>(operand.strides.token) |
+                            static_cast<uintptr_t>(operand.strides.head);
+    const auto bytes = static_cast<uintptr_t>(4 * operand.element_size);
+    return steps % 4 == 0 && reinterpret_cast<uintptr_t>(operand.data) % bytes == 0;
+  });
+}
+
+/* Null pointers to no rows must not be moved. */
+AttentionStrides strides_of(const OpsStrides &strides, int64_t length) {
+  return length == 0 ? AttentionStrides{} : AttentionStrides{strides.sequence, strides.token, strides.head};
 }
 
 /* A window at least as long as the sequences is no window. */
-int side_of(int64_t window, int64_t length) { return static_cast<int>(window >= length ? -1 : window); }
+int side_of(int64_t window, const OpsAttention &attention) {
+  return static_cast<int>(window >= std::max(attention.length, attention.kv_length) ? -1 : window);
+}
+
+void describe_sides(const OpsAttention &attention, AttentionArguments &arguments) {
+  arguments.queries = {attention.cu_seqlens_q, static_cast<int>(attention.heads), static_cast<int>(attention.length),
+                       attention.packed != 0};
+  arguments.keys = {attention.cu_seqlens_kv, static_cast<int>(attention.kv_heads),
+                    static_cast<int>(attention.kv_length), attention.kv_packed != 0};
+  arguments.query = strides_of(attention.query, attention.length);
+  arguments.key = strides_of(attention.key, attention.kv_length);
+  arguments.value = strides_of(attention.value, attention.kv_length);
+  arguments.output = strides_of(attention.output, attention.length);
+  arguments.statistics = strides_of(attention.statistics, attention.length);
+  arguments.d_query = strides_of(attention.d_query, attention.length);
+  arguments.d_key = strides_of(attention.d_key, attention.kv_length);
+  arguments.d_value = strides_of(attention.d_value, attention.kv_length);
+  arguments.group = static_cast<int>(attention.heads / attention.kv_heads);
+}
 
 AttentionArguments arguments_of(const OpsAttention &attention, bool backward) {
   AttentionArguments arguments = {};
@@ -98,34 +111,31 @@ AttentionArguments arguments_of(const OpsAttention &attention, bool backward) {
     arguments.dk = attention.dk;
     arguments.dv = attention.dv;
     arguments.delta = attention.delta;
-    arguments.gradient = strides_of(attention.gradients);
   }
-  arguments.cu_seqlens = attention.cu_seqlens;
   arguments.rng_state = attention.rng_state;
-  arguments.qkv = strides_of(attention.qkv);
-  arguments.output = strides_of(attention.output);
-  arguments.statistics = strides_of(attention.statistics);
-  arguments.heads = static_cast<int>(attention.heads);
+  describe_sides(attention, arguments);
   arguments.head_dim = static_cast<int>(attention.head_dim);
-  arguments.length = static_cast<int>(attention.length);
-  arguments.left = side_of(attention.window_left, attention.length);
-  arguments.right = side_of(attention.window_right, attention.length);
+  arguments.value_dim = static_cast<int>(attention.value_dim);
+  arguments.left = side_of(attention.window_left, attention);
+  arguments.right = side_of(attention.window_right, attention);
   arguments.scale = attention.scale;
   arguments.log2_scale = static_cast<float>(attention.scale * 1.4426950408889634);
   arguments.kept = 1.0f / (1.0f - attention.dropout);
   /* word * 2^-32 >= p in integers, exactly: a float times 2^32 is exact in double, and here below 2^32. */
   arguments.threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(attention.dropout) * 4294967296.0));
-  arguments.packed = attention.packed != 0;
+  arguments.bottom_right = attention.alignment == OPS_BOTTOM_RIGHT;
   arguments.vector = fits_vectors(attention, backward);
   return arguments;
 }
 
-int launch_blocks(const char *function, Family &family, const OpsAttention &attention, AttentionArguments &arguments,
-                  OpsStream stream) {
-  const int64_t blocks = divide_up(attention.length, family.rows);
+/* One block for `family.rows` rows of each head and sequence of the side that the kernel owns. */
+int launch_blocks(const char *function, Family &family, const OpsAttention &attention, const AttentionSide &own,
+                  AttentionArguments &arguments, OpsStream stream) {
+  const int64_t blocks = divide_up(own.length, family.rows);
   arguments.blocks = static_cast<int>(blocks);
   Grid grid;
-  grid.x = static_cast<unsigned>(blocks * attention.heads * attention.sequences);
+  grid.x = static_cast<unsigned>(blocks * own.heads * attention.sequences);
+  if (grid.x == 0) return OPS_SUCCESS;
   grid.threads = kAttentionThreads;
   grid.shared_bytes = static_cast<size_t>(family.bytes);
   return launch(function, family.kernels[float_index(attention.dtype)], grid, stream, arguments);
@@ -136,18 +146,18 @@ int launch_blocks(const char *function, Family &family, const OpsAttention &atte
 int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
   const char *function = "ops_attention_forward";
   const int status = check_attention(function, attention, false);
-  if (status != OPS_SUCCESS || attends_to_nothing(*attention)) return status;
+  if (status != OPS_SUCCESS || attends_to_nothing(*attention, false)) return status;
   AttentionArguments arguments = arguments_of(*attention, false);
-  return launch_blocks(function, width_of(attention->head_dim).forward, *attention, arguments, stream);
+  return launch_blocks(function, width_of(*attention).forward, *attention, arguments.queries, arguments, stream);
 } OPS_CATCH
 
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try {
   const char *function = "ops_attention_backward";
   int status = check_attention(function, attention, true);
-  if (status != OPS_SUCCESS || attends_to_nothing(*attention)) return status;
+  if (status != OPS_SUCCESS || attends_to_nothing(*attention, true)) return status;
   AttentionArguments arguments = arguments_of(*attention, true);
-  Width &width = width_of(attention->head_dim);
-  status = launch_blocks(function, width.dq, *attention, arguments, stream); /* writes delta */
+  Width &width = width_of(*attention);
+  status = launch_blocks(function, width.dq, *attention, arguments.queries, arguments, stream); /* writes delta */
   if (status != OPS_SUCCESS) return status;
-  return launch_blocks(function, width.dkv, *attention, arguments, stream);
+  return launch_blocks(function, width.dkv, *attention, arguments.keys, arguments, stream);
 } OPS_CATCH

@@ -1,10 +1,11 @@
 /*
  * Attention by tiles, in FP32 whatever the storage; attention_N.cu compiles it for heads of up to N columns.
  *
- * A block of threads owns kRows rows of one head of one sequence (queries, or keys for the gradients of k and v) and
- * meets the rows of the other side 64 at a time, with the softmax's maximum and sum carried along (Milakov and
- * Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Backward computes
- * the probabilities again from the log-sum-exp. One block sums each output element, in a fixed order: no atomics.
+ * A block of threads owns kRows rows of one head of one sequence and meets the rows of the other side 64 at a time.
+ * Forward and the gradient of q own queries and meet keys, with the softmax's maximum and sum carried along (Milakov
+ * and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). The gradients
+ * of k and v own keys and meet the queries of every head that reads the key head. Backward computes the probabilities
+ * again from the log-sum-exp. One block sums each output element, in a fixed order: no atomics.
  *
  * Threads are 8 rows of 16. A thread keeps up to 8 x 4 scores: rows row_of(r), columns 4 * lane .. 4 * lane + 3, so one
  * Philox draw serves four neighbours. The other side's rows come through shared memory in slices of up to 64 columns.
@@ -51,33 +52,62 @@ __device__ inline int row_of(int r) { return r / 4 * 32 + static_cast<int>(threa
  * side by side, which leaves no two of them in one bank. */
 __device__ inline int slot_of(int j) { return j % 4 * kLanes + j / 4; }
 
-/* The part of the problem that a block works on. */
-struct Place {
-  int sequence, head;
-  int first;  /* of the block's rows */
-  int length; /* tokens of the sequence */
-  int rows;   /* that it owns, padding included */
-  int start;  /* its first token when packed */
+/* One side of one sequence. */
+struct Rows {
+  int start;  /* the first token when packed */
+  int length; /* tokens */
+  int rows;   /* that the sequence owns, padding included */
 };
 
+/* The part of the problem that a block works on. */
+struct Place {
+  int sequence;
+  int head, kv_head; /* of queries, of keys */
+  int first;         /* of the block's rows */
+  Rows queries, keys;
+  int diagonal; /* the key on which query 0 stands */
+};
+
+__device__ inline Rows rows_in(const AttentionSide &side, int sequence) {
+  Rows rows;
+  rows.start = side.cu_seqlens[sequence];
+  const int length = side.cu_seqlens[sequence + 1] - rows.start;
+  rows.length = length < 0 ? 0 : length < side.length ? length : side.length;
+  rows.rows = side.packed ? rows.length : side.length;
+  return rows;
+}
+
+/* The place of a block that owns `block_rows` rows of queries, or of keys: then `head` is the first that reads them. */
+enum class Own { kQueries, kKeys };
+
+template <Own own>
 __device__ inline Place place_of(const AttentionArguments &a, int block_rows) {
   const int item = blockIdx.x, block = item % a.blocks, pair = item / a.blocks;
+  const int heads = own == Own::kQueries ? a.queries.heads : a.keys.heads;
   Place place;
-  place.sequence = pair / a.heads;
-  place.head = pair - place.sequence * a.heads;
+  place.sequence = pair / heads;
+  const int head = pair - place.sequence * heads;
+  place.head = own == Own::kQueries ? head : head * a.group;
+  place.kv_head = own == Own::kQueries ? head / a.group : head;
   place.first = block * block_rows;
-  place.start = a.cu_seqlens[place.sequence];
-  const int length = a.cu_seqlens[place.sequence + 1] - place.start;
-  place.length = length < 0 ? 0 : length < a.length ? length : a.length;
-  place.rows = a.packed ? place.length : a.length;
+  place.queries = rows_in(a.queries, place.sequence);
+  place.keys = rows_in(a.keys, place.sequence);
+  place.diagonal = a.bottom_right ? place.keys.length - place.queries.length : 0;
   return place;
 }
 
-/* Row 0 of the place's sequence and head. */
+/* Row 0 of the place's sequence and head in a tensor of queries. */
 template <class T>
-__device__ inline T *rows_of(T *data, const AttentionArguments &a, const Place &place, const AttentionStrides &by) {
-  const int64_t start = a.packed ? place.start * by.token : place.sequence * by.sequence;
+__device__ inline T *query_rows(T *data, const AttentionArguments &a, const Place &place, const AttentionStrides &by) {
+  const int64_t start = a.queries.packed ? place.queries.start * by.token : place.sequence * by.sequence;
   return data + start + place.head * by.head;
+}
+
+/* The same in a tensor of keys or values. */
+template <class T>
+__device__ inline T *key_rows(T *data, const AttentionArguments &a, const Place &place, const AttentionStrides &by) {
+  const int64_t start = a.keys.packed ? place.keys.start * by.token : place.sequence * by.sequence;
+  return data + start + place.kv_head * by.head;
 }
 
 template <class T>
@@ -114,48 +144,47 @@ __device__ inline void move_four(float *destination, const float32 *source, bool
   store_pack<4>(destination, values);
 }
 
-/* Moves rows first .. first + Rows - 1, columns column .. column + Width - 1; what lies past `length` or head_dim
+/* Moves rows first .. first + Count - 1, columns column .. column + Width - 1; what lies past `length` or `columns`
  * becomes zero. Slotted: in the order of slot_of. */
-template <int Rows, int Width, int Stride, bool Slotted, class T>
+template <int Count, int Width, int Stride, bool Slotted, class T>
 __device__ inline void fill(float *destination, const T *source, int64_t token_stride, int first, int length,
-                            int column, const AttentionArguments &a) {
+                            int column, int columns, bool vector) {
   constexpr int kPacks = Width / 4;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < Rows * kPacks; i += kAttentionThreads) {
+  for (int i = threadIdx.x; i < Count * kPacks; i += kAttentionThreads) {
     const int row = i / kPacks, c = i % kPacks * 4;
     move_four(destination + (Slotted ? slot_of(row) : row) * Stride + c,
-              source + (first + row) * token_stride + column + c, first + row < length && column + c < a.head_dim,
-              a.vector);
+              source + (first + row) * token_stride + column + c, first + row < length && column + c < columns, vector);
   }
   wait_for_copies();
 }
 
-/* The block's own rows. */
+/* The block's own rows, of `columns` columns, in a sequence of `length`. */
 template <class S, class T>
-__device__ inline void fill_rows(float *rows, const T *source, int64_t token_stride, const Place &place,
-                                 const AttentionArguments &a) {
-  fill<S::kRows, S::kWidth, S::kRowStride, false>(rows, source, token_stride, place.first, place.length, 0, a);
+__device__ inline void fill_rows(float *rows, const T *source, int64_t token_stride, int first, int length,
+                                 int columns, bool vector) {
+  fill<S::kRows, S::kWidth, S::kRowStride, false>(rows, source, token_stride, first, length, 0, columns, vector);
 }
 
 /* Slice s of the other side's rows first .. first + 63, between two barriers: nobody reads the last one any more, and
  * all see this one. */
 template <class S, class T>
 __device__ inline void fill_slice(float *slice, const T *source, int64_t token_stride, int first, int length, int s,
-                                  const AttentionArguments &a) {
+                                  int columns, bool vector) {
   __syncthreads();
-  fill<kTile, S::kSlice, S::kSliceStride, true>(slice, source, token_stride, first, length, s * S::kSlice, a);
+  fill<kTile, S::kSlice, S::kSliceStride, true>(slice, source, token_stride, first, length, s * S::kSlice, columns,
+                                                vector);
   __syncthreads();
 }
 
 /* sum[r][u] += the product of own row row_of(r) and tile row 4 * lane + u over the columns of slice s. */
 template <class S>
-__device__ inline void add_scores(float (&sum)[S::kOwn][4], const float *rows, const float *slice, int s,
-                                  int head_dim) {
+__device__ inline void add_scores(float (&sum)[S::kOwn][4], const float *rows, const float *slice, int s, int columns) {
   const float *own = rows + row_of(0) * S::kRowStride + s * S::kSlice;
   const float *other = slice + lane() * S::kSliceStride;
-  const int rest = head_dim - s * S::kSlice, columns = rest < S::kSlice ? rest : S::kSlice;
+  const int rest = columns - s * S::kSlice, count = rest < S::kSlice ? rest : S::kSlice;
 #pragma unroll 1
-  for (int c = 0; c < columns; c += 4) {
+  for (int c = 0; c < count; c += 4) {
     Four right[4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) right[u] = load_pack<4>(other + u * kLanes * S::kSliceStride + c);
@@ -212,35 +241,34 @@ __device__ inline float sum_over_lanes(float value, int step = 1) {
   return value;
 }
 
-/* Writes factor * sum of the threads' parts to rows below place.rows; zeros past the sequence's length. */
+/* Writes factor * sum of the threads' parts to the sequence's rows from `first`; zeros past its length. */
 template <class S, class T>
-__device__ inline void store_rows(float (&sum)[S::kSlices][S::kOwn][4], const float (&factor)[S::kOwn], T *data,
-                                  const AttentionStrides &by, const Place &place, const AttentionArguments &a) {
-  T *const destination = rows_of(data, a, place, by);
+__device__ inline void store_rows(float (&sum)[S::kSlices][S::kOwn][4], const float (&factor)[S::kOwn], T *destination,
+                                  int64_t token_stride, int first, const Rows &own, int columns, bool vector) {
 #pragma unroll
   for (int s = 0; s < S::kSlices; ++s)
 #pragma unroll
     for (int r = 0; r < S::kOwn; ++r) {
-      const int row = place.first + row_of(r), column = s * S::kSlice + lane() % S::kColumnLanes * 4;
+      const int row = first + row_of(r), column = s * S::kSlice + lane() % S::kColumnLanes * 4;
       Four values;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float total = sum_over_lanes(sum[s][r][e], S::kColumnLanes) * factor[r];
-        values.value[e] = row < place.length ? total : 0.0f;
+        values.value[e] = row < own.length ? total : 0.0f;
       }
-      if (lane() < S::kColumnLanes && row < place.rows && column < a.head_dim)
-        write_four(destination + row * by.token + column, values, a.vector);
+      if (lane() < S::kColumnLanes && row < own.rows && column < columns)
+        write_four(destination + row * token_stride + column, values, vector);
     }
 }
 
 /* The gradient of rows that are all padding. */
 template <class S, class T>
-__device__ inline void store_zeros(T *gradient, const Place &place, const AttentionArguments &a) {
-  T *const destination = rows_of(gradient, a, place, a.gradient);
-  const int packs = a.head_dim / 4;
+__device__ inline void store_zeros(T *destination, int64_t token_stride, int first, const Rows &own, int columns,
+                                   bool vector) {
+  const int packs = columns / 4;
   for (int i = threadIdx.x; i < S::kRows * packs; i += kAttentionThreads) {
-    const int row = place.first + i / packs;
-    if (row < place.rows) write_four(destination + row * a.gradient.token + i % packs * 4, Four{}, a.vector);
+    const int row = first + i / packs;
+    if (row < own.rows) write_four(destination + row * token_stride + i % packs * 4, Four{}, vector);
   }
 }
 
@@ -249,20 +277,38 @@ struct Range {
   int first, last;
 };
 
-/* The rows that rows first .. last can see or be seen by: from `before` before the first to `after` after the last, cut
- * to the sequence; starts on a multiple of the tile. */
-__device__ inline Range range_of(int first, int last, int before, int after, int length) {
-  Range range = {0, length};
-  if (before >= 0 && first > before) range.first = (first - before) / kTile * kTile;
-  if (after >= 0 && last + after + 1 < length) range.last = last + after + 1;
+/* How own rows and rows of the other side meet: own row i from row i + shift - before to row i + shift + after of the
+ * other side, as far as both are within their lengths. -1: without limit. */
+struct Band {
+  int shift, before, after;
+  int length, other_length;
+};
+
+__device__ inline Band band_of_queries(const AttentionArguments &a, const Place &place) {
+  return {place.diagonal, a.left, a.right, place.queries.length, place.keys.length};
+}
+
+__device__ inline Band band_of_keys(const AttentionArguments &a, const Place &place) {
+  return {-place.diagonal, a.right, a.left, place.keys.length, place.queries.length};
+}
+
+/* The rows that own rows first .. last meet; starts on a multiple of the tile. */
+__device__ inline Range range_of(int first, int last, const Band &band) {
+  Range range = {0, band.other_length};
+  first += band.shift;
+  last += band.shift;
+  if (band.before >= 0 && first > band.before) range.first = (first - band.before) / kTile * kTile;
+  if (band.after >= 0 && last + band.after + 1 < band.other_length) range.last = last + band.after + 1;
   return range;
 }
 
 /* Whether some pair of own rows from `own` and tile rows from `other` must be masked. */
 template <class S>
-__device__ inline bool is_partial(int own, int other, int before, int after, int length) {
-  return own + S::kRows > length || other + kTile > length || (before >= 0 && other < own + S::kRows - 1 - before) ||
-         (after >= 0 && other + kTile - 1 > own + after);
+__device__ inline bool is_partial(int own, int other, const Band &band) {
+  if (own + S::kRows > band.length || other + kTile > band.other_length) return true;
+  own += band.shift;
+  return (band.before >= 0 && other < own + S::kRows - 1 - band.before) ||
+         (band.after >= 0 && other + kTile - 1 > own + band.after);
 }
 
 /*
@@ -270,24 +316,29 @@ __device__ inline bool is_partial(int own, int other, int before, int after, int
  * stay loops: unrolled they would take the registers that sums and scores need.
  */
 
-/* Which rows may meet: own rows from `own`, which see from `before` before to `after` after themselves, and tile rows
- * from `other`, all within the sequence's length. */
+/* Which own rows from `own` and tile rows from `other` meet. */
 template <class S>
-__device__ inline uint32_t meeting(int own, int other, int before, int after, int length) {
+__device__ inline uint32_t meeting(int own, int other, const Band &band) {
   uint32_t bits = 0;
   const int first_column = other + 4 * lane();
 #pragma unroll 1
   for (int r = 0; r < S::kOwn; ++r) {
-    const int row = own + row_of(r);
-    const int first = before < 0 ? 0 : row - before;
-    const int end = after < 0 || row + after >= length ? length : row + after + 1;
+    const int row = own + row_of(r), on = row + band.shift;
+    const int first = band.before < 0 ? 0 : on - band.before;
+    const int end = band.after < 0 || on + band.after >= band.other_length ? band.other_length : on + band.after + 1;
     uint32_t four = 0;
 #pragma unroll
     for (int u = 0; u < 4; ++u)
-      four |= (row < length && first_column + u >= first && first_column + u < end ? 1u : 0u) << u;
+      four |= (row < band.length && first_column + u >= first && first_column + u < end ? 1u : 0u) << u;
     bits |= four << 4 * r;
   }
   return bits;
+}
+
+/* `meeting`, cheap where no pair must be masked. */
+template <class S>
+__device__ inline uint32_t seen_of(int own, int other, const Band &band) {
+  return is_partial<S>(own, other, band) ? meeting<S>(own, other, band) : 0xffffffffu;
 }
 
 /* Words j % 4 of Philox4x32-10 for keys 4 * group .. 4 * group + 3 of one query, the counter being group, low word of
@@ -316,7 +367,8 @@ struct Dropout {
 __device__ inline Dropout dropout_of(const AttentionArguments &a, const Place &place) {
   const uint64_t seed = static_cast<uint64_t>(a.rng_state[0]), offset = static_cast<uint64_t>(a.rng_state[1]);
   return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(offset >> 32),
-          static_cast<uint32_t>(offset), static_cast<uint32_t>(place.sequence * a.heads + place.head), a.threshold};
+          static_cast<uint32_t>(offset), static_cast<uint32_t>(place.sequence * a.queries.heads + place.head),
+          a.threshold};
 }
 
 /* Which weights dropout keeps; own rows are queries, tile rows keys. */

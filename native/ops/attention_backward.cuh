@@ -24,22 +24,22 @@ struct Queries {
 template <class S, class T>
 __device__ inline Queries<S> read_queries(const float *d_o, const Place &place, const AttentionArguments &a) {
   Queries<S> queries;
-  const T *const o = rows_of(static_cast<const T *>(a.o), a, place, a.output);
-  const float *const sums = rows_of(a.log_sum_exp, a, place, a.statistics);
-  float *const delta = rows_of(a.delta, a, place, a.statistics);
+  const T *const o = query_rows(static_cast<const T *>(a.o), a, place, a.output);
+  const float *const sums = query_rows(a.log_sum_exp, a, place, a.statistics);
+  float *const delta = query_rows(a.delta, a, place, a.statistics);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) {
     const int row = place.first + row_of(r);
     float sum = 0;
-    for (int c = 4 * lane(); c < a.head_dim && row < place.length; c += 4 * kLanes) {
+    for (int c = 4 * lane(); c < a.value_dim && row < place.queries.length; c += 4 * kLanes) {
       const Four left = load_pack<4>(d_o + row_of(r) * S::kRowStride + c);
       const Four right = read_four(o + row * a.output.token + c, a.vector);
 #pragma unroll
       for (int e = 0; e < 4; ++e) sum += left.value[e] * right.value[e];
     }
     queries.delta[r] = sum_over_lanes(sum);
-    queries.log2_sum[r] = row < place.length ? log2_sum(sums[row * a.statistics.token]) : 0.0f;
-    if (lane() == 0 && row < place.length) delta[row * a.statistics.token] = queries.delta[r];
+    queries.log2_sum[r] = row < place.queries.length ? log2_sum(sums[row * a.statistics.token]) : 0.0f;
+    if (lane() == 0 && row < place.queries.length) delta[row * a.statistics.token] = queries.delta[r];
   }
   return queries;
 }
@@ -49,9 +49,7 @@ template <class S>
 __device__ inline void differentiate_queries(float (&gradient)[S::kOwn][4], const float (&score)[S::kOwn][4],
                                              const Queries<S> &queries, int key, const Place &place,
                                              const AttentionArguments &a) {
-  uint32_t seen = 0xffffffffu;
-  if (is_partial<S>(place.first, key, a.left, a.right, place.length))
-    seen = meeting<S>(place.first, key, a.left, a.right, place.length);
+  const uint32_t seen = seen_of<S>(place.first, key, band_of_queries(a, place));
   const uint32_t keep = kept_of_queries<S>(place.first, key, place, a);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r)
@@ -68,28 +66,32 @@ __device__ void attention_dq(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   float *const q = shared, *const d_o = q + S::kRowFloats, *const slice = d_o + S::kRowFloats;
   float *const tile = slice + S::kSliceFloats;
-  const Place place = place_of(a, S::kRows);
-  if (place.first >= place.rows) return;
-  if (place.first >= place.length) return store_zeros<S>(static_cast<T *>(a.dq), place, a);
-  const T *const k = rows_of(static_cast<const T *>(a.k), a, place, a.qkv);
-  const T *const v = rows_of(static_cast<const T *>(a.v), a, place, a.qkv);
-  fill_rows<S>(q, rows_of(static_cast<const T *>(a.q), a, place, a.qkv), a.qkv.token, place, a);
-  fill_rows<S>(d_o, rows_of(static_cast<const T *>(a.d_o), a, place, a.output), a.output.token, place, a);
+  const Place place = place_of<Own::kQueries>(a, S::kRows);
+  if (place.first >= place.queries.rows) return;
+  if (place.first >= place.queries.length)
+    return store_zeros<S>(query_rows(static_cast<T *>(a.dq), a, place, a.d_query), a.d_query.token, place.first,
+                          place.queries, a.head_dim, a.vector);
+  const T *const k = key_rows(static_cast<const T *>(a.k), a, place, a.key);
+  const T *const v = key_rows(static_cast<const T *>(a.v), a, place, a.value);
+  fill_rows<S>(q, query_rows(static_cast<const T *>(a.q), a, place, a.query), a.query.token, place.first,
+               place.queries.length, a.head_dim, a.vector);
+  fill_rows<S>(d_o, query_rows(static_cast<const T *>(a.d_o), a, place, a.output), a.output.token, place.first,
+               place.queries.length, a.value_dim, a.vector);
   __syncthreads();
   const Queries<S> queries = read_queries<S, T>(d_o, place, a);
   float sum[S::kSlices][S::kOwn][4] = {}, factor[S::kOwn];
-  const Range keys = range_of(place.first, place.first + S::kRows - 1, a.left, a.right, place.length);
+  const Range keys = range_of(place.first, place.first + S::kRows - 1, band_of_queries(a, place));
 #pragma unroll 1
   for (int key = keys.first; key < keys.last; key += kTile) {
     float gradient[S::kOwn][4] = {}, score[S::kOwn][4] = {};
 #pragma unroll 1
-    for (int s = 0; s * S::kSlice < a.head_dim; ++s) {
-      fill_slice<S>(slice, v, a.qkv.token, key, place.length, s, a);
-      add_scores<S>(gradient, d_o, slice, s, a.head_dim);
+    for (int s = 0; s * S::kSlice < a.value_dim; ++s) {
+      fill_slice<S>(slice, v, a.value.token, key, place.keys.length, s, a.value_dim, a.vector);
+      add_scores<S>(gradient, d_o, slice, s, a.value_dim);
     }
 #pragma unroll 1
     for (int s = 0; s * S::kSlice < a.head_dim; ++s) {
-      fill_slice<S>(slice, k, a.qkv.token, key, place.length, s, a);
+      fill_slice<S>(slice, k, a.key.token, key, place.keys.length, s, a.head_dim, a.vector);
       add_scores<S>(score, q, slice, s, a.head_dim);
     }
     differentiate_queries<S>(gradient, score, queries, key, place, a);
@@ -98,13 +100,15 @@ __device__ void attention_dq(const AttentionArguments &a) {
 #pragma unroll
     for (int s = 0; s < S::kSlices; ++s) {
       if (s * S::kSlice >= a.head_dim) break;
-      if (S::kSlices > 1) fill_slice<S>(slice, k, a.qkv.token, key, place.length, s, a); /* else it is there */
+      if (S::kSlices > 1) /* else it is there */
+        fill_slice<S>(slice, k, a.key.token, key, place.keys.length, s, a.head_dim, a.vector);
       add_products<S>(sum[s], tile, slice, keys.last - key);
     }
   }
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) factor[r] = a.scale;
-  store_rows<S>(sum, factor, static_cast<T *>(a.dq), a.gradient, place, a);
+  store_rows<S>(sum, factor, query_rows(static_cast<T *>(a.dq), a, place, a.d_query), a.d_query.token, place.first,
+                place.queries, a.head_dim, a.vector);
 }
 
 /* Statistics of the queries that are this thread's columns, zero past the sequence; read where they are needed, as
@@ -119,7 +123,7 @@ __device__ inline Columns read_columns(const float *statistics, int query, const
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
     const int row = query + 4 * lane() + u;
-    columns.value[u] = row < place.length ? statistics[row * a.statistics.token] : 0.0f;
+    columns.value[u] = row < place.queries.length ? statistics[row * a.statistics.token] : 0.0f;
   }
   return columns;
 }
@@ -128,12 +132,10 @@ __device__ inline Columns read_columns(const float *statistics, int query, const
 template <class S>
 __device__ inline void weigh_keys(float (&score)[S::kOwn][4], int query, const Place &place,
                                   const AttentionArguments &a) {
-  Columns sums = read_columns(rows_of(a.log_sum_exp, a, place, a.statistics), query, place, a);
+  Columns sums = read_columns(query_rows(a.log_sum_exp, a, place, a.statistics), query, place, a);
 #pragma unroll
   for (int u = 0; u < 4; ++u) sums.value[u] = log2_sum(sums.value[u]);
-  uint32_t seen = 0xffffffffu;
-  if (is_partial<S>(place.first, query, a.right, a.left, place.length))
-    seen = meeting<S>(place.first, query, a.right, a.left, place.length);
+  const uint32_t seen = seen_of<S>(place.first, query, band_of_keys(a, place));
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r)
 #pragma unroll
@@ -141,29 +143,20 @@ __device__ inline void weigh_keys(float (&score)[S::kOwn][4], int query, const P
       score[r][u] = bit(seen, r, u) ? exp2f(score[r][u] * a.log2_scale - sums.value[u]) : 0.0f;
 }
 
+/* Sums over the queries of one head; q and d_o are that head's. */
 template <class T, class S>
-__device__ void attention_dkv(const AttentionArguments &a) {
-  DYNAMIC_SHARED(shared);
-  float *const k = shared, *const v = k + S::kRowFloats, *const slice = v + S::kRowFloats;
-  float *const tile = slice + S::kSliceFloats;
-  const Place place = place_of(a, S::kRows);
-  if (place.first >= place.rows) return;
-  if (place.first >= place.length) {
-    store_zeros<S>(static_cast<T *>(a.dk), place, a);
-    return store_zeros<S>(static_cast<T *>(a.dv), place, a);
-  }
-  const T *const q = rows_of(static_cast<const T *>(a.q), a, place, a.qkv);
-  const T *const d_o = rows_of(static_cast<const T *>(a.d_o), a, place, a.output);
-  fill_rows<S>(k, rows_of(static_cast<const T *>(a.k), a, place, a.qkv), a.qkv.token, place, a);
-  fill_rows<S>(v, rows_of(static_cast<const T *>(a.v), a, place, a.qkv), a.qkv.token, place, a);
-  float key_sum[S::kSlices][S::kOwn][4] = {}, value_sum[S::kSlices][S::kOwn][4] = {}, factor[S::kOwn];
-  const Range queries = range_of(place.first, place.first + S::kRows - 1, a.right, a.left, place.length);
+__device__ inline void add_queries(float (&key_sum)[S::kSlices][S::kOwn][4],
+                                   float (&value_sum)[S::kSlices][S::kOwn][4], const float *k, const float *v,
+                                   float *slice, float *tile, const Place &place, const AttentionArguments &a) {
+  const T *const q = query_rows(static_cast<const T *>(a.q), a, place, a.query);
+  const T *const d_o = query_rows(static_cast<const T *>(a.d_o), a, place, a.output);
+  const Range queries = range_of(place.first, place.first + S::kRows - 1, band_of_keys(a, place));
 #pragma unroll 1
   for (int query = queries.first; query < queries.last; query += kTile) {
     float score[S::kOwn][4] = {};
 #pragma unroll 1
     for (int s = 0; s * S::kSlice < a.head_dim; ++s) {
-      fill_slice<S>(slice, q, a.qkv.token, query, place.length, s, a);
+      fill_slice<S>(slice, q, a.query.token, query, place.queries.length, s, a.head_dim, a.vector);
       add_scores<S>(score, k, slice, s, a.head_dim);
     }
     weigh_keys<S>(score, query, place, a);
@@ -180,12 +173,12 @@ __device__ void attention_dkv(const AttentionArguments &a) {
       for (int u = 0; u < 4; ++u) gradient[r][u] = 0;
 #pragma unroll
     for (int s = 0; s < S::kSlices; ++s) {
-      if (s * S::kSlice >= a.head_dim) break;
-      fill_slice<S>(slice, d_o, a.output.token, query, place.length, s, a);
+      if (s * S::kSlice >= a.value_dim) break;
+      fill_slice<S>(slice, d_o, a.output.token, query, place.queries.length, s, a.value_dim, a.vector);
       add_products<S>(value_sum[s], tile, slice, queries.last - query);
-      add_scores<S>(gradient, v, slice, s, a.head_dim);
+      add_scores<S>(gradient, v, slice, s, a.value_dim);
     }
-    const Columns delta = read_columns(rows_of(a.delta, a, place, a.statistics), query, place, a);
+    const Columns delta = read_columns(query_rows(a.delta, a, place, a.statistics), query, place, a);
 #pragma unroll
     for (int r = 0; r < S::kOwn; ++r)
 #pragma unroll
@@ -198,14 +191,39 @@ __device__ void attention_dkv(const AttentionArguments &a) {
 #pragma unroll
     for (int s = 0; s < S::kSlices; ++s) {
       if (s * S::kSlice >= a.head_dim) break;
-      fill_slice<S>(slice, q, a.qkv.token, query, place.length, s, a);
+      fill_slice<S>(slice, q, a.query.token, query, place.queries.length, s, a.head_dim, a.vector);
       add_products<S>(key_sum[s], tile, slice, queries.last - query);
     }
   }
+}
+
+template <class T, class S>
+__device__ void attention_dkv(const AttentionArguments &a) {
+  DYNAMIC_SHARED(shared);
+  float *const k = shared, *const v = k + S::kRowFloats, *const slice = v + S::kRowFloats;
+  float *const tile = slice + S::kSliceFloats;
+  Place place = place_of<Own::kKeys>(a, S::kRows);
+  if (place.first >= place.keys.rows) return;
+  if (place.first >= place.keys.length) {
+    store_zeros<S>(key_rows(static_cast<T *>(a.dk), a, place, a.d_key), a.d_key.token, place.first, place.keys,
+                   a.head_dim, a.vector);
+    return store_zeros<S>(key_rows(static_cast<T *>(a.dv), a, place, a.d_value), a.d_value.token, place.first,
+                          place.keys, a.value_dim, a.vector);
+  }
+  fill_rows<S>(k, key_rows(static_cast<const T *>(a.k), a, place, a.key), a.key.token, place.first, place.keys.length,
+               a.head_dim, a.vector);
+  fill_rows<S>(v, key_rows(static_cast<const T *>(a.v), a, place, a.value), a.value.token, place.first,
+               place.keys.length, a.value_dim, a.vector);
+  float key_sum[S::kSlices][S::kOwn][4] = {}, value_sum[S::kSlices][S::kOwn][4] = {}, factor[S::kOwn];
+#pragma unroll 1
+  for (int next = place.head + a.group; place.head < next; ++place.head)
+    add_queries<T, S>(key_sum, value_sum, k, v, slice, tile, place, a);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) factor[r] = a.scale;
-  store_rows<S>(key_sum, factor, static_cast<T *>(a.dk), a.gradient, place, a);
+  store_rows<S>(key_sum, factor, key_rows(static_cast<T *>(a.dk), a, place, a.d_key), a.d_key.token, place.first,
+                place.keys, a.head_dim, a.vector);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) factor[r] = a.kept;
-  store_rows<S>(value_sum, factor, static_cast<T *>(a.dv), a.gradient, place, a);
+  store_rows<S>(value_sum, factor, key_rows(static_cast<T *>(a.dv), a, place, a.d_value), a.d_value.token, place.first,
+                place.keys, a.value_dim, a.vector);
 }

@@ -13,9 +13,7 @@ struct Softmax {
 template <class S>
 __device__ inline void weigh(float (&score)[S::kOwn][4], Softmax<S> &softmax, float (&sum)[S::kSlices][S::kOwn][4],
                              int key, const Place &place, const AttentionArguments &a) {
-  uint32_t seen = 0xffffffffu;
-  if (is_partial<S>(place.first, key, a.left, a.right, place.length))
-    seen = meeting<S>(place.first, key, a.left, a.right, place.length);
+  const uint32_t seen = seen_of<S>(place.first, key, band_of_queries(a, place));
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) {
     float largest = softmax.largest[r];
@@ -48,14 +46,14 @@ template <class S>
 __device__ inline void finish(const Softmax<S> &softmax, float (&factor)[S::kOwn], const Place &place,
                               const AttentionArguments &a) {
   constexpr float kLn2 = 0.693147181f;
-  float *statistics = rows_of(a.log_sum_exp, a, place, a.statistics);
+  float *statistics = query_rows(a.log_sum_exp, a, place, a.statistics);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) {
     const int row = place.first + row_of(r);
     const float total = sum_over_lanes(softmax.total[r]);
     factor[r] = total == 0 ? 0.0f : a.kept / total;
-    if (lane() != 0 || row >= place.rows) continue;
-    const bool none = total == 0 || row >= place.length;
+    if (lane() != 0 || row >= place.queries.rows) continue;
+    const bool none = total == 0 || row >= place.queries.length;
     statistics[row * a.statistics.token] = none ? minus_infinity() : (softmax.largest[r] + log2f(total)) * kLn2;
   }
 }
@@ -64,10 +62,10 @@ template <class T, class S>
 __device__ void attention_forward(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   float *const q = shared, *const slice = q + S::kRowFloats, *const tile = slice + S::kSliceFloats;
-  const Place place = place_of(a, S::kRows);
-  if (place.first >= place.rows) return;
-  const T *const k = rows_of(static_cast<const T *>(a.k), a, place, a.qkv);
-  const T *const v = rows_of(static_cast<const T *>(a.v), a, place, a.qkv);
+  const Place place = place_of<Own::kQueries>(a, S::kRows);
+  if (place.first >= place.queries.rows) return;
+  const T *const k = key_rows(static_cast<const T *>(a.k), a, place, a.key);
+  const T *const v = key_rows(static_cast<const T *>(a.v), a, place, a.value);
   Softmax<S> softmax;
   float sum[S::kSlices][S::kOwn][4] = {}, factor[S::kOwn];
 #pragma unroll
@@ -75,13 +73,14 @@ __device__ void attention_forward(const AttentionArguments &a) {
     softmax.largest[r] = minus_infinity();
     softmax.total[r] = 0;
   }
-  fill_rows<S>(q, rows_of(static_cast<const T *>(a.q), a, place, a.qkv), a.qkv.token, place, a);
-  const Range keys = range_of(place.first, place.first + S::kRows - 1, a.left, a.right, place.length);
-  for (int key = keys.first; key < keys.last && place.first < place.length; key += kTile) {
+  fill_rows<S>(q, query_rows(static_cast<const T *>(a.q), a, place, a.query), a.query.token, place.first,
+               place.queries.length, a.head_dim, a.vector);
+  const Range keys = range_of(place.first, place.first + S::kRows - 1, band_of_queries(a, place));
+  for (int key = keys.first; key < keys.last && place.first < place.queries.length; key += kTile) {
     float score[S::kOwn][4] = {};
 #pragma unroll 1
     for (int s = 0; s * S::kSlice < a.head_dim; ++s) {
-      fill_slice<S>(slice, k, a.qkv.token, key, place.length, s, a);
+      fill_slice<S>(slice, k, a.key.token, key, place.keys.length, s, a.head_dim, a.vector);
       add_scores<S>(score, q, slice, s, a.head_dim);
     }
     weigh<S>(score, softmax, sum, key, place, a);
@@ -95,11 +94,12 @@ __device__ void attention_forward(const AttentionArguments &a) {
     store_tile<S>(tile, score);
 #pragma unroll
     for (int s = 0; s < S::kSlices; ++s) {
-      if (s * S::kSlice >= a.head_dim) break;
-      fill_slice<S>(slice, v, a.qkv.token, key, place.length, s, a);
+      if (s * S::kSlice >= a.value_dim) break;
+      fill_slice<S>(slice, v, a.value.token, key, place.keys.length, s, a.value_dim, a.vector);
       add_products<S>(sum[s], tile, slice, keys.last - key);
     }
   }
   finish<S>(softmax, factor, place, a);
-  store_rows<S>(sum, factor, static_cast<T *>(a.o), a.output, place, a);
+  store_rows<S>(sum, factor, query_rows(static_cast<T *>(a.o), a, place, a.output), a.output.token, place.first,
+                place.queries, a.value_dim, a.vector);
 }

@@ -38,6 +38,48 @@ inline int check_dropout_backward(const void *dy, const void *mask, const void *
       .status();
 }
 
+inline int check_drop_path_factors(const void *rng_state, float probability, const void *factors, int64_t sequences) {
+  Arguments arguments("ops_drop_path_factors");
+  arguments.between("sequences", sequences, 0).probability("probability", probability);
+  if (arguments.wrong() || sequences == 0) return arguments.status();
+  return arguments.countable("sequences", {sequences, 4})
+      .pointer("rng_state", rng_state, 8, 16)
+      .pointer("factors", factors, 4, bytes_of({sequences, 4}))
+      .status();
+}
+
+/* How tokens belong to sequences. */
+inline void token_layout(Arguments &arguments, const void *cu_seqlens, int layout, int64_t tokens, int64_t extent) {
+  arguments.between("layout", layout, OPS_THD, OPS_SBHD)
+      .between("tokens", tokens, 0, INT32_MAX)
+      .between("extent", extent, 1);
+  if (layout == OPS_THD) {
+    arguments.pointer("cu_seqlens", cu_seqlens, 4, bytes_of({std::min(extent, INT64_MAX - 1) + 1, 4}));
+    return;
+  }
+  if (cu_seqlens != nullptr) arguments.refuse("cu_seqlens", "given", "null for a layout other than OPS_THD (0)");
+  if (extent > 0 && tokens % extent != 0)
+    arguments.refuse("tokens", format("%lld", static_cast<long long>(tokens)),
+                     format("a multiple of extent %lld", static_cast<long long>(extent)));
+}
+
+inline int check_scale_sequences_add(const void *x, const void *residual, const void *y, const void *factors,
+                                     const void *cu_seqlens, int layout, int64_t tokens, int64_t extent,
+                                     int64_t columns, int dtype) {
+  Arguments arguments("ops_scale_sequences_add");
+  arguments.float_dtype("dtype", dtype);
+  token_layout(arguments, cu_seqlens, layout, tokens, extent);
+  arguments.between("columns", columns, 0).countable("tokens * columns", {tokens, columns, size_of(dtype)});
+  if (arguments.wrong() || tokens == 0 || columns == 0) return arguments.status();
+  const int64_t size = size_of(dtype), matrix = bytes_of({tokens, columns, size});
+  const int64_t sequences = layout == OPS_BSHD ? tokens / extent : extent;
+  arguments.pointer("x", x, size, matrix)
+      .pointer("y", y, size, matrix)
+      .pointer("factors", factors, 4, bytes_of({sequences, 4}));
+  if (residual != nullptr) arguments.pointer("residual", residual, size, matrix);
+  return arguments.status();
+}
+
 inline int check_embedding_forward(const void *table, const void *ids, const void *y, int64_t tokens,
                                    int64_t vocabulary, int64_t hidden, int dtype) {
   Arguments arguments("ops_embedding_forward");
@@ -140,11 +182,14 @@ inline bool logits_shape(Arguments &arguments, int64_t tokens, int64_t classes, 
   return !arguments.wrong();
 }
 
-inline int check_cross_entropy_forward(const void *logits, const void *labels, const void *log_sum_exp,
-                                       const void *loss, const void *counted, int64_t tokens, int64_t classes,
-                                       int64_t stride, int dtype) {
+inline int check_cross_entropy_forward(const void *logits, const void *labels, const void *divisor,
+                                       const void *log_sum_exp, const void *loss, const void *counted, int64_t tokens,
+                                       int64_t classes, int64_t stride, int dtype) {
   Arguments arguments("ops_cross_entropy_forward");
   if (!logits_shape(arguments, tokens, classes, stride, dtype)) return arguments.status();
+  if (divisor != nullptr) arguments.pointer("divisor", divisor, 4, 4);
+  if (divisor != nullptr && divisor == counted)
+    arguments.refuse("divisor", "the address of counted", "another, or null to divide by the tokens counted here");
   arguments.pointer("loss", loss, 4, 4).pointer("counted", counted, 4, 4);
   if (tokens == 0) return arguments.status();
   return arguments.pointer("logits", logits, size_of(dtype), bytes_of({tokens, stride, size_of(dtype)}))
@@ -190,25 +235,15 @@ inline int check_rows(const char *function, const void *x, const void *index, co
 inline int check_rotary(const void *qkv, const void *cu_seqlens, const void *angles, int direction, int layout,
                         int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype) {
   Arguments arguments("ops_rotary_packed");
-  arguments.float_dtype("dtype", dtype)
-      .between("layout", layout, OPS_THD, OPS_SBHD)
-      .between("tokens", tokens, 0, INT32_MAX)
-      .between("extent", extent, 1)
-      .between("positions", positions, 0)
+  arguments.float_dtype("dtype", dtype);
+  token_layout(arguments, cu_seqlens, layout, tokens, extent);
+  arguments.between("positions", positions, 0)
       .between("heads", heads, 0, 65535)
       .between("head_dim", head_dim, 2, 8192)
       .countable("tokens * 3 * heads * head_dim", {tokens, 3, heads, head_dim, size_of(dtype)})
       .countable("positions * head_dim", {positions, head_dim, 4});
   if (direction != 1 && direction != -1) arguments.refuse("direction", format("%d", direction), "1 or -1");
   if (head_dim % 2 != 0) arguments.refuse("head_dim", format("%d", static_cast<int>(head_dim)), "an even number");
-  if (layout == OPS_THD) {
-    arguments.pointer("cu_seqlens", cu_seqlens, 4, bytes_of({std::min(extent, INT64_MAX - 1) + 1, 4}));
-  } else {
-    if (cu_seqlens != nullptr) arguments.refuse("cu_seqlens", "given", "null for a layout other than OPS_THD (0)");
-    if (extent > 0 && tokens % extent != 0)
-      arguments.refuse("tokens", format("%lld", static_cast<long long>(tokens)),
-                       format("a multiple of extent %lld", static_cast<long long>(extent)));
-  }
   if (arguments.wrong() || tokens == 0 || heads == 0 || positions == 0) return arguments.status();
   return arguments.pointer("qkv", qkv, size_of(dtype), bytes_of({tokens, 3, heads, head_dim, size_of(dtype)}))
       .pointer("angles", angles, 4, bytes_of({positions, head_dim, 4}))

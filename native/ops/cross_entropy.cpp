@@ -22,11 +22,12 @@ bool fits_packs(const void *a, const void *b, int64_t stride, int dtype) {
 
 }  // namespace
 
-int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss,
-                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
+int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp,
+                              float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
                               OpsStream stream) try {
   const char *function = "ops_cross_entropy_forward";
-  int status = check_cross_entropy_forward(logits, labels, log_sum_exp, loss, counted, tokens, classes, stride, dtype);
+  int status = check_cross_entropy_forward(logits, labels, divisor, log_sum_exp, loss, counted, tokens, classes, stride,
+                                           dtype);
   if (status != OPS_SUCCESS) return status;
   const Workspace workspace(function, stream);
   if (workspace.status() != OPS_SUCCESS) return workspace.status();
@@ -41,7 +42,7 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *
                     classes, stride);
   }
   if (status != OPS_SUCCESS) return status;
-  return launch(function, mean, Grid(), stream, partial_loss, partial_count, loss, counted, blocks);
+  return launch(function, mean, Grid(), stream, partial_loss, partial_count, divisor, loss, counted, blocks);
 } OPS_CATCH
 
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,

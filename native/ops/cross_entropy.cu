@@ -75,9 +75,9 @@ __device__ void forward(const T *logits, const int32_t *labels, float *log_sum_e
   partial_count[blockIdx.x] = counted;
 }
 
-/* One block: adds the blocks' sums in a fixed order. */
-KERNEL(cross_entropy_mean, const float *partial_loss, const int32_t *partial_count, float *loss, int32_t *counted,
-       int blocks) {
+/* One block: adds the blocks' sums in a fixed order. divisor: null for the number of counted tokens. */
+KERNEL(cross_entropy_mean, const float *partial_loss, const int32_t *partial_count, const int32_t *divisor, float *loss,
+       int32_t *counted, int blocks) {
   __shared__ float sums[kThreads];
   __shared__ int32_t counts[kThreads];
   const int thread = threadIdx.x;
@@ -97,7 +97,8 @@ KERNEL(cross_entropy_mean, const float *partial_loss, const int32_t *partial_cou
     }
   }
   if (thread != 0) return;
-  loss[0] = counts[0] > 0 ? sums[0] / counts[0] : 0.0f;
+  const int32_t divided_by = divisor != nullptr ? divisor[0] : counts[0];
+  loss[0] = divided_by > 0 ? sums[0] / divided_by : 0.0f;
   counted[0] = counts[0];
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <mutex>
 
 #include "arguments.h"
@@ -143,22 +144,18 @@ int ops_open(const char *cuda_runtime, const char *nvrtc, const char *include_di
   if (arguments.wrong()) return arguments.status();
 
   std::lock_guard<std::mutex> lock(open_mutex);
-  auto *found = new Libraries{};
+  auto found = std::make_unique<Libraries>();
   found->cuda_runtime_path = cuda_runtime;
   found->nvrtc_path = nvrtc;
   found->include_directory = include_directory == nullptr ? "" : include_directory;
   found->cache_directory = cache_directory;
-  int status = OPS_SUCCESS;
   if (const Libraries *before = libraries()) {
-    if (!same_paths(*before, *found))
-      status = open_failure("already open", "with " + before->cuda_runtime_path + ", " + before->nvrtc_path + " and " +
-                                                before->cache_directory + "; a process has one set of libraries");
-    delete found;
-    return status;
+    if (same_paths(*before, *found)) return OPS_SUCCESS;
+    return open_failure("already open", "with " + before->cuda_runtime_path + ", " + before->nvrtc_path + " and " +
+                                            before->cache_directory + "; a process has one set of libraries");
   }
-  status = open_libraries(*found);
-  if (status == OPS_SUCCESS) opened.store(found, std::memory_order_release);
-  else delete found;
+  const int status = open_libraries(*found);
+  if (status == OPS_SUCCESS) opened.store(found.release(), std::memory_order_release);
   return status;
 } OPS_CATCH
 

@@ -2,25 +2,9 @@
  * Rotary position embedding, in place, of query and key in qkv [T, 3, h, d]. A block owns a few tokens: it finds their
  * positions, computes each angle's sine and cosine once into shared memory, then rotates all heads with them.
  */
-#include <common.cuh>
+#include <token_layout.cuh>
 
 constexpr int kMostTokens = 8; /* the most tokens a block owns */
-
-enum Layout { kThd = 0, kBshd = 1, kSbhd = 2 };
-
-/* Position of token t in its sequence, -1 when it belongs to none. */
-__device__ inline int64_t position_of(int64_t t, const int32_t *cu_seqlens, int layout, int64_t extent) {
-  if (layout == kBshd) return t - divide(t, extent) * extent;
-  if (layout == kSbhd) return divide(t, extent);
-  if (t < cu_seqlens[0] || t >= cu_seqlens[extent]) return -1;
-  int64_t low = 0, high = extent; /* cu_seqlens[low] <= t < cu_seqlens[high] */
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (cu_seqlens[middle] <= t) low = middle;
-    else high = middle;
-  }
-  return t - cu_seqlens[low];
-}
 
 template <class T, int N>
 __device__ inline void rotate(T *row, const float *cosine, const float *sine, int half) {

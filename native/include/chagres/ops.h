@@ -33,11 +33,11 @@ enum OpsStatus {
   OPS_NOT_OPEN = 4          /* ops_open has not succeeded in this process */
 };
 
-/* Where a token's position in its sequence comes from. */
+/* Where a token's sequence and its position there come from. */
 enum OpsTokenLayout {
-  OPS_THD = 0,  /* packed: position = t - cu_seqlens[sequence of t] */
-  OPS_BSHD = 1, /* position = t % sequence_length */
-  OPS_SBHD = 2  /* position = t / batch */
+  OPS_THD = 0,  /* packed: cu_seqlens[sequence] <= t < cu_seqlens[sequence + 1]; position = t - cu_seqlens[sequence] */
+  OPS_BSHD = 1, /* sequence = t / sequence_length, position = t % sequence_length */
+  OPS_SBHD = 2  /* sequence = t % batch, position = t / batch */
 };
 
 /* Opens the CUDA runtime and NVRTC by full path (host strings) and names the folder for compiled kernels (created when
@@ -67,6 +67,21 @@ int ops_dropout_add(const void *x, const void *residual, void *y, uint8_t *mask,
 /* dx[i] = keep[i] * dy[i] / (1 - p). dx may be dy. */
 int ops_dropout_backward(const void *dy, const uint8_t *mask, void *dx, float probability, int64_t count, int dtype,
                          OpsStream stream);
+
+/* factors[b] = 1 / (1 - p) for sequences that are kept, else 0; FP32 [B]. rng_state: int64[2], Philox seed and offset;
+ * sequence b draws as element b of ops_dropout_add does: from Philox4x32-10 with counter (offset + b / 4) and
+ * subsequence 0, word b % 4; kept when word * 2^-32 >= p. Equal bits on every provider. 0 <= p < 1. */
+int ops_drop_path_factors(const int64_t *rng_state, float probability, float *factors, int64_t sequences,
+                          OpsStream stream);
+
+/* y[t, :] = residual[t, :] + factors[sequence of t] * x[t, :], the product rounded before the sum. residual may be
+ * null: then y[t, :] is the product alone, which is backward, too, with dy for x. x, residual and y [T, C] of dtype,
+ * factors FP32 [B]. A factor of 0 leaves x[t, :] out, even NaN. y may be x or residual. layout is an OpsTokenLayout;
+ * cu_seqlens int32 [B + 1] for OPS_THD, else null; extent is B for OPS_THD, the sequence length for OPS_BSHD, B for
+ * OPS_SBHD; for the last two it divides tokens. Tokens past cu_seqlens[B] take factor 0. */
+int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors,
+                            const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns,
+                            int dtype, OpsStream stream);
 
 /* y[t, :] = table[ids[t], :]; table [V, H], ids int32 [T], y [T, H]. A row whose id is outside 0..V-1 is zero. */
 int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary,
@@ -104,14 +119,17 @@ int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype
 int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream stream);
 
 /* Masked cross-entropy over the first `classes` of `stride` columns: per token l_t = logsumexp(z_t) - z_t[label], for
- * labels in 0..classes-1; other labels are ignored. log_sum_exp: FP32 [T]. loss: FP32 [1] = mean of l_t over counted
- * tokens (0 when none). counted: int32 [1]. logits [T, stride]. The order of the sum is fixed. */
-int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss,
-                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
+ * labels in 0..classes-1; other labels are ignored. log_sum_exp: FP32 [T]. counted: int32 [1] = tokens that are not
+ * ignored. loss: FP32 [1] = sum of l_t over them, divided by their number, or, where divisor is not null, by divisor[0]
+ * (int32, such as the count of all micro-batches of a step); 0 when that is not above 0. divisor is another address
+ * than counted. logits [T, stride]. The order of the sum is fixed. */
+int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp,
+                              float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
                               OpsStream stream);
 
-/* dlogits[t, c] = gradient * (softmax(z_t)[c] - [c == label]) / counted for counted tokens and c < classes, else 0.
- * dlogits may be logits. */
+/* dlogits[t, c] = gradient * (softmax(z_t)[c] - [c == label]) / counted[0] for tokens that are not ignored and
+ * c < classes, else 0; all 0 when counted[0] is not above 0. counted: forward's, or its divisor. dlogits may be
+ * logits. */
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
                                int64_t stride, int dtype, OpsStream stream);
@@ -143,52 +161,73 @@ typedef struct OpsStrides {
   int64_t head;
 } OpsStrides;
 
+/* The diagonal that windows are counted from: the key on which query i stands. */
+enum OpsAlignment {
+  OPS_TOP_LEFT = 0,    /* key i: the first query stands on the first key */
+  OPS_BOTTOM_RIGHT = 1 /* key i + keys - queries: the last query stands on the last key */
+};
+
 /*
- * Attention over B sequences, in host memory. Row i of sequence b and head h starts, in elements after the pointer, at
+ * Attention over B sequences, in host memory. Sequence b has cu_seqlens_q[b + 1] - cu_seqlens_q[b] queries, taken into
+ * 0..length, and cu_seqlens_kv[b + 1] - cu_seqlens_kv[b] keys, taken into 0..kv_length; the two arrays may be one.
+ * Query head h reads key head h / (heads / kv_heads). Row i of sequence b and head h starts, in elements after the
+ * pointer, at
  *   packed: token * (cu_seqlens[b] + i) + head * h,   dense: sequence * b + token * i + head * h
- * of the strides of its group. A sequence has cu_seqlens[b + 1] - cu_seqlens[b] tokens, taken into 0..length. Each
- * pointer is to elements of dtype unless it says otherwise.
+ * of the tensor's strides. Tensors of queries go by `packed` and cu_seqlens_q, those of keys and values by `kv_packed`
+ * and cu_seqlens_kv. Each pointer is to elements of dtype unless it says otherwise.
  */
 typedef struct OpsAttention {
-  const void *q; /* by qkv; so k and v. Forward and backward read them */
-  const void *k;
-  const void *v;
-  void *o;              /* by output; forward writes, backward reads */
-  float *log_sum_exp;   /* FP32, by statistics; forward writes, backward reads */
-  const void *d_o;      /* by output; backward reads it. Backward alone looks at this and the next four */
-  void *dq;             /* by gradients; backward writes; so dk and dv. They overlap nothing that it reads */
-  void *dk;
-  void *dv;
-  float *delta;              /* FP32, by statistics: scratch that backward may write */
-  const int32_t *cu_seqlens; /* [B + 1], starts at 0 and does not decrease */
-  const int64_t *rng_state;  /* [2], Philox seed and offset; not looked at without dropout */
-  OpsStrides qkv;
+  const void *q;                /* strides: query. Forward and backward read q, k and v */
+  const void *k;                /* strides: key */
+  const void *v;                /* strides: value */
+  void *o;                      /* strides: output; forward writes, backward reads */
+  float *log_sum_exp;           /* FP32, strides: statistics; forward writes, backward reads */
+  const void *d_o;              /* strides: output. Backward alone looks at this, reading, and at the next four */
+  void *dq;                     /* strides: d_query. Backward writes dq, dk, dv; they overlap nothing that it reads */
+  void *dk;                     /* strides: d_key */
+  void *dv;                     /* strides: d_value */
+  float *delta;                 /* FP32, strides: statistics; scratch that backward may write */
+  const int32_t *cu_seqlens_q;  /* [B + 1], starts at 0 and does not decrease; so the next one */
+  const int32_t *cu_seqlens_kv; /* [B + 1] */
+  const int64_t *rng_state;     /* [2], Philox seed and offset; not looked at without dropout */
+  OpsStrides query;
+  OpsStrides key;
+  OpsStrides value;
   OpsStrides output;
-  OpsStrides gradients;
+  OpsStrides d_query;
+  OpsStrides d_key;
+  OpsStrides d_value;
   OpsStrides statistics;
   int64_t sequences;    /* B */
-  int64_t length;       /* packed: no sequence is longer; dense: the padded length */
-  int64_t heads;
-  int64_t head_dim;     /* d: a multiple of 8, at most 256 */
-  int64_t window_left;  /* keys before its own that a query sees, -1 all */
-  int64_t window_right; /* keys after its own that a query sees, -1 all; 0 is a causal mask */
+  int64_t length;       /* of queries. packed: no sequence is longer; dense: the padded length */
+  int64_t kv_length;    /* of keys and values, likewise */
+  int64_t heads;        /* of queries and outputs: a multiple of kv_heads */
+  int64_t kv_heads;     /* of keys and values */
+  int64_t head_dim;     /* of queries and keys: a multiple of 8, at most 256 */
+  int64_t value_dim;    /* of values and outputs: likewise */
+  int64_t window_left;  /* keys before the diagonal that a query sees, -1 all */
+  int64_t window_right; /* keys after the diagonal that a query sees, -1 all; 0 is a causal mask */
   float scale;          /* of query times key, above 0 */
   float dropout;        /* probability of dropping a weight, at least 0 and below 1 */
+  int32_t alignment;    /* OpsAlignment: where the diagonal lies */
   int32_t dtype;        /* of q, k, v, o and their gradients */
-  int32_t packed;       /* 1: cu_seqlens are token offsets too; 0: sequences are `sequence` strides apart */
+  int32_t packed;       /* 1: cu_seqlens_q are token offsets too; 0: sequences are `sequence` strides apart */
+  int32_t kv_packed;    /* the same of cu_seqlens_kv */
 } OpsAttention;
 
 /* o_i = sum over j of m_ij p_ij v_j with p_ij = exp(s_ij - L_i), s_ij = scale * q_i . k_j for keys j that query i sees
  * and L_i = log(sum over j of exp(s_ij)), which goes to log_sum_exp. m_ij is 0 or 1 / (1 - dropout): element (b, h, i,
- * j) is kept when word j % 4 of Philox4x32-10 times 2^-32 is at least `dropout`; its key is the seed, the high word xored
- * with the offset's high word, its counter {j / 4, low word of the offset, i, b * heads + h}.
- * Equal bits on every provider. A row that sees no key, and dense rows past their sequence's length, get o = 0 and
- * L = -infinity; packed rows past cu_seqlens[B] stay as they are. Takes what cuDNN's fused attention does not: FP32. */
+ * j), h being the query's head, is kept when word j % 4 of Philox4x32-10 times 2^-32 is at least `dropout`; its key is
+ * the seed, the high word xored with the offset's high word, its counter {j / 4, low word of the offset, i,
+ * b * heads + h}. Equal bits on every provider. A query that sees no key, and dense rows past their sequence's queries,
+ * get o = 0 and L = -infinity; packed rows past cu_seqlens_q[B] stay as they are. Takes what cuDNN's fused attention
+ * does not: FP32, dropout under a bottom-right causal mask. */
 int ops_attention_forward(const OpsAttention *attention, OpsStream stream);
 
 /* With delta_i = d_o_i . o_i and ds_ij = p_ij (m_ij (d_o_i . v_j) - delta_i): dv_j = sum over i of m_ij p_ij d_o_i,
- * dq_i = scale * sum over j of ds_ij k_j, dk_j = scale * sum over i of ds_ij q_i. Dense rows past their sequence's
- * length get 0. The order of the sums is fixed: equal inputs give equal bits. */
+ * dq_i = scale * sum over j of ds_ij k_j, dk_j = scale * sum over i of ds_ij q_i; the sums of dv and dk go over all
+ * heads that read the key head, too. A query that sees no key, a key that no query sees, and dense rows past their
+ * sequence's length get 0. The order of the sums is fixed: equal inputs give equal bits. */
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream);
 
 /* scale[0] = min(1, max_norm / (norm[0] + 1e-6)), max_norm > 0; a NaN or infinite norm gives 0. */

@@ -28,10 +28,11 @@ struct PartialLoss {
 
 }  // namespace
 
-int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss,
-                              int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream) try {
-  const int status =
-      ops::check_cross_entropy_forward(logits, labels, log_sum_exp, loss, counted, tokens, classes, stride, dtype);
+int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp,
+                              float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
+                              OpsStream) try {
+  const int status = ops::check_cross_entropy_forward(logits, labels, divisor, log_sum_exp, loss, counted, tokens,
+                                                      classes, stride, dtype);
   if (status != OPS_SUCCESS) return status;
   const NVTEDType type = as_dtype(dtype);
   return run("ops_cross_entropy_forward", [&] {
@@ -52,7 +53,8 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *
       total.sum += partial.sum;
       total.counted += partial.counted;
     }
-    *loss = total.counted > 0 ? total.sum / static_cast<float>(total.counted) : 0.0f;
+    const int32_t divided_by = divisor != nullptr ? *divisor : total.counted;
+    *loss = divided_by > 0 ? total.sum / static_cast<float>(divided_by) : 0.0f;
     *counted = total.counted;
   });
 } OPS_CATCH

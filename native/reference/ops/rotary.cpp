@@ -1,5 +1,6 @@
 /* Operations: rotary position embedding inside a packed projection. */
 #include "ops/operations.h"
+#include "ops/token_layout.h"
 
 #include <cmath>
 
@@ -7,21 +8,6 @@ using namespace chagres;
 using namespace chagres::reference;
 
 namespace {
-
-struct Sequences {
-  const int32_t *cu_seqlens;
-  int layout;
-  int64_t extent;
-
-  /* Position of token t in its sequence, -1 when it belongs to none. */
-  int64_t position(int64_t t) const {
-    if (layout == OPS_BSHD) return t % extent;
-    if (layout == OPS_SBHD) return t / extent;
-    if (t < cu_seqlens[0] || t >= cu_seqlens[extent]) return -1;
-    /* From the second on: there is one before it, whatever the numbers are. */
-    return t - *(std::upper_bound(cu_seqlens + 1, cu_seqlens + extent + 1, t) - 1);
-  }
-};
 
 CHAGRES_CLONES void rotate(float *row, const float *cosine, const float *sine, int64_t half) {
   for (int64_t i = 0; i < half; ++i) {
@@ -40,7 +26,7 @@ int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles,
       ops::check_rotary(qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions, heads, head_dim, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || heads == 0 || positions == 0) return status;
   const NVTEDType type = as_dtype(dtype);
-  const Sequences sequences = {cu_seqlens, layout, extent};
+  const TokenLayout sequences = {cu_seqlens, layout, extent};
   const int64_t half = head_dim / 2;
   return run("ops_rotary_packed", [&] {
     parallel_for(0, tokens, grain_for(heads * head_dim * 4), [&](int64_t first, int64_t last) {

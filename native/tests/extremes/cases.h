@@ -1,5 +1,6 @@
 /*
- * Cases of extremes.cpp: one function each, with arguments on which it succeeds, and a way to put one of them to an extreme.
+ * Cases of extremes.cpp: one function each, with arguments on which it succeeds, and a way to put one of them to an
+ * extreme.
  * A case is `CASE(te_gelu, f.tensor(…), f.tensor(…), nullptr)`; `f` is the Fixture that owns what the arguments point to.
  */
 #ifndef CHAGRES_TESTS_EXTREMES_CASES_H
@@ -64,9 +65,11 @@ bool vary(T &value, int index) {
     return true;
   } else if constexpr (std::is_floating_point_v<T>) {
     return pick(value, index,
-                {Limits::lowest(), T(-1), T(0), Limits::max(), Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()});
+                {Limits::lowest(), T(-1), T(0), Limits::max(), Limits::infinity(), -Limits::infinity(),
+                 Limits::quiet_NaN()});
   } else if constexpr (std::is_unsigned_v<T>) {
-    return pick(value, index, {T(0), Limits::max(), static_cast<T>(Limits::max() / 2), static_cast<T>(Limits::max() / 2 + 1)});
+    constexpr T half = Limits::max() / 2;
+    return pick(value, index, {T(0), Limits::max(), half, static_cast<T>(half + 1)});
   } else if constexpr (std::is_integral_v<T>) {
     return pick(value, index, {Limits::min(), T(-1), T(0), Limits::max()});
   } else {

@@ -4,6 +4,9 @@
  * functions are called through the guard. Valid arguments must succeed; every other call must return, whatever it says:
  * nothing may throw into C, end the process or take longer than a few seconds.
  *
+ * No argument is left out. A count of a host array is a number that C cannot compare with the array; its extremes, though,
+ * are no counts of any array, and refused for that.
+ *
  * usage: extremes LIBRARY [FUNCTION]
  * Calls are made in a child process, one after the other; where one ends it, the next child goes on behind that call.
  * EXTREMES_VERBOSE in the environment prints each call and its status.

@@ -100,7 +100,8 @@ std::vector<Case> transfers() {
 
 std::vector<Case> nccl_cases() {
   std::vector<Case> all;
-  for (const auto &some : {communicators(), collectives(), transfers()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto &some : {communicators(), collectives(), transfers()})
+    all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 

@@ -10,6 +10,7 @@ constexpr int kF32 = kNVTEFloat32, kBf16 = kNVTEBFloat16;
 constexpr int64_t kRows = 4, kColumns = 16, kCount = kRows * kColumns;
 constexpr int64_t kMany = 200000; /* so many that several threads work */
 
+void *many(Fixture &f) { return f.device(kMany * 2); }
 void *matrix(Fixture &f) { return f.device(kCount * 2); }
 float *floats(Fixture &f, size_t count) { return static_cast<float *>(f.device(count * 4)); }
 int32_t *index(Fixture &f) { return f.device_values<int32_t>({0, 3, 1, 2}); }
@@ -19,12 +20,11 @@ std::vector<Case> rows_of_elementwise() {
   std::vector<Case> cases;
   for (const chagres::tests::Elementwise &operation : chagres::tests::elementwise_operations()) {
     const char *const name = operation.function;
-    [[maybe_unused]] const size_t bytes = 2 * kMany;
     if (operation.inputs.size() == 1)
-      cases.push_back(CASE_OF(name, symbol<chagres::tests::Unary>(name), f.device(bytes), f.device(bytes), kMany, kBf16, nullptr));
+      cases.push_back(CASE_OF(name, symbol<chagres::tests::Unary>(name), many(f), many(f), kMany, kBf16, nullptr));
     else
-      cases.push_back(CASE_OF(name, symbol<chagres::tests::Binary>(name), f.device(bytes), f.device(bytes), f.device(bytes), kMany, kBf16,
-                              nullptr));
+      cases.push_back(
+          CASE_OF(name, symbol<chagres::tests::Binary>(name), many(f), many(f), many(f), kMany, kBf16, nullptr));
   }
   return cases;
 }
@@ -66,10 +66,18 @@ std::vector<Case> layers() {
 
 std::vector<Case> losses() {
   return {
-      CASE(ops_cross_entropy_forward, matrix(f), index(f), floats(f, kRows), floats(f, 1), f.device_values<int32_t>({0}),
-           kRows, kColumns - 3, kColumns, kBf16, nullptr),
+      CASE(ops_cross_entropy_forward, matrix(f), index(f), f.device_values<int32_t>({9}), floats(f, kRows), floats(f, 1),
+           f.device_values<int32_t>({0}), kRows, kColumns - 3, kColumns, kBf16, nullptr),
       CASE(ops_cross_entropy_backward, matrix(f), index(f), floats(f, kRows), f.device_values<int32_t>({4}), 1.0f, matrix(f),
            kRows, kColumns - 3, kColumns, kBf16, nullptr),
+  };
+}
+
+std::vector<Case> drop_path() {
+  return {
+      CASE(ops_drop_path_factors, f.device_values<int64_t>({1, 2}), 0.5f, floats(f, 2), 2, nullptr),
+      CASE(ops_scale_sequences_add, matrix(f), matrix(f), matrix(f), floats(f, 2),
+           f.device_values<int32_t>({0, 2, static_cast<int32_t>(kRows)}), OPS_THD, kRows, 2, kColumns, kBf16, nullptr),
   };
 }
 
@@ -96,20 +104,22 @@ const OpsAttention *attention(Fixture &f) {
   a->dv = tokens();
   a->log_sum_exp = floats(f, kTokens * kHeads);
   a->delta = floats(f, kTokens * kHeads);
-  a->cu_seqlens = f.device_values<int32_t>({0, 2, 6});
+  a->cu_seqlens_q = f.device_values<int32_t>({0, 2, 6});
+  a->cu_seqlens_kv = f.device_values<int32_t>({0, 2, 6});
   a->rng_state = f.device_values<int64_t>({1, 2});
-  a->qkv = a->output = a->gradients = {0, kWidth, kDim};
+  for (OpsStrides *each : {&a->query, &a->key, &a->value, &a->output, &a->d_query, &a->d_key, &a->d_value})
+    *each = {0, kWidth, kDim};
   a->statistics = {0, kHeads, 1};
   a->sequences = 2;
-  a->length = 4;
-  a->heads = kHeads;
-  a->head_dim = kDim;
+  a->length = a->kv_length = 4;
+  a->heads = a->kv_heads = kHeads;
+  a->head_dim = a->value_dim = kDim;
   a->window_left = -1;
   a->window_right = 0;
   a->scale = 0.25f;
   a->dropout = 0.1f;
   a->dtype = kBf16;
-  a->packed = 1;
+  a->packed = a->kv_packed = 1;
   return a;
 }
 
@@ -135,16 +145,22 @@ bool vary(const OpsAttention *&value, int index) {
   fields.field(a.dk);
   fields.field(a.dv);
   fields.field(a.delta);
-  fields.field(a.cu_seqlens);
+  fields.field(a.cu_seqlens_q);
+  fields.field(a.cu_seqlens_kv);
   fields.field(a.rng_state);
-  for (OpsStrides *each : {&a.qkv, &a.output, &a.gradients, &a.statistics}) strides(fields, *each);
-  for (int64_t *each : {&a.sequences, &a.length, &a.heads, &a.head_dim, &a.window_left, &a.window_right})
+  for (OpsStrides *each :
+       {&a.query, &a.key, &a.value, &a.output, &a.d_query, &a.d_key, &a.d_value, &a.statistics})
+    strides(fields, *each);
+  for (int64_t *each : {&a.sequences, &a.length, &a.kv_length, &a.heads, &a.kv_heads, &a.head_dim, &a.value_dim,
+                        &a.window_left, &a.window_right})
     fields.field(*each);
   fields.field(a.scale);
   fields.field(a.dropout);
+  fields.field(a.alignment);
   fields.field(a.dtype);
   fields.field(a.packed);
-  static_assert(sizeof(OpsAttention) == 12 * 8 + 4 * sizeof(OpsStrides) + 6 * 8 + 4 * 4, "a field without extremes");
+  fields.field(a.kv_packed);
+  static_assert(sizeof(OpsAttention) == 13 * 8 + 8 * sizeof(OpsStrides) + 9 * 8 + 6 * 4, "a field without extremes");
   value = index == 0 ? nullptr : &a;
   return index == 0 || fields.done();
 }
@@ -154,7 +170,7 @@ std::vector<Case> ops_cases() {
       CASE(ops_attention_forward, attention(f), nullptr),
       CASE(ops_attention_backward, attention(f), nullptr),
   };
-  for (const auto &some : {rows_of_elementwise(), conversions(), rows(), layers(), losses(), library()})
+  for (const auto &some : {rows_of_elementwise(), conversions(), rows(), layers(), losses(), drop_path(), library()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

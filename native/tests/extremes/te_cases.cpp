@@ -80,6 +80,10 @@ std::vector<Case> activation_cases() {
       GATED(te_swiglu),         GATED(te_reglu),          GATED(te_qgeglu),         GATED(te_sreglu),
       GATED_GRADIENT(te_dglu),  GATED_GRADIENT(te_dgeglu), GATED_GRADIENT(te_dswiglu), GATED_GRADIENT(te_dreglu),
       GATED_GRADIENT(te_dqgeglu), GATED_GRADIENT(te_dsreglu),
+      CASE(te_clamped_swiglu, f.bf16({8, 32}), f.bf16({8, 16}), 7.0f, 1.702f, f.stream()),
+      CASE(te_clamped_swiglu_v2, f.bf16({8, 32}), f.bf16({8, 16}), 7.0f, 1.702f, 1.0f, f.stream()),
+      CASE(te_clamped_dswiglu, f.bf16({8, 16}), f.bf16({8, 32}), f.bf16({8, 32}), 7.0f, 1.702f, f.stream()),
+      CASE(te_clamped_dswiglu_v2, f.bf16({8, 16}), f.bf16({8, 32}), f.bf16({8, 32}), 7.0f, 1.702f, 1.0f, f.stream()),
   };
 }
 

@@ -66,7 +66,8 @@ std::vector<Case> optimizer_cases() {
 
 std::vector<Case> te_list_cases() {
   std::vector<Case> all;
-  for (const auto &some : {product_cases(), norm_cases(), optimizer_cases()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto &some : {product_cases(), norm_cases(), optimizer_cases()})
+    all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 

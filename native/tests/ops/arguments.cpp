@@ -101,16 +101,55 @@ class Refusals {
   }
 
   void losses() {
-    refused(ops.cross_entropy_forward(p, ip, fp, fp, ip, 4, 65, 64, 4, nullptr),
+    refused(ops.cross_entropy_forward(p, ip, nullptr, fp, fp, ip, 4, 65, 64, 4, nullptr),
             "ops_cross_entropy_forward: classes is 65; expected 1 to 64");
-    refused(ops.cross_entropy_forward(p, ip, fp, fp, ip, kHuge, 33, 64, 4, nullptr),
+    refused(ops.cross_entropy_forward(p, ip, nullptr, fp, fp, ip, kHuge, 33, 64, 4, nullptr),
             "ops_cross_entropy_forward: tokens is 4611686018427387904; expected 0 to 2147483647");
-    refused(ops.cross_entropy_forward(p, ip, fp, nullptr, ip, 0, 33, 64, 4, nullptr),
+    refused(ops.cross_entropy_forward(p, ip, nullptr, fp, nullptr, ip, 0, 33, 64, 4, nullptr),
             "ops_cross_entropy_forward: loss is null; expected a device pointer");
+    int32_t *const other = ip + 1, *const misplaced = static_cast<int32_t *>(odd);
+    refused(ops.cross_entropy_forward(p, ip, misplaced, fp, fp, other, 4, 33, 64, 4, nullptr),
+            "ops_cross_entropy_forward: divisor is 0x1001; expected a multiple of 4 bytes");
+    refused(ops.cross_entropy_forward(p, ip, other, fp, fp, other, 4, 33, 64, 4, nullptr),
+            "ops_cross_entropy_forward: divisor is the address of counted; expected another, or null to divide by the "
+            "tokens counted here");
     refused(ops.cross_entropy_backward(p, ip, fp, nullptr, 1, p, 4, 33, 64, 4, nullptr),
             "ops_cross_entropy_backward: counted is null; expected a device pointer");
     refused(ops.cross_entropy_backward(p, ip, fp, ip, 1, p, 4, 0, 64, 4, nullptr),
             "ops_cross_entropy_backward: classes is 0; expected 1 to 64");
+  }
+
+  void drop_path() {
+    refused(ops.drop_path_factors(lp, 1, fp, 2, nullptr),
+            "ops_drop_path_factors: probability is 1; expected at least 0 and below 1");
+    refused(ops.drop_path_factors(lp, 0.5f, fp, -1, nullptr),
+            "ops_drop_path_factors: sequences is -1; expected 0 or more");
+    refused(ops.drop_path_factors(nullptr, 0.5f, fp, 2, nullptr),
+            "ops_drop_path_factors: rng_state is null; expected a device pointer");
+    refused(ops.drop_path_factors(lp, 0.5f, nullptr, 2, nullptr),
+            "ops_drop_path_factors: factors is null; expected a device pointer");
+    const auto call = [&](const void *x, void *y, const float *factors, const int32_t *seqlens, int layout,
+                          int64_t tokens, int64_t extent, int64_t columns, int dtype) {
+      return ops.scale_sequences_add(x, nullptr, y, factors, seqlens, layout, tokens, extent, columns, dtype, nullptr);
+    };
+    const std::string name = "ops_scale_sequences_add: ";
+    const auto told = [&](int status, const char *text) { refused(status, (name + text).c_str()); };
+    told(call(p, p, fp, ip, OPS_THD, 8, 2, 4, 2), "dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
+    told(call(p, p, fp, ip, 3, 8, 2, 4, 4), "layout is 3; expected 0 to 2");
+    told(call(p, p, fp, ip, OPS_THD, -1, 2, 4, 4), "tokens is -1; expected 0 to 2147483647");
+    told(call(p, p, fp, ip, OPS_THD, 8, 0, 4, 4), "extent is 0; expected 1 or more");
+    told(call(p, p, fp, ip, OPS_THD, 8, 2, -4, 4), "columns is -4; expected 0 or more");
+    told(call(p, p, fp, nullptr, OPS_THD, 8, 2, 4, 4), "cu_seqlens is null; expected a device pointer");
+    told(call(p, p, fp, ip, OPS_BSHD, 8, 2, 4, 4),
+         "cu_seqlens is given; expected null for a layout other than OPS_THD (0)");
+    told(call(p, p, fp, nullptr, OPS_SBHD, 8, 3, 4, 4), "tokens is 8; expected a multiple of extent 3");
+    told(call(p, p, fp, nullptr, OPS_SBHD, 8, 2, kHuge, 4),
+         "tokens * columns is too large; expected a product of sizes in bytes below 2^63");
+    told(call(nullptr, p, fp, ip, OPS_THD, 8, 2, 4, 4), "x is null; expected a device pointer");
+    told(call(p, nullptr, fp, ip, OPS_THD, 8, 2, 4, 4), "y is null; expected a device pointer");
+    told(call(p, p, nullptr, ip, OPS_THD, 8, 2, 4, 4), "factors is null; expected a device pointer");
+    told(ops.scale_sequences_add(p, odd, p, fp, ip, OPS_THD, 8, 2, 4, 6, nullptr),
+         "residual is 0x1001; expected a multiple of 2 bytes");
   }
 
   void rotary() {
@@ -137,6 +176,9 @@ class Refusals {
                             ops.embedding_forward(nullptr, nullptr, nullptr, 0, 5, 5, 4, nullptr),
                             ops.embedding_backward(nullptr, nullptr, nullptr, 0, 3, 0, 3, 4, nullptr),
                             ops.row_sum(nullptr, nullptr, 0, 5, 0, 4, nullptr),
+                            ops.drop_path_factors(nullptr, 0.5f, nullptr, 0, nullptr),
+                            ops.scale_sequences_add(nullptr, nullptr, nullptr, nullptr, nullptr, OPS_BSHD, 0, 3, 4, 4,
+                                                    nullptr),
                             ops.gather_rows(nullptr, nullptr, nullptr, 0, 3, 3, 4, nullptr),
                             ops.scatter_rows(nullptr, nullptr, nullptr, 3, 0, 3, 4, nullptr)};
     for (int status : statuses)
@@ -155,6 +197,7 @@ void argument_cases(Session &session) {
   refusals.elementwise();
   refusals.rows();
   refusals.losses();
+  refusals.drop_path();
   refusals.rotary();
   refusals.other();
 }

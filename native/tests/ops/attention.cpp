@@ -1,6 +1,5 @@
 /* Attention, forward and backward, against double precision. */
-#include "attention_double.h"
-#include "harness/report.h"
+#include "attention_triple.h"
 
 namespace chagres::tests {
 
@@ -11,21 +10,25 @@ class AttentionCase {
  public:
   AttentionCase(Session &session, const AttentionShape &shape)
       : session_(session), shape_(shape), format_(format_of(shape.dtype)), wanted_(shape) {
-    for (Doubles *values : {&wanted_.q, &wanted_.k, &wanted_.v, &wanted_.d_o})
-      *values = session.random.normal(format_, shape.elements());
+    const int64_t queries = shape.queries.rows(), keys = shape.keys.rows();
+    wanted_.q = session.random.normal(format_, queries * shape.head_dim);
+    wanted_.k = session.random.normal(format_, keys * shape.head_dim);
+    wanted_.v = session.random.normal(format_, keys * shape.value_dim);
+    wanted_.d_o = session.random.normal(format_, queries * shape.value_dim);
     wanted_.forward();
   }
 
   void forward() {
     Case test(session_, "attention_forward", shape_.dtype, shape_.text());
-    Buffer inputs = session_.floats(shape_.dtype, together(wanted_.q, wanted_.k, wanted_.v), shape_.offset);
-    Buffer o = session_.floats(shape_.dtype, untouched(shape_.elements()), shape_.offset);
-    Buffer sums = session_.floats(4, untouched(shape_.rows()));
-    Buffer lengths = session_.raw(shape_.cu_seqlens()), state = session_.raw(shape_.rng_state);
-    OpsAttention attention = describe(inputs, o, sums, lengths, state);
+    const Triple inputs(session_, shape_, shape_.inputs, {&wanted_.q, &wanted_.k, &wanted_.v});
+    Buffer o = session_.floats(shape_.dtype, untouched(wanted_.o), shape_.offset);
+    Buffer sums = session_.floats(4, untouched(wanted_.log_sum_exp));
+    const Common common(session_, shape_);
+    OpsAttention attention = describe(inputs, o, sums, common);
     if (!test.run({&o, &sums}, [&] { return session_.ops.attention_forward(&attention, session_.memory.stream()); }))
       return;
-    test.close(shape_.dtype, test.output(0, shape_.dtype), expected(wanted_.o), wanted_.o_scale, 8, "o");
+    test.close(shape_.dtype, test.output(0, shape_.dtype), expected(shape_.queries, wanted_.o), wanted_.o_scale, 8,
+               "o");
     test.close(4, test.output(1, 4), wanted_.log_sum_exp, wanted_.sum_scale, 8, "log_sum_exp");
   }
 
@@ -36,76 +39,83 @@ class AttentionCase {
     wanted_.backward();
     Doubles stored = wanted_.log_sum_exp;
     for (double &value : stored) value = round_to(kFormats[0], value);
-    Buffer inputs = session_.floats(shape_.dtype, together(wanted_.q, wanted_.k, wanted_.v), shape_.offset);
-    Buffer gradients =
-        session_.floats(shape_.dtype, together(untouched(shape_.elements()), untouched(shape_.elements()),
-                                               untouched(shape_.elements())), shape_.offset);
+    const Triple inputs(session_, shape_, shape_.inputs, {&wanted_.q, &wanted_.k, &wanted_.v});
+    const Doubles dq = untouched(wanted_.dq), dk = untouched(wanted_.dk), dv = untouched(wanted_.dv);
+    const Triple gradients(session_, shape_, shape_.gradients, {&dq, &dk, &dv});
     Buffer o = session_.floats(shape_.dtype, wanted_.o, shape_.offset);
     Buffer d_o = session_.floats(shape_.dtype, wanted_.d_o, shape_.offset);
     Buffer sums = session_.floats(4, stored), delta = session_.floats(4, Doubles(stored.size(), 0));
-    Buffer lengths = session_.raw(shape_.cu_seqlens()), state = session_.raw(shape_.rng_state);
-    OpsAttention attention = describe(inputs, o, sums, lengths, state);
+    const Common common(session_, shape_);
+    OpsAttention attention = describe(inputs, o, sums, common);
     attention.d_o = d_o.data();
-    attention.dq = part(gradients, 0);
-    attention.dk = part(gradients, 1);
-    attention.dv = part(gradients, 2);
+    attention.dq = gradients.data[0];
+    attention.dk = gradients.data[1];
+    attention.dv = gradients.data[2];
+    attention.d_query = gradients.strides[0];
+    attention.d_key = gradients.strides[1];
+    attention.d_value = gradients.strides[2];
     attention.delta = delta.data<float>();
-    if (!test.run({&gradients}, [&] { return session_.ops.attention_backward(&attention, session_.memory.stream()); }))
+    std::vector<Buffer *> outputs;
+    for (const auto &buffer : gradients.buffers) outputs.push_back(buffer.get());
+    if (!test.run(outputs, [&] { return session_.ops.attention_backward(&attention, session_.memory.stream()); }))
       return;
-    const Doubles got = test.output(0, shape_.dtype);
-    test.close(shape_.dtype, got, together(expected(wanted_.dq), expected(wanted_.dk), expected(wanted_.dv)),
-               together(wanted_.dq_scale, wanted_.dk_scale, wanted_.dv_scale), 8, "dq, dk, dv");
+    const Doubles wanted_dq = expected(shape_.queries, wanted_.dq), wanted_dk = expected(shape_.keys, wanted_.dk),
+                  wanted_dv = expected(shape_.keys, wanted_.dv);
+    gradients.compare(test, {&wanted_dq, &wanted_dk, &wanted_dv},
+                      {&wanted_.dq_scale, &wanted_.dk_scale, &wanted_.dv_scale}, "dq, dk, dv");
   }
 
  private:
-  Doubles untouched(int64_t count) const { return Doubles(static_cast<size_t>(count), AttentionDouble::kUntouched); }
+  /* What forward and backward are given alike. */
+  struct Common {
+    Common(Session &session, const AttentionShape &shape)
+        : queries(session.raw(shape.queries.cu_seqlens())),
+          keys(session.raw(shape.keys.cu_seqlens())),
+          state(session.raw(shape.rng_state)) {}
+    Buffer queries, keys, state;
+  };
+
+  static Doubles untouched(const Doubles &like) { return Doubles(like.size(), AttentionDouble::kUntouched); }
 
   /* What must be there in the end: elements of tokens that belong to no row keep what they had. */
-  Doubles expected(const Doubles &values) const {
-    Doubles all = untouched(shape_.elements());
+  static Doubles expected(const AttentionSide &side, const Doubles &values) {
+    Doubles all = untouched(values);
+    const size_t width = side.tokens() == 0 ? 1 : values.size() / static_cast<size_t>(side.tokens());
     for (size_t i = 0; i < values.size(); ++i)
-      if (shape_.is_row(static_cast<int64_t>(i) / (shape_.heads * shape_.head_dim))) all[i] = values[i];
+      if (side.is_row(static_cast<int64_t>(i / width))) all[i] = values[i];
     return all;
   }
 
-  /* Query, key and value (or their gradients): one after the other, or side by side in each token. */
-  Doubles together(const Doubles &a, const Doubles &b, const Doubles &c) const {
-    Doubles all;
-    const int64_t width = shape_.one_buffer ? shape_.heads * shape_.head_dim : shape_.elements();
-    for (int64_t first = 0; width > 0 && first < shape_.elements(); first += width)
-      for (const Doubles *values : {&a, &b, &c})
-        all.insert(all.end(), values->begin() + first, values->begin() + first + width);
-    return all;
-  }
-
-  void *part(const Buffer &all, int64_t index) const {
-    const int64_t width = shape_.one_buffer ? shape_.heads * shape_.head_dim : shape_.elements();
-    return all.data<char>() + index * width * format_.size;
-  }
-
-  OpsAttention describe(const Buffer &inputs, const Buffer &o, const Buffer &sums, const Buffer &lengths,
-                        const Buffer &state) const {
+  OpsAttention describe(const Triple &inputs, const Buffer &o, const Buffer &sums, const Common &common) const {
     OpsAttention attention = {};
-    attention.q = part(inputs, 0);
-    attention.k = part(inputs, 1);
-    attention.v = part(inputs, 2);
+    attention.q = inputs.data[0];
+    attention.k = inputs.data[1];
+    attention.v = inputs.data[2];
     attention.o = o.data();
     attention.log_sum_exp = sums.data<float>();
-    attention.cu_seqlens = lengths.data<int32_t>();
-    attention.rng_state = shape_.dropout > 0 ? state.data<int64_t>() : nullptr;
-    attention.qkv = attention.gradients = shape_.strides(shape_.one_buffer ? 3 : 1);
-    attention.output = shape_.strides(1);
+    attention.cu_seqlens_q = common.queries.data<int32_t>();
+    attention.cu_seqlens_kv = common.keys.data<int32_t>();
+    attention.rng_state = shape_.dropout > 0 ? common.state.data<int64_t>() : nullptr;
+    attention.query = inputs.strides[0];
+    attention.key = inputs.strides[1];
+    attention.value = inputs.strides[2];
+    attention.output = shape_.queries.strides(shape_.queries.heads * shape_.value_dim, shape_.value_dim);
     attention.statistics = shape_.statistics();
-    attention.sequences = static_cast<int64_t>(shape_.lengths.size());
-    attention.length = shape_.length;
-    attention.heads = shape_.heads;
+    attention.sequences = shape_.queries.batch();
+    attention.length = shape_.queries.length;
+    attention.kv_length = shape_.keys.length;
+    attention.heads = shape_.queries.heads;
+    attention.kv_heads = shape_.keys.heads;
     attention.head_dim = shape_.head_dim;
+    attention.value_dim = shape_.value_dim;
     attention.window_left = shape_.left;
     attention.window_right = shape_.right;
     attention.scale = static_cast<float>(shape_.scale());
     attention.dropout = shape_.dropout;
+    attention.alignment = shape_.alignment;
     attention.dtype = shape_.dtype;
-    attention.packed = shape_.order == TokenOrder::kPacked;
+    attention.packed = shape_.queries.packed();
+    attention.kv_packed = shape_.keys.packed();
     return attention;
   }
 
@@ -121,21 +131,29 @@ void attention_case(Session &session, const AttentionShape &shape) {
   both.backward();
 }
 
+AttentionSide side(TokenOrder order, int64_t heads, std::vector<int64_t> lengths) {
+  AttentionSide result;
+  result.order = order;
+  result.heads = heads;
+  result.lengths = std::move(lengths);
+  for (int64_t length : result.lengths) result.length = std::max(result.length, length);
+  return result;
+}
+
+/* Keys as many and in the same places as queries. */
 AttentionShape packed(int dtype, int64_t heads, int64_t head_dim, std::vector<int64_t> lengths) {
   AttentionShape shape;
   shape.dtype = dtype;
-  shape.heads = heads;
-  shape.head_dim = head_dim;
-  shape.lengths = std::move(lengths);
-  for (int64_t length : shape.lengths) shape.length = std::max(shape.length, length);
+  shape.queries = shape.keys = side(TokenOrder::kPacked, heads, std::move(lengths));
+  shape.head_dim = shape.value_dim = head_dim;
   return shape;
 }
 
 AttentionShape dense(int dtype, TokenOrder order, int64_t heads, int64_t head_dim, int64_t length,
                      std::vector<int64_t> lengths) {
   AttentionShape shape = packed(dtype, heads, head_dim, std::move(lengths));
-  shape.order = order;
-  shape.length = length;
+  shape.queries.order = shape.keys.order = order;
+  shape.queries.length = shape.keys.length = length;
   return shape;
 }
 
@@ -143,7 +161,7 @@ AttentionShape dense(int dtype, TokenOrder order, int64_t heads, int64_t head_di
 void head_cases(Session &session, int dtype) {
   for (int64_t head_dim : {8, 16, 24, 32, 40, 64, 72, 128, 200, 256}) {
     AttentionShape shape = packed(dtype, 2, head_dim, {63, 0, 1, 65});
-    shape.one_buffer = head_dim % 16 == 0;
+    shape.inputs = shape.gradients = head_dim % 16 == 0 ? Together::kAll : Together::kNone;
     attention_case(session, shape);
     shape.left = 5;
     shape.right = 0;
@@ -162,11 +180,11 @@ void length_cases(Session &session, int dtype) {
   attention_case(session, packed(dtype, 3, 16, {0, 5, 0, 0, 70, 0}));
   attention_case(session, packed(dtype, 2, 8, {0}));
   AttentionShape shape = packed(dtype, 2, 24, {70, 40});
-  shape.length = 300; /* an upper bound of the lengths, with tokens past the last sequence */
-  shape.tokens_past = 9;
-  shape.one_buffer = true;
+  shape.queries.length = shape.keys.length = 300; /* an upper bound, with tokens past the last sequence */
+  shape.queries.tokens_past = shape.keys.tokens_past = 9;
+  shape.inputs = shape.gradients = Together::kAll;
   attention_case(session, shape);
-  shape.length = 40; /* longer sequences are cut */
+  shape.queries.length = shape.keys.length = 40; /* longer sequences are cut */
   attention_case(session, shape);
 }
 
@@ -187,12 +205,12 @@ void window_cases(Session &session, int dtype) {
 
 void dense_cases(Session &session, int dtype) {
   for (TokenOrder order : {TokenOrder::kBshd, TokenOrder::kSbhd})
-    for (bool one_buffer : {false, true}) {
+    for (Together together : {Together::kNone, Together::kAll}) {
       for (AttentionShape shape :
            {dense(dtype, order, 2, 16, 1, {1, 1, 0}), dense(dtype, order, 3, 24, 65, {65, 1, 0, 64}),
             dense(dtype, order, 1, 128, 140, {3, 139}), dense(dtype, order, 1, 264 - 8, 70, {33, 70})}) {
-        shape.one_buffer = one_buffer;
-        shape.right = shape.heads == 3 ? 0 : -1;
+        shape.inputs = shape.gradients = together;
+        shape.right = shape.queries.heads == 3 ? 0 : -1;
         attention_case(session, shape);
       }
     }
@@ -202,10 +220,89 @@ void odd_cases(Session &session, int dtype) {
   AttentionShape shape = packed(dtype, 2, 40, {70, 7});
   shape.offset = 1; /* no 16-byte boundaries */
   attention_case(session, shape);
-  shape.one_buffer = true;
+  shape.inputs = shape.gradients = Together::kAll;
   shape.dropout = 0.1f;
   shape.rng_state = {-1, (int64_t{1} << 40) - 3}; /* all bits of the seed, both words of the offset */
   attention_case(session, shape);
+}
+
+/* Heads that share keys: in one buffer as a grouped projection has them, key and value together, apart. */
+void group_cases(Session &session, int dtype) {
+  for (const auto &[heads, kv_heads] : std::vector<std::pair<int64_t, int64_t>>{{4, 1}, {6, 2}, {3, 3}})
+    for (Together together : {Together::kNone, Together::kKeyValue, Together::kAll}) {
+      AttentionShape shape = packed(dtype, heads, 24, {65, 0, 1, 40});
+      shape.keys.heads = kv_heads;
+      shape.inputs = together;
+      shape.gradients = together == Together::kAll ? Together::kNone : Together::kAll; /* other strides */
+      shape.right = 0;
+      shape.dropout = together == Together::kKeyValue ? 0.25f : 0;
+      attention_case(session, shape);
+    }
+  for (int64_t head_dim : {8, 64, 128, 256}) {
+    AttentionShape shape = dense(dtype, TokenOrder::kSbhd, 4, head_dim, 70, {70, 33});
+    shape.keys.heads = 2;
+    shape.inputs = shape.gradients = Together::kKeyValue;
+    attention_case(session, shape);
+  }
+}
+
+/* Keys of other lengths and places than queries, under every mask; some queries see no key, some keys have no query. */
+void cross_cases(Session &session, int dtype) {
+  const std::vector<int64_t> queries = {63, 0, 1, 70, 20, 130}, keys = {10, 70, 129, 0, 64, 65};
+  const std::vector<std::pair<TokenOrder, TokenOrder>> orders = {{TokenOrder::kPacked, TokenOrder::kPacked},
+                                                                 {TokenOrder::kPacked, TokenOrder::kBshd},
+                                                                 {TokenOrder::kSbhd, TokenOrder::kPacked},
+                                                                 {TokenOrder::kBshd, TokenOrder::kSbhd}};
+  const std::vector<std::pair<int64_t, int64_t>> windows = {{-1, -1}, {-1, 0}, {0, 0}, {3, 5}, {-1, 70}, {64, -1}};
+  for (OpsAlignment alignment : {OPS_TOP_LEFT, OPS_BOTTOM_RIGHT})
+    for (const auto &[left, right] : windows) {
+      AttentionShape shape;
+      shape.dtype = dtype;
+      const auto &[query_order, key_order] = orders[static_cast<size_t>(left + right + 2) % orders.size()];
+      shape.queries = side(query_order, 4, queries);
+      shape.keys = side(key_order, left == 3 ? 4 : 2, keys);
+      shape.head_dim = shape.value_dim = 16;
+      shape.left = left;
+      shape.right = right;
+      shape.alignment = alignment;
+      attention_case(session, shape);
+      shape.inputs = Together::kKeyValue;
+      shape.dropout = 0.3f;
+      attention_case(session, shape);
+    }
+}
+
+/* Values of another width than keys: the wider one chooses the kernel. */
+void value_cases(Session &session, int dtype) {
+  for (const auto &[head_dim, value_dim] : std::vector<std::pair<int64_t, int64_t>>{
+           {8, 16}, {40, 16}, {16, 72}, {128, 64}, {192, 128}, {8, 256}, {256, 8}}) {
+    AttentionShape shape = packed(dtype, 4, head_dim, {63, 2, 65});
+    shape.keys.heads = 2;
+    shape.value_dim = value_dim;
+    shape.inputs = shape.gradients = value_dim % 64 == 0 ? Together::kAll : Together::kNone;
+    shape.left = 40;
+    shape.right = 7;
+    attention_case(session, shape);
+  }
+}
+
+/* No queries, or no keys, in all sequences or by a length of 0: zeros. */
+void empty_cases(Session &session, int dtype) {
+  for (TokenOrder order : {TokenOrder::kPacked, TokenOrder::kBshd}) {
+    AttentionShape shape;
+    shape.dtype = dtype;
+    shape.queries = side(order, 2, {0, 0});
+    shape.keys = side(order, 2, {5, 70});
+    attention_case(session, shape);
+    shape.keys.tokens_past = 3;
+    std::swap(shape.queries, shape.keys);
+    attention_case(session, shape);
+    shape.queries.length = 10; /* longer than the queries, and shorter than some */
+    shape.keys.length = 20;
+    shape.alignment = OPS_BOTTOM_RIGHT;
+    shape.right = 0;
+    attention_case(session, shape);
+  }
 }
 
 }  // namespace
@@ -214,18 +311,30 @@ void attention_cases(Session &session) {
   for (const Format &format : kFormats) {
     head_cases(session, format.dtype);
     odd_cases(session, format.dtype);
+    value_cases(session, format.dtype);
     if (format.dtype != 4 && !session.large) continue; /* what follows does not depend on how 16 bits are read */
     length_cases(session, format.dtype);
     window_cases(session, format.dtype);
     dense_cases(session, format.dtype);
+    group_cases(session, format.dtype);
+    cross_cases(session, format.dtype);
+    empty_cases(session, format.dtype);
   }
   if (!session.large) return;
   std::vector<int64_t> lengths;
   for (int i = 0; i < 40; ++i) lengths.push_back(session.random.below(500));
   for (int64_t head_dim : {16, 64, 128}) {
     AttentionShape shape = packed(4, 4, head_dim, lengths);
-    shape.one_buffer = true;
+    shape.inputs = shape.gradients = Together::kAll;
     shape.dropout = 0.1f;
+    attention_case(session, shape);
+    shape.keys.heads = 2;
+    shape.keys.lengths.clear();
+    for (int i = 0; i < 40; ++i) shape.keys.lengths.push_back(session.random.below(500));
+    shape.keys.length = 500;
+    shape.inputs = shape.gradients = Together::kKeyValue;
+    shape.alignment = OPS_BOTTOM_RIGHT;
+    shape.right = 0;
     attention_case(session, shape);
   }
 }

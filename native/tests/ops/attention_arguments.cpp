@@ -15,14 +15,15 @@ OpsAttention good() {
   attention.q = attention.k = attention.v = attention.d_o = p;
   attention.o = attention.dq = attention.dk = attention.dv = p;
   attention.log_sum_exp = attention.delta = static_cast<float *>(p);
-  attention.cu_seqlens = static_cast<int32_t *>(p);
+  attention.cu_seqlens_q = attention.cu_seqlens_kv = static_cast<int32_t *>(p);
   attention.rng_state = static_cast<int64_t *>(p);
-  attention.qkv = attention.output = attention.gradients = {256, 16, 8};
+  attention.query = attention.key = attention.value = attention.output = {256, 16, 8};
+  attention.d_query = attention.d_key = attention.d_value = attention.query;
   attention.statistics = {32, 1, 16};
   attention.sequences = 3;
-  attention.length = 16;
-  attention.heads = 2;
-  attention.head_dim = 8;
+  attention.length = attention.kv_length = 16;
+  attention.heads = attention.kv_heads = 2;
+  attention.head_dim = attention.value_dim = 8;
   attention.window_left = attention.window_right = -1;
   attention.scale = 1;
   attention.dropout = 0.5f;
@@ -38,12 +39,20 @@ struct Mistake {
 const Mistake kOfBoth[] = {
     {[](OpsAttention &a) { a.dtype = 2; }, "dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)"},
     {[](OpsAttention &a) { a.packed = 2; }, "packed is 2; expected 0 to 1"},
+    {[](OpsAttention &a) { a.kv_packed = -1; }, "kv_packed is -1; expected 0 to 1"},
+    {[](OpsAttention &a) { a.alignment = 2; }, "alignment is 2; expected 0 to 1"},
     {[](OpsAttention &a) { a.sequences = -1; }, "sequences is -1; expected 0 to 2147483647"},
     {[](OpsAttention &a) { a.length = -1; }, "length is -1; expected 0 to 536870911"},
+    {[](OpsAttention &a) { a.kv_length = INT32_MAX; }, "kv_length is 2147483647; expected 0 to 536870911"},
     {[](OpsAttention &a) { a.heads = -2; }, "heads is -2; expected 0 to 2147483647"},
+    {[](OpsAttention &a) { a.kv_heads = 0; }, "kv_heads is 0; expected 1 to 2147483647"},
+    {[](OpsAttention &a) { a.heads = 5; }, "heads is 5; expected a multiple of kv_heads 2"},
+    {[](OpsAttention &a) { a.heads = 1; }, "heads is 1; expected a multiple of kv_heads 2"},
     {[](OpsAttention &a) { a.head_dim = 0; }, "head_dim is 0; expected 8 to 256"},
     {[](OpsAttention &a) { a.head_dim = 264; }, "head_dim is 264; expected 8 to 256"},
     {[](OpsAttention &a) { a.head_dim = 12; }, "head_dim is 12; expected a multiple of 8"},
+    {[](OpsAttention &a) { a.value_dim = 512; }, "value_dim is 512; expected 8 to 256"},
+    {[](OpsAttention &a) { a.value_dim = 20; }, "value_dim is 20; expected a multiple of 8"},
     {[](OpsAttention &a) { a.window_left = -2; }, "window_left is -2; expected -1 or more"},
     {[](OpsAttention &a) { a.window_right = -9; }, "window_right is -9; expected -1 or more"},
     {[](OpsAttention &a) { a.dropout = 1; }, "dropout is 1; expected at least 0 and below 1"},
@@ -51,24 +60,31 @@ const Mistake kOfBoth[] = {
     {[](OpsAttention &a) { a.scale = 0; }, "scale is 0; expected a finite number above 0"},
     {[](OpsAttention &a) { a.scale = INFINITY; }, "scale is inf; expected a finite number above 0"},
     {[](OpsAttention &a) { a.scale = std::nanf(""); }, "scale is nan; expected a finite number above 0"},
-    {[](OpsAttention &a) { a.heads = a.sequences = INT32_MAX; },
+    {[](OpsAttention &a) { a.heads = a.sequences = INT32_MAX - 1; },
      "sequences * heads * length / 32 is too large; expected at most 2147483647"},
-    {[](OpsAttention &a) { a.qkv.sequence = -1; }, "qkv.sequence is -1; expected 0 or more"},
+    {[](OpsAttention &a) { a.kv_length = INT32_MAX / 4, a.sequences = 100; },
+     "sequences * kv_heads * kv_length / 32 is too large; expected at most 2147483647"},
+    {[](OpsAttention &a) { a.query.sequence = -1; }, "query.sequence is -1; expected 0 or more"},
+    {[](OpsAttention &a) { a.key.token = -1; }, "key.token is -1; expected 0 or more"},
+    {[](OpsAttention &a) { a.value.head = -1; }, "value.head is -1; expected 0 or more"},
     {[](OpsAttention &a) { a.output.token = -1; }, "output.token is -1; expected 0 or more"},
     {[](OpsAttention &a) { a.statistics.head = -1; }, "statistics.head is -1; expected 0 or more"},
-    {[](OpsAttention &a) { a.qkv.token = INT64_MAX / 64; },
-     "qkv.token is too large; expected a product of sizes in bytes below 2^63"},
+    {[](OpsAttention &a) { a.query.token = INT64_MAX / 64; },
+     "query.token is too large; expected a product of sizes in bytes below 2^63"},
     {[](OpsAttention &a) { a.q = nullptr; }, "q is null; expected a device pointer"},
     {[](OpsAttention &a) { a.k = nullptr; }, "k is null; expected a device pointer"},
     {[](OpsAttention &a) { a.v = reinterpret_cast<void *>(uintptr_t{0x1002}); },
      "v is 0x1002; expected a multiple of 4 bytes"},
     {[](OpsAttention &a) { a.o = nullptr; }, "o is null; expected a device pointer"},
     {[](OpsAttention &a) { a.log_sum_exp = nullptr; }, "log_sum_exp is null; expected a device pointer"},
-    {[](OpsAttention &a) { a.cu_seqlens = nullptr; }, "cu_seqlens is null; expected a device pointer"},
+    {[](OpsAttention &a) { a.cu_seqlens_q = nullptr; }, "cu_seqlens_q is null; expected a device pointer"},
+    {[](OpsAttention &a) { a.cu_seqlens_kv = nullptr; }, "cu_seqlens_kv is null; expected a device pointer"},
     {[](OpsAttention &a) { a.rng_state = nullptr; }, "rng_state is null; expected a device pointer"}};
 
 const Mistake kOfBackward[] = {
-    {[](OpsAttention &a) { a.gradients.head = -1; }, "gradients.head is -1; expected 0 or more"},
+    {[](OpsAttention &a) { a.d_query.head = -1; }, "d_query.head is -1; expected 0 or more"},
+    {[](OpsAttention &a) { a.d_key.token = -1; }, "d_key.token is -1; expected 0 or more"},
+    {[](OpsAttention &a) { a.d_value.sequence = -1; }, "d_value.sequence is -1; expected 0 or more"},
     {[](OpsAttention &a) { a.d_o = nullptr; }, "d_o is null; expected a device pointer"},
     {[](OpsAttention &a) { a.dq = nullptr; }, "dq is null; expected a device pointer"},
     {[](OpsAttention &a) { a.dk = nullptr; }, "dk is null; expected a device pointer"},
@@ -87,18 +103,34 @@ void refused(Session &session, Call call, const char *function, const Mistake &m
   if (text != session.ops.last_error()) test.fail(std::string("the text is: ") + session.ops.last_error());
 }
 
-void nothing(Session &session, Call call) {
+/* No tensors, and sizes that leave nothing to write. */
+void nothing(Session &session, Call call, const std::function<void(OpsAttention &)> &shrink) {
   Case test(session, "arguments", 4, "attention to nothing");
-  for (int i = 0; i < 3; ++i) {
-    OpsAttention attention = {};
-    attention.head_dim = 8;
-    attention.scale = 1;
-    attention.dtype = 4;
-    attention.sequences = i == 0 ? 0 : 2;
-    attention.length = i == 1 ? 0 : 2;
-    attention.heads = i == 2 ? 0 : 2;
-    if (call(&attention, nullptr) != OPS_SUCCESS) test.fail(std::string("refused: ") + session.ops.last_error());
-  }
+  OpsAttention attention = {};
+  attention.head_dim = attention.value_dim = 8;
+  attention.scale = 1;
+  attention.dtype = 4;
+  attention.sequences = attention.length = attention.kv_length = attention.heads = attention.kv_heads = 2;
+  shrink(attention);
+  if (call(&attention, nullptr) != OPS_SUCCESS) test.fail(std::string("refused: ") + session.ops.last_error());
+}
+
+/* One side is empty: its tensors may be null, those of the other side may not. */
+void one_empty_side(Session &session) {
+  const auto told = [&](Call call, const std::string &function, int64_t length, int64_t kv_length) {
+    const std::string text = function + ": cu_seqlens_q is null; expected a device pointer";
+    Case test(session, "arguments", 4, text);
+    OpsAttention attention = good();
+    attention.length = length;
+    attention.kv_length = kv_length;
+    (length == 0 ? attention.q : attention.k) = nullptr;
+    attention.cu_seqlens_q = nullptr;
+    const int status = call(&attention, nullptr);
+    if (status != OPS_INVALID_ARGUMENT) test.fail("status " + std::to_string(status));
+    if (text != session.ops.last_error()) test.fail(std::string("the text is: ") + session.ops.last_error());
+  };
+  told(session.ops.attention_forward, "ops_attention_forward", 16, 0);
+  told(session.ops.attention_backward, "ops_attention_backward", 0, 16);
 }
 
 }  // namespace
@@ -115,8 +147,13 @@ void attention_argument_cases(Session &session) {
   if (ops.attention_forward(nullptr, nullptr) != OPS_INVALID_ARGUMENT ||
       strcmp(ops.last_error(), "ops_attention_forward: attention is null; expected a host struct") != 0)
     test.fail(ops.last_error());
-  nothing(session, ops.attention_forward);
-  nothing(session, ops.attention_backward);
+  for (const Call call : {ops.attention_forward, ops.attention_backward}) {
+    nothing(session, call, [](OpsAttention &a) { a.sequences = 0; });
+    nothing(session, call, [](OpsAttention &a) { a.length = a.kv_length = 0; });
+    nothing(session, call, [](OpsAttention &a) { a.heads = a.kv_heads = 0; });
+  }
+  nothing(session, ops.attention_forward, [](OpsAttention &a) { a.length = 0; });
+  one_empty_side(session);
 }
 
 }  // namespace chagres::tests

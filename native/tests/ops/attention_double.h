@@ -12,35 +12,49 @@ namespace chagres::tests {
 
 enum class TokenOrder { kPacked, kBshd, kSbhd };
 
-struct AttentionShape {
-  int dtype = 4;
+/* Queries, or keys and values: how many, where. */
+struct AttentionSide {
   TokenOrder order = TokenOrder::kPacked;
-  bool one_buffer = false; /* query, key and value of a token side by side */
-  int64_t heads = 1, head_dim = 8;
+  int64_t heads = 1;
   std::vector<int64_t> lengths;
   int64_t length = 0;      /* padded; packed: upper bound, longer sequences are cut to it */
   int64_t tokens_past = 0; /* packed: tokens after the last sequence */
-  int64_t left = -1, right = -1;
-  float dropout = 0;
-  std::vector<int64_t> rng_state = {0x123456789abcdef, 77};
-  int64_t offset = 0; /* elements by which pointers are off a multiple of 256 bytes */
 
-  double scale() const { return static_cast<double>(static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))); }
+  bool packed() const { return order == TokenOrder::kPacked; }
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
   int64_t tokens() const;
-  int64_t elements() const { return tokens() * heads * head_dim; }
   int64_t rows() const { return tokens() * heads; } /* of all heads */
   int64_t valid(int64_t sequence) const { return std::min(lengths[static_cast<size_t>(sequence)], length); }
   int64_t token(int64_t sequence, int64_t row) const;
   bool is_row(int64_t token) const; /* whether the operation writes it */
   std::vector<int32_t> cu_seqlens() const;
-  OpsStrides strides(int64_t parts) const;
+  OpsStrides strides(int64_t token_width, int64_t head_width) const;
+  std::string text() const;
+};
+
+/* Which of query, key and value lie side by side in each token, all heads of one before those of the next. */
+enum class Together { kNone, kKeyValue, kAll };
+
+struct AttentionShape {
+  int dtype = 4;
+  AttentionSide queries, keys;
+  int64_t head_dim = 8, value_dim = 8;
+  Together inputs = Together::kNone, gradients = Together::kNone;
+  int64_t left = -1, right = -1;
+  OpsAlignment alignment = OPS_TOP_LEFT;
+  float dropout = 0;
+  std::vector<int64_t> rng_state = {0x123456789abcdef, 77};
+  int64_t offset = 0; /* elements by which pointers are off a multiple of 256 bytes */
+
+  double scale() const { return static_cast<double>(static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))); }
+  int64_t group() const { return queries.heads / keys.heads; }
+  int64_t diagonal(int64_t sequence) const; /* the key on which query 0 stands */
   OpsStrides statistics() const;
   std::string text() const;
 };
 
-/* Values are [tokens, heads, head_dim] in the order of tokens; log_sum_exp in the order of AttentionShape::statistics.
- * `_scale` is the sum of the absolute terms that rounding is relative to. */
+/* Values are [tokens, heads, columns] in the order of their side's tokens; log_sum_exp in the order of
+ * AttentionShape::statistics. `_scale` is the sum of the absolute terms that rounding is relative to. */
 class AttentionDouble {
  public:
   explicit AttentionDouble(const AttentionShape &shape) : shape_(shape) {}
@@ -60,8 +74,11 @@ class AttentionDouble {
     double slack; /* relative error of a probability, in roundings: the absolute error of its score */
   };
 
-  size_t at(int64_t sequence, int64_t head, int64_t row) const; /* of column 0 */
+  /* Of column 0. */
+  size_t query_at(int64_t sequence, int64_t head, int64_t row, int64_t columns) const;
+  size_t key_at(int64_t sequence, int64_t head, int64_t row, int64_t columns) const; /* `head` is the query's */
   size_t statistic(int64_t sequence, int64_t head, int64_t row) const;
+  bool sees(int64_t sequence, int64_t query, int64_t key) const;
   double kept(int64_t sequence, int64_t head, int64_t query, int64_t key) const;
   Weights weights(int64_t sequence, int64_t head, int64_t query) const;
   void forward_row(int64_t sequence, int64_t head, int64_t row);

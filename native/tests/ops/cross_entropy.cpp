@@ -29,7 +29,7 @@ std::string loss_text(const Loss &loss) {
 struct Batch {
   Doubles logits, log_sum_exp, lse_scale;
   std::vector<int32_t> labels;
-  double loss = 0, loss_scale = 0;
+  double loss = 0, loss_scale = 0; /* sums */
   int32_t counted = 0;
 };
 
@@ -60,15 +60,15 @@ Batch make_batch(Session &session, const Loss &loss) {
     batch.loss_scale += batch.lse_scale.back() + std::fabs(row[label]);
     ++batch.counted;
   }
-  if (batch.counted > 0) {
-    batch.loss /= batch.counted;
-    batch.loss_scale /= batch.counted;
-  }
   return batch;
 }
 
-void backward_case(Session &session, const Loss &loss, const Batch &batch) {
-  Case test(session, "cross_entropy_backward", loss.dtype, loss_text(loss));
+std::string divided(const Loss &loss, int32_t divisor) {
+  return loss_text(loss) + " divided by " + std::to_string(divisor);
+}
+
+void backward_case(Session &session, const Loss &loss, const Batch &batch, int32_t divisor) {
+  Case test(session, "cross_entropy_backward", loss.dtype, divided(loss, divisor));
   const float gradient = 2.5f;
   Doubles wanted, scale;
   for (int64_t t = 0; t < loss.tokens; ++t)
@@ -76,8 +76,8 @@ void backward_case(Session &session, const Loss &loss, const Batch &batch) {
       const int32_t label = batch.labels[static_cast<size_t>(t)];
       const double z = batch.logits[static_cast<size_t>(t * loss.stride + c)];
       const double lse = batch.log_sum_exp[static_cast<size_t>(t)];
-      const bool zero = c >= loss.classes || !taken(loss, label);
-      const double p = zero ? 0 : std::exp(z - lse), share = zero ? 0 : gradient / batch.counted;
+      const bool zero = c >= loss.classes || !taken(loss, label) || divisor <= 0;
+      const double p = zero ? 0 : std::exp(z - lse), share = zero ? 0 : gradient / divisor;
       wanted.push_back(share * (p - (c == label ? 1 : 0)));
       /* exp turns an absolute error of its argument into a relative one. */
       scale.push_back(zero ? 0 : share * (1 + (p > 0 ? p * (std::fabs(z) + std::fabs(lse)) : 0)));
@@ -85,7 +85,7 @@ void backward_case(Session &session, const Loss &loss, const Batch &batch) {
   Buffer logits = session.floats(loss.dtype, batch.logits, loss.offset), labels = session.raw(batch.labels);
   Doubles rounded;
   for (double lse : batch.log_sum_exp) rounded.push_back(round_to(kFormats[0], lse));
-  Buffer lse = session.floats(4, rounded), counted = session.raw(std::vector<int32_t>{batch.counted});
+  Buffer lse = session.floats(4, rounded), counted = session.raw(std::vector<int32_t>{divisor});
   if (test.run({&logits}, [&] {
         return session.ops.cross_entropy_backward(logits.data(), labels.data<int32_t>(), lse.data<float>(),
                                                   counted.data<int32_t>(), gradient, logits.data(), loss.tokens,
@@ -94,23 +94,39 @@ void backward_case(Session &session, const Loss &loss, const Batch &batch) {
     test.close(loss.dtype, test.output(0, loss.dtype), wanted, scale, 8, "dlogits");
 }
 
-void forward_case(Session &session, const Loss &loss) {
-  Case test(session, "cross_entropy_forward", loss.dtype, loss_text(loss));
-  const Batch batch = make_batch(session, loss);
+/* The bits of the loss; `divisor` null: divided by the tokens that are counted. */
+Bytes forward_case(Session &session, const Loss &loss, const Batch &batch, const int32_t *divisor) {
+  const int32_t number = divisor != nullptr ? *divisor : batch.counted;
+  Case test(session, "cross_entropy_forward", loss.dtype, divided(loss, number));
   Buffer logits = session.floats(loss.dtype, batch.logits, loss.offset), labels = session.raw(batch.labels);
   Buffer lse = session.floats(4, Doubles(batch.labels.size(), 7)), mean = session.floats(4, {7});
-  Buffer counted = session.raw(std::vector<int32_t>{7});
+  Buffer counted = session.raw(std::vector<int32_t>{7}), given = session.raw(std::vector<int32_t>{number});
   if (!test.run({&lse, &mean, &counted}, [&] {
-        return session.ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), lse.data<float>(),
-                                                 mean.data<float>(), counted.data<int32_t>(), loss.tokens, loss.classes,
-                                                 loss.stride, loss.dtype, session.memory.stream());
+        return session.ops.cross_entropy_forward(
+            logits.data(), labels.data<int32_t>(), divisor != nullptr ? given.data<int32_t>() : nullptr,
+            lse.data<float>(), mean.data<float>(), counted.data<int32_t>(), loss.tokens, loss.classes, loss.stride,
+            loss.dtype, session.memory.stream());
       }))
-    return;
+    return {};
+  const double share = number > 0 ? 1.0 / number : 0;
   test.close(4, test.output(0, 4), batch.log_sum_exp, batch.lse_scale, 8, "log_sum_exp");
-  test.close(4, test.output(1, 4), {batch.loss}, {batch.loss_scale}, 16, "loss");
+  test.close(4, test.output(1, 4), {batch.loss * share}, {batch.loss_scale * share}, 16, "loss");
   if (from_raw<int32_t>(test.output(2))[0] != batch.counted)
     test.fail("counted is not " + std::to_string(batch.counted));
-  backward_case(session, loss, batch);
+  return test.output(1);
+}
+
+void loss_case(Session &session, const Loss &loss) {
+  const Batch batch = make_batch(session, loss);
+  const Bytes mean = forward_case(session, loss, batch, nullptr);
+  Case test(session, "cross_entropy_forward", loss.dtype, loss_text(loss));
+  if (forward_case(session, loss, batch, &batch.counted) != mean)
+    test.fail("divided by a given number, which is that of the counted tokens: the loss has other bits");
+  backward_case(session, loss, batch, batch.counted);
+  for (int32_t divisor : {3 * batch.counted + 1, 0, -5}) {
+    forward_case(session, loss, batch, &divisor);
+    backward_case(session, loss, batch, divisor);
+  }
 }
 
 /* log-sum-exp where the largest logit is infinite, or all are -infinity. */
@@ -121,7 +137,7 @@ void infinite_case(Session &session, double first, double others, double wanted)
   Buffer logits = session.floats(4, row), labels = session.raw(std::vector<int32_t>{-1});
   Buffer lse = session.floats(4, {7}), mean = session.floats(4, {7}), counted = session.raw(std::vector<int32_t>{7});
   if (test.run({&lse, &mean}, [&] {
-        return session.ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), lse.data<float>(),
+        return session.ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), nullptr, lse.data<float>(),
                                                  mean.data<float>(), counted.data<int32_t>(), 1, 40, 40, 4,
                                                  session.memory.stream());
       })) {
@@ -140,11 +156,11 @@ void cross_entropy_cases(Session &session) {
     if (tokens * stride > 20000 && !session.large) continue;
     for (const Format &format : kFormats)
       for (int64_t offset : {0, 1}) {
-        forward_case(session, {format.dtype, tokens, classes, stride, offset, 2, 6});
-        forward_case(session, {format.dtype, tokens, classes, stride, offset, 50, 1});
+        loss_case(session, {format.dtype, tokens, classes, stride, offset, 2, 6});
+        loss_case(session, {format.dtype, tokens, classes, stride, offset, 50, 1});
       }
   }
-  forward_case(session, {6, 100, 33, 64, 0, 1, 8}); /* every label ignored: the loss is 0 */
+  loss_case(session, {6, 100, 33, 64, 0, 1, 8}); /* every label ignored: the loss is 0 */
   infinite_case(session, kInfinity, 1, kInfinity);
   infinite_case(session, -kInfinity, -kInfinity, -kInfinity);
   infinite_case(session, std::nan(""), 1, std::nan(""));

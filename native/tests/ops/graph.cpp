@@ -8,8 +8,8 @@ namespace {
 
 struct Step {
   Session &session;
-  int64_t tokens = 3000, hidden = 66, vocabulary = 64, classes = 33;
-  Buffer dy, ids, gradient, sum, logits, log_sum_exp, loss, counted;
+  int64_t tokens = 3000, hidden = 66, vocabulary = 64, classes = 33, sequences = 30;
+  Buffer dy, ids, gradient, sum, logits, log_sum_exp, loss, counted, divisor, state, factors, scaled;
   int status = 0;
 
   explicit Step(Session &s)
@@ -21,7 +21,11 @@ struct Step {
         logits(s.floats(6, s.random.normal(format_of(6), tokens * vocabulary))),
         log_sum_exp(s.floats(4, Doubles(static_cast<size_t>(tokens), 0))),
         loss(s.floats(4, {0})),
-        counted(s.raw(std::vector<int32_t>{0})) {}
+        counted(s.raw(std::vector<int32_t>{0})),
+        divisor(s.raw(std::vector<int32_t>{12345})),
+        state(s.raw(std::vector<int64_t>{7, 8})),
+        factors(s.floats(4, Doubles(static_cast<size_t>(sequences), 1))),
+        scaled(s.floats(6, Doubles(static_cast<size_t>(tokens * hidden), 1))) {}
 
   static Buffer make_ids(Session &s, int64_t count) {
     std::vector<int32_t> values(static_cast<size_t>(count));
@@ -37,12 +41,17 @@ struct Step {
                                           step.tokens, step.vocabulary, step.hidden, 6, stream);
     step.status |= ops.row_sum(step.dy.data(), step.sum.data<float>(), 0, step.tokens, step.hidden, 6, stream);
     step.status |= ops.cross_entropy_forward(
-        step.logits.data(), step.ids.data<int32_t>(), step.log_sum_exp.data<float>(), step.loss.data<float>(),
-        step.counted.data<int32_t>(), step.tokens, step.classes, step.vocabulary, 6, stream);
+        step.logits.data(), step.ids.data<int32_t>(), step.divisor.data<int32_t>(), step.log_sum_exp.data<float>(),
+        step.loss.data<float>(), step.counted.data<int32_t>(), step.tokens, step.classes, step.vocabulary, 6, stream);
+    step.status |= ops.drop_path_factors(step.state.data<int64_t>(), 0.5f, step.factors.data<float>(), step.sequences,
+                                         stream);
+    step.status |= ops.scale_sequences_add(step.dy.data(), nullptr, step.scaled.data(), step.factors.data<float>(),
+                                           nullptr, OPS_SBHD, step.tokens, step.sequences, step.hidden, 6, stream);
   }
 
   std::vector<Bytes> results() {
-    return {gradient.download(), sum.download(), log_sum_exp.download(), loss.download(), counted.download()};
+    return {gradient.download(), sum.download(),     log_sum_exp.download(), loss.download(),
+            counted.download(),  factors.download(), scaled.download()};
   }
 
   void clear() {
@@ -50,51 +59,59 @@ struct Step {
     sum.upload(Bytes(static_cast<size_t>(4 * hidden), 0));
     loss.upload(Bytes(4, 0));
     counted.upload(Bytes(4, 0));
+    factors.upload(Bytes(static_cast<size_t>(4 * sequences), 0));
+    scaled.upload(Bytes(static_cast<size_t>(2 * tokens * hidden), 0));
   }
 };
 
-/* Attention whose backward launch needs what the launch before it wrote. */
+/* Grouped heads under a bottom-right causal mask; the backward launch needs what the launch before it wrote. */
 struct AttentionStep {
-  static constexpr int64_t kTokens = 200, kHeads = 2, kHeadDim = 64, kWidth = kHeads * kHeadDim;
+  static constexpr int64_t kTokens = 200, kHeads = 4, kKeyHeads = 2, kHeadDim = 64, kWidth = kHeads * kHeadDim;
+  static constexpr int64_t kTogether = (kHeads + 2 * kKeyHeads) * kHeadDim;
   Session &session;
-  Buffer qkv, d_o, o, sums, delta, gradients, cu_seqlens;
+  Buffer qkv, d_o, o, sums, delta, gradients, queries, keys;
   int status = 0;
 
   explicit AttentionStep(Session &s)
       : session(s),
-        qkv(s.floats(4, s.random.normal(format_of(4), 3 * kTokens * kWidth))),
+        qkv(s.floats(4, s.random.normal(format_of(4), kTokens * kTogether))),
         d_o(s.floats(4, s.random.normal(format_of(4), kTokens * kWidth))),
         o(s.floats(4, Doubles(kTokens * kWidth, 0))),
         sums(s.floats(4, Doubles(kTokens * kHeads, 0))),
         delta(s.floats(4, Doubles(kTokens * kHeads, 0))),
-        gradients(s.floats(4, Doubles(3 * kTokens * kWidth, 0))),
-        cu_seqlens(s.raw(std::vector<int32_t>{0, 70, kTokens})) {}
+        gradients(s.floats(4, Doubles(kTokens * kTogether, 0))),
+        queries(s.raw(std::vector<int32_t>{0, 70, kTokens})),
+        keys(s.raw(std::vector<int32_t>{0, 100, kTokens})) {}
 
   static void enqueue(void *context) {
     AttentionStep &step = *static_cast<AttentionStep *>(context);
     OpsAttention attention = {};
     attention.q = step.qkv.data<float>();
     attention.k = step.qkv.data<float>() + kWidth;
-    attention.v = step.qkv.data<float>() + 2 * kWidth;
+    attention.v = step.qkv.data<float>() + kWidth + kKeyHeads * kHeadDim;
     attention.dq = step.gradients.data<float>();
     attention.dk = step.gradients.data<float>() + kWidth;
-    attention.dv = step.gradients.data<float>() + 2 * kWidth;
+    attention.dv = step.gradients.data<float>() + kWidth + kKeyHeads * kHeadDim;
     attention.o = step.o.data();
     attention.d_o = step.d_o.data();
     attention.log_sum_exp = step.sums.data<float>();
     attention.delta = step.delta.data<float>();
-    attention.cu_seqlens = step.cu_seqlens.data<int32_t>();
-    attention.qkv = attention.gradients = {0, 3 * kWidth, kHeadDim};
+    attention.cu_seqlens_q = step.queries.data<int32_t>();
+    attention.cu_seqlens_kv = step.keys.data<int32_t>();
+    attention.query = attention.key = attention.value = {0, kTogether, kHeadDim};
+    attention.d_query = attention.d_key = attention.d_value = attention.query;
     attention.output = {0, kWidth, kHeadDim};
     attention.statistics = {0, kHeads, 1};
     attention.sequences = 2;
-    attention.length = kTokens;
+    attention.length = attention.kv_length = kTokens;
     attention.heads = kHeads;
-    attention.head_dim = kHeadDim;
-    attention.window_left = attention.window_right = -1;
+    attention.kv_heads = kKeyHeads;
+    attention.head_dim = attention.value_dim = kHeadDim;
+    attention.window_left = -1;
+    attention.alignment = OPS_BOTTOM_RIGHT;
     attention.scale = 0.125f;
     attention.dtype = 4;
-    attention.packed = 1;
+    attention.packed = attention.kv_packed = 1;
     const OpsStream stream = step.session.memory.stream();
     step.status |= step.session.ops.attention_forward(&attention, stream);
     step.status |= step.session.ops.attention_backward(&attention, stream);
@@ -127,7 +144,7 @@ void graph_case(Session &session, int dtype, const char *text) {
 
 void graph_cases(Session &session) {
   if (!session.memory.on_device()) return;
-  graph_case<Step>(session, 6, "embedding_backward, row_sum, cross_entropy_forward");
+  graph_case<Step>(session, 6, "embedding_backward, row_sum, cross_entropy_forward, drop path");
   graph_case<AttentionStep>(session, 4, "attention_forward, attention_backward");
 }
 

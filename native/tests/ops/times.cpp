@@ -84,6 +84,13 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
   watch.measure("dropout_backward", sizes, 4.125 * bytes, [&] {
     return ops.dropout_backward(x.data(), mask.data<uint8_t>(), y.data(), 0.1f, count, kBf16, stream);
   });
+  std::vector<int32_t> seqlens;
+  for (int64_t t = 0; t <= kTokens; t += 256) seqlens.push_back(static_cast<int32_t>(t));
+  Buffer cu_seqlens = session.raw(seqlens), factors = session.floats(4, Doubles(seqlens.size(), 1.25));
+  watch.measure("scale_sequences_add", sizes, 6 * bytes, [&] {
+    return ops.scale_sequences_add(x.data(), y.data(), z.data(), factors.data<float>(), cu_seqlens.data<int32_t>(),
+                                   OPS_THD, kTokens, static_cast<int64_t>(seqlens.size()) - 1, hidden, kBf16, stream);
+  });
   watch.measure("cast to float32", sizes, 6 * bytes,
                 [&] { return ops.cast(x.data(), kBf16, z.data(), 4, count, stream); });
   watch.measure("accumulate", sizes, 10 * bytes,
@@ -151,8 +158,9 @@ void loss_times(Session &session, Stopwatch &watch, int64_t classes, int64_t str
   Buffer logits = zeros(session, 2 * kTokens * stride), labels = make_ids(session, classes);
   Buffer lse = zeros(session, 4 * kTokens), loss = zeros(session, 4), counted = zeros(session, 4);
   watch.measure("cross_entropy_forward", sizes, 2 * elements, [&] {
-    return ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), lse.data<float>(), loss.data<float>(),
-                                     counted.data<int32_t>(), kTokens, classes, stride, kBf16, stream);
+    return ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), nullptr, lse.data<float>(),
+                                     loss.data<float>(), counted.data<int32_t>(), kTokens, classes, stride, kBf16,
+                                     stream);
   });
   watch.measure("cross_entropy_backward", sizes, 4 * elements, [&] {
     return ops.cross_entropy_backward(logits.data(), labels.data<int32_t>(), lse.data<float>(), counted.data<int32_t>(),
@@ -162,44 +170,46 @@ void loss_times(Session &session, Stopwatch &watch, int64_t classes, int64_t str
 
 /* FP32, 100 packed sequences of 350 tokens. A product of the scores' size is 2 h d sum(n^2) operations: two forward,
  * five that backward needs (it does seven). */
-void attention_times(Session &session, Stopwatch &watch, int64_t heads, int64_t head_dim) {
+void attention_times(Session &session, Stopwatch &watch, int64_t heads, int64_t kv_heads, int64_t head_dim) {
   constexpr int64_t kSequences = 100, kLength = 350, kPacked = kSequences * kLength;
-  const int64_t width = heads * head_dim;
+  const int64_t width = heads * head_dim, kv_width = kv_heads * head_dim, all = width + 2 * kv_width;
   std::vector<int32_t> seqlens;
   for (int64_t b = 0; b <= kSequences; ++b) seqlens.push_back(static_cast<int32_t>(b * kLength));
-  Buffer qkv = zeros(session, 12 * kPacked * width), gradients = zeros(session, 12 * kPacked * width);
+  Buffer qkv = zeros(session, 4 * kPacked * all), gradients = zeros(session, 4 * kPacked * all);
   Buffer o = zeros(session, 4 * kPacked * width), d_o = zeros(session, 4 * kPacked * width);
   Buffer sums = zeros(session, 4 * kPacked * heads), delta = zeros(session, 4 * kPacked * heads);
   Buffer cu_seqlens = session.raw(seqlens);
   OpsAttention attention = {};
   attention.q = qkv.data<float>();
   attention.k = qkv.data<float>() + width;
-  attention.v = qkv.data<float>() + 2 * width;
+  attention.v = qkv.data<float>() + width + kv_width;
   attention.dq = gradients.data<float>();
   attention.dk = gradients.data<float>() + width;
-  attention.dv = gradients.data<float>() + 2 * width;
+  attention.dv = gradients.data<float>() + width + kv_width;
   attention.o = o.data();
   attention.d_o = d_o.data();
   attention.log_sum_exp = sums.data<float>();
   attention.delta = delta.data<float>();
-  attention.cu_seqlens = cu_seqlens.data<int32_t>();
-  attention.qkv = attention.gradients = {0, 3 * width, head_dim};
+  attention.cu_seqlens_q = attention.cu_seqlens_kv = cu_seqlens.data<int32_t>();
+  attention.query = attention.key = attention.value = {0, all, head_dim};
+  attention.d_query = attention.d_key = attention.d_value = attention.query;
   attention.output = {0, width, head_dim};
   attention.statistics = {0, heads, 1};
   attention.sequences = kSequences;
-  attention.length = kLength;
+  attention.length = attention.kv_length = kLength;
   attention.heads = heads;
-  attention.head_dim = head_dim;
+  attention.kv_heads = kv_heads;
+  attention.head_dim = attention.value_dim = head_dim;
   attention.window_left = attention.window_right = -1;
   attention.scale = 1;
   attention.dtype = 4;
-  attention.packed = 1;
+  attention.packed = attention.kv_packed = 1;
   const double product = 2.0 * static_cast<double>(kSequences * kLength * kLength * width);
-  const std::string sizes = shape_text({{"T", kPacked}, {"h", heads}, {"d", head_dim}});
+  const std::string sizes = shape_text({{"T", kPacked}, {"h", heads}, {"kv", kv_heads}, {"d", head_dim}});
   const OpsStream stream = session.memory.stream();
-  const double forward = watch.measure("attention_forward", sizes, 16.0 * static_cast<double>(kPacked * width),
+  const double forward = watch.measure("attention_forward", sizes, 4.0 * static_cast<double>(kPacked * (all + width)),
                                        [&] { return session.ops.attention_forward(&attention, stream); });
-  const double backward = watch.measure("attention_backward", sizes, 32.0 * static_cast<double>(kPacked * width),
+  const double backward = watch.measure("attention_backward", sizes, 8.0 * static_cast<double>(kPacked * (all + width)),
                                         [&] { return session.ops.attention_backward(&attention, stream); });
   printf("%-24s forward %.1f, backward %.1f TFLOP/s\n", "", 2 * product / forward / 1e6, 5 * product / backward / 1e6);
 }
@@ -211,11 +221,12 @@ void print_times(Session &session) {
   for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
   for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
   for (int64_t columns : {320, 1280, 5120}) norm_times(session, watch, columns);
-  attention_times(session, watch, 20, 16);
-  attention_times(session, watch, 20, 24);
-  attention_times(session, watch, 20, 32);
-  attention_times(session, watch, 20, 64);
-  attention_times(session, watch, 40, 128);
+  attention_times(session, watch, 20, 20, 16);
+  attention_times(session, watch, 20, 20, 24);
+  attention_times(session, watch, 20, 20, 32);
+  attention_times(session, watch, 20, 20, 64);
+  attention_times(session, watch, 40, 40, 128);
+  attention_times(session, watch, 40, 8, 128);
   rotary_times(session, watch, 20, 16);
   rotary_times(session, watch, 20, 64);
   rotary_times(session, watch, 40, 128);

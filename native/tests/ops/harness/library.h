@@ -20,6 +20,8 @@ struct Ops {
   OPS_FUNCTION(add);
   OPS_FUNCTION(dropout_add);
   OPS_FUNCTION(dropout_backward);
+  OPS_FUNCTION(drop_path_factors);
+  OPS_FUNCTION(scale_sequences_add);
   OPS_FUNCTION(embedding_forward);
   OPS_FUNCTION(embedding_backward);
   OPS_FUNCTION(row_sum);

@@ -65,6 +65,7 @@ int check(const Options &options) {
   elementwise_cases(session);
   clip_cases(session);
   dropout_cases(session);
+  drop_path_cases(session);
   rows_cases(session);
   embedding_cases(session);
   row_sum_cases(session);

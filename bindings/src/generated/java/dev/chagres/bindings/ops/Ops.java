@@ -484,6 +484,140 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_drop_path_factors {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_FLOAT,
+            Ops.C_POINTER,
+            Ops.C_LONG,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_drop_path_factors");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_drop_path_factors(const int64_t *rng_state, float probability, float *factors, int64_t sequences, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_drop_path_factors$descriptor() {
+        return ops_drop_path_factors.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_drop_path_factors(const int64_t *rng_state, float probability, float *factors, int64_t sequences, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_drop_path_factors$handle() {
+        return ops_drop_path_factors.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_drop_path_factors(const int64_t *rng_state, float probability, float *factors, int64_t sequences, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_drop_path_factors$address() {
+        return ops_drop_path_factors.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_drop_path_factors(const int64_t *rng_state, float probability, float *factors, int64_t sequences, OpsStream stream)
+     * }
+     */
+    public static int ops_drop_path_factors(MemorySegment rng_state, float probability, MemorySegment factors, long sequences, MemorySegment stream) {
+        var mh$ = ops_drop_path_factors.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_drop_path_factors", rng_state, probability, factors, sequences, stream);
+            }
+            return (int)mh$.invokeExact(rng_state, probability, factors, sequences, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_scale_sequences_add {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_POINTER,
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_scale_sequences_add");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_scale_sequences_add$descriptor() {
+        return ops_scale_sequences_add.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_scale_sequences_add$handle() {
+        return ops_scale_sequences_add.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_scale_sequences_add$address() {
+        return ops_scale_sequences_add.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_scale_sequences_add(MemorySegment x, MemorySegment residual, MemorySegment y, MemorySegment factors, MemorySegment cu_seqlens, int layout, long tokens, long extent, long columns, int dtype, MemorySegment stream) {
+        var mh$ = ops_scale_sequences_add.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_scale_sequences_add", x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_embedding_forward {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
@@ -968,6 +1102,7 @@ public class Ops extends Ops$shared {
             Ops.C_POINTER,
             Ops.C_POINTER,
             Ops.C_POINTER,
+            Ops.C_POINTER,
             Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_LONG,
@@ -983,7 +1118,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_cross_entropy_forward$descriptor() {
@@ -993,7 +1128,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static MethodHandle ops_cross_entropy_forward$handle() {
@@ -1003,7 +1138,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static MemorySegment ops_cross_entropy_forward$address() {
@@ -1012,16 +1147,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
-    public static int ops_cross_entropy_forward(MemorySegment logits, MemorySegment labels, MemorySegment log_sum_exp, MemorySegment loss, MemorySegment counted, long tokens, long classes, long stride, int dtype, MemorySegment stream) {
+    public static int ops_cross_entropy_forward(MemorySegment logits, MemorySegment labels, MemorySegment divisor, MemorySegment log_sum_exp, MemorySegment loss, MemorySegment counted, long tokens, long classes, long stride, int dtype, MemorySegment stream) {
         var mh$ = ops_cross_entropy_forward.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_cross_entropy_forward", logits, labels, log_sum_exp, loss, counted, tokens, classes, stride, dtype, stream);
+                traceDowncall("ops_cross_entropy_forward", logits, labels, divisor, log_sum_exp, loss, counted, tokens, classes, stride, dtype, stream);
             }
-            return (int)mh$.invokeExact(logits, labels, log_sum_exp, loss, counted, tokens, classes, stride, dtype, stream);
+            return (int)mh$.invokeExact(logits, labels, divisor, log_sum_exp, loss, counted, tokens, classes, stride, dtype, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -1302,6 +1437,24 @@ public class Ops extends Ops$shared {
         } catch (Throwable ex$) {
            throw new AssertionError("should not reach here", ex$);
         }
+    }
+    private static final int OPS_TOP_LEFT = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAlignment.OPS_TOP_LEFT = 0
+     * }
+     */
+    public static int OPS_TOP_LEFT() {
+        return OPS_TOP_LEFT;
+    }
+    private static final int OPS_BOTTOM_RIGHT = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAlignment.OPS_BOTTOM_RIGHT = 1
+     * }
+     */
+    public static int OPS_BOTTOM_RIGHT() {
+        return OPS_BOTTOM_RIGHT;
     }
 
     private static class ops_attention_forward {

@@ -25,22 +25,32 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
  *     void *dk;
  *     void *dv;
  *     float *delta;
- *     const int32_t *cu_seqlens;
+ *     const int32_t *cu_seqlens_q;
+ *     const int32_t *cu_seqlens_kv;
  *     const int64_t *rng_state;
- *     OpsStrides qkv;
+ *     OpsStrides query;
+ *     OpsStrides key;
+ *     OpsStrides value;
  *     OpsStrides output;
- *     OpsStrides gradients;
+ *     OpsStrides d_query;
+ *     OpsStrides d_key;
+ *     OpsStrides d_value;
  *     OpsStrides statistics;
  *     int64_t sequences;
  *     int64_t length;
+ *     int64_t kv_length;
  *     int64_t heads;
+ *     int64_t kv_heads;
  *     int64_t head_dim;
+ *     int64_t value_dim;
  *     int64_t window_left;
  *     int64_t window_right;
  *     float scale;
  *     float dropout;
+ *     int32_t alignment;
  *     int32_t dtype;
  *     int32_t packed;
+ *     int32_t kv_packed;
  * }
  * }
  */
@@ -61,22 +71,32 @@ public class OpsAttention {
         Ops.C_POINTER.withName("dk"),
         Ops.C_POINTER.withName("dv"),
         Ops.C_POINTER.withName("delta"),
-        Ops.C_POINTER.withName("cu_seqlens"),
+        Ops.C_POINTER.withName("cu_seqlens_q"),
+        Ops.C_POINTER.withName("cu_seqlens_kv"),
         Ops.C_POINTER.withName("rng_state"),
-        OpsStrides.layout().withName("qkv"),
+        OpsStrides.layout().withName("query"),
+        OpsStrides.layout().withName("key"),
+        OpsStrides.layout().withName("value"),
         OpsStrides.layout().withName("output"),
-        OpsStrides.layout().withName("gradients"),
+        OpsStrides.layout().withName("d_query"),
+        OpsStrides.layout().withName("d_key"),
+        OpsStrides.layout().withName("d_value"),
         OpsStrides.layout().withName("statistics"),
         Ops.C_LONG.withName("sequences"),
         Ops.C_LONG.withName("length"),
+        Ops.C_LONG.withName("kv_length"),
         Ops.C_LONG.withName("heads"),
+        Ops.C_LONG.withName("kv_heads"),
         Ops.C_LONG.withName("head_dim"),
+        Ops.C_LONG.withName("value_dim"),
         Ops.C_LONG.withName("window_left"),
         Ops.C_LONG.withName("window_right"),
         Ops.C_FLOAT.withName("scale"),
         Ops.C_FLOAT.withName("dropout"),
+        Ops.C_INT.withName("alignment"),
         Ops.C_INT.withName("dtype"),
-        Ops.C_INT.withName("packed")
+        Ops.C_INT.withName("packed"),
+        Ops.C_INT.withName("kv_packed")
     ).withName("OpsAttention");
 
     /**
@@ -526,48 +546,92 @@ public class OpsAttention {
         struct.set(delta$LAYOUT, delta$OFFSET, fieldValue);
     }
 
-    private static final AddressLayout cu_seqlens$LAYOUT = (AddressLayout)$LAYOUT.select(groupElement("cu_seqlens"));
+    private static final AddressLayout cu_seqlens_q$LAYOUT = (AddressLayout)$LAYOUT.select(groupElement("cu_seqlens_q"));
 
     /**
      * Layout for field:
      * {@snippet lang=c :
-     * const int32_t *cu_seqlens
+     * const int32_t *cu_seqlens_q
      * }
      */
-    public static final AddressLayout cu_seqlens$layout() {
-        return cu_seqlens$LAYOUT;
+    public static final AddressLayout cu_seqlens_q$layout() {
+        return cu_seqlens_q$LAYOUT;
     }
 
-    private static final long cu_seqlens$OFFSET = $LAYOUT.byteOffset(groupElement("cu_seqlens"));
+    private static final long cu_seqlens_q$OFFSET = $LAYOUT.byteOffset(groupElement("cu_seqlens_q"));
 
     /**
      * Offset for field:
      * {@snippet lang=c :
-     * const int32_t *cu_seqlens
+     * const int32_t *cu_seqlens_q
      * }
      */
-    public static final long cu_seqlens$offset() {
-        return cu_seqlens$OFFSET;
+    public static final long cu_seqlens_q$offset() {
+        return cu_seqlens_q$OFFSET;
     }
 
     /**
      * Getter for field:
      * {@snippet lang=c :
-     * const int32_t *cu_seqlens
+     * const int32_t *cu_seqlens_q
      * }
      */
-    public static MemorySegment cu_seqlens(MemorySegment struct) {
-        return struct.get(cu_seqlens$LAYOUT, cu_seqlens$OFFSET);
+    public static MemorySegment cu_seqlens_q(MemorySegment struct) {
+        return struct.get(cu_seqlens_q$LAYOUT, cu_seqlens_q$OFFSET);
     }
 
     /**
      * Setter for field:
      * {@snippet lang=c :
-     * const int32_t *cu_seqlens
+     * const int32_t *cu_seqlens_q
      * }
      */
-    public static void cu_seqlens(MemorySegment struct, MemorySegment fieldValue) {
-        struct.set(cu_seqlens$LAYOUT, cu_seqlens$OFFSET, fieldValue);
+    public static void cu_seqlens_q(MemorySegment struct, MemorySegment fieldValue) {
+        struct.set(cu_seqlens_q$LAYOUT, cu_seqlens_q$OFFSET, fieldValue);
+    }
+
+    private static final AddressLayout cu_seqlens_kv$LAYOUT = (AddressLayout)$LAYOUT.select(groupElement("cu_seqlens_kv"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_kv
+     * }
+     */
+    public static final AddressLayout cu_seqlens_kv$layout() {
+        return cu_seqlens_kv$LAYOUT;
+    }
+
+    private static final long cu_seqlens_kv$OFFSET = $LAYOUT.byteOffset(groupElement("cu_seqlens_kv"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_kv
+     * }
+     */
+    public static final long cu_seqlens_kv$offset() {
+        return cu_seqlens_kv$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_kv
+     * }
+     */
+    public static MemorySegment cu_seqlens_kv(MemorySegment struct) {
+        return struct.get(cu_seqlens_kv$LAYOUT, cu_seqlens_kv$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_kv
+     * }
+     */
+    public static void cu_seqlens_kv(MemorySegment struct, MemorySegment fieldValue) {
+        struct.set(cu_seqlens_kv$LAYOUT, cu_seqlens_kv$OFFSET, fieldValue);
     }
 
     private static final AddressLayout rng_state$LAYOUT = (AddressLayout)$LAYOUT.select(groupElement("rng_state"));
@@ -614,48 +678,136 @@ public class OpsAttention {
         struct.set(rng_state$LAYOUT, rng_state$OFFSET, fieldValue);
     }
 
-    private static final GroupLayout qkv$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("qkv"));
+    private static final GroupLayout query$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("query"));
 
     /**
      * Layout for field:
      * {@snippet lang=c :
-     * OpsStrides qkv
+     * OpsStrides query
      * }
      */
-    public static final GroupLayout qkv$layout() {
-        return qkv$LAYOUT;
+    public static final GroupLayout query$layout() {
+        return query$LAYOUT;
     }
 
-    private static final long qkv$OFFSET = $LAYOUT.byteOffset(groupElement("qkv"));
+    private static final long query$OFFSET = $LAYOUT.byteOffset(groupElement("query"));
 
     /**
      * Offset for field:
      * {@snippet lang=c :
-     * OpsStrides qkv
+     * OpsStrides query
      * }
      */
-    public static final long qkv$offset() {
-        return qkv$OFFSET;
+    public static final long query$offset() {
+        return query$OFFSET;
     }
 
     /**
      * Getter for field:
      * {@snippet lang=c :
-     * OpsStrides qkv
+     * OpsStrides query
      * }
      */
-    public static MemorySegment qkv(MemorySegment struct) {
-        return struct.asSlice(qkv$OFFSET, qkv$LAYOUT.byteSize());
+    public static MemorySegment query(MemorySegment struct) {
+        return struct.asSlice(query$OFFSET, query$LAYOUT.byteSize());
     }
 
     /**
      * Setter for field:
      * {@snippet lang=c :
-     * OpsStrides qkv
+     * OpsStrides query
      * }
      */
-    public static void qkv(MemorySegment struct, MemorySegment fieldValue) {
-        MemorySegment.copy(fieldValue, 0L, struct, qkv$OFFSET, qkv$LAYOUT.byteSize());
+    public static void query(MemorySegment struct, MemorySegment fieldValue) {
+        MemorySegment.copy(fieldValue, 0L, struct, query$OFFSET, query$LAYOUT.byteSize());
+    }
+
+    private static final GroupLayout key$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("key"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * OpsStrides key
+     * }
+     */
+    public static final GroupLayout key$layout() {
+        return key$LAYOUT;
+    }
+
+    private static final long key$OFFSET = $LAYOUT.byteOffset(groupElement("key"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * OpsStrides key
+     * }
+     */
+    public static final long key$offset() {
+        return key$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * OpsStrides key
+     * }
+     */
+    public static MemorySegment key(MemorySegment struct) {
+        return struct.asSlice(key$OFFSET, key$LAYOUT.byteSize());
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * OpsStrides key
+     * }
+     */
+    public static void key(MemorySegment struct, MemorySegment fieldValue) {
+        MemorySegment.copy(fieldValue, 0L, struct, key$OFFSET, key$LAYOUT.byteSize());
+    }
+
+    private static final GroupLayout value$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("value"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * OpsStrides value
+     * }
+     */
+    public static final GroupLayout value$layout() {
+        return value$LAYOUT;
+    }
+
+    private static final long value$OFFSET = $LAYOUT.byteOffset(groupElement("value"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * OpsStrides value
+     * }
+     */
+    public static final long value$offset() {
+        return value$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * OpsStrides value
+     * }
+     */
+    public static MemorySegment value(MemorySegment struct) {
+        return struct.asSlice(value$OFFSET, value$LAYOUT.byteSize());
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * OpsStrides value
+     * }
+     */
+    public static void value(MemorySegment struct, MemorySegment fieldValue) {
+        MemorySegment.copy(fieldValue, 0L, struct, value$OFFSET, value$LAYOUT.byteSize());
     }
 
     private static final GroupLayout output$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("output"));
@@ -702,48 +854,136 @@ public class OpsAttention {
         MemorySegment.copy(fieldValue, 0L, struct, output$OFFSET, output$LAYOUT.byteSize());
     }
 
-    private static final GroupLayout gradients$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("gradients"));
+    private static final GroupLayout d_query$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("d_query"));
 
     /**
      * Layout for field:
      * {@snippet lang=c :
-     * OpsStrides gradients
+     * OpsStrides d_query
      * }
      */
-    public static final GroupLayout gradients$layout() {
-        return gradients$LAYOUT;
+    public static final GroupLayout d_query$layout() {
+        return d_query$LAYOUT;
     }
 
-    private static final long gradients$OFFSET = $LAYOUT.byteOffset(groupElement("gradients"));
+    private static final long d_query$OFFSET = $LAYOUT.byteOffset(groupElement("d_query"));
 
     /**
      * Offset for field:
      * {@snippet lang=c :
-     * OpsStrides gradients
+     * OpsStrides d_query
      * }
      */
-    public static final long gradients$offset() {
-        return gradients$OFFSET;
+    public static final long d_query$offset() {
+        return d_query$OFFSET;
     }
 
     /**
      * Getter for field:
      * {@snippet lang=c :
-     * OpsStrides gradients
+     * OpsStrides d_query
      * }
      */
-    public static MemorySegment gradients(MemorySegment struct) {
-        return struct.asSlice(gradients$OFFSET, gradients$LAYOUT.byteSize());
+    public static MemorySegment d_query(MemorySegment struct) {
+        return struct.asSlice(d_query$OFFSET, d_query$LAYOUT.byteSize());
     }
 
     /**
      * Setter for field:
      * {@snippet lang=c :
-     * OpsStrides gradients
+     * OpsStrides d_query
      * }
      */
-    public static void gradients(MemorySegment struct, MemorySegment fieldValue) {
-        MemorySegment.copy(fieldValue, 0L, struct, gradients$OFFSET, gradients$LAYOUT.byteSize());
+    public static void d_query(MemorySegment struct, MemorySegment fieldValue) {
+        MemorySegment.copy(fieldValue, 0L, struct, d_query$OFFSET, d_query$LAYOUT.byteSize());
+    }
+
+    private static final GroupLayout d_key$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("d_key"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * OpsStrides d_key
+     * }
+     */
+    public static final GroupLayout d_key$layout() {
+        return d_key$LAYOUT;
+    }
+
+    private static final long d_key$OFFSET = $LAYOUT.byteOffset(groupElement("d_key"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * OpsStrides d_key
+     * }
+     */
+    public static final long d_key$offset() {
+        return d_key$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * OpsStrides d_key
+     * }
+     */
+    public static MemorySegment d_key(MemorySegment struct) {
+        return struct.asSlice(d_key$OFFSET, d_key$LAYOUT.byteSize());
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * OpsStrides d_key
+     * }
+     */
+    public static void d_key(MemorySegment struct, MemorySegment fieldValue) {
+        MemorySegment.copy(fieldValue, 0L, struct, d_key$OFFSET, d_key$LAYOUT.byteSize());
+    }
+
+    private static final GroupLayout d_value$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("d_value"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * OpsStrides d_value
+     * }
+     */
+    public static final GroupLayout d_value$layout() {
+        return d_value$LAYOUT;
+    }
+
+    private static final long d_value$OFFSET = $LAYOUT.byteOffset(groupElement("d_value"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * OpsStrides d_value
+     * }
+     */
+    public static final long d_value$offset() {
+        return d_value$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * OpsStrides d_value
+     * }
+     */
+    public static MemorySegment d_value(MemorySegment struct) {
+        return struct.asSlice(d_value$OFFSET, d_value$LAYOUT.byteSize());
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * OpsStrides d_value
+     * }
+     */
+    public static void d_value(MemorySegment struct, MemorySegment fieldValue) {
+        MemorySegment.copy(fieldValue, 0L, struct, d_value$OFFSET, d_value$LAYOUT.byteSize());
     }
 
     private static final GroupLayout statistics$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("statistics"));
@@ -878,6 +1118,50 @@ public class OpsAttention {
         struct.set(length$LAYOUT, length$OFFSET, fieldValue);
     }
 
+    private static final OfLong kv_length$LAYOUT = (OfLong)$LAYOUT.select(groupElement("kv_length"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * int64_t kv_length
+     * }
+     */
+    public static final OfLong kv_length$layout() {
+        return kv_length$LAYOUT;
+    }
+
+    private static final long kv_length$OFFSET = $LAYOUT.byteOffset(groupElement("kv_length"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * int64_t kv_length
+     * }
+     */
+    public static final long kv_length$offset() {
+        return kv_length$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * int64_t kv_length
+     * }
+     */
+    public static long kv_length(MemorySegment struct) {
+        return struct.get(kv_length$LAYOUT, kv_length$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * int64_t kv_length
+     * }
+     */
+    public static void kv_length(MemorySegment struct, long fieldValue) {
+        struct.set(kv_length$LAYOUT, kv_length$OFFSET, fieldValue);
+    }
+
     private static final OfLong heads$LAYOUT = (OfLong)$LAYOUT.select(groupElement("heads"));
 
     /**
@@ -922,6 +1206,50 @@ public class OpsAttention {
         struct.set(heads$LAYOUT, heads$OFFSET, fieldValue);
     }
 
+    private static final OfLong kv_heads$LAYOUT = (OfLong)$LAYOUT.select(groupElement("kv_heads"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * int64_t kv_heads
+     * }
+     */
+    public static final OfLong kv_heads$layout() {
+        return kv_heads$LAYOUT;
+    }
+
+    private static final long kv_heads$OFFSET = $LAYOUT.byteOffset(groupElement("kv_heads"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * int64_t kv_heads
+     * }
+     */
+    public static final long kv_heads$offset() {
+        return kv_heads$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * int64_t kv_heads
+     * }
+     */
+    public static long kv_heads(MemorySegment struct) {
+        return struct.get(kv_heads$LAYOUT, kv_heads$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * int64_t kv_heads
+     * }
+     */
+    public static void kv_heads(MemorySegment struct, long fieldValue) {
+        struct.set(kv_heads$LAYOUT, kv_heads$OFFSET, fieldValue);
+    }
+
     private static final OfLong head_dim$LAYOUT = (OfLong)$LAYOUT.select(groupElement("head_dim"));
 
     /**
@@ -964,6 +1292,50 @@ public class OpsAttention {
      */
     public static void head_dim(MemorySegment struct, long fieldValue) {
         struct.set(head_dim$LAYOUT, head_dim$OFFSET, fieldValue);
+    }
+
+    private static final OfLong value_dim$LAYOUT = (OfLong)$LAYOUT.select(groupElement("value_dim"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * int64_t value_dim
+     * }
+     */
+    public static final OfLong value_dim$layout() {
+        return value_dim$LAYOUT;
+    }
+
+    private static final long value_dim$OFFSET = $LAYOUT.byteOffset(groupElement("value_dim"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * int64_t value_dim
+     * }
+     */
+    public static final long value_dim$offset() {
+        return value_dim$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * int64_t value_dim
+     * }
+     */
+    public static long value_dim(MemorySegment struct) {
+        return struct.get(value_dim$LAYOUT, value_dim$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * int64_t value_dim
+     * }
+     */
+    public static void value_dim(MemorySegment struct, long fieldValue) {
+        struct.set(value_dim$LAYOUT, value_dim$OFFSET, fieldValue);
     }
 
     private static final OfLong window_left$LAYOUT = (OfLong)$LAYOUT.select(groupElement("window_left"));
@@ -1142,6 +1514,50 @@ public class OpsAttention {
         struct.set(dropout$LAYOUT, dropout$OFFSET, fieldValue);
     }
 
+    private static final OfInt alignment$LAYOUT = (OfInt)$LAYOUT.select(groupElement("alignment"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * int32_t alignment
+     * }
+     */
+    public static final OfInt alignment$layout() {
+        return alignment$LAYOUT;
+    }
+
+    private static final long alignment$OFFSET = $LAYOUT.byteOffset(groupElement("alignment"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * int32_t alignment
+     * }
+     */
+    public static final long alignment$offset() {
+        return alignment$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * int32_t alignment
+     * }
+     */
+    public static int alignment(MemorySegment struct) {
+        return struct.get(alignment$LAYOUT, alignment$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * int32_t alignment
+     * }
+     */
+    public static void alignment(MemorySegment struct, int fieldValue) {
+        struct.set(alignment$LAYOUT, alignment$OFFSET, fieldValue);
+    }
+
     private static final OfInt dtype$LAYOUT = (OfInt)$LAYOUT.select(groupElement("dtype"));
 
     /**
@@ -1228,6 +1644,50 @@ public class OpsAttention {
      */
     public static void packed(MemorySegment struct, int fieldValue) {
         struct.set(packed$LAYOUT, packed$OFFSET, fieldValue);
+    }
+
+    private static final OfInt kv_packed$LAYOUT = (OfInt)$LAYOUT.select(groupElement("kv_packed"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * int32_t kv_packed
+     * }
+     */
+    public static final OfInt kv_packed$layout() {
+        return kv_packed$LAYOUT;
+    }
+
+    private static final long kv_packed$OFFSET = $LAYOUT.byteOffset(groupElement("kv_packed"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * int32_t kv_packed
+     * }
+     */
+    public static final long kv_packed$offset() {
+        return kv_packed$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * int32_t kv_packed
+     * }
+     */
+    public static int kv_packed(MemorySegment struct) {
+        return struct.get(kv_packed$LAYOUT, kv_packed$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * int32_t kv_packed
+     * }
+     */
+    public static void kv_packed(MemorySegment struct, int fieldValue) {
+        struct.set(kv_packed$LAYOUT, kv_packed$OFFSET, fieldValue);
     }
 
     /**
