@@ -1,6 +1,7 @@
 /*
  * Activations f and their gradients: y = f(x); dx = dy f'(x). Gated: x = [a, b] by halves of the last dimension,
- * y = f(a) b; da = dy f'(a) b, db = dy f(a).
+ * y = f(a) b; da = dy f'(a) b, db = dy f(a). Clamped SwiGLU bounds both halves and moves the second, with
+ * c = min(a, limit): y = c sigmoid(alpha c) (min(max(b, -limit), limit) + offset).
  */
 #include <algorithm>
 
@@ -119,7 +120,59 @@ void by_rows(int64_t rows, int64_t columns, NVTETensor output, Caller caller, Ro
   merge_amax(tensor(output, "output", caller), largest_magnitude(largest.data(), (rows + grain - 1) / grain));
 }
 
-void gated_forward(const Activation &activation, NVTETensor input, NVTETensor output, Caller caller = Caller::here()) {
+/* y = f(a) b. */
+struct Gate {
+  const Activation &activation;
+
+  /* a becomes y. */
+  void values(float *a, float *b, int64_t count) const {
+    activation.values(a, count);
+    multiply_run(a, b, count);
+  }
+
+  /* b becomes da, a becomes db. */
+  void gradients(float *a, float *b, const float *dy, int64_t count) const {
+    multiply_run(b, dy, count);
+    activation.gradients(b, a, count);
+    activation.values(a, count);
+    multiply_run(a, dy, count);
+  }
+};
+
+/* Of NaN the limit, as the GPU's fmin and fmax make it. */
+inline float at_most(float x, float limit) { return x < limit ? x : limit; }
+inline float at_least(float x, float limit) { return x > limit ? x : limit; }
+
+CHAGRES_CLONES void clamped_swiglu_values(float *a, const float *b, float limit, float alpha, float offset,
+                                          int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    a[i] = swish(at_most(a[i], limit), alpha) * (at_most(at_least(b[i], -limit), limit) + offset);
+}
+
+CHAGRES_CLONES void clamped_swiglu_gradients(float *a, float *b, const float *dy, float limit, float alpha,
+                                             float offset, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float gate = at_most(a[i], limit), linear = at_most(at_least(b[i], -limit), limit) + offset;
+    const float da = swish_slope(gate, alpha) * dy[i] * linear, db = dy[i] * swish(gate, alpha);
+    const bool a_inside = a[i] <= limit, b_inside = b[i] <= limit && b[i] >= -limit;
+    b[i] = a_inside ? da : 0.0f;
+    a[i] = b_inside ? db : 0.0f;
+  }
+}
+
+struct ClampedSwiglu {
+  float limit, alpha, offset;
+
+  void values(float *a, float *b, int64_t count) const {
+    clamped_swiglu_values(a, b, limit, alpha, offset, count);
+  }
+  void gradients(float *a, float *b, const float *dy, int64_t count) const {
+    clamped_swiglu_gradients(a, b, dy, limit, alpha, offset, count);
+  }
+};
+
+template <class G>
+void gated_forward(const G &gate, NVTETensor input, NVTETensor output, Caller caller = Caller::here()) {
   const View x = unscaled_view(input, "input", caller);
   const View y = unscaled_view(output, "output", caller);
   check_gated(x, "input", caller);
@@ -129,13 +182,13 @@ void gated_forward(const Activation &activation, NVTETensor input, NVTETensor ou
     Scratch a(columns), b(columns);
     load_run(a.data(), x, row * 2 * columns, columns);
     load_run(b.data(), x, row * 2 * columns + columns, columns);
-    activation.values(a.data(), columns);
-    multiply_run(a.data(), b.data(), columns);
+    gate.values(a.data(), b.data(), columns);
     return store_run(y, row * columns, a.data(), columns);
   });
 }
 
-void gated_backward(const Activation &activation, NVTETensor grad, NVTETensor input, NVTETensor output,
+template <class G>
+void gated_backward(const G &gate, NVTETensor grad, NVTETensor input, NVTETensor output,
                     Caller caller = Caller::here()) {
   const View dy = unscaled_view(grad, "grad", caller);
   const View x = unscaled_view(input, "input", caller);
@@ -150,10 +203,7 @@ void gated_backward(const Activation &activation, NVTETensor grad, NVTETensor in
     load_run(a.data(), x, row * 2 * columns, columns);
     load_run(b.data(), x, row * 2 * columns + columns, columns);
     load_run(slope.data(), dy, row * columns, columns);
-    multiply_run(b.data(), slope.data(), columns);
-    activation.gradients(b.data(), a.data(), columns);
-    activation.values(a.data(), columns);
-    multiply_run(a.data(), slope.data(), columns);
+    gate.gradients(a.data(), b.data(), slope.data(), columns);
     const float of_a = store_run(dx, row * 2 * columns, b.data(), columns);
     return std::max(of_a, store_run(dx, row * 2 * columns + columns, a.data(), columns));
   });
@@ -188,10 +238,10 @@ using namespace chagres::reference;
     backward(activation, grad, input, output);                                                         \
   }
 
-#define CHAGRES_GATED(name, gradient, activation)                                                            \
-  void name(NVTETensor input, NVTETensor output, cudaStream_t) { gated_forward(activation, input, output); } \
-  void gradient(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t) {                        \
-    gated_backward(activation, grad, input, output);                                                         \
+#define CHAGRES_GATED(name, gradient, activation)                                                                  \
+  void name(NVTETensor input, NVTETensor output, cudaStream_t) { gated_forward(Gate{activation}, input, output); } \
+  void gradient(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t) {                              \
+    gated_backward(Gate{activation}, grad, input, output);                                                         \
   }
 
 CHAGRES_UNARY(nvte_gelu, nvte_dgelu, kGelu)
@@ -205,3 +255,22 @@ CHAGRES_GATED(nvte_reglu, nvte_dreglu, kRelu)
 CHAGRES_GATED(nvte_qgeglu, nvte_dqgeglu, kQgelu)
 CHAGRES_GATED(nvte_sreglu, nvte_dsreglu, kSrelu)
 CHAGRES_GATED(nvte_glu, nvte_dglu, kSigmoid)
+
+void nvte_clamped_swiglu(NVTETensor input, NVTETensor output, float limit, float alpha, cudaStream_t) {
+  gated_forward(ClampedSwiglu{limit, alpha, 1.0f}, input, output);
+}
+
+void nvte_clamped_swiglu_v2(NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset,
+                            cudaStream_t) {
+  gated_forward(ClampedSwiglu{limit, alpha, glu_linear_offset}, input, output);
+}
+
+void nvte_clamped_dswiglu(NVTETensor grad, NVTETensor input, NVTETensor output, float limit, float alpha,
+                          cudaStream_t) {
+  gated_backward(ClampedSwiglu{limit, alpha, 1.0f}, grad, input, output);
+}
+
+void nvte_clamped_dswiglu_v2(NVTETensor grad, NVTETensor input, NVTETensor output, float limit, float alpha,
+                             float glu_linear_offset, cudaStream_t) {
+  gated_backward(ClampedSwiglu{limit, alpha, glu_linear_offset}, grad, input, output);
+}

@@ -82,13 +82,12 @@ struct AttentionProblem {
   AttentionDropout dropout;
   AttentionTensor q, k, v, o;
   AttentionTensor stats;           /* Float32, one column */
-  AttentionTensor max;             /* Float32, largest s_ij of a row; data null: not wanted */
   const float *sink = nullptr;     /* [heads], null for the vanilla softmax */
   AttentionTensor d_o, dq, dk, dv; /* backward */
   float *dsink = nullptr;          /* [heads], may be null */
 };
 
-/* Writes o, stats and max. Rows of dense formats past a sequence's length get o = 0 and stats = -infinity. */
+/* Writes o and stats. Rows of dense formats past a sequence's length get o = 0 and stats = -infinity. */
 void attention_forward(const AttentionProblem &problem);
 
 /* Reads o and stats of the forward pass; writes dq, dk, dv, dsink. Rows of dense formats past a sequence's length get

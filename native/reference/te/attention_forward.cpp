@@ -34,8 +34,7 @@ class ForwardBlock {
         transposed_(width_qk_ * kTile),
         scores_(kTile * kTile),
         largest_(kBlock),
-        sum_(kBlock),
-        top_(kBlock) {}
+        sum_(kBlock) {}
 
   void compute() {
     if (first_ >= last_) return;
@@ -44,7 +43,6 @@ class ForwardBlock {
     for (int64_t i = 0; i < kBlock; ++i) {
       largest_[i] = problem_.sink != nullptr ? problem_.sink[head_] : kNothing;
       sum_[i] = problem_.sink != nullptr ? 1.0f : 0.0f;
-      top_[i] = kNothing;
     }
     const int64_t begin = problem_.band.first(first_, length_) / kTile * kTile;
     const int64_t end = problem_.band.last(last_ - 1, length_);
@@ -79,7 +77,6 @@ class ForwardBlock {
   void add_row(int64_t row, int64_t key, float *scores) {
     const int64_t local = row - first_;
     mask_row(scores, problem_.scale, problem_.band.first(row, length_) - key, problem_.band.last(row, length_) - key);
-    if (problem_.max.data != nullptr) top_[local] = row_largest(scores, top_[local]);
     const float before = largest_[local];
     const float largest = row_largest(scores, before);
     if (largest > before) {
@@ -103,7 +100,6 @@ class ForwardBlock {
       if (sum != 0) scale_run(o_.data() + local * width_v_, 1.0f / sum, width_v_); /* NaN != 0 too */
       *static_cast<float *>(problem_.stats.at(sequence_, head_, row)) =
           sum == 0 ? kNothing : largest_[local] + std::log(sum);
-      if (problem_.max.data != nullptr) *static_cast<float *>(problem_.max.at(sequence_, head_, row)) = top_[local];
     }
     store_panel(o_.data(), last_ - first_, problem_.dim_v, width_v_, problem_.o, sequence_, head_, first_);
   }
@@ -112,16 +108,14 @@ class ForwardBlock {
   const int64_t sequence_;
   const AttentionLength &length_;
   const int64_t head_, kv_head_, first_, last_, width_qk_, width_v_;
-  Scratch q_, o_, keys_, transposed_, scores_, largest_, sum_, top_; /* top_: without the sink */
+  Scratch q_, o_, keys_, transposed_, scores_, largest_, sum_;
 };
 
 void store_padding(const AttentionProblem &problem, const Block &block, int64_t head) {
   const int64_t first = std::max(block.first, problem.lengths[static_cast<size_t>(block.sequence)].q);
   store_zeros(problem.o, block.sequence, head, first, block.last, problem.dim_v);
-  for (int64_t row = first; row < block.last; ++row) {
+  for (int64_t row = first; row < block.last; ++row)
     *static_cast<float *>(problem.stats.at(block.sequence, head, row)) = kNothing;
-    if (problem.max.data != nullptr) *static_cast<float *>(problem.max.at(block.sequence, head, row)) = kNothing;
-  }
 }
 
 }  // namespace

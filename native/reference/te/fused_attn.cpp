@@ -15,11 +15,8 @@ bool is_query(NVTETensor workspace, const Caller &caller) {
 
 bool has_sink(const FusedAttnConfig &config) { return config.softmax_type != NVTE_VANILLA_SOFTMAX; }
 
-/* Entries of the auxiliary pack, in TE's order: Stats, Max when asked for, rng_state, SoftmaxOffset when there is one.
- */
-size_t aux_count(const FusedAttnConfig &config, bool with_max) {
-  return 2 + static_cast<size_t>(with_max) + static_cast<size_t>(has_sink(config));
-}
+/* Entries of the auxiliary pack, in TE's order: Stats, rng_state, SoftmaxOffset when there is one. */
+size_t aux_count(const FusedAttnConfig &config) { return 2 + static_cast<size_t>(has_sink(config)); }
 
 NVTETensor aux_entry(const NVTETensorPack &pack, size_t index, const Caller &caller) {
   living_tensor(pack.tensors[index], text("AuxCtxTensors[", index, "]").c_str(), caller);
@@ -36,7 +33,6 @@ void describe(NVTETensor handle, const NVTEShape &shape, NVTEDType dtype) {
 void describe_aux(NVTETensorPack &pack, const FusedAttnInputs &inputs, const Caller &caller) {
   size_t i = 0;
   describe(aux_entry(pack, i++, caller), stats_shape(inputs), kNVTEFloat32);
-  if (inputs.config.return_max_logit) describe(aux_entry(pack, i++, caller), stats_shape(inputs), kNVTEFloat32);
   describe(aux_entry(pack, i++, caller), make_shape({2}), kNVTEInt64);
   if (has_sink(inputs.config)) {
     const auto heads = static_cast<size_t>(inputs.q_extent.heads);
@@ -68,7 +64,7 @@ AttentionDropout dropout_state(float probability, NVTETensor rng_state, const ch
   return {probability, static_cast<uint64_t>(words[0]), static_cast<uint64_t>(words[1])};
 }
 
-/* The library itself points these entries at the caller's buffers; only Stats and Max are its output. */
+/* The library itself points these entries at the caller's buffers; only Stats is its output. */
 void bind_aux(const NVTETensorPack &pack, size_t index, NVTETensor source, const Caller &caller) {
   NVTETensor entry = aux_entry(pack, index, caller);
   tensor(entry, "AuxCtxTensors").records[kNVTERowwiseData].data_ptr = tensor(source, "RngState").data().data_ptr;
@@ -100,15 +96,12 @@ void fused_attn_forward(const FusedAttnFwdParams &params, Caller caller) {
   }
 
   require_inputs(inputs, caller);
-  const bool with_max = inputs.config.return_max_logit != 0;
-  check_pack(&pack, aux_count(inputs.config, with_max), caller);
-  size_t i = 0;
-  problem.stats = stats_tensor(aux_entry(pack, i++, caller), "AuxCtxTensors[0] (Stats)", inputs, caller);
-  if (with_max) problem.max = stats_tensor(aux_entry(pack, i++, caller), "AuxCtxTensors[1] (Max)", inputs, caller);
-  bind_aux(pack, i++, params.rng_state, caller);
+  check_pack(&pack, aux_count(inputs.config), caller);
+  problem.stats = stats_tensor(aux_entry(pack, 0, caller), "AuxCtxTensors[0] (Stats)", inputs, caller);
+  bind_aux(pack, 1, params.rng_state, caller);
   if (has_sink(inputs.config)) {
     problem.sink = sink_data(params.softmax_offset, "SoftmaxOffset", inputs, caller);
-    bind_aux(pack, i++, params.softmax_offset, caller);
+    bind_aux(pack, 2, params.softmax_offset, caller);
   }
   problem.dropout = dropout_state(params.is_training ? params.dropout : 0, params.rng_state, "RngState", caller);
   read_lengths(inputs, problem, caller);
@@ -130,7 +123,7 @@ void fused_attn_backward(const FusedAttnBwdParams &params, Caller caller) {
   problem.dq = gradients.q;
   problem.dk = gradients.k;
   problem.dv = gradients.v;
-  check_pack(params.aux_ctx_tensors, aux_count(inputs.config, false), caller);
+  check_pack(params.aux_ctx_tensors, aux_count(inputs.config), caller);
   if (is_query(params.workspace, caller)) return;
 
   require_inputs(inputs, caller);

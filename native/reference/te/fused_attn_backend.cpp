@@ -1,5 +1,6 @@
 /*
- * Which configurations of fused attention are computed: TE's own refusals, and what the reference lacks.
+ * Which configurations of fused attention are computed: TE's own refusals, those of cuDNN 9.19 on Hopper, and what the
+ * reference lacks.
  *
  * Wider than the GPU: Float32 storage, and head dimensions that are no multiple of 8. Narrower: no FP8, no bias, no
  * ALiBi, no paged keys and values.
@@ -46,10 +47,36 @@ std::string feature_rejection(const FusedAttnConfig &config, bool thd, FusedAttn
     return text("attribute BiasType ", config.bias_type, ": the reference computes NVTE_NO_BIAS (0) only");
   std::string reason = number_rejection("SoftmaxType", config.softmax_type, 0, 2);
   if (!reason.empty()) return reason;
-  if (thd && config.softmax_type == NVTE_LEARNABLE_SOFTMAX && config.is_training && pass != FusedAttnPass::Forward)
-    return "attribute SoftmaxType NVTE_LEARNABLE_SOFTMAX: its backward over THD needs cuDNN 9.26 or later";
+  if (thd && config.softmax_type != NVTE_VANILLA_SOFTMAX && config.is_training && pass != FusedAttnPass::Forward)
+    return text("attribute SoftmaxType ", config.softmax_type,
+                ": the backward of a softmax with an offset over THD needs cuDNN 9.26 or later");
   if (!(config.dropout >= 0 && config.dropout < 1))
     return text("attribute Dropout must be at least 0 and below 1, got ", config.dropout);
+  return "";
+}
+
+/* What cuDNN refuses although TE asks it. A mask is bottom-right to cuDNN where the diagonal ends in the last key and
+ * keys to its right are hidden: a causal mask, or a window. */
+std::string cudnn_rejection(const FusedAttnConfig &config) {
+  const bool causal_bottom_right = config.attn_mask_type == NVTE_CAUSAL_BOTTOM_RIGHT_MASK ||
+                                   config.attn_mask_type == NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK;
+  const bool causal = config.attn_mask_type == NVTE_CAUSAL_MASK || config.attn_mask_type == NVTE_PADDING_CAUSAL_MASK;
+  const bool window_bottom_right = !causal && config.bottom_right_diagonal != 0 && config.window_size_right >= 0;
+  const char *const bottom_right =
+      causal_bottom_right   ? "a bottom-right causal AttnMaskType"
+      : window_bottom_right ? "a WindowSizeRight from a BottomRightDiagonal (0 counts it from the top left)"
+                            : nullptr;
+  if (config.return_max_logit) return "attribute ReturnMaxLogit: needs cuDNN 9.21 or later";
+  if (bottom_right != nullptr && config.is_training && config.dropout > 0)
+    return text("attribute Dropout ", config.dropout, ": cuDNN has no dropout under ", bottom_right);
+  if (config.softmax_type != NVTE_VANILLA_SOFTMAX && config.max_seqlen_q == 1)
+    return text("attribute SoftmaxType ", config.softmax_type,
+                ": cuDNN has no softmax with an offset for a MaxSeqlenQ of 1");
+  if (!is_padding_mask(config.attn_mask_type) && config.max_seqlen_q > config.max_seqlen_kv &&
+      (bottom_right != nullptr || config.window_size_left >= 0))
+    return text("attribute MaxSeqlenQ ", config.max_seqlen_q, ": cuDNN takes more queries than keys (MaxSeqlenKV ",
+                config.max_seqlen_kv, ") under ", bottom_right != nullptr ? bottom_right : "a WindowSizeLeft",
+                " with a padding AttnMaskType only");
   return "";
 }
 
@@ -128,6 +155,7 @@ std::string fused_attn_rejection(const FusedAttnConfig &config, FusedAttnPass pa
   if (reason.empty()) reason = feature_rejection(config, thd_q || thd_kv, pass);
   if (reason.empty()) reason = dtype_rejection(config);
   if (reason.empty()) reason = size_rejection(config, thd_q, thd_kv);
+  if (reason.empty()) reason = cudnn_rejection(config);
   if (reason.empty()) reason = format_rejection(config, thd_q, backward, caller);
   if (reason.empty()) reason = packing_rejection(config, "QKVLayout", config.qkv_layout, caller);
   if (reason.empty() && backward) reason = packing_rejection(config, "DQKVLayout", config.dqkv_layout, caller);

@@ -103,7 +103,7 @@ void read_lengths(const FusedAttnInputs &inputs, AttentionProblem &problem, cons
     const int64_t q_length = q_side.lengths[b], kv_length = kv_side.lengths[b];
     problem.lengths[b] = {q_length, kv_length, thd_q ? q_length : q.maximum, thd_kv ? kv_length : kv.maximum};
   }
-  problem.q.first_token = problem.o.first_token = problem.stats.first_token = problem.max.first_token = q_side.starts;
+  problem.q.first_token = problem.o.first_token = problem.stats.first_token = q_side.starts;
   problem.d_o.first_token = problem.dq.first_token = q_side.starts;
   problem.k.first_token = problem.v.first_token = kv_side.starts;
   problem.dk.first_token = problem.dv.first_token = kv_side.starts;

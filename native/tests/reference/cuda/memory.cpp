@@ -114,38 +114,62 @@ TEST(operations_must_have_the_memory_that_their_sizes_say) {
   EXPECT_EQUAL(ops_add(x.at(), x.at(), y.at(), 16, kNVTEFloat32, nullptr), static_cast<int>(OPS_SUCCESS));
 }
 
+namespace {
+
+std::string refusal_of(const OpsAttention &attention) {
+  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_INVALID_ARGUMENT));
+  return ops_last_error();
+}
+
+}  // namespace
+
 TEST(attention_must_have_the_memory_that_its_offsets_say) {
-  Memory q, o, statistics, offsets;
+  Memory q, k, o, statistics, offsets, kv_offsets;
   cudaMemset(q.at(), 0, 64);
+  cudaMemset(k.at(), 0, 64);
   auto *cu_seqlens = reinterpret_cast<int32_t *>(offsets.at());
-  cu_seqlens[0] = 0;
-  cu_seqlens[1] = 2;
+  auto *cu_seqlens_kv = reinterpret_cast<int32_t *>(kv_offsets.at());
+  cu_seqlens[0] = cu_seqlens_kv[0] = 0;
+  cu_seqlens[1] = cu_seqlens_kv[1] = 2;
   OpsAttention attention{};
-  attention.q = attention.k = attention.v = q.at();
+  attention.q = q.at();
+  attention.k = attention.v = k.at();
   attention.o = o.at();
   attention.log_sum_exp = reinterpret_cast<float *>(statistics.at());
-  attention.cu_seqlens = cu_seqlens;
-  attention.qkv = attention.output = {0, 8, 8};
+  attention.cu_seqlens_q = cu_seqlens;
+  attention.cu_seqlens_kv = cu_seqlens_kv;
+  attention.query = attention.key = attention.value = attention.output = {0, 8, 8};
   attention.statistics = {0, 1, 1};
-  attention.sequences = attention.heads = 1;
-  attention.length = 2;
-  attention.head_dim = 8;
+  attention.sequences = attention.heads = attention.kv_heads = 1;
+  attention.length = attention.kv_length = 2;
+  attention.head_dim = attention.value_dim = 8;
   attention.window_left = attention.window_right = -1;
   attention.scale = 1;
   attention.dtype = kNVTEFloat32;
-  attention.packed = 1;
+  attention.packed = attention.kv_packed = 1;
   EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_SUCCESS));
   cu_seqlens[1] = 3;
-  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_INVALID_ARGUMENT));
-  EXPECT_EQUAL(std::string(ops_last_error()),
-               "ops_attention_forward: q is a pointer to 64 bytes; expected 96 bytes of device memory");
+  EXPECT_EQUAL(refusal_of(attention),
+               std::string("ops_attention_forward: q is a pointer to 64 bytes; expected 96 bytes of device memory"));
   cu_seqlens[1] = -1;
-  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_INVALID_ARGUMENT));
-  EXPECT_EQUAL(std::string(ops_last_error()), "ops_attention_forward: cu_seqlens is decreasing or not from 0 on; expected "
-                                              "offsets that start at 0 and do not decrease");
+  EXPECT_EQUAL(refusal_of(attention), std::string("ops_attention_forward: cu_seqlens_q is decreasing or not from 0 on; "
+                                                  "expected offsets that start at 0 and do not decrease"));
+  cu_seqlens[1] = 1;
+  cu_seqlens_kv[1] = 4;
+  EXPECT_EQUAL(refusal_of(attention),
+               std::string("ops_attention_forward: k is a pointer to 64 bytes; expected 128 bytes of device memory"));
+  cu_seqlens_kv[1] = -1;
+  EXPECT_EQUAL(refusal_of(attention), std::string("ops_attention_forward: cu_seqlens_kv is decreasing or not from 0 on; "
+                                                  "expected offsets that start at 0 and do not decrease"));
+  cu_seqlens_kv[1] = 2;
   attention.sequences = 16;
-  EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_INVALID_ARGUMENT));
+  EXPECT_EQUAL(refusal_of(attention), std::string("ops_attention_forward: cu_seqlens_q is a pointer to 64 bytes; expected "
+                                                  "68 bytes of device memory"));
   attention.sequences = 1;
-  cu_seqlens[1] = 2;
+  attention.kv_packed = 0;
+  attention.kv_length = 3;
+  EXPECT_EQUAL(refusal_of(attention),
+               std::string("ops_attention_forward: k is a pointer to 64 bytes; expected 96 bytes of device memory"));
+  attention.kv_length = 2;
   EXPECT_EQUAL(ops_attention_forward(&attention, nullptr), static_cast<int>(OPS_SUCCESS));
 }

@@ -100,6 +100,89 @@ TEST(gated_values_and_gradients) {
   }
 }
 
+namespace {
+
+/* Clamped SwiGLU as its authors write it: both halves bounded, the second moved. */
+struct Clamped {
+  float limit, alpha, offset;
+
+  double gate(double a) const { return std::min(a, double{limit}); }
+  double linear(double b) const { return std::clamp(b, -double{limit}, double{limit}) + double{offset}; }
+  double swish(double c) const { return c * sigmoid(double{alpha} * c); }
+  double value(double a, double b) const { return swish(gate(a)) * linear(b); }
+  double slope_of_a(double a, double b) const {
+    const double s = sigmoid(double{alpha} * a);
+    return a > double{limit} ? 0 : (s + double{alpha} * a * s * (1 - s)) * linear(b);
+  }
+  double slope_of_b(double a, double b) const { return std::fabs(b) > double{limit} ? 0 : swish(gate(a)); }
+};
+
+void check_clamped(const Clamped &exact, NVTEDType dtype, size_t columns) {
+  const size_t rows = 37;
+  Array x({rows, 2 * columns}, dtype), y({rows, columns}, dtype), dy({rows, columns}, dtype),
+      dx({rows, 2 * columns}, dtype);
+  x.normal(2);
+  x.set(0, double{exact.limit}); /* on the bounds the gradient passes */
+  x.set(columns, -double{exact.limit});
+  dy.normal();
+  float amax = 0;
+  const check::Known known_amax(amax);
+  y.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
+  nvte_clamped_swiglu_v2(x, y, exact.limit, exact.alpha, exact.offset, nullptr);
+  nvte_clamped_dswiglu_v2(dy, x, dx, exact.limit, exact.alpha, exact.offset, nullptr);
+  std::vector<double> expected_y(y.count()), expected_dx(x.count());
+  double largest = 0;
+  size_t bounded = 0;
+  for (size_t i = 0; i < y.count(); ++i) {
+    const size_t at = i / columns * 2 * columns + i % columns;
+    const double a = x.get(at), b = x.get(at + columns);
+    bounded += a > double{exact.limit} || std::fabs(b) > double{exact.limit};
+    expected_y[i] = exact.value(a, b);
+    expected_dx[at] = dy.get(i) * exact.slope_of_a(a, b);
+    expected_dx[at + columns] = dy.get(i) * exact.slope_of_b(a, b);
+    largest = std::max(largest, std::fabs(expected_y[i]));
+  }
+  EXPECT(exact.limit > 3 || bounded > 0);
+  EXPECT_CLOSE(y.values(), expected_y, 2 * check::rounding(dtype), 4e-6);
+  EXPECT_CLOSE(dx.values(), expected_dx, 2 * check::rounding(dtype), 2e-5);
+  EXPECT(check::close(amax, largest, 1e-5, 1e-6));
+}
+
+}  // namespace
+
+TEST(clamped_swiglu_values_and_gradients) {
+  for (const Clamped &exact : {Clamped{7, 1.702f, 1}, {1.5f, 1.702f, 1}, {2, 1, 0}, {0.5f, 3, -0.25f}})
+    for (const NVTEDType dtype : kDtypes)
+      for (const size_t columns : {1, 17, 300}) check_clamped(exact, dtype, columns);
+}
+
+TEST(clamped_swiglu_without_an_offset_has_one_of_1) {
+  Array x({5, 34}, kNVTEFloat32), dy({5, 17}, kNVTEFloat32), y({5, 17}, kNVTEFloat32), y2({5, 17}, kNVTEFloat32),
+      dx({5, 34}, kNVTEFloat32), dx2({5, 34}, kNVTEFloat32);
+  x.normal(2);
+  dy.normal();
+  nvte_clamped_swiglu(x, y, 1.5f, 1.702f, nullptr);
+  nvte_clamped_swiglu_v2(x, y2, 1.5f, 1.702f, 1, nullptr);
+  EXPECT(y.values() == y2.values());
+  nvte_clamped_dswiglu(dy, x, dx, 1.5f, 1.702f, nullptr);
+  nvte_clamped_dswiglu_v2(dy, x, dx2, 1.5f, 1.702f, 1, nullptr);
+  EXPECT(dx.values() == dx2.values());
+}
+
+/* A NaN becomes the bound that the GPU's fmin and fmax make of it; its gradient is 0. */
+TEST(clamped_swiglu_of_nan) {
+  Array x({1, 4}, kNVTEFloat32), y({1, 2}, kNVTEFloat32), dy({1, 2}, kNVTEFloat32), dx({1, 4}, kNVTEFloat32);
+  const Clamped exact = {2, 1, 1};
+  const double values[] = {NAN, 0.5, 0.25, NAN};
+  for (size_t i = 0; i < 4; ++i) x.set(i, values[i]);
+  dy.fill(1);
+  nvte_clamped_swiglu_v2(x, y, exact.limit, exact.alpha, exact.offset, nullptr);
+  EXPECT_CLOSE(y.values(), (std::vector<double>{exact.value(2, 0.25), exact.value(0.5, -2)}), 1e-6, 1e-6);
+  nvte_clamped_dswiglu_v2(dy, x, dx, exact.limit, exact.alpha, exact.offset, nullptr);
+  EXPECT_CLOSE(dx.values(), (std::vector<double>{0, exact.slope_of_a(0.5, -2), exact.slope_of_b(2, 0.25), 0}), 1e-6,
+               1e-6);
+}
+
 TEST(not_a_number) {
   Array x({4}, kNVTEFloat32), y({4}, kNVTEFloat32);
   for (const Named &activation : kActivations) {
@@ -133,6 +216,10 @@ TEST(refusals) {
   EXPECT_THROWS(nvte_geglu(x, y, nullptr), "\"output\"", "4 x 3", "4 x 6");
   EXPECT_THROWS(nvte_dswiglu(x, x, y, nullptr), "nvte_dswiglu", "\"grad\"", "4 x 3");
   EXPECT_THROWS(nvte_dswiglu(half, x, half, nullptr), "\"output\"", "4 x 6");
+  EXPECT_THROWS(nvte_clamped_swiglu(odd, half, 7, 1, nullptr), "nvte_clamped_swiglu", "\"input\"", "even", "(4, 5)");
+  EXPECT_THROWS(nvte_clamped_swiglu_v2(x, y, 7, 1, 1, nullptr), "nvte_clamped_swiglu_v2", "\"output\"", "4 x 3");
+  EXPECT_THROWS(nvte_clamped_dswiglu(x, x, y, 7, 1, nullptr), "nvte_clamped_dswiglu", "\"grad\"", "4 x 3");
+  EXPECT_THROWS(nvte_clamped_dswiglu_v2(half, x, half, 7, 1, 1, nullptr), "nvte_clamped_dswiglu_v2", "\"output\"");
   y.record(kNVTEScale, nullptr, kNVTEFloat32, {1});
   EXPECT_THROWS(nvte_gelu(x, y, nullptr), "\"output\"", "not FP8", "scale", "shape (0)");
   y.record(kNVTEScale, nullptr, kNVTEFloat32, {0});

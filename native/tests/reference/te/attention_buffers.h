@@ -76,7 +76,7 @@ struct Case {
   bool bottom_right_diagonal = false;
   NVTE_Softmax_Type softmax = NVTE_VANILLA_SOFTMAX;
   float dropout = 0, scale = 0.35f;
-  bool training = true, with_max = false;
+  bool training = true;
   int64_t seed = 1234567890123, offset = 48;
 
   std::string name() const {

@@ -119,13 +119,12 @@ class Problem {
     const NVTETensor sink_handle = c.softmax == NVTE_VANILLA_SOFTMAX ? unset.handle() : sink.handle();
     const NVTETensor rng_handle = rng, o_handle = o->handle(), query = query_workspace;
     NVTETensorPack *const aux = &pack;
-    const uint8_t training = c.training, with_max = c.with_max;
+    const uint8_t training = c.training;
     set_fwd(params, kNVTEFusedAttnFwdParamsSoftmaxOffset, &sink_handle, sizeof(sink_handle));
     set_fwd(params, kNVTEFusedAttnFwdParamsO, &o_handle, sizeof(o_handle));
     set_fwd(params, kNVTEFusedAttnFwdParamsAuxCtxTensors, &aux, sizeof(aux));
     set_fwd(params, kNVTEFusedAttnFwdParamsRngState, &rng_handle, sizeof(rng_handle));
     set_fwd(params, kNVTEFusedAttnFwdParamsIsTraining, &training, sizeof(training));
-    set_fwd(params, kNVTEFusedAttnFwdParamsReturnMaxLogit, &with_max, sizeof(with_max));
     set_fwd(params, kNVTEFusedAttnFwdParamsWorkspace, &query, sizeof(query));
     return params;
   }
@@ -186,11 +185,6 @@ class Problem {
     }
     nvte_fused_attn_fwd_v2(params);
     nvte_destroy_fused_attn_fwd_params(params);
-    if (c.with_max) { /* backward knows no Max */
-      std::swap(pack.tensors[1], pack.tensors[2]);
-      if (pack.size > 3) std::swap(pack.tensors[2], pack.tensors[3]);
-      --pack.size;
-    }
   }
 
   void backward() {

@@ -153,7 +153,6 @@ TEST(softmax_with_a_sink) {
       c.layout = NVTE_BSHD_BSHD_BSHD;
       c.softmax = softmax;
       c.mask = mask;
-      c.with_max = true;
       c.q_lengths = {60, 3, 1};
       c.kv_lengths = {49, 1, 100};
       c.gap = 1;
@@ -162,14 +161,26 @@ TEST(softmax_with_a_sink) {
   }
 }
 
-TEST(max_of_the_scores) {
-  Case c;
-  c.with_max = true;
-  c.q_lengths = c.kv_lengths = {100, 1, 7};
-  check_case(c);
-  c.layout = NVTE_SBH3D;
-  c.mask = NVTE_PADDING_CAUSAL_MASK;
-  check_case(c);
+/* Without training there is no dropout, and the statistics are there all the same. */
+TEST(inference) {
+  for (const int layout : {int{NVTE_THD_THD_THD}, int{NVTE_THD_T2HD}, int{NVTE_BSHD_BSHD_BSHD}, int{NVTE_SBHD_SB2HD}}) {
+    Case c;
+    c.layout = static_cast<NVTE_QKV_Layout>(layout);
+    c.mask = NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK;
+    c.heads = 4;
+    c.q_lengths = {7, 0, 60, 3};
+    c.kv_lengths = {70, 5, 60, 0};
+    c.gap = 1;
+    c.training = false;
+    c.dropout = 0.5f;
+    attention::Problem problem(c);
+    problem.forward();
+    EXPECT_EQUAL(problem.pack.size, size_t{2});
+    attention::Double exact(problem);
+    exact.forward();
+    attention::compare(problem, "o", *problem.o, exact.o, attention::tolerance(c.dtype).forward);
+    attention::compare_stats(problem, exact);
+  }
 }
 
 TEST(stats_of_one_token_are_its_score) {

@@ -124,9 +124,25 @@ TEST(attributes_that_are_not_computed) {
   EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsQKVLayout, int32_t{NVTE_Paged_KV_THD_BSHD_BSHD}), "\"K\"", "[b, s, h, d]");
   EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsQKVLayout, int32_t{NVTE_BSHD_BSHD_BSHD}),
               "\"Q\" must have shape [b, s, h, d]", "got (");
-  Case learnable = gapped();
-  learnable.softmax = NVTE_LEARNABLE_SOFTMAX;
-  EXPECT_TEXT(backward_text(learnable, [](Problem &, auto) {}), "nvte_fused_attn_bwd_v2", "SoftmaxType", "cuDNN 9.26");
+  for (const NVTE_Softmax_Type softmax : {NVTE_OFF_BY_ONE_SOFTMAX, NVTE_LEARNABLE_SOFTMAX}) {
+    Case offset = gapped();
+    offset.softmax = softmax;
+    EXPECT_TEXT(backward_text(offset, [](Problem &, auto) {}), "nvte_fused_attn_bwd_v2", "SoftmaxType", "cuDNN 9.26");
+    offset.q_lengths = {1, 1};
+    offset.gap = 0;
+    EXPECT_TEXT(query_text(offset, [](Problem &, auto) {}), refused, "SoftmaxType", "MaxSeqlenQ of 1");
+  }
+  EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsReturnMaxLogit, uint8_t{1}), refused, "ReturnMaxLogit", "cuDNN 9.21");
+  Case corner = gapped();
+  corner.mask = NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK;
+  const auto dropped = [](Problem &, auto params) { put(params, kNVTEFusedAttnFwdParamsDropout, 0.5f); };
+  EXPECT_TEXT(query_text(corner, dropped), refused, "Dropout 0.5", "bottom-right causal AttnMaskType");
+  EXPECT_TEXT(backward_text(corner,
+                            [](Problem &, auto params) {
+                              const float half = 0.5f;
+                              Problem::set_bwd(params, kNVTEFusedAttnBwdParamsDropout, &half, sizeof(half));
+                            }),
+              "nvte_fused_attn_bwd_v2", "Dropout 0.5", "bottom-right");
 }
 
 TEST(packed_layouts_need_equal_heads_and_dimensions) {

@@ -173,16 +173,15 @@ TEST(the_query_fills_sizes_and_nothing_else) {
     c.layout = thd ? NVTE_THD_THD_THD : NVTE_BSHD_BSHD_BSHD;
     c.q_lengths = c.kv_lengths = {3, 4};
     c.gap = 1;
-    c.with_max = true;
     c.softmax = NVTE_OFF_BY_ONE_SOFTMAX;
     Problem problem(c);
     NVTEFusedAttnFwdParams params = problem.forward_params();
     nvte_fused_attn_fwd_v2(params);
-    EXPECT_EQUAL(problem.pack.size, size_t{4});
+    EXPECT_EQUAL(problem.pack.size, size_t{3});
     const std::string stats = thd ? "(9, 2, 1)" : "(2, 2, 5, 1)";
-    const std::vector<std::string> shapes = {stats, stats, "(2)", "(1, 2, 1, 1)"};
-    const std::vector<NVTEDType> dtypes = {kNVTEFloat32, kNVTEFloat32, kNVTEInt64, kNVTEFloat32};
-    for (size_t i = 0; i < 4; ++i) {
+    const std::vector<std::string> shapes = {stats, "(2)", "(1, 2, 1, 1)"};
+    const std::vector<NVTEDType> dtypes = {kNVTEFloat32, kNVTEInt64, kNVTEFloat32};
+    for (size_t i = 0; i < 3; ++i) {
       EXPECT_EQUAL(chagres::reference::shape_text(nvte_tensor_shape(problem.pack.tensors[i])), shapes[i]);
       EXPECT_EQUAL(int{nvte_tensor_type(problem.pack.tensors[i])}, int{dtypes[i]});
       EXPECT_EQUAL(nvte_tensor_data(problem.pack.tensors[i]), static_cast<void *>(nullptr));
@@ -208,6 +207,8 @@ TEST(backend_query) {
   EXPECT(has(reason_with(kNVTEFusedAttnConfigQKVDtype, int32_t{kNVTEFloat8E4M3}), "does not compute FP8"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigQKVDtype, int32_t{kNVTEInt64}), "QKVDtype must be"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigSoftmaxType, int32_t{NVTE_LEARNABLE_SOFTMAX}), "cuDNN 9.26"));
+  EXPECT(has(reason_with(kNVTEFusedAttnConfigSoftmaxType, int32_t{NVTE_OFF_BY_ONE_SOFTMAX}), "cuDNN 9.26"));
+  EXPECT(has(reason_with(kNVTEFusedAttnConfigReturnMaxLogit, uint8_t{1}), "cuDNN 9.21"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigNumGQAGroups, size_t{4}), "equal head counts, got 8 and 4"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigHeadDimV, size_t{32}), "equal head dimensions, got 64 and 32"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigHeadDimQK, size_t{0}), "HeadDimQK must be from 1"));
@@ -217,6 +218,55 @@ TEST(backend_query) {
   NVTEFusedAttnConfig config = nvte_create_fused_attn_config();
   EXPECT_THROWS(nvte_get_fused_attn_backend_v2(config, nullptr), "nvte_get_fused_attn_backend_v2", "qkv_layout 26");
   nvte_destroy_fused_attn_config(config);
+}
+
+/* What cuDNN refuses on Hopper: all attributes of one configuration, and a part of the reason. */
+TEST(backend_query_of_what_cudnn_refuses) {
+  struct Question {
+    int32_t mask;
+    int64_t left, right;
+    uint8_t bottom_right, training;
+    float dropout;
+    size_t max_q, max_kv;
+    const char *reason;
+  };
+  constexpr int32_t kCorner = NVTE_CAUSAL_BOTTOM_RIGHT_MASK, kPaddedCorner = NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK;
+  const Question questions[] = {
+      {kCorner, -1, -1, 0, 1, 0, 512, 512, ""},
+      {kCorner, -1, -1, 0, 1, 0.1f, 512, 512, "Dropout 0.1: cuDNN has no dropout under a bottom-right causal"},
+      {kPaddedCorner, 3, 0, 1, 1, 0.1f, 512, 512, "Dropout 0.1"},
+      {kPaddedCorner, 3, 0, 1, 0, 0.1f, 512, 512, ""},
+      {NVTE_PADDING_CAUSAL_MASK, 3, 0, 1, 1, 0.1f, 512, 512, ""},
+      {NVTE_PADDING_MASK, 3, 2, 0, 1, 0.1f, 512, 512, ""},
+      {NVTE_PADDING_MASK, 3, -1, 1, 1, 0.1f, 512, 512, ""},
+      {NVTE_PADDING_MASK, 3, 2, 1, 1, 0.1f, 512, 512, "no dropout under a WindowSizeRight from a BottomRightDiagonal"},
+      {NVTE_NO_MASK, -1, -1, 1, 1, 0.1f, 512, 256, ""},
+      {kCorner, -1, -1, 0, 1, 0, 512, 256, "MaxSeqlenQ 512: cuDNN takes more queries than keys (MaxSeqlenKV 256)"},
+      {kPaddedCorner, -1, -1, 0, 1, 0, 512, 256, ""},
+      {NVTE_CAUSAL_MASK, -1, -1, 0, 1, 0, 512, 256, ""},
+      {NVTE_CAUSAL_MASK, 9, -1, 0, 1, 0, 512, 256, "under a WindowSizeLeft with a padding AttnMaskType only"},
+      {NVTE_PADDING_CAUSAL_MASK, 9, -1, 0, 1, 0, 512, 256, ""}};
+  for (const Question &question : questions) {
+    NVTEFusedAttnConfig config = good_config();
+    for (const int id : {kNVTEFusedAttnConfigQKVLayout, kNVTEFusedAttnConfigDQKVLayout})
+      set_config(config, id, int32_t{NVTE_BSHD_BSHD_BSHD});
+    for (const int id : {kNVTEFusedAttnConfigOFormat, kNVTEFusedAttnConfigDOFormat})
+      set_config(config, id, int32_t{NVTE_BSHD});
+    set_config(config, kNVTEFusedAttnConfigAttnMaskType, question.mask);
+    set_config(config, kNVTEFusedAttnConfigWindowSizeLeft, question.left);
+    set_config(config, kNVTEFusedAttnConfigWindowSizeRight, question.right);
+    set_config(config, kNVTEFusedAttnConfigBottomRightDiagonal, question.bottom_right);
+    set_config(config, kNVTEFusedAttnConfigIsTraining, question.training);
+    set_config(config, kNVTEFusedAttnConfigDropout, question.dropout);
+    set_config(config, kNVTEFusedAttnConfigMaxSeqlenQ, question.max_q);
+    set_config(config, kNVTEFusedAttnConfigMaxSeqlenKV, question.max_kv);
+    const char *message = nullptr;
+    nvte_get_fused_attn_backend_v2(config, &message);
+    const std::string reason = message, wanted = question.reason;
+    if (wanted.empty() ? !reason.empty() : !has(reason, wanted))
+      check::report(__FILE__, __LINE__, "mask ", question.mask, ": expected \"", wanted, "\", got \"", reason, "\"");
+    nvte_destroy_fused_attn_config(config);
+  }
 }
 
 TEST(deprecated_backend_query) {
@@ -303,6 +353,12 @@ TEST(seed_and_offset) {
   nvte_extract_seed_and_offset(state, 1, &seed, 5, &offset, 6, 7, nullptr);
   EXPECT_EQUAL(state[0], 11);
   EXPECT_EQUAL(state[1], 39);
+  seed = -2; /* what lies there now counts, and offsets are signed */
+  offset = -5;
+  nvte_extract_seed_and_offset(state, 1, &seed, 5, &offset, 6, 0xffffffffu, nullptr);
+  EXPECT_EQUAL(state[0], -2);
+  EXPECT_EQUAL(state[1], 0xffffffffLL - 5);
   EXPECT_THROWS(nvte_extract_seed_and_offset(nullptr, 0, nullptr, 5, nullptr, 6, 7, nullptr), "rng_state_ptr");
   EXPECT_THROWS(nvte_extract_seed_and_offset(state, 1, nullptr, 5, &offset, 6, 7, nullptr), "seed_ptr");
+  EXPECT_THROWS(nvte_extract_seed_and_offset(state, 1, &seed, 5, nullptr, 6, 7, nullptr), "offset_ptr");
 }
