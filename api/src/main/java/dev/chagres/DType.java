@@ -43,4 +43,13 @@ public enum DType {
     public boolean isFloat() {
         return this == FLOAT32 || this == FLOAT16 || this == BFLOAT16;
     }
+
+    /** Returns {@code value} rounded to nearest even in BFLOAT16, as its 16 bits; NaN stays NaN. */
+    public static short toBfloat16(float value) {
+        int bits = Float.floatToRawIntBits(value);
+        if (Float.isNaN(value)) {
+            return (short) ((bits >>> 16) | 0x40);
+        }
+        return (short) ((bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16);
+    }
 }

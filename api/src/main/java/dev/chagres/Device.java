@@ -4,8 +4,8 @@ import dev.chagres.bindings.NativeLibraries;
 import dev.chagres.bindings.Provider;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
-import dev.chagres.internal.DeviceState;
-import dev.chagres.internal.Leaks;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Leaks;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -150,7 +150,7 @@ public final class Device implements AutoCloseable {
                     "onStream: expected a stream of " + this + ", got one of " + onStream.device());
         }
         onStream.handle();
-        return keep(new Scope(onStream));
+        return keep(Scope.open(onStream));
     }
 
     /** Moves the device to the calling platform thread. The former owner must not be inside a call. */
@@ -164,9 +164,7 @@ public final class Device implements AutoCloseable {
         Status.cuda(CudaRuntime.cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
 
-    /** Returns the state that the other packages work on. */
-    @SuppressWarnings("exports")
-    public DeviceState state() {
+    DeviceState state() {
         return state;
     }
 

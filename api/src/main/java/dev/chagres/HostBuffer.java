@@ -2,8 +2,8 @@ package dev.chagres;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
-import dev.chagres.internal.DeviceState;
-import dev.chagres.internal.Leaks;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Leaks;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

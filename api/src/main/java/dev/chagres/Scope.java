@@ -1,9 +1,8 @@
 package dev.chagres;
 
-import dev.chagres.internal.DeviceMemory;
-import dev.chagres.internal.Leaks;
-import dev.chagres.internal.ScopeState;
-import dev.chagres.internal.TensorCell;
+import dev.chagres.internal.memory.DeviceMemory;
+import dev.chagres.internal.memory.Leaks;
+import dev.chagres.internal.memory.ScopeState;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -16,9 +15,9 @@ import org.jspecify.annotations.Nullable;
  * hands out nothing. Closing a scope closes its tensors: using one of them throws. Memory is reused in the order of the
  * scope's stream, so no wait is needed.
  *
- * <p>{@link #restart()} begins a repetition: the scope hands out the same Java objects again, in the same order, resized
- * where a shape changed. A training step that repeats its allocations so makes no garbage, and addresses repeat from step
- * to step. Until it is handed out again, a tensor of the repetition before is closed.
+ * <p>{@link #restart()} takes everything back and begins again: the scope hands out the same Java objects in the same order,
+ * with whatever type and shape is asked for. A program that restarts its scopes so makes no garbage, and addresses repeat
+ * where shapes do. Until it is handed out again, a tensor from before the restart is closed.
  *
  * <p>Threading: the device's thread.
  */
@@ -34,22 +33,35 @@ public final class Scope implements AutoCloseable {
 
     private final ScopeState state;
     private final Leaks.@Nullable Trace trace;
-    /** Tensors, nested scopes and kept records in the order in which they were handed out. */
-    private final List<Object> issued = new ArrayList<>();
+    /** Tensors in the order in which they are handed out. */
+    private final List<Tensor> issued = new ArrayList<>();
 
     private int cursor;
+    /** The scope on top of this one; made once and opened again. */
+    private @Nullable Scope nested;
+
     private long bottomSmall;
     private long bottomLarge;
-    private @Nullable Scope child;
+    private boolean covered;
     private boolean destroyed;
 
-    Scope(Stream stream) {
+    private Scope(Stream stream, Leaks.@Nullable Trace trace) {
         this.stream = stream;
-        memory = new DeviceMemory(stream.device().state());
+        memory = new DeviceMemory(stream.device().state(), stream.handle());
         parent = null;
         depth = 0;
         state = new ScopeState(stream.device().state(), "scope of " + stream.device());
-        trace = Leaks.opened(state.toString());
+        this.trace = trace;
+    }
+
+    /** Opens a scope that its user closes. */
+    static Scope open(Stream stream) {
+        return new Scope(stream, Leaks.opened("scope of " + stream.device()));
+    }
+
+    /** Makes a scope that {@code stream} closes with itself. */
+    static Scope ofStream(Stream stream) {
+        return new Scope(stream, null);
     }
 
     private Scope(Scope parent) {
@@ -59,7 +71,6 @@ public final class Scope implements AutoCloseable {
         depth = parent.depth + 1;
         state = new ScopeState(stream.device().state(), depth == 1 ? "nested " + parent.state : parent.toString());
         trace = null;
-        settle();
     }
 
     /** Returns the stream in whose order the memory is used. */
@@ -99,9 +110,19 @@ public final class Scope implements AutoCloseable {
 
     /** Hands out a tensor of the type and shape of {@code other}. */
     public Tensor like(Tensor other) {
-        TensorCell cell = other.cell();
-        int rank = cell.rank();
-        return allocate(cell.dtype(), rank, sizeOr1(cell, 0), sizeOr1(cell, 1), sizeOr1(cell, 2), sizeOr1(cell, 3));
+        return like(other, other.dtype());
+    }
+
+    /** Hands out a tensor of type {@code dtype} and the shape of {@code other}. */
+    public Tensor like(Tensor other, DType dtype) {
+        return allocate(
+                dtype, other.rank(), sizeOr1(other, 0), sizeOr1(other, 1), sizeOr1(other, 2), sizeOr1(other, 3));
+    }
+
+    /** Hands out a tensor of this shape. */
+    public Tensor tensor(DType dtype, Shape shape) {
+        int rank = shape.rank();
+        return allocate(dtype, rank, sizeOr1(shape, 0), sizeOr1(shape, 1), sizeOr1(shape, 2), sizeOr1(shape, 3));
     }
 
     /**
@@ -129,27 +150,62 @@ public final class Scope implements AutoCloseable {
         return view(tensor, offset, 4, d0, d1, d2, d3);
     }
 
+    /** Returns elements of {@code tensor} in another shape; see {@link #view(Tensor, long, long)}. */
+    public Tensor view(Tensor tensor, long offset, Shape shape) {
+        int rank = shape.rank();
+        return view(tensor, offset, rank, sizeOr1(shape, 0), sizeOr1(shape, 1), sizeOr1(shape, 2), sizeOr1(shape, 3));
+    }
+
+    /**
+     * Returns {@code count} elements of type {@code dtype} over the memory of {@code tensor}, from element {@code offset} of the
+     * new type on. The view is closed with this scope, or with the tensor when that comes first.
+     *
+     * @throws IllegalArgumentException when the elements do not lie within the tensor, or the tensor on this device
+     */
+    public Tensor reinterpret(Tensor tensor, DType dtype, long offset, long count) {
+        ensureOnTop();
+        ensureHere(tensor);
+        long available = tensor.byteSize() / dtype.byteSize();
+        if (offset < 0 || count < 0 || offset > available - count) {
+            throw new IllegalArgumentException("offset: expected elements within " + tensor + ", got " + count + " of "
+                    + dtype + " from " + offset + " on");
+        }
+        Tensor view = next();
+        view.issueView(tensor, dtype, offset, 1, count, 1, 1, 1);
+        return view;
+    }
+
+    private void ensureHere(Tensor tensor) {
+        tensor.ensureUsable();
+        if (tensor.device() != state.device()) {
+            String which = tensor.deviceIndex() == device().index() ? ", opened another time" : "";
+            throw new IllegalArgumentException("tensor: expected a tensor of " + device() + ", got " + tensor.dtype()
+                    + tensor.shape() + " of device " + tensor.deviceIndex() + which);
+        }
+    }
+
     private Tensor view(Tensor tensor, long offset, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
-        TensorCell cell = tensor.cell();
-        cell.ensureUsableOn(state.device(), "tensor");
-        long count = count(cell.dtype(), rank, d0, d1, d2, d3);
-        if (offset < 0 || offset > cell.count() - count) {
+        ensureHere(tensor);
+        long count = count(tensor.dtype(), rank, d0, d1, d2, d3);
+        if (offset < 0 || offset > tensor.count() - count) {
             throw new IllegalArgumentException(
                     "offset: expected elements within " + tensor + ", got " + count + " from " + offset + " on");
         }
-        Tensor view = next(cell.dtype());
-        view.cell().issueView(cell, offset, rank, d0, d1, d2, d3);
+        Tensor view = next();
+        view.issueView(tensor, tensor.dtype(), offset, rank, d0, d1, d2, d3);
         return view;
     }
 
     private Tensor allocate(DType dtype, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
+        if (dtype == null) {
+            throw new NullPointerException("dtype: expected a value, got null");
+        }
         long byteSize = count(dtype, rank, d0, d1, d2, d3) * dtype.byteSize();
-        Tensor tensor = next(dtype);
-        TensorCell cell = tensor.cell();
-        long capacity = Math.max(cell.capacity(), byteSize);
-        cell.issue(memory.allocate(capacity), capacity, rank, d0, d1, d2, d3);
+        long address = memory.allocate(byteSize);
+        Tensor tensor = next();
+        tensor.issue(dtype, address, rank, d0, d1, d2, d3);
         return tensor;
     }
 
@@ -158,7 +214,7 @@ public final class Scope implements AutoCloseable {
         if (d0 < 0 || d1 < 0 || d2 < 0 || d3 < 0) {
             throw new IllegalArgumentException("shape: expected no negative size, got " + text(rank, d0, d1, d2, d3));
         }
-        long count = TensorCell.product(rank, d0, d1, d2, d3);
+        long count = Shape.product(rank, d0, d1, d2, d3);
         if (count < 0 || count > Long.MAX_VALUE / dtype.byteSize()) {
             throw new IllegalArgumentException(
                     "shape: expected at most " + Long.MAX_VALUE + " bytes, got " + dtype + text(rank, d0, d1, d2, d3));
@@ -170,16 +226,19 @@ public final class Scope implements AutoCloseable {
         return Arrays.toString(Arrays.copyOf(sizes, rank));
     }
 
-    private static long sizeOr1(TensorCell cell, int index) {
-        return index < cell.rank() ? cell.size(index) : 1;
+    private static long sizeOr1(Tensor tensor, int index) {
+        return index < tensor.rank() ? tensor.size(index) : 1;
     }
 
-    private Tensor next(DType dtype) {
-        if (cursor < issued.size() && issued.get(cursor) instanceof Tensor again && again.dtype() == dtype) {
-            cursor++;
-            return again;
+    private static long sizeOr1(Shape shape, int index) {
+        return index < shape.rank() ? shape.size(index) : 1;
+    }
+
+    private Tensor next() {
+        if (cursor == issued.size()) {
+            issued.add(new Tensor(state));
         }
-        return append(new Tensor(new TensorCell(state, dtype)));
+        return issued.get(cursor++);
     }
 
     /**
@@ -193,49 +252,21 @@ public final class Scope implements AutoCloseable {
             throw new IllegalStateException(state + " is nested in " + MAX_DEPTH
                     + " open scopes, the most there may be; close each in the method that opened it");
         }
-        Scope nested;
-        if (cursor < issued.size() && issued.get(cursor) instanceof Scope again) {
-            cursor++;
-            nested = again;
-            nested.settle();
-            nested.begin();
-        } else {
-            nested = append(new Scope(this));
+        Scope top = nested;
+        if (top == null) {
+            top = new Scope(this);
+            nested = top;
         }
-        child = nested;
-        return nested;
+        top.bottomSmall = memory.markSmall();
+        top.bottomLarge = memory.markLarge();
+        top.begin();
+        covered = true;
+        return top;
     }
 
     /**
-     * Returns the record that was kept at this place of the repetition before, or null; {@link #keep} follows.
-     *
-     * @param type the record's class
-     */
-    public <R> @Nullable R recall(Class<R> type) {
-        ensureOnTop();
-        Object next = cursor < issued.size() ? issued.get(cursor) : null;
-        return type.isInstance(next) ? type.cast(next) : null;
-    }
-
-    /** Keeps a record for {@link #recall} in the next repetition, and returns it. */
-    public <R> R keep(R record) {
-        ensureOnTop();
-        if (cursor < issued.size() && issued.get(cursor) == record) {
-            cursor++;
-            return record;
-        }
-        if (cursor < issued.size()
-                && !(issued.get(cursor) instanceof Tensor)
-                && !(issued.get(cursor) instanceof Scope)) {
-            issued.set(cursor++, record);
-            return record;
-        }
-        return append(record);
-    }
-
-    /**
-     * Begins a repetition: rewinds the memory, and hands the same objects out again. A repetition that needed more memory
-     * than the one before waits here once for the device, while the memory is laid out anew.
+     * Takes everything back and begins again, handing the same objects out in the same order. Where more memory was needed
+     * than before, this waits once for the device while the memory is laid out anew.
      */
     public void restart() {
         ensureOnTop();
@@ -247,29 +278,19 @@ public final class Scope implements AutoCloseable {
         }
     }
 
-    /** Makes the present top of the stack the place to which this scope rewinds. */
-    private void settle() {
-        bottomSmall = memory.markSmall();
-        bottomLarge = memory.markLarge();
-    }
-
     private void begin() {
         cursor = 0;
         state.renew();
     }
 
-    private <O> O append(O object) {
-        if (cursor < issued.size()) {
-            destroyFrom(cursor);
-        }
-        issued.add(object);
-        cursor++;
-        return object;
-    }
-
     /** Returns the bytes that this scope and those it is nested in handed out at most at one time. */
     public long peakBytes() {
         return memory.peak();
+    }
+
+    /** Returns the bytes that this scope and those it is nested in have handed out now. */
+    public long usedBytes() {
+        return memory.used();
     }
 
     /** Returns the bytes that stand reserved for this scope and those it is nested in. */
@@ -282,7 +303,7 @@ public final class Scope implements AutoCloseable {
         if (!state.isLive()) {
             throw new IllegalStateException(state + " is closed");
         }
-        if (child != null) {
+        if (covered) {
             throw new IllegalStateException(state + " has an open nested scope, which must be closed first");
         }
     }
@@ -294,15 +315,19 @@ public final class Scope implements AutoCloseable {
             return;
         }
         state.device().ensureCurrent();
-        if (child != null) {
-            child.close();
+        Scope top = this;
+        while (top.covered && top.nested != null) {
+            top = top.nested;
         }
-        state.end();
+        // By a loop: as many calls as scopes may be nested would not fit a short stack.
+        for (; top != this; top = top.below()) {
+            top.giveBack();
+        }
         if (parent != null) {
-            memory.rewind(bottomSmall, bottomLarge);
-            parent.child = null;
+            giveBack();
             return;
         }
+        state.end();
         destroyed = true;
         Leaks.closed(trace);
         stream.device().forget(this);
@@ -311,21 +336,31 @@ public final class Scope implements AutoCloseable {
                 stream.synchronize();
             }
         } finally {
-            destroyFrom(0);
+            destroyHandles();
             memory.free();
         }
     }
 
-    private void destroyFrom(int first) {
-        for (int i = issued.size() - 1; i >= first; i--) {
-            Object object = issued.remove(i);
-            if (object instanceof Tensor tensor) {
-                tensor.cell().destroyHandle();
-                tensor.cell().expire();
-            } else if (object instanceof Scope nested) {
-                nested.state.end();
-                nested.destroyFrom(0);
-                nested.destroyed = true;
+    /** Ends a nested scope. */
+    private void giveBack() {
+        state.end();
+        memory.rewind(bottomSmall, bottomLarge);
+        below().covered = false;
+    }
+
+    private Scope below() {
+        if (parent == null) {
+            throw new IllegalStateException(state + " is not nested");
+        }
+        return parent;
+    }
+
+    private void destroyHandles() {
+        for (Scope scope = this; scope != null; scope = scope.nested) {
+            scope.destroyed = true;
+            for (Tensor tensor : scope.issued) {
+                tensor.destroyHandle();
+                tensor.expire();
             }
         }
     }

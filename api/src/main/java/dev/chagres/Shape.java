@@ -74,6 +74,18 @@ public record Shape(long... sizes) {
         return count;
     }
 
+    /** Returns the product of the first {@code rank} sizes, none of them negative, or -1 when no long can hold it. */
+    static long product(int rank, long d0, long d1, long d2, long d3) {
+        long count = rank > 0 ? d0 : 1;
+        count = rank > 1 ? product(count, d1) : count;
+        count = rank > 2 ? product(count, d2) : count;
+        return rank > 3 ? product(count, d3) : count;
+    }
+
+    private static long product(long count, long size) {
+        return Math.multiplyHigh(count, size) == 0 && count * size >= 0 ? count * size : -1;
+    }
+
     @Override
     public boolean equals(Object other) {
         return other instanceof Shape shape && Arrays.equals(sizes, shape.sizes);

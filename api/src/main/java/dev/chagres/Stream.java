@@ -2,9 +2,9 @@ package dev.chagres;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
-import dev.chagres.internal.DeviceState;
-import dev.chagres.internal.Leaks;
-import dev.chagres.internal.Workspace;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Leaks;
+import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
@@ -25,7 +25,12 @@ public final class Stream implements AutoCloseable {
     private final Device device;
     private final MemorySegment handle;
     private final Leaks.@Nullable Trace trace;
-    private @Nullable Workspace workspace;
+    private final Workspace workspace;
+    /** Memory that goes back when the call that asked for it returns. */
+    private final Scope scratch;
+    /** Memory of what recomputation saves, until the backward pass of the recomputed layer returns. */
+    private final Scope recomputed;
+
     private boolean closed;
 
     Stream(Device device) {
@@ -35,6 +40,9 @@ public final class Stream implements AutoCloseable {
         Status.cuda(CudaRuntime.cudaStreamCreateWithFlags(state.out(), NON_BLOCKING), "cudaStreamCreateWithFlags");
         handle = state.out().get(ValueLayout.ADDRESS, 0);
         trace = Leaks.opened("stream of " + device);
+        workspace = new Workspace(state);
+        scratch = Scope.ofStream(this);
+        recomputed = Scope.ofStream(this);
     }
 
     /** Returns the device on which the work runs. */
@@ -75,18 +83,6 @@ public final class Stream implements AutoCloseable {
         return handle;
     }
 
-    /** Returns the memory that matrix products and norms on this stream use while they run. */
-    @SuppressWarnings("exports")
-    public Workspace workspace() {
-        Workspace present = workspace;
-        if (present == null) {
-            handle();
-            present = new Workspace(device.state());
-            workspace = present;
-        }
-        return present;
-    }
-
     /** Waits for the enqueued work and destroys the stream. A second call does nothing. */
     @Override
     public void close() {
@@ -96,9 +92,9 @@ public final class Stream implements AutoCloseable {
         device.state().ensureCurrent();
         int idle = CudaRuntime.cudaStreamSynchronize(handle);
         closed = true;
-        if (workspace != null) {
-            workspace.close();
-        }
+        recomputed.close();
+        scratch.close();
+        workspace.close();
         Leaks.closed(trace);
         device.forget(this);
         int destroyed = CudaRuntime.cudaStreamDestroy(handle);

@@ -1,11 +1,16 @@
 package dev.chagres;
 
-import dev.chagres.internal.TensorCell;
-import dev.chagres.internal.Transfer;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.memory.BasicTensor;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.ScopeState;
 import java.lang.foreign.MemorySegment;
+import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
 
 /**
- * An array of numbers in device memory, row-major, that a {@link dev.chagres.Scope} hands out and takes back.
+ * An array of numbers in device memory, row-major, that a {@link Scope} hands out and takes back.
  *
  * <p>Copies between host and device wait until they are done unless they say otherwise, and run on the stream that the
  * caller names, after the work enqueued there.
@@ -13,33 +18,98 @@ import java.lang.foreign.MemorySegment;
  * <p>Threading: the device's thread.
  */
 public final class Tensor {
-    private final TensorCell cell;
+    private final ScopeState scope;
+    private final long[] sizes = new long[Shape.MAX_RANK];
+    private DType dtype = DType.BYTE;
+    private int rank;
+    private long count;
+    /** The scope's epoch when it handed this tensor out last. */
+    private int epoch = -1;
+    /** How often this object was handed out. Whoever relies on the contents remembers the number and compares. */
+    private int issue;
 
-    /** For scopes: wraps the state they issue. */
-    @SuppressWarnings("exports")
-    public Tensor(TensorCell cell) {
-        this.cell = cell;
+    private boolean constant;
+    private boolean requiresGradient;
+    private long address;
+    private MemorySegment handle = MemorySegment.NULL;
+    private boolean handleStale = true;
+    /** The tensor that this one is a view of, and that tensor's issue number when the view was made. */
+    private @Nullable Tensor base;
+
+    private int baseIssue;
+
+    Tensor(ScopeState scope) {
+        this.scope = scope;
     }
 
-    /** Returns the state that the other packages work on. */
-    @SuppressWarnings("exports")
-    public TensorCell cell() {
-        return cell;
+    /** Gives the tensor memory, type and shape for its scope's present epoch. */
+    void issue(DType newType, long newAddress, int newRank, long d0, long d1, long d2, long d3) {
+        base = null;
+        constant = false;
+        requiresGradient = true;
+        place(newType, newAddress, newRank, d0, d1, d2, d3);
+    }
+
+    /** Makes the tensor a view of elements of {@code of}, as {@code newType}, from {@code offset} on, until either is closed. */
+    void issueView(Tensor of, DType newType, long offset, int newRank, long d0, long d1, long d2, long d3) {
+        base = of;
+        baseIssue = of.issue;
+        constant = of.constant;
+        requiresGradient = of.requiresGradient;
+        place(newType, of.address() + offset * newType.byteSize(), newRank, d0, d1, d2, d3);
+    }
+
+    private void place(DType newType, long newAddress, int newRank, long d0, long d1, long d2, long d3) {
+        boolean same = address == newAddress
+                && dtype == newType
+                && rank == newRank
+                && sizes[0] == d0
+                && sizes[1] == d1
+                && sizes[2] == d2
+                && sizes[3] == d3;
+        if (!same) {
+            address = newAddress;
+            dtype = newType;
+            rank = newRank;
+            sizes[0] = d0;
+            sizes[1] = d1;
+            sizes[2] = d2;
+            sizes[3] = d3;
+            count = Shape.product(newRank, d0, d1, d2, d3);
+            handleStale = true;
+        }
+        epoch = scope.epoch();
+        issue++;
+    }
+
+    /** Closes the tensor until its scope hands it out again. */
+    void expire() {
+        epoch = -1;
+    }
+
+    /** Gives TE's handle back; the tensor can be handed out again. */
+    void destroyHandle() {
+        if (handle.address() != 0) {
+            MemorySegment dead = handle;
+            handle = MemorySegment.NULL;
+            handleStale = true;
+            Status.te(TransformerEngine.te_destroy_tensor(dead), "te_destroy_tensor");
+        }
     }
 
     /** Returns the type of the elements. */
     public DType dtype() {
-        return cell.dtype();
+        return dtype;
     }
 
-    /** Returns the shape now. */
+    /** Returns a copy of the shape. */
     public Shape shape() {
-        return cell.shape();
+        return new Shape(Arrays.copyOf(sizes, rank));
     }
 
     /** Returns the number of dimensions. */
     public int rank() {
-        return cell.rank();
+        return rank;
     }
 
     /**
@@ -48,31 +118,84 @@ public final class Tensor {
      * @throws IndexOutOfBoundsException when there is no such dimension
      */
     public long size(int index) {
-        return cell.size(index);
+        if (index < 0 || index >= rank) {
+            throw new IndexOutOfBoundsException("index: expected 0 to " + (rank - 1) + ", got " + index);
+        }
+        return sizes[index];
     }
 
     /** Returns the number of elements. */
     public long count() {
-        return cell.count();
+        return count;
     }
 
     /** Returns the bytes of all elements. */
     public long byteSize() {
-        return cell.byteSize();
+        return count * dtype.byteSize();
     }
 
     /** Returns whether the tensor may be used: its scope is open and has handed it out since its last restart. */
     public boolean isLive() {
-        return cell.isLive();
+        return scope.isLive() && epoch == scope.epoch() && (base == null || (base.issue == baseIssue && base.isLive()));
+    }
+
+    /** Returns CUDA's number of the device that holds the tensor. */
+    public int deviceIndex() {
+        return scope.device().index();
+    }
+
+    /**
+     * Returns whether backward passes compute a gradient of this tensor: true until {@link #stopGradient}, and in what a
+     * layer returns, true where the layer's input or one of its parameters requires one.
+     */
+    public boolean requiresGradient() {
+        return requiresGradient;
+    }
+
+    /** Says that nobody wants the gradient of this tensor: layers then leave the product for it out. */
+    public void stopGradient() {
+        requiresGradient = false;
     }
 
     /**
      * Returns the device address as a zero-length segment, for calls through the bindings.
      *
      * @throws IllegalStateException when the tensor is closed
+     * @throws WrongThreadException when the device belongs to another thread
      */
     public MemorySegment pointer() {
-        return cell.pointer();
+        return scope.device().pointer(address());
+    }
+
+    /**
+     * Returns the device address.
+     *
+     * @throws IllegalStateException when the tensor is closed
+     * @throws WrongThreadException when the device belongs to another thread
+     */
+    public long address() {
+        ensureUsable();
+        return address;
+    }
+
+    /**
+     * Returns Transformer Engine's handle ({@code NVTETensor}) with the present address, type and shape, for calls through
+     * the bindings.
+     *
+     * @throws IllegalStateException when the tensor is closed
+     * @throws WrongThreadException when the device belongs to another thread
+     */
+    public MemorySegment handle() {
+        ensureUsable();
+        if (handleStale) {
+            BasicTensor description = scope.device().basicTensor();
+            if (handle.address() == 0) {
+                handle = description.create();
+            }
+            description.at(address, dtype.code()).shape(sizes, rank).writeTo(handle);
+            handleStale = false;
+        }
+        return handle;
     }
 
     /**
@@ -83,7 +206,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are no floats
      */
     public void set(Stream stream, float... values) {
-        Transfer.fromFloats(cell, on(stream), values);
+        Transfer.fromFloats(this, on(stream), values);
     }
 
     /**
@@ -94,7 +217,18 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are not INT32
      */
     public void set(Stream stream, int... values) {
-        Transfer.fromInts(cell, on(stream), values);
+        Transfer.fromInts(this, on(stream), values);
+    }
+
+    /**
+     * Copies the elements from longs.
+     *
+     * @param stream the stream that copies
+     * @param values as many as the tensor has elements
+     * @throws IllegalArgumentException when the number of values differs, or the elements are not INT64
+     */
+    public void set(Stream stream, long... values) {
+        Transfer.fromLongs(this, on(stream), values);
     }
 
     /**
@@ -104,7 +238,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are no floats
      */
     public float[] toFloats(Stream stream) {
-        return Transfer.toFloats(cell, on(stream));
+        return Transfer.toFloats(this, on(stream));
     }
 
     /**
@@ -114,7 +248,17 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not INT32
      */
     public int[] toInts(Stream stream) {
-        return Transfer.toInts(cell, on(stream));
+        return Transfer.toInts(this, on(stream));
+    }
+
+    /**
+     * Returns the elements as longs.
+     *
+     * @param stream the stream that copies
+     * @throws IllegalArgumentException when the elements are not INT64
+     */
+    public long[] toLongs(Stream stream) {
+        return Transfer.toLongs(this, on(stream));
     }
 
     /**
@@ -124,7 +268,29 @@ public final class Tensor {
      * @throws IllegalArgumentException when the buffer is shorter than the tensor
      */
     public void copyFrom(Stream stream, HostBuffer source) {
-        Transfer.fromHost(cell, on(stream), source.segment());
+        Transfer.fromHost(this, on(stream), source.segment());
+    }
+
+    /**
+     * Enqueues a copy of the first bytes of {@code source} into the whole tensor. The memory must stay as it is until the
+     * stream has passed the copy; from pageable memory the call may wait for it.
+     *
+     * @param source native memory
+     * @throws IllegalArgumentException when it is shorter than the tensor, or lies on the Java heap
+     */
+    public void copyFrom(Stream stream, MemorySegment source) {
+        Transfer.fromHost(this, on(stream), source);
+    }
+
+    /**
+     * Enqueues a copy of the whole tensor to the first bytes of {@code target}, which hold it once the stream has passed
+     * the copy.
+     *
+     * @param target native memory
+     * @throws IllegalArgumentException when it is shorter than the tensor, or lies on the Java heap
+     */
+    public void copyTo(Stream stream, MemorySegment target) {
+        Transfer.toHost(this, on(stream), target);
     }
 
     /**
@@ -134,33 +300,73 @@ public final class Tensor {
      * @throws IllegalArgumentException when the buffer is shorter than the tensor
      */
     public void copyTo(Stream stream, HostBuffer target) {
-        Transfer.toHost(cell, on(stream), target.segment());
+        Transfer.toHost(this, on(stream), target.segment());
     }
 
     /**
-     * Enqueues a copy of {@code source}, which has as many bytes, on the same device.
+     * Enqueues a copy of {@code source}, which has as many elements of the same type, on the same device.
      *
      * @throws IllegalArgumentException when type or number of elements differ
      */
     public void copyFrom(Stream stream, Tensor source) {
-        Transfer.fromDevice(cell, on(stream), source.cell);
+        Transfer.fromDevice(this, on(stream), source);
     }
 
     /** Enqueues zeroing of every byte. */
     public void zero(Stream stream) {
-        Transfer.zero(cell, on(stream));
+        Transfer.zero(this, on(stream));
+    }
+
+    /**
+     * Checks that the tensor may be used now, on this thread.
+     *
+     * @throws IllegalStateException when its scope is closed, or was restarted and has not handed it out again
+     * @throws WrongThreadException when the device belongs to another thread
+     */
+    void ensureUsable() {
+        scope.device().ensureCurrent();
+        if (!isLive()) {
+            throw new IllegalStateException("tensor " + dtype + shape() + " of " + scope + " is closed: " + reason());
+        }
+    }
+
+    private String reason() {
+        if (!scope.isLive()) {
+            return "so is its scope";
+        }
+        return epoch == scope.epoch() ? "so is the tensor that it is a view of" : "the scope was restarted since";
+    }
+
+    /**
+     * Checks that the contents may be written to.
+     *
+     * @throws IllegalArgumentException when they were checked once and are trusted since
+     */
+    void ensureWritable() {
+        if (constant) {
+            throw new IllegalArgumentException("tensor: expected one whose elements may change, got the offsets of a"
+                    + " CuSeqlens or the angles of a RotaryEmbedding, which are trusted once made; make another one");
+        }
+    }
+
+    DeviceState device() {
+        return scope.device();
+    }
+
+    ScopeState scope() {
+        return scope;
     }
 
     private MemorySegment on(Stream stream) {
-        if (stream.device().state() != cell.scope().device()) {
+        if (stream.device().state() != scope.device()) {
             throw new IllegalArgumentException(
-                    "stream: expected one of device " + cell.scope().device().index() + ", got " + stream);
+                    "stream: expected one of device " + scope.device().index() + ", got " + stream);
         }
         return stream.handle();
     }
 
     @Override
     public String toString() {
-        return "Tensor " + cell.dtype() + cell.shape();
+        return "Tensor " + dtype + shape();
     }
 }

@@ -1,7 +1,6 @@
 package dev.chagres.internal;
 
 import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import org.jspecify.annotations.Nullable;
@@ -16,99 +15,165 @@ public final class Checks {
 
     private Checks() {}
 
-    /** Checks that {@code tensor} may be used in {@code scope}: usable now, and on the scope's device. */
-    public static TensorCell on(Scope scope, String argument, Tensor tensor) {
-        TensorCell cell = given(argument, tensor).cell();
-        cell.ensureUsableOn(scope.device().state(), argument);
-        return cell;
+    /** Checks that {@code tensor} may be used on {@code stream}: usable now, and on the stream's device. */
+    public static Tensor on(Stream stream, String argument, Tensor tensor) {
+        given("stream", stream);
+        given(argument, tensor).pointer();
+        ensureDevice(stream, argument, tensor);
+        return tensor;
     }
 
-    /** Checks that {@code tensor} is a matrix of {@code columns} columns and type {@code dtype} on the scope's device. */
-    public static TensorCell matrix(Scope scope, String argument, Tensor tensor, DType dtype, long columns) {
-        TensorCell cell = on(scope, argument, tensor);
-        if (cell.rank() != 2 || cell.size(1) != columns || cell.dtype() != dtype) {
-            throw new IllegalArgumentException(
-                    argument + ": expected " + dtype + "[T, " + columns + "], got " + describe(cell));
+    private static void ensureDevice(Stream stream, String argument, Tensor tensor) {
+        if (Inside.state(tensor) != Inside.state(stream)) {
+            int wanted = stream.device().index();
+            String which = tensor.deviceIndex() == wanted ? ", opened another time" : "";
+            throw new IllegalArgumentException(argument + ": expected a tensor of device " + wanted + ", got "
+                    + describe(tensor) + " of device " + tensor.deviceIndex() + which);
         }
-        return cell;
+    }
+
+    /** Checks that {@code tensor} is a matrix of {@code columns} columns and type {@code dtype} on the stream's device. */
+    public static Tensor matrix(Stream stream, String argument, Tensor tensor, DType dtype, long columns) {
+        on(stream, argument, tensor);
+        if (tensor.rank() != 2 || tensor.size(1) != columns || tensor.dtype() != dtype) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + dtype + "[T, " + columns + "], got " + describe(tensor));
+        }
+        return tensor;
     }
 
     /** Checks that {@code tensor} is a matrix of exactly this shape. */
-    public static TensorCell matrix(Scope scope, String argument, Tensor tensor, DType dtype, long rows, long columns) {
-        TensorCell cell = matrix(scope, argument, tensor, dtype, columns);
-        if (cell.size(0) != rows) {
+    public static Tensor matrix(Stream stream, String argument, Tensor tensor, DType dtype, long rows, long columns) {
+        matrix(stream, argument, tensor, dtype, columns);
+        if (tensor.size(0) != rows) {
             throw new IllegalArgumentException(
-                    argument + ": expected " + dtype + "[" + rows + ", " + columns + "], got " + describe(cell));
+                    argument + ": expected " + dtype + "[" + rows + ", " + columns + "], got " + describe(tensor));
         }
-        return cell;
+        return tensor;
+    }
+
+    /** Checks that {@code tensor} is a matrix of floating-point numbers on the stream's device. */
+    public static Tensor matrix(Stream stream, String argument, Tensor tensor) {
+        on(stream, argument, tensor);
+        if (tensor.rank() != 2 || !tensor.dtype().isFloat()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected a matrix of FLOAT32, FLOAT16 or BFLOAT16, got " + describe(tensor));
+        }
+        return tensor;
+    }
+
+    /** Checks that {@code tensor} has as many elements as {@code model}, in any shape, on the stream's device. */
+    public static Tensor counted(Stream stream, String argument, Tensor tensor, Tensor model) {
+        on(stream, argument, tensor);
+        if (tensor.count() != model.count()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + model.count() + " elements, got " + describe(tensor));
+        }
+        return tensor;
+    }
+
+    /** Checks that {@code tensor} has elements of type {@code dtype} on the stream's device. */
+    public static Tensor typed(Stream stream, String argument, Tensor tensor, DType dtype) {
+        on(stream, argument, tensor);
+        if (tensor.dtype() != dtype) {
+            throw new IllegalArgumentException(
+                    argument + ": expected elements of " + dtype + ", got " + describe(tensor));
+        }
+        return tensor;
     }
 
     /** Checks that {@code tensor} is a vector of exactly this size. */
-    public static TensorCell vector(Scope scope, String argument, Tensor tensor, DType dtype, long size) {
-        TensorCell cell = on(scope, argument, tensor);
-        if (cell.rank() != 1 || cell.size(0) != size || cell.dtype() != dtype) {
+    public static Tensor vector(Stream stream, String argument, Tensor tensor, DType dtype, long size) {
+        on(stream, argument, tensor);
+        if (tensor.rank() != 1 || tensor.size(0) != size || tensor.dtype() != dtype) {
             throw new IllegalArgumentException(
-                    argument + ": expected " + dtype + "[" + size + "], got " + describe(cell));
+                    argument + ": expected " + dtype + "[" + size + "], got " + describe(tensor));
         }
-        return cell;
+        return tensor;
     }
 
-    /**
-     * Checks that {@code tensor} has the type and shape of {@code model}, which must be usable on the same device: a
-     * backward pass that was given the record of a closed scope, or of another device, so changes nothing.
-     */
-    public static TensorCell like(Scope scope, String argument, Tensor tensor, TensorCell model) {
-        TensorCell cell = on(scope, argument, tensor);
-        model.ensureUsable();
-        if (model.scope().device() != cell.scope().device()) {
-            throw new IllegalArgumentException(argument + ": expected a tensor of device "
-                    + model.scope().device().index() + " like " + describe(model) + " there, got " + tensor + " of "
-                    + scope.device());
+    /** Checks that {@code tensor} has the type and shape of {@code model}, on the stream's device. */
+    public static Tensor like(Stream stream, String argument, Tensor tensor, Tensor model) {
+        shaped(stream, argument, tensor, model);
+        if (tensor.dtype() != model.dtype()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + describe(model) + ", got " + describe(tensor));
         }
-        boolean same = cell.dtype() == model.dtype() && cell.rank() == model.rank();
+        return tensor;
+    }
+
+    /** Checks that {@code tensor} has the shape of {@code model}, whatever its type, on the stream's device. */
+    public static Tensor shaped(Stream stream, String argument, Tensor tensor, Tensor model) {
+        on(stream, argument, tensor);
+        boolean same = tensor.rank() == model.rank();
         for (int i = 0; same && i < model.rank(); i++) {
-            same = cell.size(i) == model.size(i);
+            same = tensor.size(i) == model.size(i);
         }
         if (!same) {
-            throw new IllegalArgumentException(argument + ": expected " + describe(model) + ", got " + describe(cell));
+            throw new IllegalArgumentException(
+                    argument + ": expected " + describe(model) + ", got " + describe(tensor));
         }
-        return cell;
-    }
-
-    /** Checks that {@code stream} is open and belongs to the device of {@code scope}. */
-    public static void stream(Scope scope, Stream stream) {
-        if (stream.device() != scope.device()) {
-            throw new IllegalArgumentException("stream: expected one of " + scope.device() + ", got " + stream);
-        }
-        stream.handle();
+        return tensor;
     }
 
     /** Checks that {@code tensor} has elements that are floating-point numbers. */
-    public static TensorCell floats(Scope scope, String argument, Tensor tensor) {
-        TensorCell cell = on(scope, argument, tensor);
-        if (!cell.dtype().isFloat()) {
+    public static Tensor floats(Stream stream, String argument, Tensor tensor) {
+        on(stream, argument, tensor);
+        if (!tensor.dtype().isFloat()) {
             throw new IllegalArgumentException(
-                    argument + ": expected elements of FLOAT32, FLOAT16 or BFLOAT16, got " + describe(cell));
+                    argument + ": expected elements of FLOAT32, FLOAT16 or BFLOAT16, got " + describe(tensor));
         }
-        return cell;
+        return tensor;
     }
 
-    /** Checks that no byte of {@code cell}, which is written to, lies in {@code other}. */
-    public static void apart(String argument, TensorCell cell, String otherArgument, TensorCell other) {
-        long begin = cell.pointer().address();
-        long otherBegin = other.pointer().address();
-        if (begin < otherBegin + other.byteSize() && otherBegin < begin + cell.byteSize()) {
+    /** Checks that {@code tensor}, which is written to, may be: offsets and angles that were checked once may not. */
+    public static void writable(String argument, Tensor tensor) {
+        if (Inside.isFixed(tensor)) {
+            throw new IllegalArgumentException(
+                    argument + ": expected a tensor whose elements may change, got the offsets"
+                            + " of a CuSeqlens or the angles of a RotaryEmbedding, which are trusted once made");
+        }
+    }
+
+    /** Checks that no byte of {@code tensor}, which is written to, lies in {@code other}. */
+    public static void apart(String argument, Tensor tensor, String otherArgument, Tensor other) {
+        if (overlaps(tensor, other)) {
             throw new IllegalArgumentException(argument + ": expected memory of its own, got some of " + otherArgument
                     + "'s; it is written to while that is read or written");
         }
     }
 
+    /** Checks that {@code tensor}, which is written to, either begins where {@code other} does or shares no byte with it. */
+    public static void apartOrSame(String argument, Tensor tensor, String otherArgument, Tensor other) {
+        if (tensor.address() != other.address() || tensor.byteSize() > other.byteSize()) {
+            apart(argument, tensor, otherArgument, other);
+        }
+    }
+
+    /** Returns whether two tensors share a byte. */
+    public static boolean overlaps(Tensor tensor, Tensor other) {
+        long begin = tensor.address();
+        long otherBegin = other.address();
+        return tensor.count() != 0
+                && other.count() != 0
+                && begin < otherBegin + other.byteSize()
+                && otherBegin < begin + tensor.byteSize();
+    }
+
     /** Checks that a tensor begins where kernels that load 16 bytes at a time can read it. */
-    public static void aligned(String argument, TensorCell cell) {
-        if (cell.pointer().address() % VECTOR_BYTES != 0) {
+    public static void aligned(String argument, Tensor tensor) {
+        if (tensor.address() % VECTOR_BYTES != 0) {
             throw new IllegalArgumentException(
                     argument + ": expected memory that begins at a multiple of " + VECTOR_BYTES
                             + " bytes, as every tensor of a scope does, got a view that does not; copy it into a tensor");
+        }
+    }
+
+    /** Checks that {@code probability}, of dropping something, is at least 0 and below 1. */
+    public static void probability(String argument, float probability) {
+        if (!(probability >= 0 && probability < 1)) {
+            throw new IllegalArgumentException(
+                    argument + ": expected a number of at least 0 and below 1, got " + probability);
         }
     }
 
@@ -121,7 +186,7 @@ public final class Checks {
     }
 
     /** Returns type and shape for a message. */
-    public static String describe(TensorCell cell) {
-        return cell.dtype() + cell.shape().toString();
+    public static String describe(Tensor tensor) {
+        return tensor.dtype() + tensor.shape().toString();
     }
 }

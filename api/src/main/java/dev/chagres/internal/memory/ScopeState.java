@@ -1,4 +1,4 @@
-package dev.chagres.internal;
+package dev.chagres.internal.memory;
 
 /**
  * What tensors need to know of the scope that owns them: its device, and whether what they hold is still theirs.

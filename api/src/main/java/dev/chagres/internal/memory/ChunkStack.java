@@ -1,4 +1,4 @@
-package dev.chagres.internal;
+package dev.chagres.internal.memory;
 
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -36,7 +36,10 @@ final class ChunkStack {
     private long reserved;
     private long peak;
 
-    /** Makes an empty stack whose first and later chunks have at least these sizes. */
+    /**
+     * Makes an empty stack. Its first chunk has at least {@code firstChunk} bytes; each later one as many as there are already,
+     * up to {@code laterChunk}.
+     */
     ChunkStack(DeviceState device, long firstChunk, long laterChunk) {
         this.device = device;
         this.firstChunk = firstChunk;
@@ -54,7 +57,7 @@ final class ChunkStack {
             chunk++;
             offset = 0;
         }
-        chunks.add(reserve(Math.max(size, chunks.isEmpty() ? firstChunk : laterChunk)));
+        chunks.add(reserve(Math.max(size, Math.clamp(reserved, firstChunk, laterChunk))));
         return take(chunks.get(chunk).address, size);
     }
 
@@ -82,6 +85,16 @@ final class ChunkStack {
             usedBefore -= chunks.get(chunk).filled;
         }
         offset = mark & ((1L << OFFSET_BITS) - 1);
+    }
+
+    /** Overwrites everything above {@code mark}, so that whoever reads it after it went back is found out. */
+    void poison(long mark, MemorySegment stream) {
+        int to = (int) (mark >>> OFFSET_BITS);
+        for (int i = to; i <= chunk && i < chunks.size(); i++) {
+            long begin = i == to ? mark & ((1L << OFFSET_BITS) - 1) : 0;
+            long end = i == chunk ? offset : chunks.get(i).filled;
+            MemoryReuse.poison(chunks.get(i).address + begin, end - begin, stream);
+        }
     }
 
     long used() {

@@ -1,4 +1,4 @@
-package dev.chagres.internal;
+package dev.chagres.internal.memory;
 
 import java.util.ArrayList;
 import java.util.List;

@@ -1,4 +1,4 @@
-package dev.chagres.internal;
+package dev.chagres.internal.memory;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.NVTEBasicTensor;
@@ -17,7 +17,7 @@ import java.lang.foreign.ValueLayout;
  *
  * <p>Source: {@code nvte_set_tensor_param_v2}, {@code nvte_get_tensor_param_v2} in TE's {@code transformer_engine.h}.
  */
-final class BasicTensor {
+public final class BasicTensor {
     private static final long SIZES = NVTEBasicTensor.shape$offset() + NVTEShape.data$offset();
     private static final long RANK = NVTEBasicTensor.shape$offset() + NVTEShape.ndim$offset();
 
@@ -32,7 +32,7 @@ final class BasicTensor {
     }
 
     /** Makes a handle that describes nothing yet. */
-    MemorySegment create() {
+    public MemorySegment create() {
         Status.te(
                 TransformerEngine.te_create_tensor(TransformerEngine.NVTE_DELAYED_TENSOR_SCALING(), device.out()),
                 "nvte_create_tensor");
@@ -40,34 +40,34 @@ final class BasicTensor {
     }
 
     /** Sets address and type; {@code dtype} is TE's number. */
-    BasicTensor at(long address, int dtype) {
+    public BasicTensor at(long address, int dtype) {
         record.set(ValueLayout.JAVA_LONG, NVTEBasicTensor.data_ptr$offset(), address);
         NVTEBasicTensor.dtype(record, dtype);
         return this;
     }
 
     /** Sets the shape to one dimension. */
-    BasicTensor vector(long size) {
+    public BasicTensor vector(long size) {
         record.set(ValueLayout.JAVA_LONG, RANK, 1);
         record.set(ValueLayout.JAVA_LONG, SIZES, size);
         return this;
     }
 
     /** Sets the shape to the first {@code rank} of {@code sizes}. */
-    BasicTensor shape(long[] sizes, int rank) {
+    public BasicTensor shape(long[] sizes, int rank) {
         record.set(ValueLayout.JAVA_LONG, RANK, rank);
         MemorySegment.copy(sizes, 0, record, ValueLayout.JAVA_LONG, SIZES, rank);
         return this;
     }
 
-    void writeTo(MemorySegment handle) {
+    public void writeTo(MemorySegment handle) {
         Status.te(
                 TransformerEngine.te_set_tensor_param_v2(
                         handle, TransformerEngine.kNVTERowwiseData(), record, NVTEBasicTensor.sizeof()),
                 "nvte_set_tensor_param_v2");
     }
 
-    BasicTensor readFrom(MemorySegment handle) {
+    public BasicTensor readFrom(MemorySegment handle) {
         Status.te(
                 TransformerEngine.te_get_tensor_param_v2(
                         handle, TransformerEngine.kNVTERowwiseData(), record, NVTEBasicTensor.sizeof(), sizeWritten),
@@ -75,16 +75,16 @@ final class BasicTensor {
         return this;
     }
 
-    int rank() {
+    public int rank() {
         return Math.toIntExact(record.get(ValueLayout.JAVA_LONG, RANK));
     }
 
-    long size(int dimension) {
+    public long size(int dimension) {
         return record.get(ValueLayout.JAVA_LONG, SIZES + Long.BYTES * (long) dimension);
     }
 
     /** Returns the bytes of all elements. */
-    long byteSize() {
+    public long byteSize() {
         long bytes = elementBytes(NVTEBasicTensor.dtype(record));
         for (int i = 0; i < rank(); i++) {
             bytes *= size(i);

@@ -1,4 +1,6 @@
-package dev.chagres.internal;
+package dev.chagres.internal.memory;
+
+import java.lang.foreign.MemorySegment;
 
 /**
  * Device memory as a stack: allocation moves a pointer, {@link #rewind} moves it back.
@@ -18,10 +20,17 @@ public final class DeviceMemory {
 
     private final ChunkStack small;
     private final ChunkStack large;
+    private final MemoryReuse reuse = MemoryReuse.chosen();
+    private final MemorySegment stream;
     private long peak;
 
-    /** Makes an empty stack on {@code device}. */
-    public DeviceMemory(DeviceState device) {
+    /**
+     * Makes an empty stack on {@code device}.
+     *
+     * @param stream in whose order the memory is used
+     */
+    public DeviceMemory(DeviceState device, MemorySegment stream) {
+        this.stream = stream;
         small = new ChunkStack(device, SMALL_CHUNK, LATER_SMALL_CHUNK);
         large = new ChunkStack(device, 0, 0);
     }
@@ -31,6 +40,9 @@ public final class DeviceMemory {
         long size = Math.max(ALIGNMENT, aligned(byteSize));
         long address = (size <= LARGEST_SMALL ? small : large).allocate(size);
         peak = Math.max(peak, small.used() + large.used());
+        if (reuse == MemoryReuse.POISONED) {
+            MemoryReuse.poison(address, size, stream);
+        }
         return address;
     }
 
@@ -53,6 +65,13 @@ public final class DeviceMemory {
 
     /** Moves the tops back. */
     public void rewind(long markSmall, long markLarge) {
+        if (reuse == MemoryReuse.NEVER) {
+            return;
+        }
+        if (reuse == MemoryReuse.POISONED) {
+            small.poison(markSmall, stream);
+            large.poison(markLarge, stream);
+        }
         small.rewind(markSmall);
         large.rewind(markLarge);
     }
@@ -61,6 +80,11 @@ public final class DeviceMemory {
     public void unite() {
         small.unite();
         large.unite();
+    }
+
+    /** Returns the bytes handed out now. */
+    public long used() {
+        return small.used() + large.used();
     }
 
     /** Returns the bytes handed out at most at one time. */

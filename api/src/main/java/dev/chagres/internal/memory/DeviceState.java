@@ -1,10 +1,14 @@
-package dev.chagres.internal;
+package dev.chagres.internal.memory;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -28,12 +32,13 @@ public final class DeviceState {
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 1f);
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
     private final BasicTensor basicTensor = new BasicTensor(this);
+    private final AddressTable addresses = new AddressTable();
     private final int multiprocessorCount;
     private Driver driver = DRIVERS.get();
     private long heldBytes;
     private long peakHeldBytes;
     private boolean closed;
-    private @Nullable Calls calls;
+    private final List<@Nullable AutoCloseable> attached = new ArrayList<>();
 
     /** Opens the state of device {@code index} for the calling thread. */
     public DeviceState(int index) {
@@ -65,7 +70,7 @@ public final class DeviceState {
     }
 
     /** Returns the scratch through which TE's handles are described. */
-    BasicTensor basicTensor() {
+    public BasicTensor basicTensor() {
         return basicTensor;
     }
 
@@ -84,8 +89,13 @@ public final class DeviceState {
         return zero;
     }
 
+    /** Returns {@code address} as a segment without length, the same object each time. */
+    public MemorySegment pointer(long address) {
+        return addresses.get(address);
+    }
+
     /** Takes device memory from CUDA. */
-    MemorySegment malloc(long byteSize) {
+    public MemorySegment malloc(long byteSize) {
         int status = CudaRuntime.cudaMalloc(out, byteSize);
         if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
             throw Status.outOfMemory(status, "cudaMalloc", byteSize, heldBytes);
@@ -97,7 +107,7 @@ public final class DeviceState {
     }
 
     /** Gives memory back to CUDA. */
-    void free(MemorySegment memory, long byteSize) {
+    public void free(MemorySegment memory, long byteSize) {
         Status.cuda(CudaRuntime.cudaFree(memory), "cudaFree");
         heldBytes -= byteSize;
     }
@@ -107,14 +117,40 @@ public final class DeviceState {
         return peakHeldBytes;
     }
 
-    /** Returns the reused configuration objects of TE calls on this device. */
-    public Calls calls() {
-        Calls present = calls;
-        if (present == null) {
-            present = new Calls(this);
-            calls = present;
+    /**
+     * Returns the object of {@code attachment} on this device: made at the first call, closed with the device.
+     *
+     * @param <A> its type
+     */
+    public <A extends AutoCloseable> A get(Attachment<A> attachment) {
+        while (attached.size() <= attachment.slot) {
+            attached.add(null);
         }
-        return present;
+        AutoCloseable present = attached.get(attachment.slot);
+        if (present == null) {
+            present = attachment.maker.apply(this);
+            attached.set(attachment.slot, present);
+        }
+        @SuppressWarnings("unchecked") // A slot holds what its own attachment has made.
+        A typed = (A) present;
+        return typed;
+    }
+
+    /**
+     * Something that each device has one of, such as the configuration objects of an operation.
+     *
+     * @param <A> its type
+     */
+    public static final class Attachment<A extends AutoCloseable> {
+        private static final AtomicInteger SLOTS = new AtomicInteger();
+
+        private final int slot = SLOTS.getAndIncrement();
+        private final Function<DeviceState, A> maker;
+
+        /** Says how one is made. */
+        public Attachment(Function<DeviceState, A> maker) {
+            this.maker = maker;
+        }
     }
 
     /**
@@ -152,17 +188,32 @@ public final class DeviceState {
         return closed;
     }
 
-    /** Frees the scratch memory. Everything else of the device is closed before. */
+    /** Closes the attachments and frees the scratch memory. Everything else of the device is closed before. */
     public void close() {
-        if (!closed) {
+        if (closed) {
+            return;
+        }
+        RuntimeException first = null;
+        for (int i = attached.size() - 1; i >= 0; i--) {
+            AutoCloseable one = attached.get(i);
             try {
-                if (calls != null) {
-                    calls.close();
+                if (one != null) {
+                    one.close();
                 }
-            } finally {
-                closed = true;
-                arena.close();
+            } catch (Exception failure) {
+                RuntimeException later =
+                        failure instanceof RuntimeException runtime ? runtime : new IllegalStateException(failure);
+                if (first == null) {
+                    first = later;
+                } else {
+                    first.addSuppressed(later);
+                }
             }
+        }
+        closed = true;
+        arena.close();
+        if (first != null) {
+            throw first;
         }
     }
 

@@ -1,4 +1,4 @@
-package dev.chagres.internal;
+package dev.chagres.internal.memory;
 
 import dev.chagres.bindings.te.TransformerEngine;
 import java.lang.foreign.MemorySegment;
@@ -18,42 +18,45 @@ public final class Workspace implements AutoCloseable {
     private final DeviceState device;
     private final MemorySegment productHandle;
     private final MemorySegment askedHandle;
-    private MemorySegment productMemory;
+    private MemorySegment productMemory = MemorySegment.NULL;
     private MemorySegment grown = MemorySegment.NULL;
     private long grownBytes;
+    private boolean closed;
 
-    /** Reserves the part for matrix products. */
+    /** Makes a workspace that takes memory when it is asked for some. */
     public Workspace(DeviceState device) {
         this.device = device;
-        productMemory = device.malloc(PRODUCT_BYTES);
         productHandle = device.basicTensor().create();
         askedHandle = device.basicTensor().create();
-        describe(productHandle, productMemory, PRODUCT_BYTES);
     }
 
     /** Returns TE's handle of the part for matrix products. */
-    MemorySegment products() {
+    public MemorySegment products() {
+        if (productMemory.address() == 0) {
+            productMemory = device.malloc(PRODUCT_BYTES);
+            describe(productHandle, productMemory, PRODUCT_BYTES);
+        }
         return productHandle;
     }
 
     /** Returns an unset handle: passed as workspace, it makes a function say what it needs. */
-    MemorySegment asking() {
+    public MemorySegment asking() {
         describe(askedHandle, MemorySegment.NULL, 0);
         return askedHandle;
     }
 
     /** Returns the bytes that a function has asked for through {@link #asking}. */
-    long asked() {
+    public long asked() {
         return device.basicTensor().readFrom(askedHandle).byteSize();
     }
 
     /** Gives the handle as much memory as was asked for, and returns it. */
-    MemorySegment provided() {
+    public MemorySegment provided() {
         return provided(asked());
     }
 
     /** Gives the handle {@code bytes} of memory, and returns it. */
-    MemorySegment provided(long bytes) {
+    public MemorySegment provided(long bytes) {
         grow(bytes);
         describe(askedHandle, grown, bytes);
         return askedHandle;
@@ -61,7 +64,7 @@ public final class Workspace implements AutoCloseable {
 
     /** Returns the bytes reserved now. */
     public long byteSize() {
-        return PRODUCT_BYTES + grownBytes;
+        return (productMemory.address() == 0 ? 0 : PRODUCT_BYTES) + grownBytes;
     }
 
     private void grow(long bytes) {
@@ -95,14 +98,15 @@ public final class Workspace implements AutoCloseable {
     /** Frees the memory. The stream must be idle. */
     @Override
     public void close() {
-        MemorySegment products = productMemory;
-        productMemory = MemorySegment.NULL;
-        if (products.address() == 0) {
+        if (closed) {
             return;
         }
+        closed = true;
         TransformerEngine.te_destroy_tensor(productHandle);
         TransformerEngine.te_destroy_tensor(askedHandle);
-        device.free(products, PRODUCT_BYTES);
+        if (productMemory.address() != 0) {
+            device.free(productMemory, PRODUCT_BYTES);
+        }
         freeGrown();
     }
 }

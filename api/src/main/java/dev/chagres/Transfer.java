@@ -1,0 +1,229 @@
+package dev.chagres;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * Copies between host and device, with the conversions that Java needs for 16-bit floats.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class Transfer {
+    /** The most elements that a Java array holds on every JVM. */
+    static final long MAX_ARRAY_LENGTH = Integer.MAX_VALUE - 8;
+
+    private static final int HOST_TO_DEVICE = 1;
+    private static final int DEVICE_TO_HOST = 2;
+    private static final int DEVICE_TO_DEVICE = 3;
+
+    private Transfer() {}
+
+    /** Copies floats into a tensor of floats and waits. */
+    static void fromFloats(Tensor tensor, MemorySegment stream, float[] values) {
+        ensureFloats(tensor);
+        ensureCount(tensor, values.length);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+            switch (tensor.dtype()) {
+                case FLOAT32 -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_FLOAT, 0, values.length);
+                case BFLOAT16 -> {
+                    for (int i = 0; i < values.length; i++) {
+                        host.setAtIndex(ValueLayout.JAVA_SHORT, i, DType.toBfloat16(values[i]));
+                    }
+                }
+                default -> {
+                    for (int i = 0; i < values.length; i++) {
+                        host.setAtIndex(ValueLayout.JAVA_SHORT, i, Float.floatToFloat16(values[i]));
+                    }
+                }
+            }
+            fromHost(tensor, stream, host);
+            synchronize(stream);
+        }
+    }
+
+    /** Copies ints into an INT32 tensor and waits. */
+    static void fromInts(Tensor tensor, MemorySegment stream, int[] values) {
+        ensureType(tensor, DType.INT32);
+        ensureCount(tensor, values.length);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+            MemorySegment.copy(values, 0, host, ValueLayout.JAVA_INT, 0, values.length);
+            fromHost(tensor, stream, host);
+            synchronize(stream);
+        }
+    }
+
+    /** Waits and returns the elements of a tensor of floats. */
+    static float[] toFloats(Tensor tensor, MemorySegment stream) {
+        ensureFloats(tensor);
+        float[] values = new float[arrayLength(tensor)];
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+            toHost(tensor, stream, host);
+            synchronize(stream);
+            switch (tensor.dtype()) {
+                case FLOAT32 -> MemorySegment.copy(host, ValueLayout.JAVA_FLOAT, 0, values, 0, values.length);
+                case BFLOAT16 -> {
+                    for (int i = 0; i < values.length; i++) {
+                        values[i] = Float.intBitsToFloat(host.getAtIndex(ValueLayout.JAVA_SHORT, i) << 16);
+                    }
+                }
+                default -> {
+                    for (int i = 0; i < values.length; i++) {
+                        values[i] = Float.float16ToFloat(host.getAtIndex(ValueLayout.JAVA_SHORT, i));
+                    }
+                }
+            }
+        }
+        return values;
+    }
+
+    /** Copies longs into an INT64 tensor and waits. */
+    static void fromLongs(Tensor tensor, MemorySegment stream, long[] values) {
+        ensureType(tensor, DType.INT64);
+        ensureCount(tensor, values.length);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+            MemorySegment.copy(values, 0, host, ValueLayout.JAVA_LONG, 0, values.length);
+            fromHost(tensor, stream, host);
+            synchronize(stream);
+        }
+    }
+
+    /** Waits and returns the elements of an INT64 tensor. */
+    static long[] toLongs(Tensor tensor, MemorySegment stream) {
+        ensureType(tensor, DType.INT64);
+        long[] values = new long[arrayLength(tensor)];
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+            toHost(tensor, stream, host);
+            synchronize(stream);
+            MemorySegment.copy(host, ValueLayout.JAVA_LONG, 0, values, 0, values.length);
+        }
+        return values;
+    }
+
+    /** Waits and returns the elements of an INT32 tensor. */
+    static int[] toInts(Tensor tensor, MemorySegment stream) {
+        ensureType(tensor, DType.INT32);
+        int[] values = new int[arrayLength(tensor)];
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+            toHost(tensor, stream, host);
+            synchronize(stream);
+            MemorySegment.copy(host, ValueLayout.JAVA_INT, 0, values, 0, values.length);
+        }
+        return values;
+    }
+
+    /** Enqueues a copy of the first bytes of {@code host}. */
+    static void fromHost(Tensor tensor, MemorySegment stream, MemorySegment host) {
+        ensureBytes("source", tensor, host);
+        tensor.ensureWritable();
+        Status.cuda(
+                CudaRuntime.cudaMemcpyAsync(tensor.pointer(), host, tensor.byteSize(), HOST_TO_DEVICE, stream),
+                "cudaMemcpyAsync");
+    }
+
+    /** Enqueues a copy to the first bytes of {@code host}. */
+    static void toHost(Tensor tensor, MemorySegment stream, MemorySegment host) {
+        ensureBytes("target", tensor, host);
+        Status.cuda(
+                CudaRuntime.cudaMemcpyAsync(host, tensor.pointer(), tensor.byteSize(), DEVICE_TO_HOST, stream),
+                "cudaMemcpyAsync");
+    }
+
+    /** Enqueues a copy of {@code source}, of the same type and count, on the same device. */
+    static void fromDevice(Tensor tensor, MemorySegment stream, Tensor source) {
+        if (source.dtype() != tensor.dtype() || source.count() != tensor.count()) {
+            throw new IllegalArgumentException("source: expected " + tensor.count() + " elements of " + tensor.dtype()
+                    + ", got " + source.count() + " of " + source.dtype());
+        }
+        tensor.ensureWritable();
+        if (source.device() != tensor.device()) {
+            throw new IllegalArgumentException("source: expected a tensor of device "
+                    + tensor.device().index() + ", got one of device "
+                    + source.device().index());
+        }
+        ensureApart(tensor, source);
+        Status.cuda(
+                CudaRuntime.cudaMemcpyAsync(
+                        tensor.pointer(), source.pointer(), tensor.byteSize(), DEVICE_TO_DEVICE, stream),
+                "cudaMemcpyAsync");
+    }
+
+    /** Enqueues zeroing of every byte. */
+    static void zero(Tensor tensor, MemorySegment stream) {
+        tensor.ensureWritable();
+        Status.cuda(CudaRuntime.cudaMemsetAsync(tensor.pointer(), 0, tensor.byteSize(), stream), "cudaMemsetAsync");
+    }
+
+    private static void synchronize(MemorySegment stream) {
+        Status.cuda(CudaRuntime.cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    }
+
+    /** Checks liveness first: a closed tensor's size means nothing. */
+    private static int arrayLength(Tensor tensor) {
+        tensor.ensureUsable();
+        if (tensor.count() > MAX_ARRAY_LENGTH) {
+            throw new IllegalArgumentException("tensor: expected at most " + MAX_ARRAY_LENGTH
+                    + " elements, which a Java array holds, got " + tensor.dtype() + tensor.shape()
+                    + "; read a view of a part, or copyTo a HostBuffer");
+        }
+        return (int) tensor.count();
+    }
+
+    private static void ensureFloats(Tensor tensor) {
+        if (!tensor.dtype().isFloat()) {
+            throw new IllegalArgumentException(
+                    "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got " + tensor.dtype());
+        }
+    }
+
+    private static void ensureType(Tensor tensor, DType dtype) {
+        if (tensor.dtype() != dtype) {
+            throw new IllegalArgumentException("tensor: expected " + dtype + ", got " + tensor.dtype() + tensor.shape()
+                    + "; "
+                    + (tensor.dtype().isFloat()
+                            ? "float values (1f, 2f) and toFloats are"
+                            : tensor.dtype() == DType.INT64
+                                    ? "long values (1L, 2L) and toLongs are"
+                                    : tensor.dtype() == DType.INT32
+                                            ? "int values (1, 2) and toInts are"
+                                            : "a HostBuffer with copyFrom and copyTo is")
+                    + " for it");
+        }
+    }
+
+    private static void ensureApart(Tensor tensor, Tensor source) {
+        long begin = tensor.address();
+        long sourceBegin = source.address();
+        if (begin < sourceBegin + source.byteSize() && sourceBegin < begin + tensor.byteSize()) {
+            throw new IllegalArgumentException("this tensor: expected memory of its own, got some of source's; it is"
+                    + " written to while that is read");
+        }
+    }
+
+    private static void ensureCount(Tensor tensor, int count) {
+        if (count != tensor.count()) {
+            throw new IllegalArgumentException("values: expected " + tensor.count() + " for " + tensor.dtype()
+                    + tensor.shape() + ", got " + count);
+        }
+    }
+
+    private static void ensureBytes(String argument, Tensor tensor, MemorySegment host) {
+        if (!host.isNative()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected native memory, which the device can be sent, got a"
+                            + " segment of the Java heap; copy it into a HostBuffer");
+        }
+        if (host.byteSize() < tensor.byteSize()) {
+            throw new IllegalArgumentException(argument + ": expected at least " + tensor.byteSize() + " bytes for "
+                    + tensor.dtype() + tensor.shape() + ", got " + host.byteSize());
+        }
+    }
+}
