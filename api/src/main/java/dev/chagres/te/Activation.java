@@ -1,0 +1,212 @@
+package dev.chagres.te;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * The activations of Transformer Engine, forward and backward, each with its formula.
+ *
+ * <p>A plain one, {@code y = f(x)}, works element by element on tensors of any shape; its results may lie in the place of
+ * what is read. A gated one takes {@code x = [a, b]} by halves of the columns, {@code y = f(a) b}: x is [T, 2F], y is [T, F].
+ *
+ * <p>All tensors of a call have one floating-point type; arithmetic is FP32.
+ *
+ * <p>Threading: immutable; the methods that enqueue: the device's thread.
+ *
+ * <p>Source: TE's {@code activation.h}; Hendrycks and Gimpel, Gaussian error linear units (2016); Shazeer, GLU variants
+ * improve transformer (2020); So et al., Primer (2021).
+ */
+public enum Activation {
+    /** {@code x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))}. */
+    GELU(
+            Gating.PLAIN,
+            "x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
+            "gelu",
+            TransformerEngine::te_gelu,
+            "dgelu",
+            TransformerEngine::te_dgelu),
+    /** {@code gelu(a) b}. */
+    GEGLU(Gating.GATED, "gelu(a) b", "geglu", TransformerEngine::te_geglu, "dgeglu", TransformerEngine::te_dgeglu),
+    /** {@code sigmoid(a) b}. */
+    GLU(Gating.GATED, "sigmoid(a) b", "glu", TransformerEngine::te_glu, "dglu", TransformerEngine::te_dglu),
+    /** {@code x sigmoid(1.702 x)}. */
+    QGELU(
+            Gating.PLAIN,
+            "x sigmoid(1.702 x)",
+            "qgelu",
+            TransformerEngine::te_qgelu,
+            "dqgelu",
+            TransformerEngine::te_dqgelu),
+    /** {@code a sigmoid(1.702 a) b}. */
+    QGEGLU(
+            Gating.GATED,
+            "a sigmoid(1.702 a) b",
+            "qgeglu",
+            TransformerEngine::te_qgeglu,
+            "dqgeglu",
+            TransformerEngine::te_dqgeglu),
+    /** {@code max(x, 0)}. */
+    RELU(Gating.PLAIN, "max(x, 0)", "relu", TransformerEngine::te_relu, "drelu", TransformerEngine::te_drelu),
+    /** {@code max(a, 0) b}. */
+    REGLU(Gating.GATED, "max(a, 0) b", "reglu", TransformerEngine::te_reglu, "dreglu", TransformerEngine::te_dreglu),
+    /** {@code max(x, 0)^2}. */
+    SRELU(Gating.PLAIN, "max(x, 0)^2", "srelu", TransformerEngine::te_srelu, "dsrelu", TransformerEngine::te_dsrelu),
+    /** {@code max(a, 0)^2 b}. */
+    SREGLU(
+            Gating.GATED,
+            "max(a, 0)^2 b",
+            "sreglu",
+            TransformerEngine::te_sreglu,
+            "dsreglu",
+            TransformerEngine::te_dsreglu),
+    /** {@code x sigmoid(x)}. */
+    SILU(Gating.PLAIN, "x sigmoid(x)", "silu", TransformerEngine::te_silu, "dsilu", TransformerEngine::te_dsilu),
+    /** {@code a sigmoid(a) b}. */
+    SWIGLU(
+            Gating.GATED,
+            "a sigmoid(a) b",
+            "swiglu",
+            TransformerEngine::te_swiglu,
+            "dswiglu",
+            TransformerEngine::te_dswiglu),
+    /**
+     * {@code m sigmoid(1.702 m) (c + 1)} with {@code m = min(a, 7)} and c being b within -7 to 7: TE's defaults.
+     */
+    CLAMPED_SWIGLU(
+            Gating.GATED,
+            "m sigmoid(1.702 m) (c + 1), m = min(a, 7), c = max(-7, min(b, 7))",
+            "clamped_swiglu_v2",
+            (x, y, stream) -> TransformerEngine.te_clamped_swiglu_v2(x, y, 7f, 1.702f, 1f, stream),
+            "clamped_dswiglu_v2",
+            (dy, x, dx, stream) -> TransformerEngine.te_clamped_dswiglu_v2(dy, x, dx, 7f, 1.702f, 1f, stream));
+
+    private enum Gating {
+        PLAIN,
+        GATED
+    }
+
+    @FunctionalInterface
+    private interface Forward {
+        int call(MemorySegment x, MemorySegment y, MemorySegment stream);
+    }
+
+    @FunctionalInterface
+    private interface Backward {
+        int call(MemorySegment dy, MemorySegment x, MemorySegment dx, MemorySegment stream);
+    }
+
+    private final Gating gating;
+    private final String formula;
+    private final String forwardFunction;
+    private final String forwardGuard;
+    private final Forward forward;
+    private final String backwardFunction;
+    private final String backwardGuard;
+    private final Backward backward;
+
+    Activation(
+            Gating gating,
+            String formula,
+            String forwardStem,
+            Forward forward,
+            String backwardStem,
+            Backward backward) {
+        this.gating = gating;
+        this.formula = formula;
+        forwardFunction = "nvte_" + forwardStem;
+        forwardGuard = "te_" + forwardStem;
+        this.forward = forward;
+        backwardFunction = "nvte_" + backwardStem;
+        backwardGuard = "te_" + backwardStem;
+        this.backward = backward;
+    }
+
+    /** Returns whether one half of the columns of x is a factor on the other. */
+    public boolean isGated() {
+        return gating == Gating.GATED;
+    }
+
+    /** Returns the columns of x for {@code outputColumns} of y: as many, or twice as many where gated. */
+    public long inputColumns(long outputColumns) {
+        return isGated() ? 2 * outputColumns : outputColumns;
+    }
+
+    /** Returns y as a formula of x or, where gated, of its halves a and b. */
+    public String formula() {
+        return formula;
+    }
+
+    /** Returns the name of TE's function that {@link #forward} calls. */
+    public String forwardFunction() {
+        return forwardFunction;
+    }
+
+    /** Returns the name of TE's function that {@link #backward} calls. */
+    public String backwardFunction() {
+        return backwardFunction;
+    }
+
+    /**
+     * Enqueues {@code y = f(x)}, or {@code y = f(a) b}.
+     *
+     * @param x any shape; gated [T, 2F]
+     * @param y like x; gated [T, F], in the type of x. Where not gated it may be x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with x otherwise
+     */
+    public void forward(Tensor x, Tensor y, Stream stream) {
+        checkInput(x, stream);
+        if (isGated()) {
+            Checks.matrix(stream, "y", y, x.dtype(), x.size(0), x.size(1) / 2);
+        } else {
+            Checks.like(stream, "y", y, x);
+        }
+        checkWritten("y", y, "x", x);
+        if (y.count() != 0) {
+            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
+        }
+    }
+
+    /**
+     * Enqueues {@code dx = dy f'(x)}, or {@code dx = [dy f'(a) b, dy f(a)]}.
+     *
+     * @param dy gradient of y, like it
+     * @param x what forward read
+     * @param dx gradient of x, like it. Where not gated it may be dy or x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
+     */
+    public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
+        checkInput(x, stream);
+        if (isGated()) {
+            Checks.matrix(stream, "dy", dy, x.dtype(), x.size(0), x.size(1) / 2);
+        } else {
+            Checks.like(stream, "dy", dy, x);
+        }
+        Checks.like(stream, "dx", dx, x);
+        checkWritten("dx", dx, "dy", dy);
+        checkWritten("dx", dx, "x", x);
+        if (dx.count() != 0) {
+            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
+        }
+    }
+
+    private void checkInput(Tensor x, Stream stream) {
+        Checks.floats(stream, "x", x);
+        if (isGated() && (x.rank() != 2 || x.size(1) % 2 != 0)) {
+            throw new IllegalArgumentException("x: expected [T, 2F] with an even number of columns, for " + name()
+                    + " is " + formula + ", got " + Checks.describe(x));
+        }
+    }
+
+    private void checkWritten(String argument, Tensor tensor, String readArgument, Tensor read) {
+        Checks.writable(argument, tensor);
+        if (isGated()) {
+            Checks.apart(argument, tensor, readArgument, read);
+        } else {
+            Checks.apartOrSame(argument, tensor, readArgument, read);
+        }
+    }
+}

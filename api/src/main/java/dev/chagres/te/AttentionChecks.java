@@ -1,0 +1,193 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+
+/**
+ * Checks of the arguments of attention.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class AttentionChecks {
+    private AttentionChecks() {}
+
+    static void forward(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        inputs(problem, tensors, memory, stream);
+        output(stream, "output", tensors.output(), tensors);
+        statistics(problem, tensors, stream);
+        memory.written("output", tensors.output(), tensors.output().byteSize());
+        memory.written("statistics", tensors.statistics(), tensors.statistics().byteSize());
+    }
+
+    static void backward(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        inputs(problem, tensors, memory, stream);
+        output(stream, "output", tensors.output(), tensors);
+        statistics(problem, tensors, stream);
+        output(stream, "outputGradient", tensors.outputGradient(), tensors);
+        Tensor dq = Checks.like(stream, "queryGradient", tensors.queryGradient(), tensors.query());
+        Tensor dk = Checks.like(stream, "keyGradient", tensors.keyGradient(), tensors.key());
+        Tensor dv = Checks.like(stream, "valueGradient", tensors.valueGradient(), tensors.value());
+        memory.read("output", tensors.output(), tensors.output().byteSize());
+        memory.read("statistics", tensors.statistics(), tensors.statistics().byteSize());
+        memory.read(
+                "outputGradient",
+                tensors.outputGradient(),
+                tensors.outputGradient().byteSize());
+        QkvLayout layout = problem.layout();
+        AttentionPlaces.check(layout, "queryGradient", dq, "keyGradient", dk, "valueGradient", dv);
+        memory.written("queryGradient", dq, AttentionPlaces.queryBytes(layout, dq));
+        AttentionPlaces.writeKeyAndValue(layout, memory, "keyGradient", dk, "valueGradient", dv);
+    }
+
+    /** Checks query, key, value, lengths and random state, and says that the call reads them. */
+    private static void inputs(
+            AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        Checks.given("problem", problem);
+        QkvLayout layout = problem.layout();
+        Tensor query = heads(stream, "query", tensors.query(), layout.format());
+        Tensor key = heads(stream, "key", tensors.key(), layout.format());
+        Tensor value = heads(stream, "value", tensors.value(), layout.format());
+        keyLike(key, query, layout);
+        valueLike(value, key, layout);
+        long sequences = lengths(stream, "queryLengths", tensors.queryLengths());
+        Checks.vector(stream, "keyLengths", tensors.keyLengths(), DType.INT32, sequences + 1);
+        if (layout.format() == QkvFormat.THD) {
+            longest("queryLengths", query, tensors.queryLength());
+            longest("keyLengths", key, tensors.keyLength());
+        } else {
+            padded("query", query, "queryLengths", tensors.queryLength(), sequences, layout.format());
+            padded("key", key, "keyLengths", tensors.keyLength(), sequences, layout.format());
+        }
+        AttentionPlaces.check(layout, "query", query, "key", key, "value", value);
+        memory.clear();
+        memory.read("query", query, AttentionPlaces.queryBytes(layout, query));
+        AttentionPlaces.readKeyAndValue(layout, memory, "key", key, "value", value);
+        memory.read(
+                "queryLengths", tensors.queryLengths(), tensors.queryLengths().byteSize());
+        memory.read("keyLengths", tensors.keyLengths(), tensors.keyLengths().byteSize());
+        randomness(problem, tensors, memory, stream);
+    }
+
+    private static void randomness(
+            AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        Tensor state = tensors.rngState();
+        if (state != null) {
+            Checks.vector(stream, "rngState", state, DType.INT64, 2);
+            memory.read("rngState", state, state.byteSize());
+        } else if (problem.draws()) {
+            throw new IllegalArgumentException(
+                    "rngState: expected INT64[2], for the problem drops weights with probability " + problem.dropout()
+                            + ", got none");
+        }
+    }
+
+    /** Checks a tensor of heads over tokens. */
+    private static Tensor heads(Stream stream, String argument, Tensor tensor, QkvFormat format) {
+        Checks.floats(stream, argument, tensor);
+        if (tensor.rank() != format.rank()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + format.shape() + ", got " + Checks.describe(tensor));
+        }
+        return tensor;
+    }
+
+    private static void keyLike(Tensor key, Tensor query, QkvLayout layout) {
+        int head = query.rank() - 2;
+        long heads = query.size(head);
+        if (key.dtype() != query.dtype()
+                || key.size(head + 1) != query.size(head + 1)
+                || key.size(head) == 0 != (heads == 0)
+                || (heads != 0 && heads % key.size(head) != 0)) {
+            throw new IllegalArgumentException("key: expected heads of " + query.size(head + 1) + " " + query.dtype()
+                    + ", in a number that divides the query's " + heads + ", got " + Checks.describe(key));
+        }
+        if (layout.packing() == QkvLayout.Packing.ALL && !sameShape(key, query, query.rank())) {
+            throw new IllegalArgumentException("key: expected " + Checks.describe(query) + ", for " + layout
+                    + " is one buffer, got " + Checks.describe(key));
+        }
+    }
+
+    private static void valueLike(Tensor value, Tensor key, QkvLayout layout) {
+        boolean alone = layout.packing() == QkvLayout.Packing.NONE;
+        if (value.dtype() != key.dtype() || !sameShape(value, key, key.rank() - (alone ? 1 : 0))) {
+            throw new IllegalArgumentException("value: expected " + Checks.describe(key)
+                    + (alone ? ", the last size aside" : "") + ", got " + Checks.describe(value));
+        }
+    }
+
+    private static boolean sameShape(Tensor tensor, Tensor model, int sizes) {
+        for (int i = 0; i < sizes; i++) {
+            if (tensor.size(i) != model.size(i)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Checks a tensor like the output: the query's shape with the value's heads. */
+    private static void output(Stream stream, String argument, Tensor tensor, AttentionTensors tensors) {
+        Tensor query = tensors.query();
+        int last = query.rank() - 1;
+        long dim = tensors.value().size(last);
+        Checks.on(stream, argument, tensor);
+        if (tensor.rank() != query.rank()
+                || tensor.dtype() != query.dtype()
+                || !sameShape(tensor, query, last)
+                || tensor.size(last) != dim) {
+            throw new IllegalArgumentException(argument + ": expected " + Checks.describe(query)
+                    + (dim == query.size(last) ? "" : " with heads of " + dim) + ", got " + Checks.describe(tensor));
+        }
+    }
+
+    private static void statistics(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
+        Tensor statistics = Checks.on(stream, "statistics", tensors.statistics());
+        Tensor query = tensors.query();
+        boolean packed = problem.layout().format() == QkvFormat.THD;
+        long heads = query.size(query.rank() - 2);
+        long first = packed ? query.size(0) : tensors.sequences();
+        boolean fits = statistics.dtype() == DType.FLOAT32
+                && statistics.rank() == (packed ? 3 : 4)
+                && statistics.size(0) == first
+                && statistics.size(1) == heads
+                && (packed || statistics.size(2) == tensors.queryLength())
+                && statistics.size(statistics.rank() - 1) == 1;
+        if (!fits) {
+            String length = packed ? "" : tensors.queryLength() + ", ";
+            throw new IllegalArgumentException("statistics: expected FLOAT32[" + first + ", " + heads + ", " + length
+                    + "1], got " + Checks.describe(statistics));
+        }
+    }
+
+    private static long lengths(Stream stream, String argument, Tensor cumulative) {
+        Checks.on(stream, argument, cumulative);
+        if (cumulative.rank() != 1 || cumulative.dtype() != DType.INT32 || cumulative.size(0) == 0) {
+            throw new IllegalArgumentException(
+                    argument + ": expected INT32[B + 1], got " + Checks.describe(cumulative));
+        }
+        return cumulative.size(0) - 1;
+    }
+
+    /** Checks a bound on lengths: no more than there are tokens would do, but kernels are chosen by bounds that are round. */
+    private static void longest(String argument, Tensor tensor, long longest) {
+        long least = tensor.size(0) == 0 ? 0 : 1;
+        if (longest < least || longest > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException(argument + ": expected a longest length from " + least + " to "
+                    + Integer.MAX_VALUE + ", got " + longest);
+        }
+    }
+
+    private static void padded(
+            String argument, Tensor tensor, String lengthsArgument, long length, long sequences, QkvFormat format) {
+        int batch = format == QkvFormat.BSHD ? 0 : 1;
+        if (tensor.size(batch) != sequences) {
+            throw new IllegalArgumentException(argument + ": expected " + format.shape() + " with B " + sequences
+                    + ", as many as there are lengths, got " + Checks.describe(tensor));
+        }
+        if (tensor.size(1 - batch) != length || length > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException(lengthsArgument + ": expected the padded length of the " + argument
+                    + ", " + tensor.size(1 - batch) + ", got " + length);
+        }
+    }
+}

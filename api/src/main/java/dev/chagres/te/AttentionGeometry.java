@@ -1,0 +1,108 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What the workspace of an attention call depends on, and the answer. The last few are remembered from call to call, so that
+ * the layers of one model ask once each step, self-attention beside cross-attention.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class AttentionGeometry {
+    /** The last calls that were different. */
+    static final class Recent {
+        private static final int MOST = 4;
+
+        private final AttentionGeometry[] entries = new AttentionGeometry[MOST];
+        private int next;
+
+        Recent() {
+            for (int i = 0; i < MOST; i++) {
+                entries[i] = new AttentionGeometry();
+            }
+        }
+
+        /** Returns the remembered geometry of a call like this one, or null. */
+        @Nullable
+        AttentionGeometry find(AttentionProblem problem, AttentionTensors tensors) {
+            for (AttentionGeometry entry : entries) {
+                if (entry.isThatOf(problem, tensors)) {
+                    return entry;
+                }
+            }
+            return null;
+        }
+
+        /** Remembers this call and the workspace that it wants, in the place of the oldest. */
+        AttentionGeometry remember(AttentionProblem problem, AttentionTensors tensors, long workspaceBytes) {
+            AttentionGeometry entry = entries[next];
+            next = (next + 1) % MOST;
+            entry.set(problem, tensors, workspaceBytes);
+            return entry;
+        }
+    }
+
+    private @Nullable AttentionProblem problem;
+    private @Nullable DType dtype;
+    private long sequences;
+    private final Sizes query = new Sizes();
+    private final Sizes key = new Sizes();
+    private long valueDim;
+    private long queryLength;
+    private long keyLength;
+    private long workspaceBytes;
+
+    /** The sizes of a tensor of heads. */
+    private static final class Sizes {
+        private long first;
+        private long second;
+        private long heads;
+        private long headDim;
+
+        boolean areThoseOf(Tensor tensor) {
+            int rank = tensor.rank();
+            return tensor.size(0) == first
+                    && tensor.size(1) == second
+                    && tensor.size(rank - 2) == heads
+                    && tensor.size(rank - 1) == headDim;
+        }
+
+        void set(Tensor tensor) {
+            first = tensor.size(0);
+            second = tensor.size(1);
+            heads = tensor.size(tensor.rank() - 2);
+            headDim = tensor.size(tensor.rank() - 1);
+        }
+    }
+
+    private boolean isThatOf(AttentionProblem newProblem, AttentionTensors tensors) {
+        Tensor value = tensors.value();
+        return (newProblem == problem || newProblem.equals(problem))
+                && tensors.query().dtype() == dtype
+                && tensors.sequences() == sequences
+                && query.areThoseOf(tensors.query())
+                && key.areThoseOf(tensors.key())
+                && value.size(value.rank() - 1) == valueDim
+                && tensors.queryLength() == queryLength
+                && tensors.keyLength() == keyLength;
+    }
+
+    private void set(AttentionProblem newProblem, AttentionTensors tensors, long bytes) {
+        Tensor value = tensors.value();
+        problem = newProblem;
+        dtype = tensors.query().dtype();
+        sequences = tensors.sequences();
+        query.set(tensors.query());
+        key.set(tensors.key());
+        valueDim = value.size(value.rank() - 1);
+        queryLength = tensors.queryLength();
+        keyLength = tensors.keyLength();
+        workspaceBytes = bytes;
+    }
+
+    long workspaceBytes() {
+        return workspaceBytes;
+    }
+}

@@ -1,0 +1,64 @@
+package dev.chagres.te;
+
+/**
+ * The sizes of an attention, apart from its tensors: what a library is asked about before there are any.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param sequences B
+ * @param heads of queries and outputs, a multiple of {@code keyHeads}
+ * @param keyHeads of keys and values
+ * @param headDim size of a head of queries and keys
+ * @param valueDim size of a head of values and outputs
+ * @param queryLength padded length of queries, or the longest that packed ones may have
+ * @param keyLength the same of keys
+ * @param queryTokens of queries in all
+ * @param keyTokens of keys in all
+ */
+public record AttentionSizes(
+        long sequences,
+        long heads,
+        long keyHeads,
+        long headDim,
+        long valueDim,
+        long queryLength,
+        long keyLength,
+        long queryTokens,
+        long keyTokens) {
+    /**
+     * Checks that no size is negative.
+     *
+     * @throws IllegalArgumentException when one is
+     */
+    public AttentionSizes {
+        long least = Math.min(Math.min(Math.min(sequences, heads), Math.min(keyHeads, headDim)), valueDim);
+        least = Math.min(Math.min(least, Math.min(queryLength, keyLength)), Math.min(queryTokens, keyTokens));
+        if (least < 0) {
+            throw new IllegalArgumentException("sizes: expected no negative size, got " + least);
+        }
+    }
+
+    /** Queries and keys of the same {@code sequences} of {@code length}, with {@code heads} of {@code headDim} each. */
+    public static AttentionSizes of(long sequences, long length, long heads, long headDim) {
+        long tokens = sequences * length;
+        return new AttentionSizes(sequences, heads, heads, headDim, headDim, length, length, tokens, tokens);
+    }
+
+    /** Returns these sizes with {@code newHeads} of keys and values. */
+    public AttentionSizes withKeyHeads(long newHeads) {
+        return new AttentionSizes(
+                sequences, heads, newHeads, headDim, valueDim, queryLength, keyLength, queryTokens, keyTokens);
+    }
+
+    /** Returns these sizes with keys and values of another length, {@code tokens} in all. */
+    public AttentionSizes withKeys(long length, long tokens) {
+        return new AttentionSizes(
+                sequences, heads, keyHeads, headDim, valueDim, queryLength, length, queryTokens, tokens);
+    }
+
+    /** Returns these sizes with {@code tokens} of queries and of keys in all, as packed sequences have them. */
+    public AttentionSizes withTokens(long tokens) {
+        return new AttentionSizes(
+                sequences, heads, keyHeads, headDim, valueDim, queryLength, keyLength, tokens, tokens);
+    }
+}

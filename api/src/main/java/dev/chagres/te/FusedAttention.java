@@ -1,0 +1,146 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Attention by cuDNN's kernels, {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, and its gradients.
+ *
+ * <p>FLOAT16 and BFLOAT16; the softmax is computed in FP32. Which problems cuDNN takes {@link #refusal} tells; the
+ * reference takes FLOAT32 too. {@link AttentionTensors} says what the tensors are. Every tensor of heads
+ * begins at a multiple of 16 bytes.
+ *
+ * <p>TE is asked for its workspace once a geometry: the last few are remembered.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_fused_attn_fwd_v2}, {@code nvte_fused_attn_bwd_v2}, {@code nvte_get_fused_attn_backend_v2} in TE's
+ * {@code fused_attn.h}.
+ */
+public final class FusedAttention {
+    private FusedAttention() {}
+
+    /**
+     * Enqueues attention: writes output and statistics. Rows of packed tensors behind the last sequence stay as they are.
+     * Without queries nothing happens; without keys the output is 0 and the statistics stay as they are.
+     *
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when a tensor was not given, or is closed
+     * @throws dev.chagres.bindings.TransformerEngineException when cuDNN does not take the problem: see {@link #refusal}
+     */
+    public static void forward(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
+        tensors.checkForward(problem, stream);
+        if (tensors.output().count() == 0) {
+            return;
+        }
+        if (tensors.key().count() == 0) {
+            tensors.output().zero(stream);
+            return;
+        }
+        Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).forward().run(problem, tensors, stream);
+    }
+
+    /**
+     * Enqueues the gradients of {@link #forward}, which was called with this problem and these tensors. Rows of packed
+     * gradients behind the last sequence stay as they are. Where there are no queries or no keys the gradients are 0.
+     *
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when a tensor was not given, or is closed
+     * @throws dev.chagres.bindings.TransformerEngineException when cuDNN does not take the problem: see {@link #refusal}
+     */
+    public static void backward(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
+        tensors.checkBackward(problem, stream);
+        if (tensors.output().count() == 0 || tensors.key().count() == 0) {
+            AttentionPlaces.zeroGradients(problem.layout(), tensors, stream);
+            return;
+        }
+        Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).backward().run(problem, tensors, stream);
+    }
+
+    /** Returns the shape of the statistics of these queries: [T, h, 1] packed, else [B, h, S, 1]. */
+    public static Shape statisticsShape(AttentionProblem problem, AttentionTensors tensors) {
+        Tensor query = tensors.query();
+        long heads = query.size(query.rank() - 2);
+        return problem.layout().format() == QkvFormat.THD
+                ? Shape.of(query.size(0), heads, 1)
+                : Shape.of(tensors.sequences(), heads, tensors.queryLength(), 1);
+    }
+
+    /** Hands out memory for the statistics of these queries, FLOAT32 of {@link #statisticsShape}. */
+    public static Tensor statistics(AttentionProblem problem, AttentionTensors tensors, Scope scope) {
+        Tensor query = tensors.query();
+        long heads = query.size(query.rank() - 2);
+        return problem.layout().format() == QkvFormat.THD
+                ? scope.tensor(DType.FLOAT32, query.size(0), heads, 1)
+                : scope.tensor(DType.FLOAT32, tensors.sequences(), heads, tensors.queryLength(), 1);
+    }
+
+    /**
+     * Returns why cuDNN does not take a problem of these sizes, forward or, in training, backward; null when it does. The
+     * answer is TE's, which builds cuDNN's plan to know: ask once, where an attention is set up.
+     */
+    public static @Nullable String refusal(AttentionProblem problem, DType dtype, AttentionSizes sizes, Device device) {
+        Checks.given("problem", problem);
+        Checks.given("dtype", dtype);
+        Checks.given("sizes", sizes);
+        return FusedAttentionQuestion.ask(problem, dtype, sizes, Inside.state(device));
+    }
+
+    /**
+     * Enqueues {@code rngState = {seed, offset}}, {@code nvte_extract_seed_and_offset}: the random state of a dropout.
+     *
+     * @param rngState INT64 [2]
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     */
+    public static void extractSeedAndOffset(Tensor rngState, long seed, long offset, Stream stream) {
+        Checks.vector(stream, "rngState", rngState, DType.INT64, 2);
+        Checks.writable("rngState", rngState);
+        Status.te(
+                TransformerEngine.te_extract_seed_and_offset(
+                        rngState.pointer(),
+                        0,
+                        MemorySegment.NULL,
+                        seed,
+                        MemorySegment.NULL,
+                        offset,
+                        0,
+                        stream.handle()),
+                "te_extract_seed_and_offset");
+    }
+
+    /**
+     * Enqueues {@code rngState = {seed, offset + draws}} of numbers that lie on the device: a replayed graph draws as they say
+     * then.
+     *
+     * @param rngState INT64 [2]
+     * @param seed INT64 [1]
+     * @param offset INT64 [1]
+     * @param draws that were made since the offset was written, at least 0
+     * @throws IllegalArgumentException when shapes, types, draws or devices do not fit, or the state shares memory
+     */
+    public static void extractSeedAndOffset(Tensor rngState, Tensor seed, Tensor offset, int draws, Stream stream) {
+        Checks.vector(stream, "rngState", rngState, DType.INT64, 2);
+        Checks.vector(stream, "seed", seed, DType.INT64, 1);
+        Checks.vector(stream, "offset", offset, DType.INT64, 1);
+        if (draws < 0) {
+            throw new IllegalArgumentException("draws: expected at least 0, got " + draws);
+        }
+        Checks.writable("rngState", rngState);
+        Checks.apart("rngState", rngState, "seed", seed);
+        Checks.apart("rngState", rngState, "offset", offset);
+        Status.te(
+                TransformerEngine.te_extract_seed_and_offset(
+                        rngState.pointer(), 1, seed.pointer(), 0, offset.pointer(), 0, draws, stream.handle()),
+                "te_extract_seed_and_offset");
+    }
+}

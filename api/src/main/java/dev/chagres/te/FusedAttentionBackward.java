@@ -1,0 +1,113 @@
+package dev.chagres.te;
+
+import static dev.chagres.bindings.te.TransformerEngine.*;
+
+import dev.chagres.Stream;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.NVTETensorPack;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Workspace;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The backward call of fused attention: one parameter object, of which each call sets what differs.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h}.
+ */
+final class FusedAttentionBackward extends AttributeWriter {
+    private final FusedAttentionCalls calls;
+    private final DeviceState device;
+    private final MemorySegment pack;
+    private final MemorySegment statisticsHandle;
+    private final MemorySegment randomnessHandle;
+    private final AttentionGeometry.Recent recent = new AttentionGeometry.Recent();
+    private @Nullable AttentionProblem problem;
+
+    FusedAttentionBackward(FusedAttentionCalls calls) {
+        super(create(calls.device()), calls.device().arena());
+        this.calls = calls;
+        device = calls.device();
+        pack = AuxiliaryPack.create(device);
+        statisticsHandle = AuxiliaryPack.statistics(pack);
+        randomnessHandle = AuxiliaryPack.randomness(pack);
+        NVTETensorPack.size(pack, AuxiliaryPack.TENSORS);
+        setUnchanging();
+    }
+
+    void run(AttentionProblem with, AttentionTensors tensors, Stream stream) {
+        use(with);
+        handle(kNVTEFusedAttnBwdParamsQ(), tensors.query().handle());
+        handle(kNVTEFusedAttnBwdParamsK(), tensors.key().handle());
+        handle(kNVTEFusedAttnBwdParamsV(), tensors.value().handle());
+        handle(kNVTEFusedAttnBwdParamsO(), tensors.output().handle());
+        handle(kNVTEFusedAttnBwdParamsDO(), tensors.outputGradient().handle());
+        handle(kNVTEFusedAttnBwdParamsDQ(), tensors.queryGradient().handle());
+        handle(kNVTEFusedAttnBwdParamsDK(), tensors.keyGradient().handle());
+        handle(kNVTEFusedAttnBwdParamsDV(), tensors.valueGradient().handle());
+        calls.writeLengths(this, kNVTEFusedAttnBwdParamsCuSeqlensQ(), with, tensors);
+        number(kNVTEFusedAttnBwdParamsMaxSeqlenQ(), tensors.queryLength());
+        number(kNVTEFusedAttnBwdParamsMaxSeqlenKV(), tensors.keyLength());
+        handle(kNVTEFusedAttnBwdParamsStream(), stream.handle());
+        device.basicTensor().readFrom(tensors.statistics().handle()).writeTo(statisticsHandle);
+        calls.describeRandomness(tensors.rngState(), randomnessHandle);
+
+        Workspace workspace = Inside.workspace(stream);
+        AttentionGeometry geometry = recent.find(with, tensors);
+        if (geometry == null) {
+            handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace.asking());
+            Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
+            geometry = recent.remember(with, tensors, workspace.asked());
+        }
+        handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace.provided(geometry.workspaceBytes()));
+        Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
+    }
+
+    private void use(AttentionProblem with) {
+        if (problem == with) {
+            return;
+        }
+        flag(kNVTEFusedAttnBwdParamsDeterministic(), with.order() == AttentionProblem.Order.DETERMINISTIC);
+        number(kNVTEFusedAttnBwdParamsAttnMaskType(), with.mask().code());
+        number(kNVTEFusedAttnBwdParamsWindowSizeLeft(), with.windowLeft());
+        number(kNVTEFusedAttnBwdParamsWindowSizeRight(), with.mask().isCausal() ? 0L : with.windowRight());
+        number(kNVTEFusedAttnBwdParamsDropout(), with.draws() ? with.dropout() : 0f);
+        number(kNVTEFusedAttnBwdParamsAttnScale(), with.scale());
+        number(kNVTEFusedAttnBwdParamsQKVLayout(), with.layout().code());
+        number(kNVTEFusedAttnBwdParamsOFormat(), with.layout().format().code());
+        number(kNVTEFusedAttnBwdParamsDOFormat(), with.layout().format().code());
+        number(kNVTEFusedAttnBwdParamsDQKVLayout(), with.layout().code());
+        problem = with;
+    }
+
+    private void setUnchanging() {
+        handle(kNVTEFusedAttnBwdParamsS(), calls.unset());
+        handle(kNVTEFusedAttnBwdParamsDP(), calls.unset());
+        handle(kNVTEFusedAttnBwdParamsDBias(), calls.unset());
+        handle(kNVTEFusedAttnBwdParamsDSoftmaxOffset(), calls.unset());
+        handle(kNVTEFusedAttnBwdParamsAuxCtxTensors(), pack);
+        number(kNVTEFusedAttnBwdParamsBiasType(), NVTE_NO_BIAS());
+        number(kNVTEFusedAttnBwdParamsSoftmaxType(), NVTE_VANILLA_SOFTMAX());
+    }
+
+    private static MemorySegment create(DeviceState device) {
+        Status.te(te_create_fused_attn_bwd_params(device.out()), "te_create_fused_attn_bwd_params");
+        return device.out().get(ValueLayout.ADDRESS, 0);
+    }
+
+    @Override
+    void set(MemorySegment target, int attribute, MemorySegment from, long byteSize) {
+        Status.te(
+                te_set_fused_attn_bwd_params_attribute(target, attribute, from, byteSize),
+                "te_set_fused_attn_bwd_params_attribute");
+    }
+
+    void close() {
+        te_destroy_fused_attn_bwd_params(object());
+        te_tensor_pack_destroy(pack);
+    }
+}

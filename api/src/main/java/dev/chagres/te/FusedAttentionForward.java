@@ -1,0 +1,126 @@
+package dev.chagres.te;
+
+import static dev.chagres.bindings.te.TransformerEngine.*;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.NVTETensorPack;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.BasicTensor;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Workspace;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The forward call of fused attention: one parameter object, of which each call sets what differs.
+ *
+ * <p>With an unset workspace the library says what workspace and which auxiliary tensors it wants; with them it runs. The
+ * auxiliary tensors, log-sum-exp and random state, are what backward needs.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_fused_attn_fwd_v2} in TE's {@code fused_attn.h}.
+ */
+final class FusedAttentionForward extends AttributeWriter {
+    private final FusedAttentionCalls calls;
+    private final DeviceState device;
+    private final MemorySegment pack;
+    private final MemorySegment statisticsHandle;
+    private final MemorySegment randomnessHandle;
+    private final AttentionGeometry.Recent recent = new AttentionGeometry.Recent();
+    private @Nullable AttentionProblem problem;
+
+    FusedAttentionForward(FusedAttentionCalls calls) {
+        super(create(calls.device()), calls.device().arena());
+        this.calls = calls;
+        device = calls.device();
+        pack = AuxiliaryPack.create(device);
+        statisticsHandle = AuxiliaryPack.statistics(pack);
+        randomnessHandle = AuxiliaryPack.randomness(pack);
+        setUnchanging();
+    }
+
+    void run(AttentionProblem with, AttentionTensors tensors, Stream stream) {
+        use(with);
+        handle(kNVTEFusedAttnFwdParamsQ(), tensors.query().handle());
+        handle(kNVTEFusedAttnFwdParamsK(), tensors.key().handle());
+        handle(kNVTEFusedAttnFwdParamsV(), tensors.value().handle());
+        handle(kNVTEFusedAttnFwdParamsO(), tensors.output().handle());
+        calls.writeLengths(this, kNVTEFusedAttnFwdParamsCuSeqlensQ(), with, tensors);
+        handle(kNVTEFusedAttnFwdParamsRngState(), calls.randomness(tensors.rngState()));
+        number(kNVTEFusedAttnFwdParamsMaxSeqlenQ(), tensors.queryLength());
+        number(kNVTEFusedAttnFwdParamsMaxSeqlenKV(), tensors.keyLength());
+        handle(kNVTEFusedAttnFwdParamsStream(), stream.handle());
+
+        Workspace workspace = Inside.workspace(stream);
+        AttentionGeometry geometry = recent.find(with, tensors);
+        if (geometry == null) {
+            ask(workspace, tensors.statistics());
+            geometry = recent.remember(with, tensors, workspace.asked());
+        }
+        device.basicTensor().readFrom(tensors.statistics().handle()).writeTo(statisticsHandle);
+        calls.describeRandomness(tensors.rngState(), randomnessHandle);
+        NVTETensorPack.size(pack, AuxiliaryPack.TENSORS);
+        handle(kNVTEFusedAttnFwdParamsWorkspace(), workspace.provided(geometry.workspaceBytes()));
+        Status.te(te_fused_attn_fwd_v2(object()), "te_fused_attn_fwd_v2");
+    }
+
+    private void use(AttentionProblem with) {
+        if (problem == with) {
+            return;
+        }
+        flag(kNVTEFusedAttnFwdParamsIsTraining(), with.mode() == AttentionProblem.Mode.TRAINING);
+        number(kNVTEFusedAttnFwdParamsAttnMaskType(), with.mask().code());
+        number(kNVTEFusedAttnFwdParamsWindowSizeLeft(), with.windowLeft());
+        number(kNVTEFusedAttnFwdParamsWindowSizeRight(), with.mask().isCausal() ? 0L : with.windowRight());
+        number(kNVTEFusedAttnFwdParamsDropout(), with.dropout());
+        number(kNVTEFusedAttnFwdParamsAttnScale(), with.scale());
+        number(kNVTEFusedAttnFwdParamsQKVLayout(), with.layout().code());
+        number(kNVTEFusedAttnFwdParamsOFormat(), with.layout().format().code());
+        problem = with;
+    }
+
+    /** Lets the library say what workspace it wants, and checks that the log-sum-exp has the size that it wants. */
+    private void ask(Workspace workspace, Tensor statistics) {
+        NVTETensorPack.size(pack, 0);
+        handle(kNVTEFusedAttnFwdParamsWorkspace(), workspace.asking());
+        Status.te(te_fused_attn_fwd_v2(object()), "te_fused_attn_fwd_v2");
+        BasicTensor wanted = device.basicTensor().readFrom(statisticsHandle);
+        if (wanted.byteSize() != statistics.byteSize()) {
+            throw new IllegalArgumentException("statistics: expected " + wanted.byteSize()
+                    + " bytes, which the opened Transformer Engine wants, got " + Checks.describe(statistics));
+        }
+    }
+
+    private void setUnchanging() {
+        handle(kNVTEFusedAttnFwdParamsBias(), calls.unset());
+        handle(kNVTEFusedAttnFwdParamsSoftmaxOffset(), calls.unset());
+        handle(kNVTEFusedAttnFwdParamsS(), calls.unset());
+        handle(kNVTEFusedAttnFwdParamsPageTableK(), calls.unset());
+        handle(kNVTEFusedAttnFwdParamsPageTableV(), calls.unset());
+        handle(kNVTEFusedAttnFwdParamsAuxCtxTensors(), pack);
+        number(kNVTEFusedAttnFwdParamsBiasType(), NVTE_NO_BIAS());
+        number(kNVTEFusedAttnFwdParamsSoftmaxType(), NVTE_VANILLA_SOFTMAX());
+    }
+
+    private static MemorySegment create(DeviceState device) {
+        Status.te(te_create_fused_attn_fwd_params(device.out()), "te_create_fused_attn_fwd_params");
+        return device.out().get(ValueLayout.ADDRESS, 0);
+    }
+
+    @Override
+    void set(MemorySegment target, int attribute, MemorySegment from, long byteSize) {
+        Status.te(
+                te_set_fused_attn_fwd_params_attribute(target, attribute, from, byteSize),
+                "te_set_fused_attn_fwd_params_attribute");
+    }
+
+    void close() {
+        te_destroy_fused_attn_fwd_params(object());
+        te_tensor_pack_destroy(pack);
+    }
+}

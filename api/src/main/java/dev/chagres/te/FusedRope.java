@@ -1,0 +1,224 @@
+package dev.chagres.te;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Rotary position embedding of a tensor of heads into another: with the angle of a token's position each pair {@code (a, b)}
+ * of a head's first r elements becomes {@code (a cos - b sin, b cos + a sin)}; the elements behind them are copied.
+ *
+ * <p>Positions count from 0 in each sequence, or from its start position. The gradient takes the inverse rotation.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_fused_rope_forward}, {@code nvte_fused_rope_backward} in TE's {@code fused_rope.h}; Su et al.,
+ * RoFormer (2021).
+ */
+public final class FusedRope {
+    /** Which two of a head's r rotated elements are a pair. */
+    public enum Pairing {
+        /** i and i + r/2; columns i and i + r/2 of the angles are alike. */
+        HALVES,
+        /** 2i and 2i + 1; columns 2i and 2i + 1 of the angles are alike. */
+        INTERLEAVED
+    }
+
+    private FusedRope() {}
+
+    /**
+     * Enqueues the rotation, {@code nvte_fused_rope_forward}. Rows of packed tokens behind the last sequence stay as they
+     * are.
+     *
+     * @param input floating-point numbers [T, h, d], [B, S, h, d] or [S, B, h, d], as the format says
+     * @param cuSeqlens THD: INT32 [B + 1], where each sequence begins, which is trusted; else null
+     * @param freqs angles, FLOAT32 [positions, 1, 1, r], r even and at most d
+     * @param startPositions INT32 [B], the position of each sequence's first token, which is trusted; null: all 0
+     * @param output like the input
+     * @param longest padded formats: S; THD: a length that no sequence exceeds. At most positions
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the output shares memory
+     */
+    public static void forward(
+            Tensor input,
+            @Nullable Tensor cuSeqlens,
+            Tensor freqs,
+            @Nullable Tensor startPositions,
+            Tensor output,
+            QkvFormat format,
+            Pairing pairing,
+            long longest,
+            Stream stream) {
+        FusedRopeCheck.check(
+                "input", input, cuSeqlens, freqs, startPositions, "output", output, format, longest, stream);
+        Checks.given("pairing", pairing);
+        if (input.count() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_fused_rope_forward(
+                        input.handle(),
+                        handle(cuSeqlens, stream),
+                        freqs.handle(),
+                        handle(startPositions, stream),
+                        output.handle(),
+                        format.code(),
+                        pairing == Pairing.INTERLEAVED,
+                        1,
+                        0,
+                        (int) longest,
+                        sequences(input, cuSeqlens, format),
+                        heads(input),
+                        headDim(input),
+                        (int) freqs.size(3),
+                        tokenStride(input, format),
+                        sequenceStride(input, format),
+                        headDim(input),
+                        1,
+                        stream.handle()),
+                "te_fused_rope_forward");
+    }
+
+    /**
+     * Enqueues the rotation as {@link #forward(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, Pairing, long, Stream)},
+     * packed sequences being perhaps as long as there are positions: where they are shorter, saying so starts fewer threads.
+     *
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the output shares memory
+     */
+    public static void forward(
+            Tensor input,
+            @Nullable Tensor cuSeqlens,
+            Tensor freqs,
+            @Nullable Tensor startPositions,
+            Tensor output,
+            QkvFormat format,
+            Pairing pairing,
+            Stream stream) {
+        long longest = longest("input", input, freqs, format, stream);
+        forward(input, cuSeqlens, freqs, startPositions, output, format, pairing, longest, stream);
+    }
+
+    /**
+     * Enqueues the inverse rotation, {@code nvte_fused_rope_backward}: the gradient of what {@link #forward} was given. The
+     * parameters are those of forward.
+     *
+     * @param outputGrads gradient of the output, like it
+     * @param inputGrads gradient of the input, like it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or inputGrads shares memory
+     */
+    public static void backward(
+            Tensor outputGrads,
+            @Nullable Tensor cuSeqlens,
+            Tensor freqs,
+            @Nullable Tensor startPositions,
+            Tensor inputGrads,
+            QkvFormat format,
+            Pairing pairing,
+            long longest,
+            Stream stream) {
+        FusedRopeCheck.check(
+                "outputGrads",
+                outputGrads,
+                cuSeqlens,
+                freqs,
+                startPositions,
+                "inputGrads",
+                inputGrads,
+                format,
+                longest,
+                stream);
+        Checks.given("pairing", pairing);
+        if (outputGrads.count() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_fused_rope_backward(
+                        outputGrads.handle(),
+                        handle(cuSeqlens, stream),
+                        freqs.handle(),
+                        handle(startPositions, stream),
+                        inputGrads.handle(),
+                        format.code(),
+                        pairing == Pairing.INTERLEAVED,
+                        1,
+                        0,
+                        (int) longest,
+                        sequences(outputGrads, cuSeqlens, format),
+                        heads(outputGrads),
+                        headDim(outputGrads),
+                        (int) freqs.size(3),
+                        tokenStride(outputGrads, format),
+                        sequenceStride(outputGrads, format),
+                        headDim(outputGrads),
+                        1,
+                        stream.handle()),
+                "te_fused_rope_backward");
+    }
+
+    /**
+     * Enqueues the inverse rotation as {@link
+     * #backward(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, Pairing, long, Stream)}, packed sequences being perhaps as
+     * long as there are positions.
+     *
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or inputGrads shares memory
+     */
+    public static void backward(
+            Tensor outputGrads,
+            @Nullable Tensor cuSeqlens,
+            Tensor freqs,
+            @Nullable Tensor startPositions,
+            Tensor inputGrads,
+            QkvFormat format,
+            Pairing pairing,
+            Stream stream) {
+        long longest = longest("outputGrads", outputGrads, freqs, format, stream);
+        backward(outputGrads, cuSeqlens, freqs, startPositions, inputGrads, format, pairing, longest, stream);
+    }
+
+    private static long longest(String argument, Tensor input, Tensor freqs, QkvFormat format, Stream stream) {
+        Checks.given("format", format);
+        if (format == QkvFormat.THD) {
+            return FusedRopeCheck.positions(freqs, stream);
+        }
+        FusedRopeCheck.heads(argument, input, format, stream);
+        return input.size(format == QkvFormat.BSHD ? 1 : 0);
+    }
+
+    private static MemorySegment handle(@Nullable Tensor tensor, Stream stream) {
+        return tensor == null ? Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle() : tensor.handle();
+    }
+
+    private static int sequences(Tensor tensor, @Nullable Tensor cuSeqlens, QkvFormat format) {
+        return switch (format) {
+            case THD -> (int) (Checks.given("cuSeqlens", cuSeqlens).count() - 1);
+            case BSHD -> (int) tensor.size(0);
+            case SBHD -> (int) tensor.size(1);
+        };
+    }
+
+    private static int heads(Tensor tensor) {
+        return (int) tensor.size(tensor.rank() - 2);
+    }
+
+    private static int headDim(Tensor tensor) {
+        return (int) tensor.size(tensor.rank() - 1);
+    }
+
+    private static int tokenStride(Tensor tensor, QkvFormat format) {
+        int token = heads(tensor) * headDim(tensor);
+        return format == QkvFormat.SBHD ? (int) tensor.size(1) * token : token;
+    }
+
+    private static int sequenceStride(Tensor tensor, QkvFormat format) {
+        int token = heads(tensor) * headDim(tensor);
+        return switch (format) {
+            case THD -> 0;
+            case BSHD -> (int) tensor.size(1) * token;
+            case SBHD -> token;
+        };
+    }
+}

@@ -1,0 +1,216 @@
+package dev.chagres.te;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Matrix products {@code d = op(a) op(b)} with what may follow them in the same kernel: a bias, GELU, its gradient, or the
+ * gradient of a bias.
+ *
+ * <p>Everything is row-major: op(a) is [M, K], op(b) is [K, N], d is [M, N], where op takes a matrix as it is or
+ * transposed. So a linear layer's three products are {@code gemm(x, NO, w, YES, y)}, {@code gemm(dy, NO, w, NO, dx)} and
+ * {@code gemm(dy, YES, x, NO, dw)}.
+ *
+ * <p>a and b have one floating-point type; sums are FP32. On GPUs products of FLOAT32 use TF32. The methods share no byte
+ * between what is written and what is read.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_cublas_gemm_v2} in TE's {@code gemm.h}.
+ */
+public final class Gemm {
+    /** What op does with a matrix. */
+    public enum Transpose {
+        /** Takes it as it is. */
+        NO,
+        /** Takes its transpose. */
+        YES;
+
+        int code() {
+            return ordinal();
+        }
+    }
+
+    private static final DeviceState.Attachment<GemmConfigs> CONFIGS = new DeviceState.Attachment<>(GemmConfigs::new);
+
+    private Gemm() {}
+
+    /**
+     * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}. A sum over nothing, K = 0, is 0.
+     *
+     * @param a [M, K], transposed [K, M]
+     * @param b [K, N], transposed [N, K], in the type of a
+     * @param d [M, N], FLOAT32 or the type of a; a sum is rounded to that type each time
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or d shares memory with a or b
+     */
+    public static void gemm(
+            Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor d, Output output, Stream stream) {
+        Checks.given("output", output);
+        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        if (d.count() == 0) {
+            return;
+        }
+        if (inner == 0) {
+            if (output == Output.OVERWRITE) {
+                d.zero(stream);
+            }
+            return;
+        }
+        DeviceState device = Inside.state(stream);
+        MemorySegment beta = output == Output.OVERWRITE ? device.zero() : device.one();
+        call(a, transA, b, transB, d, beta, MemorySegment.NULL, stream);
+    }
+
+    /**
+     * Enqueues {@code d = op(a) op(b) + bias}, the bias added to every row.
+     *
+     * @param a [M, K], transposed [K, M], K at least 1
+     * @param b [K, N], transposed [N, K], in the type of a
+     * @param bias [N], in the type of d
+     * @param d [M, N], FLOAT32 or the type of a
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or d shares memory with another tensor
+     */
+    public static void gemmBias(
+            Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor bias, Tensor d, Stream stream) {
+        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        Checks.vector(stream, "bias", bias, d.dtype(), d.size(1));
+        Checks.apart("d", d, "bias", bias);
+        if (d.count() == 0) {
+            return;
+        }
+        GemmChecks.requireSum(inner, a);
+        GemmConfigs configs = configs(stream);
+        call(a, transA, b, transB, d, configs.zero(), configs.bias(bias), stream);
+    }
+
+    /**
+     * Enqueues {@code preGelu = op(a) op(b) + bias} and {@code d = gelu(preGelu)}, the form with tanh.
+     *
+     * @param a [M, K], transposed [K, M], K at least 1, FLOAT16 or BFLOAT16: cuBLAS has no such kernel of FLOAT32
+     * @param b [K, N], transposed [N, K], in the type of a
+     * @param bias [N], in the type of a
+     * @param preGelu [M, N], in the type of a, what {@link #gemmGeluGradient} needs
+     * @param d [M, N], in the type of a
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void gemmBiasGelu(
+            Tensor a,
+            Transpose transA,
+            Tensor b,
+            Transpose transB,
+            Tensor bias,
+            Tensor preGelu,
+            Tensor d,
+            Stream stream) {
+        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        GemmChecks.requireSixteenBits(a, d);
+        Checks.vector(stream, "bias", bias, d.dtype(), d.size(1));
+        Checks.like(stream, "preGelu", preGelu, d);
+        Checks.apart("d", d, "bias", bias);
+        GemmChecks.written("preGelu", preGelu, a, b);
+        Checks.apart("preGelu", preGelu, "bias", bias);
+        Checks.apart("preGelu", preGelu, "d", d);
+        if (d.count() == 0) {
+            return;
+        }
+        GemmChecks.requireSum(inner, a);
+        GemmConfigs configs = configs(stream);
+        call(a, transA, b, transB, d, configs.zero(), configs.biasGelu(bias, preGelu), stream);
+    }
+
+    /**
+     * Enqueues {@code d = (op(a) op(b)) gelu'(preGelu)}, element by element, the form with tanh.
+     *
+     * @param a [M, K], transposed [K, M], FLOAT16 or BFLOAT16: cuBLAS has no such kernel of FLOAT32
+     * @param b [K, N], transposed [N, K], in the type of a
+     * @param preGelu [M, N], in the type of a, what {@link #gemmBiasGelu} wrote
+     * @param d [M, N], in the type of a
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or d shares memory with another tensor
+     */
+    public static void gemmGeluGradient(
+            Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor preGelu, Tensor d, Stream stream) {
+        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        GemmChecks.requireSixteenBits(a, d);
+        Checks.like(stream, "preGelu", preGelu, d);
+        Checks.apart("d", d, "preGelu", preGelu);
+        if (d.count() == 0) {
+            return;
+        }
+        if (inner == 0) {
+            d.zero(stream);
+            return;
+        }
+        GemmConfigs configs = configs(stream);
+        call(a, transA, b, transB, d, configs.zero(), configs.geluGradient(preGelu), stream);
+    }
+
+    /**
+     * Enqueues {@code d = a^T op(b)} and {@code dbias[m] = sum over k of a[k, m]}: cuBLASLt sums beside a product whose first
+     * operand is read transposed. A weight's gradient with that of its bias is {@code gemmBiasGradient(dy, x, NO, dbias,
+     * dw)}. Sums over nothing, K = 0, are 0.
+     *
+     * @param a [K, M]
+     * @param b [K, N], transposed [N, K], in the type of a, N at least 1
+     * @param dbias [M], in the type of d
+     * @param d [M, N], FLOAT32 or the type of a
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void gemmBiasGradient(Tensor a, Tensor b, Transpose transB, Tensor dbias, Tensor d, Stream stream) {
+        long inner = GemmChecks.product(a, Transpose.YES, b, transB, d, stream);
+        Checks.vector(stream, "dbias", dbias, d.dtype(), d.size(0));
+        GemmChecks.written("dbias", dbias, a, b);
+        Checks.apart("dbias", dbias, "d", d);
+        if (dbias.count() == 0) {
+            return;
+        }
+        if (d.size(1) == 0) {
+            throw new IllegalArgumentException(
+                    "d: expected at least one column, for the kernel that sums dbias makes d, got "
+                            + Checks.describe(d));
+        }
+        if (inner == 0) {
+            d.zero(stream);
+            dbias.zero(stream);
+            return;
+        }
+        GemmConfigs configs = configs(stream);
+        call(a, Transpose.YES, b, transB, d, configs.zero(), configs.biasGradient(dbias), stream);
+    }
+
+    /** cuBLAS is column-major: seen so, every row-major matrix is its transpose, and the product's operands change places. */
+    private static void call(
+            Tensor a,
+            Transpose transA,
+            Tensor b,
+            Transpose transB,
+            Tensor d,
+            MemorySegment beta,
+            MemorySegment config,
+            Stream stream) {
+        MemorySegment destination = d.handle();
+        Status.te(
+                TransformerEngine.te_cublas_gemm_v2(
+                        transB.code(),
+                        transA.code(),
+                        Inside.state(stream).one(),
+                        b.handle(),
+                        a.handle(),
+                        beta,
+                        destination,
+                        destination,
+                        Inside.workspace(stream).products(),
+                        config,
+                        stream.handle()),
+                "te_cublas_gemm_v2");
+    }
+
+    private static GemmConfigs configs(Stream stream) {
+        return Inside.state(stream).get(CONFIGS);
+    }
+}

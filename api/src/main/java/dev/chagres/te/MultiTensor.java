@@ -1,0 +1,198 @@
+package dev.chagres.te;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Operations on many tensors at once, a few kernels for all: their norm, and the step of Adam.
+ *
+ * <p>With empty lists there is nothing to do: a norm is 0.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code multi_tensor.h}; Kingma and Ba, Adam (2015); Loshchilov and Hutter, Decoupled weight decay
+ * regularization (2017).
+ */
+public final class MultiTensor {
+    /** Where weight decay w goes. */
+    public enum WeightDecay {
+        /** Into the gradient: {@code g = g + w p}. */
+        L2(0),
+        /** Into the update, beside the learning rate alone. */
+        DECOUPLED(1);
+
+        private final int mode;
+
+        WeightDecay(int mode) {
+            this.mode = mode;
+        }
+    }
+
+    /** Whether the moments, which begin at 0, are divided by what they lack for that. */
+    public enum BiasCorrection {
+        /** They are not: {@code c1 = c2 = 1}. */
+        NO,
+        /** They are: {@code c1 = 1 - beta1^step}, {@code c2 = 1 - beta2^step}. */
+        YES
+    }
+
+    /** Elements of the partial sums that {@link #l2norm} takes: one a block of a launch. */
+    public static final long NORM_PARTIALS = 320;
+
+    /** Elements that one block works on; TE's own callers give this number. */
+    private static final int CHUNK = 2048 * 32;
+
+    private MultiTensor() {}
+
+    /**
+     * Enqueues {@code norm = sqrt(sum of squares)} over all tensors of one list, {@code nvte_multi_tensor_l2norm_cuda}.
+     *
+     * @param noopFlag INT32 [1]: receives 1 when a sum of squares is not finite, and else stays as it is
+     * @param lists one list of floating-point numbers of one type
+     * @param partials FLOAT32 [{@link #NORM_PARTIALS}], scratch
+     * @param norm FLOAT32 [1]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void l2norm(Tensor noopFlag, TensorLists lists, Tensor partials, Tensor norm, Stream stream) {
+        MemorySegment array = MultiTensorChecks.norm(noopFlag, lists, partials, norm, stream);
+        if (lists.tensorCount() == 0) {
+            norm.zero(stream);
+            return;
+        }
+        // The kernels add to what is there.
+        partials.zero(stream);
+        Status.te(
+                TransformerEngine.te_multi_tensor_l2norm_cuda(
+                        CHUNK,
+                        noopFlag.handle(),
+                        array,
+                        1,
+                        lists.tensorCount(),
+                        partials.handle(),
+                        partials.handle(),
+                        norm.handle(),
+                        norm.handle(),
+                        0,
+                        0,
+                        stream.handle()),
+                "te_multi_tensor_l2norm_cuda");
+    }
+
+    /**
+     * Enqueues a step of Adam whose numbers lie on the device, {@code nvte_multi_tensor_adam_capturable_cuda}: {@code g =
+     * invScale g}, {@code m = beta1 m + (1 - beta1) g}, {@code v = beta2 v + (1 - beta2) g^2}, {@code u = (m / c1) /
+     * (sqrt(v / c2) + epsilon)} and, decoupled, {@code p = p - lr (u + weightDecay p)}.
+     *
+     * @param noopFlag INT32 [1]: where it is 1 nothing changes
+     * @param lists g, p, m, v, all of them written: g and p of one floating-point type, m and v FLOAT32
+     * @param lr learning rate, FLOAT32 [1]
+     * @param beta1 at least 0 and below 1
+     * @param beta2 at least 0 and below 1
+     * @param epsilon at least 0
+     * @param step number of this step, from 1 on, INT32 [1]
+     * @param weightDecay at least 0
+     * @param invScale factor on the gradients, FLOAT32 [1]
+     * @throws IllegalArgumentException when lists, numbers, shapes, types or devices do not fit
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void adamCapturable(
+            Tensor noopFlag,
+            TensorLists lists,
+            Tensor lr,
+            float beta1,
+            float beta2,
+            float epsilon,
+            Tensor step,
+            WeightDecay mode,
+            BiasCorrection biasCorrection,
+            float weightDecay,
+            Tensor invScale,
+            Stream stream) {
+        MultiTensorChecks.numbers(beta1, beta2, epsilon, weightDecay);
+        Checks.given("mode", mode);
+        Checks.given("biasCorrection", biasCorrection);
+        MemorySegment array = MultiTensorChecks.adam(noopFlag, lists, 4, lr, step, invScale, stream);
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_multi_tensor_adam_capturable_cuda(
+                        CHUNK,
+                        noopFlag.handle(),
+                        array,
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        lr.handle(),
+                        beta1,
+                        beta2,
+                        epsilon,
+                        step.handle(),
+                        mode.mode,
+                        biasCorrection.ordinal(),
+                        weightDecay,
+                        invScale.handle(),
+                        stream.handle()),
+                "te_multi_tensor_adam_capturable_cuda");
+    }
+
+    /**
+     * Enqueues the same step on FP32 master weights, from which p is rounded,
+     * {@code nvte_multi_tensor_adam_capturable_master_cuda}.
+     *
+     * @param noopFlag INT32 [1]: where it is 1 nothing changes
+     * @param lists g, p, m, v, master, all of them written: g and p of one floating-point type, m, v and master FLOAT32
+     * @param lr learning rate, FLOAT32 [1]
+     * @param beta1 at least 0 and below 1
+     * @param beta2 at least 0 and below 1
+     * @param epsilon at least 0
+     * @param step number of this step, from 1 on, INT32 [1]
+     * @param weightDecay at least 0
+     * @param invScale factor on the gradients, FLOAT32 [1]
+     * @throws IllegalArgumentException when lists, numbers, shapes, types or devices do not fit
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void adamCapturableMaster(
+            Tensor noopFlag,
+            TensorLists lists,
+            Tensor lr,
+            float beta1,
+            float beta2,
+            float epsilon,
+            Tensor step,
+            WeightDecay mode,
+            BiasCorrection biasCorrection,
+            float weightDecay,
+            Tensor invScale,
+            Stream stream) {
+        MultiTensorChecks.numbers(beta1, beta2, epsilon, weightDecay);
+        Checks.given("mode", mode);
+        Checks.given("biasCorrection", biasCorrection);
+        MemorySegment array = MultiTensorChecks.adam(noopFlag, lists, 5, lr, step, invScale, stream);
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_multi_tensor_adam_capturable_master_cuda(
+                        CHUNK,
+                        noopFlag.handle(),
+                        array,
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        lr.handle(),
+                        beta1,
+                        beta2,
+                        epsilon,
+                        step.handle(),
+                        mode.mode,
+                        biasCorrection.ordinal(),
+                        weightDecay,
+                        invScale.handle(),
+                        stream.handle()),
+                "te_multi_tensor_adam_capturable_master_cuda");
+    }
+}

@@ -1,0 +1,112 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Checks of the arguments of {@link MultiTensor}. Each returns the native array of lists.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class MultiTensorChecks {
+    private static final int GRADIENT = 0;
+    private static final int PARAMETER = 1;
+
+    private MultiTensorChecks() {}
+
+    static MemorySegment norm(Tensor noopFlag, TensorLists lists, Tensor partials, Tensor norm, Stream stream) {
+        Checks.vector(stream, "noopFlag", noopFlag, DType.INT32, 1);
+        MemorySegment array = listed(lists, 1, stream);
+        Checks.vector(stream, "partials", partials, DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        Checks.vector(stream, "norm", norm, DType.FLOAT32, 1);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            Tensor tensor = lists.tensor(0, j);
+            ofType(lists, 0, j, floats(lists));
+            apart("noopFlag", noopFlag, 0, j, tensor);
+            apart("partials", partials, 0, j, tensor);
+            apart("norm", norm, 0, j, tensor);
+        }
+        Checks.writable("noopFlag", noopFlag);
+        Checks.writable("partials", partials);
+        Checks.writable("norm", norm);
+        Checks.apart("partials", partials, "noopFlag", noopFlag);
+        Checks.apart("norm", norm, "noopFlag", noopFlag);
+        Checks.apart("norm", norm, "partials", partials);
+        return array;
+    }
+
+    static MemorySegment adam(
+            Tensor noopFlag, TensorLists lists, int count, Tensor lr, Tensor step, Tensor invScale, Stream stream) {
+        Checks.vector(stream, "noopFlag", noopFlag, DType.INT32, 1);
+        MemorySegment array = listed(lists, count, stream);
+        Checks.vector(stream, "lr", lr, DType.FLOAT32, 1);
+        Checks.vector(stream, "step", step, DType.INT32, 1);
+        Checks.vector(stream, "invScale", invScale, DType.FLOAT32, 1);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            DType type = floats(lists);
+            for (int i = 0; i < count; i++) {
+                ofType(lists, i, j, i == GRADIENT || i == PARAMETER ? type : DType.FLOAT32);
+                apart("noopFlag", noopFlag, i, j, lists.tensor(i, j));
+                apart("lr", lr, i, j, lists.tensor(i, j));
+                apart("step", step, i, j, lists.tensor(i, j));
+                apart("invScale", invScale, i, j, lists.tensor(i, j));
+            }
+        }
+        return array;
+    }
+
+    static void numbers(float beta1, float beta2, float epsilon, float weightDecay) {
+        if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
+            throw new IllegalArgumentException(
+                    "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
+        }
+        if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
+            throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
+        }
+        if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
+            throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
+        }
+    }
+
+    private static MemorySegment listed(TensorLists lists, int count, Stream stream) {
+        MemorySegment array = Checks.given("lists", lists).lists();
+        if (lists.listCount() != count) {
+            throw new IllegalArgumentException("lists: expected " + count + " lists, got " + lists.listCount());
+        }
+        for (int i = 0; i < count; i++) {
+            for (int j = 0; j < lists.tensorCount(); j++) {
+                Checks.on(stream, "lists", lists.tensor(i, j));
+                Checks.writable("lists", lists.tensor(i, j));
+            }
+        }
+        return array;
+    }
+
+    /** Returns the type of the first tensor, which all of its list have. */
+    private static DType floats(TensorLists lists) {
+        Tensor first = lists.tensor(0, 0);
+        if (!first.dtype().isFloat()) {
+            throw new IllegalArgumentException(TensorLists.name(0, 0)
+                    + ": expected elements of FLOAT32, FLOAT16 or BFLOAT16, got " + Checks.describe(first));
+        }
+        return first.dtype();
+    }
+
+    private static void ofType(TensorLists lists, int list, int index, DType type) {
+        Tensor tensor = lists.tensor(list, index);
+        if (tensor.dtype() != type) {
+            throw new IllegalArgumentException(TensorLists.name(list, index) + ": expected elements of " + type
+                    + ", got " + Checks.describe(tensor));
+        }
+    }
+
+    private static void apart(String argument, Tensor tensor, int list, int index, Tensor other) {
+        if (Checks.overlaps(tensor, other)) {
+            throw new IllegalArgumentException(argument + ": expected memory of its own, got some of "
+                    + TensorLists.name(list, index) + "'s; one is written to while the other is read or written");
+        }
+    }
+}

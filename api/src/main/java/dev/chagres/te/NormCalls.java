@@ -1,0 +1,122 @@
+package dev.chagres.te;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Inside;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * The four functions of normalization.h over checked tensors. With an unset workspace each says what it wants; with memory
+ * it runs.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class NormCalls {
+    private NormCalls() {}
+
+    static void layernormFwd(
+            Tensor x,
+            Tensor gamma,
+            Tensor beta,
+            float epsilon,
+            Tensor z,
+            Tensor mu,
+            Tensor rsigma,
+            MemorySegment workspace,
+            Normalization.Gamma gammaKind,
+            Stream stream) {
+        Status.te(
+                TransformerEngine.te_layernorm_fwd(
+                        x.handle(),
+                        gamma.handle(),
+                        beta.handle(),
+                        epsilon,
+                        z.handle(),
+                        mu.handle(),
+                        rsigma.handle(),
+                        workspace,
+                        Inside.state(stream).multiprocessorCount(),
+                        gammaKind == Normalization.Gamma.ZERO_CENTERED,
+                        stream.handle()),
+                "te_layernorm_fwd");
+    }
+
+    static void layernormBwd(
+            Tensor dz,
+            Tensor x,
+            Tensor mu,
+            Tensor rsigma,
+            Tensor gamma,
+            Tensor dx,
+            Tensor dgamma,
+            Tensor dbeta,
+            MemorySegment workspace,
+            Normalization.Gamma gammaKind,
+            Stream stream) {
+        Status.te(
+                TransformerEngine.te_layernorm_bwd(
+                        dz.handle(),
+                        x.handle(),
+                        mu.handle(),
+                        rsigma.handle(),
+                        gamma.handle(),
+                        dx.handle(),
+                        dgamma.handle(),
+                        dbeta.handle(),
+                        workspace,
+                        Inside.state(stream).multiprocessorCount(),
+                        gammaKind == Normalization.Gamma.ZERO_CENTERED,
+                        stream.handle()),
+                "te_layernorm_bwd");
+    }
+
+    static void rmsnormFwd(
+            Tensor x,
+            Tensor gamma,
+            float epsilon,
+            Tensor z,
+            Tensor rsigma,
+            MemorySegment workspace,
+            Normalization.Gamma gammaKind,
+            Stream stream) {
+        Status.te(
+                TransformerEngine.te_rmsnorm_fwd(
+                        x.handle(),
+                        gamma.handle(),
+                        epsilon,
+                        z.handle(),
+                        rsigma.handle(),
+                        workspace,
+                        Inside.state(stream).multiprocessorCount(),
+                        gammaKind == Normalization.Gamma.ZERO_CENTERED,
+                        stream.handle()),
+                "te_rmsnorm_fwd");
+    }
+
+    static void rmsnormBwd(
+            Tensor dz,
+            Tensor x,
+            Tensor rsigma,
+            Tensor gamma,
+            Tensor dx,
+            Tensor dgamma,
+            MemorySegment workspace,
+            Normalization.Gamma gammaKind,
+            Stream stream) {
+        Status.te(
+                TransformerEngine.te_rmsnorm_bwd(
+                        dz.handle(),
+                        x.handle(),
+                        rsigma.handle(),
+                        gamma.handle(),
+                        dx.handle(),
+                        dgamma.handle(),
+                        workspace,
+                        Inside.state(stream).multiprocessorCount(),
+                        gammaKind == Normalization.Gamma.ZERO_CENTERED,
+                        stream.handle()),
+                "te_rmsnorm_bwd");
+    }
+}

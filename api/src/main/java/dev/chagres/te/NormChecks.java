@@ -1,0 +1,120 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+
+/**
+ * Checks of the arguments of norms.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class NormChecks {
+    private NormChecks() {}
+
+    /** Checks what both norms take forward. */
+    static void forward(
+            Tensor x,
+            Tensor gamma,
+            float epsilon,
+            Tensor z,
+            Tensor rsigma,
+            Normalization.Gamma gammaKind,
+            Stream stream) {
+        Checks.given("gammaKind", gammaKind);
+        input(x, stream);
+        Checks.vector(stream, "gamma", gamma, x.dtype(), x.size(1));
+        if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
+            throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
+        }
+        if (x.dtype() == DType.FLOAT32) {
+            Checks.shaped(stream, "z", Checks.floats(stream, "z", z), x);
+        } else {
+            Checks.like(stream, "z", z, x);
+        }
+        Checks.vector(stream, "rsigma", rsigma, DType.FLOAT32, x.size(0));
+        written("z", z, "x", x, "gamma", gamma);
+        written("rsigma", rsigma, "x", x, "gamma", gamma);
+        Checks.apart("rsigma", rsigma, "z", z);
+    }
+
+    /** Checks what layer norm takes forward besides. */
+    static void centredForward(Tensor x, Tensor gamma, Tensor beta, Tensor z, Tensor mu, Tensor rsigma, Stream stream) {
+        Checks.vector(stream, "beta", beta, x.dtype(), x.size(1));
+        Checks.vector(stream, "mu", mu, DType.FLOAT32, x.size(0));
+        Checks.apart("z", z, "beta", beta);
+        Checks.apart("rsigma", rsigma, "beta", beta);
+        written("mu", mu, "x", x, "gamma", gamma);
+        written("mu", mu, "beta", beta, "z", z);
+        Checks.apart("mu", mu, "rsigma", rsigma);
+    }
+
+    /** Checks what both norms take backward. */
+    static void backward(
+            Tensor dz,
+            Tensor x,
+            Tensor rsigma,
+            Tensor gamma,
+            Tensor dx,
+            Tensor dgamma,
+            Normalization.Gamma gammaKind,
+            Stream stream) {
+        Checks.given("gammaKind", gammaKind);
+        input(x, stream);
+        if (x.dtype() == DType.FLOAT32) {
+            Checks.vector(
+                    stream,
+                    "gamma",
+                    gamma,
+                    Checks.floats(stream, "gamma", gamma).dtype(),
+                    x.size(1));
+        } else {
+            Checks.vector(stream, "gamma", gamma, x.dtype(), x.size(1));
+        }
+        Checks.matrix(stream, "dz", dz, gamma.dtype(), x.size(0), x.size(1));
+        Checks.vector(stream, "rsigma", rsigma, DType.FLOAT32, x.size(0));
+        Checks.like(stream, "dx", dx, x);
+        Checks.vector(stream, "dgamma", dgamma, gamma.dtype(), x.size(1));
+        written("dx", dx, "dz", dz, "x", x);
+        written("dx", dx, "rsigma", rsigma, "gamma", gamma);
+        written("dgamma", dgamma, "dz", dz, "x", x);
+        written("dgamma", dgamma, "rsigma", rsigma, "gamma", gamma);
+        Checks.apart("dgamma", dgamma, "dx", dx);
+    }
+
+    /** Checks what layer norm takes backward besides. */
+    static void centredBackward(
+            Tensor dz,
+            Tensor x,
+            Tensor mu,
+            Tensor rsigma,
+            Tensor gamma,
+            Tensor dx,
+            Tensor dgamma,
+            Tensor dbeta,
+            Stream stream) {
+        Checks.vector(stream, "mu", mu, DType.FLOAT32, x.size(0));
+        Checks.vector(stream, "dbeta", dbeta, gamma.dtype(), x.size(1));
+        Checks.apart("dx", dx, "mu", mu);
+        Checks.apart("dgamma", dgamma, "mu", mu);
+        written("dbeta", dbeta, "dz", dz, "x", x);
+        written("dbeta", dbeta, "mu", mu, "rsigma", rsigma);
+        written("dbeta", dbeta, "gamma", gamma, "dx", dx);
+        Checks.apart("dbeta", dbeta, "dgamma", dgamma);
+    }
+
+    private static void input(Tensor x, Stream stream) {
+        Checks.matrix(stream, "x", x);
+        if (x.size(1) == 0) {
+            throw new IllegalArgumentException("x: expected at least one column, got " + Checks.describe(x));
+        }
+    }
+
+    private static void written(
+            String argument, Tensor tensor, String readArgument, Tensor read, String otherArgument, Tensor other) {
+        Checks.writable(argument, tensor);
+        Checks.apart(argument, tensor, readArgument, read);
+        Checks.apart(argument, tensor, otherArgument, other);
+    }
+}

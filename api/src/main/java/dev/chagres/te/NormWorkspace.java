@@ -1,0 +1,65 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Workspace;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The workspace that one function of normalization.h wants: TE says so when it is asked, and the answer is remembered until
+ * a norm of another shape or type comes.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class NormWorkspace {
+    private long rows = -1;
+    private long columns;
+    private @Nullable DType input;
+    private @Nullable DType gamma;
+    private @Nullable DType output;
+    private Normalization.@Nullable Gamma kind;
+    private long bytes;
+
+    /** Returns whether the last {@link #remember} was of a norm like this one. */
+    boolean isKnown(Tensor x, Tensor newGamma, Tensor z, Normalization.Gamma newKind) {
+        return x.size(0) == rows
+                && x.size(1) == columns
+                && x.dtype() == input
+                && newGamma.dtype() == gamma
+                && z.dtype() == output
+                && newKind == kind;
+    }
+
+    /** Remembers what was asked for, of this norm, through {@link Workspace#asking}. */
+    void remember(Tensor x, Tensor newGamma, Tensor z, Normalization.Gamma newKind, Workspace workspace) {
+        rows = x.size(0);
+        columns = x.size(1);
+        input = x.dtype();
+        gamma = newGamma.dtype();
+        output = z.dtype();
+        kind = newKind;
+        bytes = workspace.asked();
+    }
+
+    /** Returns the handle of as much memory as the remembered norm wants. */
+    MemorySegment provided(Workspace workspace) {
+        return workspace.provided(bytes);
+    }
+
+    /** Those of the four functions, one of each a device. */
+    static final class All implements AutoCloseable {
+        static final DeviceState.Attachment<All> ATTACHMENT = new DeviceState.Attachment<>(device -> new All());
+
+        final NormWorkspace layernormFwd = new NormWorkspace();
+        final NormWorkspace layernormBwd = new NormWorkspace();
+        final NormWorkspace rmsnormFwd = new NormWorkspace();
+        final NormWorkspace rmsnormBwd = new NormWorkspace();
+
+        @Override
+        public void close() {
+            // Numbers alone: there is nothing to give back.
+        }
+    }
+}

@@ -1,0 +1,169 @@
+package dev.chagres.te;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Workspace;
+
+/**
+ * Layer norm, {@code z = (x - mu) rsigma g + beta}, and RMS norm, {@code z = x rsigma g}, over each row, and their
+ * gradients; {@code g} is gamma or, where gamma is centred on zero, {@code 1 + gamma}.
+ *
+ * <p>{@code mu} is the mean of a row, {@code rsigma} 1 over the root of (variance + epsilon), for RMS norm of (mean square +
+ * epsilon). Everything is computed in FP32.
+ *
+ * <p>Types: gamma, beta and their gradients have the type of x and, forward, of z. Where x is FLOAT32 there is more: z may
+ * have another type, and backward gamma, beta, dz and their gradients may have one of 16 bits.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Ba et al., Layer normalization (2016); Zhang and Sennrich, Root mean square layer normalization (2019); TE's
+ * {@code normalization.h}.
+ */
+public final class Normalization {
+    /** What the factor of a column is. */
+    public enum Gamma {
+        /** gamma. */
+        PLAIN,
+        /** 1 + gamma. */
+        ZERO_CENTERED
+    }
+
+    private Normalization() {}
+
+    /**
+     * Enqueues layer norm, {@code nvte_layernorm_fwd}.
+     *
+     * @param x [T, H], H at least 1
+     * @param gamma [H], in the type of x
+     * @param beta [H], in the type of x
+     * @param epsilon at least 0
+     * @param z [T, H], in the type of x; any floating-point type where x is FLOAT32
+     * @param mu FLOAT32 [T]
+     * @param rsigma FLOAT32 [T]
+     * @throws IllegalArgumentException when shapes, types, epsilon or devices do not fit, or what is written shares memory
+     */
+    public static void layernormFwd(
+            Tensor x,
+            Tensor gamma,
+            Tensor beta,
+            float epsilon,
+            Tensor z,
+            Tensor mu,
+            Tensor rsigma,
+            Gamma gammaKind,
+            Stream stream) {
+        NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
+        NormChecks.centredForward(x, gamma, beta, z, mu, rsigma, stream);
+        if (x.count() == 0) {
+            return;
+        }
+        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormFwd;
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(x, gamma, z, gammaKind)) {
+            NormCalls.layernormFwd(x, gamma, beta, epsilon, z, mu, rsigma, workspace.asking(), gammaKind, stream);
+            known.remember(x, gamma, z, gammaKind, workspace);
+        }
+        NormCalls.layernormFwd(x, gamma, beta, epsilon, z, mu, rsigma, known.provided(workspace), gammaKind, stream);
+    }
+
+    /**
+     * Enqueues the gradients of layer norm, {@code nvte_layernorm_bwd}. Without rows the gradients of gamma and beta are 0.
+     *
+     * @param dz gradient of z, [T, H], in the type of gamma
+     * @param x [T, H]
+     * @param mu what forward wrote
+     * @param rsigma what forward wrote
+     * @param gamma [H], in the type of x; also of 16 bits where x is FLOAT32
+     * @param dx [T, H], in the type of x
+     * @param dgamma [H], in the type of gamma; overwritten
+     * @param dbeta [H], in the type of gamma; overwritten
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void layernormBwd(
+            Tensor dz,
+            Tensor x,
+            Tensor mu,
+            Tensor rsigma,
+            Tensor gamma,
+            Tensor dx,
+            Tensor dgamma,
+            Tensor dbeta,
+            Gamma gammaKind,
+            Stream stream) {
+        NormChecks.backward(dz, x, rsigma, gamma, dx, dgamma, gammaKind, stream);
+        NormChecks.centredBackward(dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, stream);
+        if (x.count() == 0) {
+            dgamma.zero(stream);
+            dbeta.zero(stream);
+            return;
+        }
+        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormBwd;
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(x, gamma, dz, gammaKind)) {
+            NormCalls.layernormBwd(dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, workspace.asking(), gammaKind, stream);
+            known.remember(x, gamma, dz, gammaKind, workspace);
+        }
+        NormCalls.layernormBwd(
+                dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, known.provided(workspace), gammaKind, stream);
+    }
+
+    /**
+     * Enqueues RMS norm, {@code nvte_rmsnorm_fwd}.
+     *
+     * @param x [T, H], H at least 1
+     * @param gamma [H], in the type of x
+     * @param epsilon at least 0
+     * @param z [T, H], in the type of x; any floating-point type where x is FLOAT32
+     * @param rsigma FLOAT32 [T]
+     * @throws IllegalArgumentException when shapes, types, epsilon or devices do not fit, or what is written shares memory
+     */
+    public static void rmsnormFwd(
+            Tensor x, Tensor gamma, float epsilon, Tensor z, Tensor rsigma, Gamma gammaKind, Stream stream) {
+        NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
+        if (x.count() == 0) {
+            return;
+        }
+        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormFwd;
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(x, gamma, z, gammaKind)) {
+            NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, workspace.asking(), gammaKind, stream);
+            known.remember(x, gamma, z, gammaKind, workspace);
+        }
+        NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, known.provided(workspace), gammaKind, stream);
+    }
+
+    /**
+     * Enqueues the gradients of RMS norm, {@code nvte_rmsnorm_bwd}. Without rows the gradient of gamma is 0.
+     *
+     * @param dz gradient of z, [T, H], in the type of gamma
+     * @param x [T, H]
+     * @param rsigma what forward wrote
+     * @param gamma [H], in the type of x; also of 16 bits where x is FLOAT32
+     * @param dx [T, H], in the type of x
+     * @param dgamma [H], in the type of gamma; overwritten
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void rmsnormBwd(
+            Tensor dz,
+            Tensor x,
+            Tensor rsigma,
+            Tensor gamma,
+            Tensor dx,
+            Tensor dgamma,
+            Gamma gammaKind,
+            Stream stream) {
+        NormChecks.backward(dz, x, rsigma, gamma, dx, dgamma, gammaKind, stream);
+        if (x.count() == 0) {
+            dgamma.zero(stream);
+            return;
+        }
+        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormBwd;
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(x, gamma, dz, gammaKind)) {
+            NormCalls.rmsnormBwd(dz, x, rsigma, gamma, dx, dgamma, workspace.asking(), gammaKind, stream);
+            known.remember(x, gamma, dz, gammaKind, workspace);
+        }
+        NormCalls.rmsnormBwd(dz, x, rsigma, gamma, dx, dgamma, known.provided(workspace), gammaKind, stream);
+    }
+}

@@ -1,0 +1,173 @@
+package dev.chagres.te;
+
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Leaks;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+import java.util.Comparator;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Lists of tensors, equally many in each and each with as many elements as its counterparts: what {@link MultiTensor} works
+ * on. The native arrays are made once.
+ *
+ * <p>Each use checks that the tensors still are what they were when the lists were made.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class TensorLists implements AutoCloseable {
+    /** The kernels count elements of one tensor in 32 bits, so longer ranges are given in pieces. */
+    private static final long LONGEST_PIECE = 1L << 30;
+
+    private final Tensor[][] tensors;
+    private final int[][] issues;
+    private final Arena arena = Arena.ofShared();
+    private final MemorySegment lists;
+    private final Leaks.@Nullable Trace trace;
+    private boolean closed;
+
+    private TensorLists(Tensor[][] tensors) {
+        checkShapes(tensors);
+        checkApart(tensors);
+        this.tensors = tensors;
+        issues = new int[tensors.length][];
+        lists = arena.allocate(ValueLayout.ADDRESS, tensors.length);
+        for (int i = 0; i < tensors.length; i++) {
+            Tensor[] list = tensors[i];
+            issues[i] = new int[list.length];
+            MemorySegment handles = arena.allocate(ValueLayout.ADDRESS, Math.max(1, list.length));
+            lists.setAtIndex(ValueLayout.ADDRESS, i, handles);
+            for (int j = 0; j < list.length; j++) {
+                issues[i][j] = Inside.issue(list[j]);
+                handles.setAtIndex(ValueLayout.ADDRESS, j, list[j].handle());
+            }
+        }
+        trace = Leaks.opened(tensors.length + " lists of " + tensorCount() + " tensors");
+    }
+
+    /**
+     * Makes lists of these tensors.
+     *
+     * @param lists one array a list, none of the tensors empty or longer than 2^30 elements, none sharing memory
+     * @throws IllegalArgumentException when the numbers of tensors or elements differ, or tensors share memory
+     */
+    public static TensorLists of(Tensor[]... lists) {
+        Tensor[][] copies = new Tensor[lists.length][];
+        for (int i = 0; i < lists.length; i++) {
+            copies[i] = lists[i].clone();
+        }
+        return new TensorLists(copies);
+    }
+
+    /**
+     * Makes one list a buffer: of the pieces, short enough for the kernels, of its {@code count} elements from
+     * {@code offset} on. Without elements the lists are empty.
+     *
+     * @param scope hands out the views
+     * @param buffers vectors, none sharing memory
+     * @throws IllegalArgumentException when the elements do not lie within the buffers, or buffers share memory
+     */
+    public static TensorLists ofRange(Scope scope, long offset, long count, Tensor... buffers) {
+        if (count < 0) {
+            throw new IllegalArgumentException("count: expected no negative number, got " + count);
+        }
+        int pieces = Math.toIntExact((count + LONGEST_PIECE - 1) / LONGEST_PIECE);
+        Tensor[][] views = new Tensor[buffers.length][pieces];
+        for (int i = 0; i < buffers.length; i++) {
+            for (int piece = 0; piece < pieces; piece++) {
+                long begin = piece * LONGEST_PIECE;
+                views[i][piece] = scope.view(buffers[i], offset + begin, Math.min(LONGEST_PIECE, count - begin));
+            }
+        }
+        return new TensorLists(views);
+    }
+
+    private static void checkShapes(Tensor[][] tensors) {
+        if (tensors.length == 0) {
+            throw new IllegalArgumentException("lists: expected at least one, got none");
+        }
+        for (int i = 0; i < tensors.length; i++) {
+            if (tensors[i].length != tensors[0].length) {
+                throw new IllegalArgumentException("list " + i + ": expected " + tensors[0].length
+                        + " tensors as in list 0, got " + tensors[i].length);
+            }
+            for (int j = 0; j < tensors[i].length; j++) {
+                long count = tensors[i][j].count();
+                if (count != tensors[0][j].count() || count == 0 || count > LONGEST_PIECE) {
+                    throw new IllegalArgumentException(name(i, j) + ": expected as many elements as " + name(0, j)
+                            + " has, from 1 to " + LONGEST_PIECE + ", got " + Checks.describe(tensors[i][j]));
+                }
+            }
+        }
+    }
+
+    /** The kernels write some lists while they read others, so no tensor may share memory with another. */
+    private static void checkApart(Tensor[][] tensors) {
+        int perList = tensors[0].length;
+        Integer[] order = new Integer[tensors.length * perList];
+        Arrays.setAll(order, i -> i);
+        Arrays.sort(order, Comparator.comparingLong(i -> tensors[i / perList][i % perList].address()));
+        for (int i = 1; i < order.length; i++) {
+            int before = order[i - 1];
+            int here = order[i];
+            Checks.apart(
+                    name(here / perList, here % perList),
+                    tensors[here / perList][here % perList],
+                    name(before / perList, before % perList),
+                    tensors[before / perList][before % perList]);
+        }
+    }
+
+    /** Returns the number of lists. */
+    public int listCount() {
+        return tensors.length;
+    }
+
+    /** Returns the number of tensors in each list. */
+    public int tensorCount() {
+        return tensors[0].length;
+    }
+
+    /** Returns tensor {@code index} of list {@code list}. */
+    Tensor tensor(int list, int index) {
+        return tensors[list][index];
+    }
+
+    /** Returns the array of lists, after a look at every tensor. */
+    MemorySegment lists() {
+        if (closed) {
+            throw new IllegalStateException("tensor lists are closed");
+        }
+        for (int i = 0; i < tensors.length; i++) {
+            for (int j = 0; j < tensors[i].length; j++) {
+                tensors[i][j].pointer();
+                if (Inside.issue(tensors[i][j]) != issues[i][j]) {
+                    throw new IllegalStateException(
+                            name(i, j) + ": its scope was restarted since the lists were made, and"
+                                    + " has handed out its memory for something else; make the lists again");
+                }
+            }
+        }
+        return lists;
+    }
+
+    static String name(int list, int index) {
+        return "list " + list + ", tensor " + index;
+    }
+
+    /** Frees the native arrays; the tensors stay. A second call does nothing. */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        Leaks.closed(trace);
+        arena.close();
+    }
+}
