@@ -1,0 +1,82 @@
+package dev.chagres.ops;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.AttentionTensors;
+
+/**
+ * Attention by our own tiled kernels, {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, and its gradients:
+ * for what cuDNN does not take, as FLOAT32.
+ *
+ * <p>FLOAT32, FLOAT16 and BFLOAT16; all arithmetic is FP32. {@link AttentionTensors} says what the tensors are; the size of a
+ * head is a multiple of 8, at most 256. Every order of sums is fixed, so that all gradients are deterministic.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code ops_attention_forward}, {@code ops_attention_backward} in {@code ops.h}.
+ */
+public final class Attention {
+    private static final int HEAD_STEP = 8;
+    private static final int LARGEST_HEAD = 256;
+
+    private Attention() {}
+
+    /**
+     * Enqueues attention: writes output and statistics. Rows of packed tensors behind the last sequence stay as they are.
+     * Without queries nothing happens; a query that sees no key gets 0, and statistics of -infinity.
+     *
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when a tensor was not given, or is closed
+     */
+    public static void forward(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
+        tensors.checkForward(problem, stream);
+        checkHeads(tensors);
+        if (tensors.output().count() == 0) {
+            return;
+        }
+        AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
+        struct.describe(problem, tensors);
+        Status.ops(Ops.ops_attention_forward(struct.segment(), stream.handle()), "ops_attention_forward");
+    }
+
+    /**
+     * Enqueues the gradients of {@link #forward}, which was called with this problem and these tensors. Rows of packed
+     * gradients behind the last sequence stay as they are; a query that sees no key, and a key that no query sees, get 0.
+     *
+     * @param delta like the statistics, scratch
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when a tensor was not given, or is closed
+     */
+    public static void backward(AttentionProblem problem, AttentionTensors tensors, Tensor delta, Stream stream) {
+        tensors.checkBackward(problem, stream);
+        checkHeads(tensors);
+        Checks.like(stream, "delta", delta, tensors.statistics());
+        tensors.checkApart("delta", delta);
+        AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
+        struct.describe(problem, tensors);
+        struct.describeGradients(problem, tensors, delta);
+        Status.ops(Ops.ops_attention_backward(struct.segment(), stream.handle()), "ops_attention_backward");
+    }
+
+    /** Returns whether heads of {@code dim} elements are taken: a multiple of 8 from 8 to 256. */
+    public static boolean takes(long dim) {
+        return dim >= HEAD_STEP && dim <= LARGEST_HEAD && dim % HEAD_STEP == 0;
+    }
+
+    private static void checkHeads(AttentionTensors tensors) {
+        checkHead("query", tensors.query());
+        checkHead("value", tensors.value());
+    }
+
+    private static void checkHead(String argument, Tensor tensor) {
+        if (!takes(tensor.size(tensor.rank() - 1))) {
+            throw new IllegalArgumentException(argument + ": expected heads of a multiple of " + HEAD_STEP
+                    + " elements, at" + " most " + LARGEST_HEAD + ", got " + Checks.describe(tensor));
+        }
+    }
+}

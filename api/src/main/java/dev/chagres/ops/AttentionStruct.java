@@ -1,0 +1,148 @@
+package dev.chagres.ops;
+
+import dev.chagres.Tensor;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.ops.OpsAttention;
+import dev.chagres.bindings.ops.OpsStrides;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.AttentionTensors;
+import dev.chagres.te.MaskType;
+import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QkvLayout;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * The native struct of an attention call, made once a device and filled again by each call.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code OpsAttention} in {@code ops.h}.
+ */
+final class AttentionStruct implements AutoCloseable {
+    static final DeviceState.Attachment<AttentionStruct> ATTACHMENT =
+            new DeviceState.Attachment<>(AttentionStruct::new);
+
+    private final MemorySegment segment;
+    /** The strides of each tensor, inside the struct. */
+    private final MemorySegment query;
+
+    private final MemorySegment key;
+    private final MemorySegment value;
+    private final MemorySegment output;
+    private final MemorySegment queryGradient;
+    private final MemorySegment keyGradient;
+    private final MemorySegment valueGradient;
+    private final MemorySegment statistics;
+
+    private AttentionStruct(DeviceState device) {
+        segment = OpsAttention.allocate(device.arena());
+        query = OpsAttention.query(segment);
+        key = OpsAttention.key(segment);
+        value = OpsAttention.value(segment);
+        output = OpsAttention.output(segment);
+        queryGradient = OpsAttention.d_query(segment);
+        keyGradient = OpsAttention.d_key(segment);
+        valueGradient = OpsAttention.d_value(segment);
+        statistics = OpsAttention.statistics(segment);
+    }
+
+    MemorySegment segment() {
+        return segment;
+    }
+
+    /** Fills in what both directions say alike. */
+    void describe(AttentionProblem problem, AttentionTensors tensors) {
+        Tensor state = tensors.rngState();
+        OpsAttention.q(segment, tensors.query().pointer());
+        OpsAttention.k(segment, tensors.key().pointer());
+        OpsAttention.v(segment, tensors.value().pointer());
+        OpsAttention.o(segment, tensors.output().pointer());
+        OpsAttention.log_sum_exp(segment, tensors.statistics().pointer());
+        OpsAttention.cu_seqlens_q(segment, tensors.queryLengths().pointer());
+        OpsAttention.cu_seqlens_kv(segment, tensors.keyLengths().pointer());
+        OpsAttention.rng_state(segment, state == null ? MemorySegment.NULL : state.pointer());
+        describeProblem(problem);
+        describeSizes(tensors);
+        describeStrides(problem, tensors);
+    }
+
+    private void describeProblem(AttentionProblem problem) {
+        MaskType mask = problem.mask();
+        int packed = problem.layout().format() == QkvFormat.THD ? 1 : 0;
+        OpsAttention.window_left(segment, problem.windowLeft());
+        OpsAttention.window_right(segment, mask.isCausal() ? 0 : problem.windowRight());
+        OpsAttention.alignment(segment, mask.isBottomRight() ? Ops.OPS_BOTTOM_RIGHT() : Ops.OPS_TOP_LEFT());
+        OpsAttention.scale(segment, problem.scale());
+        OpsAttention.dropout(segment, problem.draws() ? problem.dropout() : 0);
+        OpsAttention.packed(segment, packed);
+        OpsAttention.kv_packed(segment, packed);
+    }
+
+    private void describeSizes(AttentionTensors tensors) {
+        Tensor query = tensors.query();
+        Tensor value = tensors.value();
+        int rank = query.rank();
+        OpsAttention.sequences(segment, tensors.sequences());
+        OpsAttention.length(segment, tensors.queryLength());
+        OpsAttention.kv_length(segment, tensors.keyLength());
+        OpsAttention.heads(segment, query.size(rank - 2));
+        OpsAttention.kv_heads(segment, value.size(rank - 2));
+        OpsAttention.head_dim(segment, query.size(rank - 1));
+        OpsAttention.value_dim(segment, value.size(rank - 1));
+        OpsAttention.dtype(segment, query.dtype().code());
+    }
+
+    private void describeStrides(AttentionProblem problem, AttentionTensors tensors) {
+        QkvFormat format = problem.layout().format();
+        QkvLayout.Packing packing = problem.layout().packing();
+        write(query, tensors.query(), packing.queryParts(), format);
+        write(key, tensors.key(), packing.keyParts(), format);
+        write(value, tensors.value(), packing.keyParts(), format);
+        write(output, tensors.output(), 1, format);
+        long heads = tensors.query().size(tensors.query().rank() - 2);
+        long length = tensors.queryLength();
+        if (format == QkvFormat.THD) {
+            write(statistics, 0, heads, 1);
+        } else {
+            write(statistics, heads * length, 1, length);
+        }
+    }
+
+    /** Fills in what backward says besides. */
+    void describeGradients(AttentionProblem problem, AttentionTensors tensors, Tensor delta) {
+        QkvFormat format = problem.layout().format();
+        QkvLayout.Packing packing = problem.layout().packing();
+        OpsAttention.d_o(segment, tensors.outputGradient().pointer());
+        OpsAttention.dq(segment, tensors.queryGradient().pointer());
+        OpsAttention.dk(segment, tensors.keyGradient().pointer());
+        OpsAttention.dv(segment, tensors.valueGradient().pointer());
+        OpsAttention.delta(segment, delta.pointer());
+        write(queryGradient, tensors.queryGradient(), packing.queryParts(), format);
+        write(keyGradient, tensors.keyGradient(), packing.keyParts(), format);
+        write(valueGradient, tensors.valueGradient(), packing.keyParts(), format);
+    }
+
+    /** Writes the strides of a tensor of heads in a buffer that holds {@code parts} such tensors side by side. */
+    private static void write(MemorySegment strides, Tensor tensor, int parts, QkvFormat format) {
+        int rank = tensor.rank();
+        long head = tensor.size(rank - 1);
+        long token = parts * tensor.size(rank - 2) * head;
+        switch (format) {
+            case THD -> write(strides, 0, token, head);
+            case BSHD -> write(strides, tensor.size(1) * token, token, head);
+            case SBHD -> write(strides, token, tensor.size(1) * token, head);
+        }
+    }
+
+    private static void write(MemorySegment strides, long sequence, long token, long head) {
+        OpsStrides.sequence(strides, sequence);
+        OpsStrides.token(strides, token);
+        OpsStrides.head(strides, head);
+    }
+
+    @Override
+    public void close() {
+        // The memory is the device's.
+    }
+}

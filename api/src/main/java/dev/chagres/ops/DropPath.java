@@ -1,0 +1,111 @@
+package dev.chagres.ops;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.internal.Checks;
+import dev.chagres.te.QkvFormat;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Drop path: a residual branch left out of whole sequences, and scaled up in the others. The factors are drawn apart from
+ * their use: forward and backward share them.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code ops_drop_path_factors}, {@code ops_scale_sequences_add} in {@code ops.h}; Huang et al., Deep networks
+ * with stochastic depth (2016).
+ */
+public final class DropPath {
+    private DropPath() {}
+
+    /**
+     * Enqueues {@code factors[b] = 1 / (1 - probability)} for sequences that are kept, 0 for the others. Sequence b draws as
+     * value b of {@link Dropout} does.
+     *
+     * @param rngState INT64 [2]: seed and offset
+     * @param probability of leaving a sequence out, at least 0 and below 1
+     * @param factors FLOAT32 [B]
+     * @throws IllegalArgumentException when shapes, types, probability or devices do not fit, or the factors share memory
+     */
+    public static void dropPathFactors(Tensor rngState, float probability, Tensor factors, Stream stream) {
+        Checks.vector(stream, "rngState", rngState, DType.INT64, 2);
+        Checks.probability("probability", probability);
+        checkFactors(factors, stream);
+        Checks.writable("factors", factors);
+        Checks.apart("factors", factors, "rngState", rngState);
+        Status.ops(
+                Ops.ops_drop_path_factors(
+                        rngState.pointer(), probability, factors.pointer(), factors.size(0), stream.handle()),
+                "ops_drop_path_factors");
+    }
+
+    /**
+     * Enqueues {@code y[t] = residual[t] + factors[sequence of t] x[t]} or, without a residual, the product alone: with the
+     * gradient of y for x that is the gradient of x. A factor of 0 leaves x[t] out, even where it is NaN. Tokens behind the
+     * last packed sequence have a factor of 0.
+     *
+     * @param x floating-point numbers [T, C]
+     * @param residual like x, or null
+     * @param y like x; may be x or the residual
+     * @param factors FLOAT32 [B]
+     * @param cuSeqlens INT32 [B + 1], where each sequence begins, which is trusted; null for padded tokens
+     * @param format where the sequence of a token comes from
+     * @param extent padded tokens: S for BSHD, B for SBHD, of which T is a multiple; THD: B
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void scaleSequencesAdd(
+            Tensor x,
+            @Nullable Tensor residual,
+            Tensor y,
+            Tensor factors,
+            @Nullable Tensor cuSeqlens,
+            QkvFormat format,
+            long extent,
+            Stream stream) {
+        Checks.matrix(stream, "x", x);
+        if (residual != null) {
+            Checks.like(stream, "residual", residual, x);
+        }
+        Checks.like(stream, "y", y, x);
+        TokenLayout.check("x", x, cuSeqlens, format, extent, stream);
+        long sequences = format == QkvFormat.BSHD ? x.size(0) / extent : extent;
+        Checks.vector(stream, "factors", factors, DType.FLOAT32, sequences);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+        if (residual != null) {
+            Checks.apartOrSame("y", y, "residual", residual);
+        }
+        Checks.apart("y", y, "factors", factors);
+        if (cuSeqlens != null) {
+            Checks.apart("y", y, "cuSeqlens", cuSeqlens);
+        }
+        if (x.count() == 0) {
+            return;
+        }
+        Status.ops(
+                Ops.ops_scale_sequences_add(
+                        x.pointer(),
+                        residual == null ? MemorySegment.NULL : residual.pointer(),
+                        y.pointer(),
+                        factors.pointer(),
+                        cuSeqlens == null ? MemorySegment.NULL : cuSeqlens.pointer(),
+                        TokenLayout.code(format),
+                        x.size(0),
+                        extent,
+                        x.size(1),
+                        x.dtype().code(),
+                        stream.handle()),
+                "ops_scale_sequences_add");
+    }
+
+    private static void checkFactors(Tensor factors, Stream stream) {
+        Checks.on(stream, "factors", factors);
+        if (factors.rank() != 1 || factors.dtype() != DType.FLOAT32) {
+            throw new IllegalArgumentException("factors: expected FLOAT32[B], got " + Checks.describe(factors));
+        }
+    }
+}

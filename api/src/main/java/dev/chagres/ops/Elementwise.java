@@ -1,0 +1,88 @@
+package dev.chagres.ops;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.internal.Checks;
+import dev.chagres.te.Output;
+
+/**
+ * Sums and casts, element by element.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code ops_add}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
+ */
+public final class Elementwise {
+    private Elementwise() {}
+
+    /**
+     * Enqueues {@code y = x + residual}.
+     *
+     * @param x floating-point numbers of any shape
+     * @param residual like x
+     * @param y like x; may be x or residual
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void add(Tensor x, Tensor residual, Tensor y, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.like(stream, "residual", residual, x);
+        Checks.like(stream, "y", y, x);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+        Checks.apartOrSame("y", y, "residual", residual);
+        Status.ops(
+                Ops.ops_add(
+                        x.pointer(),
+                        residual.pointer(),
+                        y.pointer(),
+                        x.count(),
+                        x.dtype().code(),
+                        stream.handle()),
+                "ops_add");
+    }
+
+    /**
+     * Enqueues {@code y = x}, or {@code y = y + x}.
+     *
+     * @param x floating-point numbers of any shape
+     * @param y FLOAT32, as many elements as x in any shape
+     * @throws IllegalArgumentException when sizes, types or devices do not fit, or y shares memory with x
+     */
+    public static void accumulate(Tensor x, Tensor y, Output output, Stream stream) {
+        Checks.given("output", output);
+        Checks.floats(stream, "x", x);
+        Checks.counted(stream, "y", Checks.typed(stream, "y", y, DType.FLOAT32), x);
+        Checks.writable("y", y);
+        Checks.apart("y", y, "x", x);
+        Status.ops(
+                Ops.ops_accumulate(
+                        x.pointer(),
+                        y.pointer(),
+                        output.beta(),
+                        x.count(),
+                        x.dtype().code(),
+                        stream.handle()),
+                "ops_accumulate");
+    }
+
+    /**
+     * Enqueues {@code y = x}, rounded to nearest even in the type of y.
+     *
+     * @param x floating-point numbers of any shape
+     * @param y floating-point numbers, as many elements as x in any shape
+     * @throws IllegalArgumentException when sizes, types or devices do not fit, or y shares memory with x
+     */
+    public static void cast(Tensor x, Tensor y, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.counted(stream, "y", Checks.floats(stream, "y", y), x);
+        Checks.writable("y", y);
+        Checks.apart("y", y, "x", x);
+        Status.ops(
+                Ops.ops_cast(
+                        x.pointer(), x.dtype().code(), y.pointer(), y.dtype().code(), x.count(), stream.handle()),
+                "ops_cast");
+    }
+}
