@@ -1,6 +1,7 @@
 package dev.chagres.attention;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.te.MaskType;
 
 /**
  * Which keys a query sees, apart from padding, which {@link Sequences} tell.
@@ -61,13 +62,13 @@ public record AttentionMask(Kind kind, long windowLeft, long windowRight) {
         return new AttentionMask(kind, left, right);
     }
 
-    /** Returns TE's number of this mask over sequences that are padded or packed, or else all of full length. */
-    int code(Sequences.Padding padding) {
-        int padded = padding == Sequences.Padding.NONE ? 0 : 1;
+    /** Returns TE's name of this mask over sequences that are padded or packed, or else all of full length. */
+    public MaskType type(Sequences.Padding padding) {
+        boolean full = padding == Sequences.Padding.NONE;
         return switch (kind) {
-            case NONE -> padded;
-            case CAUSAL -> 2 + padded;
-            case CAUSAL_BOTTOM_RIGHT -> 4 + padded;
+            case NONE -> full ? MaskType.NO_MASK : MaskType.PADDING;
+            case CAUSAL -> full ? MaskType.CAUSAL : MaskType.PADDING_CAUSAL;
+            case CAUSAL_BOTTOM_RIGHT -> full ? MaskType.CAUSAL_BOTTOM_RIGHT : MaskType.PADDING_CAUSAL_BOTTOM_RIGHT;
         };
     }
 }

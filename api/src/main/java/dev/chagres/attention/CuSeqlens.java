@@ -5,10 +5,10 @@ import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.TensorCell;
-import dev.chagres.internal.Transfer;
+import dev.chagres.internal.Inside;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Cumulative sequence lengths: sequence i has the tokens from {@code offsets[i]} up to {@code offsets[i + 1]}.
@@ -21,16 +21,17 @@ import java.lang.foreign.ValueLayout;
  * <p>Source: {@code cu_seqlens} in TE's {@code fused_attn.h}.
  */
 public final class CuSeqlens {
-    private final Tensor offsets;
+    private @Nullable Tensor offsets;
     private int sequences;
     private int tokens;
     private int longest;
-    /** Which time of handing out the offsets' memory this is the content of. */
+    /** The issue number of the tensor that holds the offsets. */
     private int issue;
+    /** How often {@link #set} was called. */
+    private int version;
 
-    private CuSeqlens(Tensor offsets) {
-        this.offsets = offsets;
-    }
+    /** Makes one without offsets: {@link #set} gives it some, again and again without garbage. */
+    public CuSeqlens() {}
 
     /**
      * Copies offsets to the device and waits.
@@ -40,9 +41,12 @@ public final class CuSeqlens {
      * @throws IllegalArgumentException when there are none, the first is not 0, or they decrease
      */
     public static CuSeqlens of(Scope scope, int... offsets) {
+        Checks.given("scope", scope);
+        Checks.given("offsets", offsets);
         try (HostBuffer host = HostBuffer.pageable(scope.device(), 4L * offsets.length)) {
             MemorySegment.copy(offsets, 0, host.segment(), ValueLayout.JAVA_INT, 0, offsets.length);
-            CuSeqlens copy = copyOf(scope, host.segment(), offsets.length - 1);
+            CuSeqlens copy = new CuSeqlens();
+            copy.set(scope, host.segment(), offsets.length - 1);
             scope.stream().synchronize();
             return copy;
         }
@@ -54,7 +58,8 @@ public final class CuSeqlens {
      * @throws IllegalArgumentException when a length is negative, or their sum no int
      */
     public static CuSeqlens ofLengths(Scope scope, int... lengths) {
-        int[] offsets = new int[lengths.length + 1];
+        Checks.given("scope", scope);
+        int[] offsets = new int[Checks.given("lengths", lengths).length + 1];
         for (int i = 0; i < lengths.length; i++) {
             if (lengths[i] < 0) {
                 throw new IllegalArgumentException("lengths: expected none negative, got " + lengths[i] + " at " + i);
@@ -69,29 +74,26 @@ public final class CuSeqlens {
     }
 
     /**
-     * Enqueues a copy of {@code sequences + 1} offsets. The source must stay as it is until the stream has passed the copy.
-     * Makes no garbage when a restarted scope repeats it.
+     * Enqueues a copy of {@code count + 1} offsets, which replace those that this object had. The source must stay as it is
+     * until the stream has passed the copy.
      *
      * @param scope owns the device copy
      * @param source native memory with INT32 offsets
-     * @param sequences number of sequences
+     * @param count number of sequences
      * @throws IllegalArgumentException when the source is too short, the first offset is not 0, or they decrease
      */
-    public static CuSeqlens copyOf(Scope scope, MemorySegment source, int sequences) {
-        int longest = check(source, sequences);
-        Tensor offsets = scope.tensor(DType.INT32, sequences + 1L);
-        CuSeqlens kept = scope.recall(CuSeqlens.class);
-        if (kept == null || kept.offsets != offsets) {
-            kept = new CuSeqlens(offsets);
-        }
-        scope.keep(kept);
-        kept.sequences = sequences;
-        kept.tokens = source.getAtIndex(ValueLayout.JAVA_INT, sequences);
-        kept.longest = longest;
-        Transfer.fromHost(offsets.cell(), scope.stream().handle(), source);
-        offsets.cell().fix();
-        kept.issue = offsets.cell().issue();
-        return kept;
+    public void set(Scope scope, MemorySegment source, int count) {
+        Checks.given("scope", scope);
+        int longestOfAll = check(Checks.given("source", source), count);
+        Tensor copy = scope.tensor(DType.INT32, count + 1L);
+        copy.copyFrom(scope.stream(), source);
+        Inside.fix(copy);
+        offsets = copy;
+        issue = Inside.issue(copy);
+        sequences = count;
+        tokens = source.getAtIndex(ValueLayout.JAVA_INT, count);
+        longest = longestOfAll;
+        version++;
     }
 
     private static int check(MemorySegment source, int sequences) {
@@ -121,23 +123,22 @@ public final class CuSeqlens {
     }
 
     /**
-     * Returns the offsets for work in {@code scope}.
+     * Returns the offsets on the device: INT32 [sequences + 1]. They are trusted, and cannot be written to.
      *
-     * @throws IllegalStateException when their scope is closed, or has handed their memory out for something else
+     * @throws IllegalStateException when there are none yet, their scope is closed, or it was restarted since
      */
-    TensorCell checked(Scope scope) {
-        TensorCell cell = Checks.on(scope, "sequences", offsets);
-        if (cell.issue() != issue) {
-            throw new IllegalStateException(
-                    "sequences: the CuSeqlens was made before the last restart of " + cell.scope()
-                            + ", which has handed out its memory for something else; make it again after restart()");
-        }
-        return cell;
-    }
-
-    /** Returns the offsets on the device: INT32 [sequences + 1]. They are trusted, and cannot be written to. */
     public Tensor offsets() {
-        return offsets;
+        Tensor present = offsets;
+        if (present == null) {
+            throw new IllegalStateException("the CuSeqlens has no offsets yet: call set(scope, source, count)");
+        }
+        if (Inside.issue(present) != issue) {
+            throw new IllegalStateException(
+                    "sequences: the scope that holds the offsets of the CuSeqlens was restarted since they were set, and"
+                            + " has handed out their memory for something else; set them again");
+        }
+        present.pointer();
+        return present;
     }
 
     /** Returns the number of sequences. */
@@ -153,5 +154,10 @@ public final class CuSeqlens {
     /** Returns the length of the longest sequence. */
     public int longest() {
         return longest;
+    }
+
+    /** Returns how often the offsets were set. */
+    int version() {
+        return version;
     }
 }

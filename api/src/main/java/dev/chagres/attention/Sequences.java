@@ -2,7 +2,8 @@ package dev.chagres.attention;
 
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.internal.TensorCell;
+import dev.chagres.internal.Checks;
+import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -15,27 +16,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code NVTE_QKV_Format} in TE's {@code fused_attn.h}.
  */
 public final class Sequences {
-    /** Order of the token dimensions. */
-    public enum Format {
-        /** [S, B, h, d]. */
-        SBHD(0),
-        /** [B, S, h, d]. */
-        BSHD(1),
-        /** [T, h, d]. */
-        THD(2);
-
-        private final int code;
-
-        Format(int code) {
-            this.code = code;
-        }
-
-        /** Returns TE's number of this format. */
-        public int code() {
-            return code;
-        }
-    }
-
     /** Whether some tokens belong to no sequence, or sequences differ in length. */
     public enum Padding {
         /** All sequences have the full length. */
@@ -44,23 +24,43 @@ public final class Sequences {
         BY_LENGTHS
     }
 
-    private final Format format;
+    private final QkvFormat format;
     private final Padding padding;
     private final CuSeqlens cuSeqlens;
-    private final long batch;
+    private long batch;
     private final long length;
+    /** The sequences of the keys; null where queries and keys are the same tokens. */
+    private final @Nullable Sequences keys;
+    /** What {@link #withKeys} was called on. */
+    private final @Nullable Sequences queries;
+    /** The version of the lengths that batch and length were read from. */
+    private int version;
 
-    private Sequences(Format format, Padding padding, CuSeqlens cuSeqlens, long batch, long length) {
+    private Sequences(
+            QkvFormat format,
+            Padding padding,
+            CuSeqlens cuSeqlens,
+            long batch,
+            long length,
+            @Nullable Sequences queries,
+            @Nullable Sequences keys) {
         this.format = format;
         this.padding = padding;
         this.cuSeqlens = cuSeqlens;
         this.batch = batch;
         this.length = length;
+        this.queries = queries;
+        this.keys = keys;
+        version = cuSeqlens.version();
     }
 
-    /** Packed sequences: the tokens of one follow those of the one before. */
+    /**
+     * Packed sequences: the tokens of one follow those of the one before. The object follows {@code cuSeqlens}: after {@link
+     * CuSeqlens#set} it says the new lengths.
+     */
     public static Sequences packed(CuSeqlens cuSeqlens) {
-        return new Sequences(Format.THD, Padding.BY_LENGTHS, cuSeqlens, cuSeqlens.sequences(), cuSeqlens.longest());
+        Checks.given("cuSeqlens", cuSeqlens);
+        return new Sequences(QkvFormat.THD, Padding.BY_LENGTHS, cuSeqlens, 0, 0, null, null);
     }
 
     /**
@@ -81,7 +81,8 @@ public final class Sequences {
      * @param format BSHD or SBHD
      * @throws IllegalArgumentException when the format is THD, or a size is not positive
      */
-    public static Sequences dense(Scope scope, Format format, int batch, int length) {
+    public static Sequences dense(Scope scope, QkvFormat format, int batch, int length) {
+        Checks.given("scope", scope);
         checkDense(format, batch, length);
         if ((long) batch * length > Integer.MAX_VALUE || batch == Integer.MAX_VALUE) {
             throw new IllegalArgumentException("batch, length: expected at most " + Integer.MAX_VALUE
@@ -91,7 +92,7 @@ public final class Sequences {
         for (int i = 0; i < batch; i++) {
             offsets[i + 1] = offsets[i] + length;
         }
-        return new Sequences(format, Padding.NONE, CuSeqlens.of(scope, offsets), batch, length);
+        return new Sequences(format, Padding.NONE, CuSeqlens.of(scope, offsets), batch, length, null, null);
     }
 
     /**
@@ -100,27 +101,85 @@ public final class Sequences {
      * @param format BSHD or SBHD
      * @throws IllegalArgumentException when the format is THD, a size is not positive, or a sequence is longer
      */
-    public static Sequences padded(Format format, CuSeqlens valid, int length) {
-        checkDense(format, valid.sequences(), length);
+    public static Sequences padded(QkvFormat format, CuSeqlens valid, int length) {
+        checkDense(format, Checks.given("valid", valid).sequences(), length);
         if (valid.longest() > length) {
             throw new IllegalArgumentException(
                     "length: expected at least the longest sequence, " + valid.longest() + ", got " + length);
         }
-        return new Sequences(format, Padding.BY_LENGTHS, valid, valid.sequences(), length);
+        return new Sequences(format, Padding.BY_LENGTHS, valid, valid.sequences(), length, null, null);
     }
 
     /**
-     * Returns {@code before} when it already says {@link #packed} of these lengths, else a new object: for loops that make
-     * no garbage.
+     * Follows new lengths, after {@link CuSeqlens#set}, in this very object: for loops that make no garbage.
+     *
+     * @return this
+     * @throws IllegalArgumentException when a sequence is longer than the padded length, or a dense batch has other lengths
      */
-    public static Sequences packedAgain(@Nullable Sequences before, CuSeqlens cuSeqlens) {
-        return before != null && before.format == Format.THD && before.cuSeqlens == cuSeqlens
-                ? before
-                : packed(cuSeqlens);
+    public Sequences follow() {
+        if (padding == Padding.NONE && cuSeqlens.version() != version) {
+            throw new IllegalArgumentException("lengths: expected those of a dense batch not to change; make another");
+        }
+        if (format != QkvFormat.THD) {
+            if (cuSeqlens.longest() > length) {
+                throw new IllegalArgumentException(
+                        "length: expected at least the longest sequence, " + cuSeqlens.longest() + ", got " + length);
+            }
+            batch = cuSeqlens.sequences();
+        }
+        version = cuSeqlens.version();
+        return this;
     }
 
-    private static void checkDense(Format format, long batch, long length) {
-        if (format == Format.THD) {
+    /**
+     * Returns the same queries over the keys of other sequences, as in cross-attention: query sequence i sees key sequence i.
+     *
+     * @param keySequences as many sequences, in the same format
+     * @throws IllegalArgumentException when format or number differ
+     */
+    public Sequences withKeys(Sequences keySequences) {
+        Checks.given("keySequences", keySequences);
+        if (keySequences.format != format || keySequences.batch() != batch()) {
+            throw new IllegalArgumentException("keySequences: expected " + batch() + " sequences in " + format
+                    + ", got " + keySequences.batch() + " in " + keySequences.format);
+        }
+        return new Sequences(format, padding, cuSeqlens, batch, length, queries(), keySequences);
+    }
+
+    /** Returns the sequences of the keys: these themselves unless {@link #withKeys} named others. */
+    public Sequences keys() {
+        return keys == null ? this : keys;
+    }
+
+    /** Returns the sequences of the queries alone: for self-attention where {@link #withKeys} named keys for another. */
+    public Sequences queries() {
+        return queries == null ? this : queries;
+    }
+
+    /** Returns whether queries and keys are the same tokens. */
+    public boolean isSelf() {
+        return keys == null;
+    }
+
+    /**
+     * Checks that the lengths are there and, of padded sequences, still those that this object was made from.
+     *
+     * @throws IllegalStateException when the lengths' memory is gone, or the lengths were set again
+     */
+    public void check() {
+        cuSeqlens.offsets();
+        if (format != QkvFormat.THD && cuSeqlens.version() != version) {
+            throw new IllegalStateException("sequences: the lengths were set again since this " + format
+                    + " object was made from them; make it again");
+        }
+        if (keys != null) {
+            keys.check();
+        }
+    }
+
+    private static void checkDense(QkvFormat format, long batch, long length) {
+        Checks.given("format", format);
+        if (format == QkvFormat.THD) {
             throw new IllegalArgumentException("format: expected BSHD or SBHD, got THD; use Sequences.packed");
         }
         if (batch < 1 || length < 1) {
@@ -130,7 +189,7 @@ public final class Sequences {
     }
 
     /** Returns the order of the token dimensions. */
-    public Format format() {
+    public QkvFormat format() {
         return format;
     }
 
@@ -146,44 +205,30 @@ public final class Sequences {
 
     /** Returns the number of sequences. */
     public long batch() {
-        return format == Format.THD ? cuSeqlens.sequences() : batch;
+        return format == QkvFormat.THD ? cuSeqlens.sequences() : batch;
     }
 
     /** Returns the padded length, or the longest length when packed. */
     public long length() {
-        return format == Format.THD ? cuSeqlens.longest() : length;
+        return format == QkvFormat.THD ? cuSeqlens.longest() : length;
     }
 
     /** Returns the tokens that an input has, padding included. */
     public long tokens() {
-        return format == Format.THD ? cuSeqlens.tokens() : batch * length;
-    }
-
-    /** Returns the tokens in memory from one token of a sequence to its next. */
-    long tokenStride() {
-        return format == Format.SBHD ? batch : 1;
-    }
-
-    /** Returns the tokens in memory from one sequence to the next; packed, the offsets say it, and this is 0. */
-    long sequenceStride() {
-        return switch (format) {
-            case THD -> 0;
-            case BSHD -> length;
-            case SBHD -> 1;
-        };
+        return format == QkvFormat.THD ? cuSeqlens.tokens() : batch * length;
     }
 
     /** Returns whether the dimensions before heads and head dimension are those of these sequences. */
-    boolean fits(TensorCell cell) {
+    public boolean fits(Tensor tensor) {
         return switch (format) {
-            case THD -> cell.rank() == 3 && cell.size(0) == tokens();
-            case BSHD -> cell.rank() == 4 && cell.size(0) == batch && cell.size(1) == length;
-            case SBHD -> cell.rank() == 4 && cell.size(0) == length && cell.size(1) == batch;
+            case THD -> tensor.rank() == 3 && tensor.size(0) == tokens();
+            case BSHD -> tensor.rank() == 4 && tensor.size(0) == batch && tensor.size(1) == length;
+            case SBHD -> tensor.rank() == 4 && tensor.size(0) == length && tensor.size(1) == batch;
         };
     }
 
-    /** Returns the shape of query, key and value for a message. */
-    String shape() {
+    /** Returns the shape of query, key and value for a message, such as {@code [70, h, d]}. */
+    public String shapeText() {
         return switch (format) {
             case THD -> "[" + tokens() + ", h, d]";
             case BSHD -> "[" + batch + ", " + length + ", h, d]";
