@@ -1,0 +1,64 @@
+package dev.chagres.model;
+
+import dev.chagres.DType;
+import dev.chagres.HostBuffer;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.stream.LongStream;
+
+/**
+ * Draws the first weights on the host, in parallel, and copies them to the device piece by piece.
+ *
+ * <p>Threading: the device's thread; the drawing uses the common pool.
+ */
+final class FirstWeights implements AutoCloseable {
+    private static final long PIECE = 1L << 22;
+    private static final long TASK = 1L << 14;
+
+    private final Scope scope;
+    private final HostBuffer host;
+
+    FirstWeights(Scope scope) {
+        this.scope = scope;
+        host = HostBuffer.pageable(scope.device(), PIECE * Float.BYTES);
+    }
+
+    /** Writes the first weights of {@code parameter}; zeros are there already. */
+    void write(Parameter parameter, long seed) {
+        if (parameter.initializer() instanceof Initializer.Zeros) {
+            return;
+        }
+        Tensor weight = parameter.weight();
+        long key = CounterRandom.key(seed, parameter.name());
+        for (long begin = 0; begin < weight.count(); begin += PIECE) {
+            long count = Math.min(PIECE, weight.count() - begin);
+            draw(parameter.initializer(), key, weight.dtype(), begin, count);
+            try (Scope piece = scope.open()) {
+                piece.view(weight, begin, count).copyFrom(scope.stream(), host);
+            }
+            scope.stream().synchronize();
+        }
+    }
+
+    private void draw(Initializer initializer, long key, DType dtype, long begin, long count) {
+        MemorySegment target = host.segment();
+        LongStream.range(0, (count + TASK - 1) / TASK).parallel().forEach(task -> {
+            long end = Math.min(count, (task + 1) * TASK);
+            for (long i = task * TASK; i < end; i++) {
+                float value = initializer.value(key, begin + i);
+                switch (dtype) {
+                    case FLOAT32 -> target.setAtIndex(ValueLayout.JAVA_FLOAT, i, value);
+                    case BFLOAT16 -> target.setAtIndex(ValueLayout.JAVA_SHORT, i, DType.toBfloat16(value));
+                    default -> target.setAtIndex(ValueLayout.JAVA_SHORT, i, Float.floatToFloat16(value));
+                }
+            }
+        });
+    }
+
+    @Override
+    public void close() {
+        host.close();
+    }
+}

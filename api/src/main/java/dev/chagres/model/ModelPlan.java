@@ -1,0 +1,195 @@
+package dev.chagres.model;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import dev.chagres.internal.Checks;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The parameters that layers have declared, before any memory is taken: a model is described first and placed afterwards.
+ *
+ * <p>{@link #child} gives names a prefix. {@link #group} does so, too, and says that what is declared there belongs together:
+ * its weights lie side by side in memory, so that they can be gathered, recomputed and saved as one.
+ *
+ * <p>Threading: one thread at a time.
+ */
+public final class ModelPlan {
+    /** Whose bytes can be counted, with some left to align each parameter. */
+    private static final long MOST_ELEMENTS = Long.MAX_VALUE / 16;
+
+    private enum Grouping {
+        ON,
+        OFF
+    }
+
+    /** What all parts of one plan share. */
+    private static final class Shared {
+        private final Grouping grouping;
+        private final Map<String, List<Parameter>> groups = new LinkedHashMap<>();
+        private final List<Parameter> all = new ArrayList<>();
+        private final Set<String> names = new HashSet<>();
+        private int ranks = 1;
+
+        private Shared(Grouping grouping) {
+            this.grouping = grouping;
+        }
+    }
+
+    private final String prefix;
+    private final String group;
+    private final Shared shared;
+
+    /** Begins an empty plan. */
+    public ModelPlan() {
+        this("", "", new Shared(Grouping.ON));
+    }
+
+    private ModelPlan(String prefix, String group, Shared shared) {
+        this.prefix = prefix;
+        this.group = group;
+        this.shared = shared;
+    }
+
+    /** Begins an empty plan whose {@link #group} is no more than {@link #child}: all parameters form one group. */
+    public static ModelPlan ungrouped() {
+        return new ModelPlan("", "", new Shared(Grouping.OFF));
+    }
+
+    /** Returns the part of this plan whose names begin with {@code name} and a dot, in the same group. */
+    public ModelPlan child(String name) {
+        return new ModelPlan(prefix + Checks.given("name", name) + ".", group, shared);
+    }
+
+    /** Returns the part of this plan whose names begin with {@code name} and a dot, as a group of its own. */
+    public ModelPlan group(String name) {
+        String full = prefix + Checks.given("name", name);
+        return new ModelPlan(full + ".", shared.grouping == Grouping.ON ? full : group, shared);
+    }
+
+    /** Returns the name of this part without the dot behind it, such as {@code layers.0}; empty for the whole plan. */
+    public String name() {
+        return prefix.isEmpty() ? "" : prefix.substring(0, prefix.length() - 1);
+    }
+
+    /**
+     * Declares a parameter of the model's type.
+     *
+     * @param name behind this part's prefix
+     * @throws IllegalArgumentException when the name is taken, a size is not positive, or there would be more elements than
+     *     bytes can be counted of
+     */
+    public Parameter declare(String name, Initializer initializer, long... sizes) {
+        return declare(name, initializer, null, sizes);
+    }
+
+    /**
+     * Declares a parameter of a type of its own, such as a norm's weight in FLOAT32 in a model of BFLOAT16.
+     *
+     * @param name behind this part's prefix
+     * @param dtype FLOAT32, BFLOAT16 or FLOAT16
+     * @throws IllegalArgumentException when the name is taken, the type is no float, a size is not positive, or there would
+     *     be more elements than bytes can be counted of
+     */
+    public Parameter declareAs(DType dtype, String name, Initializer initializer, long... sizes) {
+        if (!Checks.given("dtype", dtype).isFloat()) {
+            throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
+        }
+        return declare(name, initializer, dtype, sizes);
+    }
+
+    private Parameter declare(String name, Initializer initializer, @Nullable DType dtype, long... sizes) {
+        String full = prefix + Checks.given("name", name);
+        Checks.given("initializer", initializer);
+        for (long size : Checks.given("sizes", sizes)) {
+            if (size < 1) {
+                throw new IllegalArgumentException(full + ": expected positive sizes, got " + new Shape(sizes));
+            }
+        }
+        Shape shape = new Shape(sizes);
+        if (sizes.length == 0 || isTooMany(shape)) {
+            throw new IllegalArgumentException(full + ": expected 1 to " + Shape.MAX_RANK
+                    + " dimensions and, with all declared before it, at most " + MOST_ELEMENTS + " elements, got "
+                    + shape);
+        }
+        if (!shared.names.add(full)) {
+            throw new IllegalArgumentException("name: " + full + " is declared already");
+        }
+        Parameter parameter = new Parameter(full, shape, initializer, dtype);
+        shared.all.add(parameter);
+        shared.groups.computeIfAbsent(group, key -> new ArrayList<>()).add(parameter);
+        return parameter;
+    }
+
+    private boolean isTooMany(Shape shape) {
+        try {
+            return shape.count() > MOST_ELEMENTS - count();
+        } catch (ArithmeticException e) {
+            return true;
+        }
+    }
+
+    /** Freezes everything declared so far under this part's prefix: see {@link Parameter#freeze}. */
+    public void freeze() {
+        for (Parameter parameter : parameters()) {
+            parameter.freeze();
+        }
+    }
+
+    /**
+     * Makes the length of every group a multiple of {@code ranks} aligned parts, so that it can be cut into as many equal
+     * shards.
+     *
+     * @throws IllegalArgumentException when {@code ranks} is not positive
+     */
+    public void padGroups(int ranks) {
+        if (ranks < 1) {
+            throw new IllegalArgumentException("ranks: expected at least 1, got " + ranks);
+        }
+        shared.ranks = ranks;
+    }
+
+    int ranks() {
+        return shared.ranks;
+    }
+
+    /** Returns what was declared so far under this part's prefix, in this order. */
+    public List<Parameter> parameters() {
+        return prefix.isEmpty()
+                ? Collections.unmodifiableList(shared.all)
+                : shared.all.stream().filter(p -> p.name().startsWith(prefix)).toList();
+    }
+
+    /** Returns the groups of the whole plan by name, in the order in which they were begun. */
+    public Map<String, List<Parameter>> groups() {
+        return Collections.unmodifiableMap(shared.groups);
+    }
+
+    /** Returns the number of elements of {@link #parameters}. */
+    public long count() {
+        return parameters().stream().mapToLong(p -> p.shape().count()).sum();
+    }
+
+    /** Returns a table of the groups: name, parameters, elements. */
+    @Override
+    public String toString() {
+        StringBuilder text = new StringBuilder();
+        shared.groups.forEach((name, members) -> text.append(String.format(
+                "%-24s %4d parameters %,15d elements%n",
+                name.isEmpty() ? "(no group)" : name,
+                members.size(),
+                members.stream().mapToLong(p -> p.shape().count()).sum())));
+        return text
+                + String.format(
+                        "%-24s %4d parameters %,15d elements",
+                        "all",
+                        shared.all.size(),
+                        shared.all.stream().mapToLong(p -> p.shape().count()).sum());
+    }
+}

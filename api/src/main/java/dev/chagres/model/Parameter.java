@@ -1,0 +1,174 @@
+package dev.chagres.model;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.te.Output;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One named parameter of a layer: its shape and beginning, and, once {@link Parameters} gave it memory, its weight and
+ * gradient.
+ *
+ * <p>A gradient belongs to one step: the first backward pass of the step writes it, later ones add to it
+ * ({@link #nextGradient}). Tied weights, layers that are used twice and micro-batches so need no word from the caller.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Parameter {
+    private static final int NEVER = -1;
+
+    private final String name;
+    private final Shape shape;
+    private final Initializer initializer;
+    private final @Nullable DType ownType;
+    private boolean frozen;
+    private @Nullable Parameters owner;
+    private @Nullable Tensor weight;
+    private @Nullable Tensor gradient;
+    private int weightIssue;
+    private int gradientIssue;
+    /** The owner's generation in which the gradient was written last. */
+    private int written = NEVER;
+
+    Parameter(String name, Shape shape, Initializer initializer, @Nullable DType ownType) {
+        this.name = name;
+        this.shape = shape;
+        this.initializer = initializer;
+        this.ownType = ownType;
+    }
+
+    /** Returns the full name, such as {@code layers.0.attention.qkv.linear.weight}. */
+    public String name() {
+        return name;
+    }
+
+    /** Returns the shape. */
+    public Shape shape() {
+        return shape;
+    }
+
+    /** Returns how the parameter begins. */
+    public Initializer initializer() {
+        return initializer;
+    }
+
+    /** Returns the type that was declared for this parameter, or null where it has the model's. */
+    public @Nullable DType ownType() {
+        return ownType;
+    }
+
+    /** Returns whether optimizers decay the weight: matrices do, biases and norms do not. */
+    public boolean decays() {
+        return shape.rank() >= 2;
+    }
+
+    /** Returns whether the parameter is never trained: it then has no gradient. */
+    public boolean isFrozen() {
+        return frozen;
+    }
+
+    /**
+     * Leaves the parameter out of training: it gets no gradient memory, and no product is computed for its gradient.
+     *
+     * @throws IllegalStateException when it has memory already
+     */
+    public void freeze() {
+        if (hasMemory()) {
+            throw new IllegalStateException("parameter " + name
+                    + " has memory already: freeze it before Parameters.allocate, which lays the gradients out");
+        }
+        frozen = true;
+    }
+
+    /**
+     * Returns the weight.
+     *
+     * @throws IllegalStateException before {@link Parameters#allocate}, or when the memory is gone
+     */
+    public Tensor weight() {
+        Tensor present = weight;
+        if (present == null) {
+            throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
+        }
+        ensureOwn(present, weightIssue);
+        return present;
+    }
+
+    /**
+     * Returns the gradient, FLOAT32.
+     *
+     * @throws IllegalStateException before {@link Parameters#allocate}, when the memory is gone, or when the parameter is
+     *     frozen
+     */
+    public Tensor gradient() {
+        Tensor present = gradient;
+        if (present == null) {
+            throw new IllegalStateException(
+                    frozen && weight != null
+                            ? "parameter " + name + " is frozen: it has no gradient"
+                            : "parameter " + name + " has no memory yet: call Parameters.allocate");
+        }
+        ensureOwn(present, gradientIssue);
+        return present;
+    }
+
+    /**
+     * Says that a backward pass writes the gradient now, and returns how: {@link Output#OVERWRITE} for the first one of this
+     * step, {@link Output#ADD} for later ones.
+     */
+    public Output nextGradient() {
+        Parameters present = owner();
+        if (written == present.generation()) {
+            return Output.ADD;
+        }
+        written = present.generation();
+        return Output.OVERWRITE;
+    }
+
+    /** Returns whether a backward pass of this step has written the gradient. */
+    public boolean hasGradient() {
+        return owner != null && written == owner.generation();
+    }
+
+    /**
+     * Returns the parameters that this one belongs to.
+     *
+     * @throws IllegalStateException before {@link Parameters#allocate}
+     */
+    public Parameters owner() {
+        Parameters present = owner;
+        if (present == null) {
+            throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
+        }
+        return present;
+    }
+
+    /** Returns whether an open {@link Parameters} has given this one memory. */
+    boolean hasMemory() {
+        return weight != null && weight.isLive();
+    }
+
+    void place(Parameters newOwner, Tensor newWeight, @Nullable Tensor newGradient) {
+        owner = newOwner;
+        weight = newWeight;
+        gradient = newGradient;
+        weightIssue = Inside.issue(newWeight);
+        gradientIssue = newGradient == null ? 0 : Inside.issue(newGradient);
+        written = NEVER;
+    }
+
+    private void ensureOwn(Tensor present, int issue) {
+        if (Inside.issue(present) != issue) {
+            throw new IllegalStateException(
+                    "parameter " + name + " has lost its memory: the scope of its Parameters was"
+                            + " restarted; close them and call Parameters.allocate again");
+        }
+    }
+
+    @Override
+    public String toString() {
+        return name + shape;
+    }
+}

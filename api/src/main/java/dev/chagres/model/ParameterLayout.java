@@ -1,0 +1,127 @@
+package dev.chagres.model;
+
+import dev.chagres.DType;
+import dev.chagres.model.ParameterRange.Decay;
+import java.util.ArrayList;
+import java.util.EnumMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Where each parameter of a plan lies: group by group; in a group what decays, then what does not, then what is frozen. Types
+ * have vectors of their own. The gradients of what is trained follow the same order in one vector.
+ *
+ * <p>Threading: immutable.
+ */
+final class ParameterLayout {
+    /** Elements to whose multiple every parameter is aligned: 32 bytes of 16-bit numbers. */
+    static final long ALIGNMENT = 16;
+
+    private static final int NO_GRADIENT = -1;
+
+    /** First elements of one parameter. */
+    record Place(DType dtype, long weight, long gradient) {
+        boolean isTrained() {
+            return gradient != NO_GRADIENT;
+        }
+    }
+
+    /** A {@link ParameterRange} before its vector has memory. */
+    record Stretch(DType dtype, long weight, long gradient, long count, Decay decay) {
+        private boolean endsWhere(Stretch next) {
+            return dtype == next.dtype
+                    && decay == next.decay
+                    && weight + count == next.weight
+                    && gradient + count == next.gradient;
+        }
+    }
+
+    private final Map<Parameter, Place> places = new LinkedHashMap<>();
+    private final Map<DType, Long> weightCounts = new EnumMap<>(DType.class);
+    private final List<Stretch> stretches = new ArrayList<>();
+    private long gradientCount;
+
+    ParameterLayout(ModelPlan plan, DType modelType) {
+        long alignment = ALIGNMENT * plan.ranks();
+        for (List<Parameter> group : plan.groups().values()) {
+            for (DType dtype : DType.values()) {
+                List<Parameter> members = group.stream()
+                        .filter(parameter -> typeOf(parameter, modelType) == dtype)
+                        .toList();
+                if (!members.isEmpty()) {
+                    lay(dtype, members, alignment);
+                }
+            }
+        }
+    }
+
+    private static DType typeOf(Parameter parameter, DType modelType) {
+        DType own = parameter.ownType();
+        return own == null ? modelType : own;
+    }
+
+    private void lay(DType dtype, List<Parameter> members, long alignment) {
+        List<Parameter> trained = members.stream().filter(p -> !p.isFrozen()).toList();
+        layTrained(dtype, trained.stream().filter(Parameter::decays).toList(), Decay.DECAYED, 1);
+        layTrained(dtype, trained.stream().filter(p -> !p.decays()).toList(), Decay.KEPT, alignment);
+        long weight = weightCounts.getOrDefault(dtype, 0L);
+        for (Parameter parameter : members) {
+            if (parameter.isFrozen()) {
+                places.put(parameter, new Place(dtype, weight, NO_GRADIENT));
+                weight += aligned(parameter.shape().count(), ALIGNMENT);
+            }
+        }
+        weightCounts.put(dtype, aligned(weight, alignment));
+    }
+
+    /** Lays members side by side and rounds the end of the weights up to {@code alignment}. */
+    private void layTrained(DType dtype, List<Parameter> members, Decay decay, long alignment) {
+        long first = weightCounts.getOrDefault(dtype, 0L);
+        long count = 0;
+        for (Parameter parameter : members) {
+            places.put(parameter, new Place(dtype, first + count, gradientCount + count));
+            count += aligned(parameter.shape().count(), ALIGNMENT);
+        }
+        count = aligned(first + count, alignment) - first;
+        if (count > 0) {
+            add(new Stretch(dtype, first, gradientCount, count, decay));
+            weightCounts.put(dtype, first + count);
+            gradientCount += count;
+        }
+    }
+
+    private void add(Stretch next) {
+        Stretch last = stretches.isEmpty() ? null : stretches.getLast();
+        if (last != null && last.endsWhere(next)) {
+            stretches.removeLast();
+            stretches.add(new Stretch(last.dtype, last.weight, last.gradient, last.count + next.count, last.decay));
+        } else {
+            stretches.add(next);
+        }
+    }
+
+    private static long aligned(long count, long alignment) {
+        return (count + alignment - 1) / alignment * alignment;
+    }
+
+    /** Returns the place of each parameter. */
+    Map<Parameter, Place> places() {
+        return places;
+    }
+
+    /** Returns the elements of the weights of each type. */
+    Map<DType, Long> weightCounts() {
+        return weightCounts;
+    }
+
+    /** Returns what optimizers treat alike, in order. */
+    List<Stretch> stretches() {
+        return stretches;
+    }
+
+    /** Returns the elements of all gradients. */
+    long gradientCount() {
+        return gradientCount;
+    }
+}

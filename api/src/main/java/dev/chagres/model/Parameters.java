@@ -1,0 +1,298 @@
+package dev.chagres.model;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
+import java.util.ArrayList;
+import java.util.EnumMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+
+/**
+ * The memory of a model's parameters: weights, a vector for each type, and FLOAT32 gradients of what is trained, one vector. Each
+ * parameter is a view of both. Groups of the plan lie side by side; inside a group what decays comes first.
+ *
+ * <p>This object counts steps. A gradient belongs to the step in which a backward pass wrote it: {@link #nextStep}, which
+ * optimizers call, makes the next backward pass overwrite it.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Parameters implements AutoCloseable {
+    private final Scope scope;
+    private final List<Parameter> all;
+    private final DType dtype;
+    private final Map<DType, Tensor> weights = new EnumMap<>(DType.class);
+    private final Tensor gradients;
+    /** The issue number of the tensor that holds the gradients. */
+    private final int issue;
+
+    private final List<ParameterRange> ranges;
+    private final List<AutoCloseable> adopted = new ArrayList<>();
+    private int generation;
+    private long step;
+    private int version;
+
+    private Parameters(Scope scope, ModelPlan plan, DType dtype, ParameterLayout layout) {
+        this.scope = scope;
+        this.dtype = dtype;
+        all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
+        layout.weightCounts().forEach((type, count) -> {
+            Tensor vector = scope.tensor(type, count);
+            vector.zero(scope.stream());
+            weights.put(type, vector);
+        });
+        gradients = scope.tensor(DType.FLOAT32, layout.gradientCount());
+        issue = Inside.issue(gradients);
+        gradients.zero(scope.stream());
+        ranges = layout.stretches().stream()
+                .map(s -> new ParameterRange(vector(s.dtype()), s.weight(), s.gradient(), s.count(), s.decay()))
+                .toList();
+        layout.places()
+                .forEach((parameter, place) -> parameter.place(
+                        this,
+                        scope.view(vector(place.dtype()), place.weight(), parameter.shape()),
+                        place.isTrained() ? scope.view(gradients, place.gradient(), parameter.shape()) : null));
+    }
+
+    /**
+     * Takes memory for everything in {@code plan} and begins every parameter as it was declared. Gradients begin as 0.
+     *
+     * @param dtype type of the weights that were declared without one: FLOAT32, BFLOAT16 or FLOAT16
+     * @param seed equal seeds give equal weights, on every machine
+     * @throws IllegalArgumentException when the type is no float, or the plan is empty
+     * @throws IllegalStateException when a parameter has memory already
+     */
+    public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed) {
+        Checks.given("device", device);
+        Checks.given("plan", plan);
+        if (!Checks.given("dtype", dtype).isFloat()) {
+            throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
+        }
+        if (plan.groups().isEmpty()) {
+            throw new IllegalArgumentException("plan: expected at least one parameter, got none");
+        }
+        for (List<Parameter> group : plan.groups().values()) {
+            for (Parameter parameter : group) {
+                if (parameter.hasMemory()) {
+                    throw new IllegalStateException(
+                            "parameter " + parameter.name() + " has memory already: close its Parameters first");
+                }
+            }
+        }
+        Scope scope = device.openScope();
+        try {
+            Parameters parameters = new Parameters(scope, plan, dtype, new ParameterLayout(plan, dtype));
+            try (FirstWeights first = new FirstWeights(scope)) {
+                parameters.all.forEach(parameter -> first.write(parameter, seed));
+            }
+            return parameters;
+        } catch (RuntimeException | Error failure) {
+            scope.close();
+            throw failure;
+        }
+    }
+
+    private Tensor vector(DType type) {
+        return Checks.given("weights", weights.get(type));
+    }
+
+    /** Returns the parameters, group by group in the order of their declaration. */
+    public List<Parameter> all() {
+        return all;
+    }
+
+    /**
+     * Returns the parameter of this name.
+     *
+     * @throws IllegalArgumentException when there is none
+     */
+    public Parameter get(String name) {
+        return all.stream()
+                .filter(parameter -> parameter.name().equals(name))
+                .findFirst()
+                .orElseThrow(() -> new IllegalArgumentException("name: expected that of a parameter, got " + name));
+    }
+
+    /** Returns the type of the weights that were declared without one. */
+    public DType dtype() {
+        return dtype;
+    }
+
+    /**
+     * Returns all weights of the model's type as one vector; elements between parameters are 0 and stay so. Whoever writes
+     * to it calls {@link #changed} afterwards.
+     *
+     * @throws IllegalStateException when every parameter has a type of its own, or the scope was restarted
+     */
+    public Tensor weights() {
+        ensureOwn();
+        Tensor vector = weights.get(dtype);
+        if (vector == null) {
+            throw new IllegalStateException("weights: every parameter was declared with a type of its own, none is "
+                    + dtype + "; use Parameter.weight()");
+        }
+        return vector;
+    }
+
+    /**
+     * Returns the gradients of all parameters that are trained as one vector, FLOAT32.
+     *
+     * @throws IllegalStateException when the scope was restarted, which took their memory
+     */
+    public Tensor gradients() {
+        ensureOwn();
+        return gradients;
+    }
+
+    private void ensureOwn() {
+        if (Inside.issue(gradients) != issue) {
+            throw new IllegalStateException(
+                    "the parameters have lost their memory: their scope was restarted; close them"
+                            + " and call Parameters.allocate again");
+        }
+    }
+
+    /** Returns the stretches of trained parameters that optimizers treat alike, in the order of the gradients. */
+    public List<ParameterRange> ranges() {
+        return ranges;
+    }
+
+    /** Returns the number of elements of all parameters, without alignment. */
+    public long count() {
+        return all.stream().mapToLong(p -> p.shape().count()).sum();
+    }
+
+    /** Returns the bytes of weights and gradients. */
+    public long byteSize() {
+        return gradients.byteSize()
+                + weights.values().stream().mapToLong(Tensor::byteSize).sum();
+    }
+
+    /** Returns the scope that owns the memory; what an optimizer enqueues runs on its stream. */
+    public Scope scope() {
+        return scope;
+    }
+
+    /** Returns the number of steps taken: of calls of {@link #nextStep}, and what a loaded state said. */
+    public long step() {
+        return step;
+    }
+
+    /**
+     * Enqueues zeroing of the gradients that no backward pass of this step has written, so that a norm or an optimizer sees 0
+     * there. A second call in one step does nothing.
+     */
+    public void completeGradients() {
+        for (int i = 0; i < all.size(); i++) {
+            Parameter parameter = all.get(i);
+            if (!parameter.isFrozen() && !parameter.hasGradient()) {
+                parameter.nextGradient();
+                parameter.gradient().zero(scope.stream());
+            }
+        }
+    }
+
+    /** Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them. */
+    public void nextStep() {
+        step++;
+        generation++;
+    }
+
+    /** Abandons the gradients of this step, such as those of a backward pass that failed: the next one overwrites them. */
+    public void forgetGradients() {
+        generation++;
+    }
+
+    /** Says that weights were written from outside, as loading a model does: optimizers take them over before their next step. */
+    public void changed() {
+        version++;
+    }
+
+    /** Returns the number of calls of {@link #changed}. */
+    public int version() {
+        return version;
+    }
+
+    /** Lists what must be saved of the weights to go on exactly: each weight by its name, and the number of steps. */
+    public State state() {
+        State.Builder state = new State.Builder();
+        for (Parameter parameter : all) {
+            state.tensor(parameter.name(), parameter.weight());
+        }
+        return state.number("step", () -> step, restored -> step = restored)
+                .afterLoading(this::restored)
+                .build();
+    }
+
+    private void restored() {
+        changed();
+        forgetGradients();
+    }
+
+    int generation() {
+        return generation;
+    }
+
+    /** Returns a table of the parameters: name, shape, type, elements, bytes, and the totals. */
+    @Override
+    public String toString() {
+        StringBuilder text = new StringBuilder();
+        for (Parameter parameter : all) {
+            Tensor weight = parameter.weight();
+            text.append(String.format(
+                    Locale.ROOT,
+                    "%-48s %-18s %-9s %,15d elements %,15d bytes%s%n",
+                    parameter.name(),
+                    parameter.shape(),
+                    weight.dtype(),
+                    weight.count(),
+                    weight.byteSize(),
+                    parameter.isFrozen() ? "  frozen" : ""));
+        }
+        return text
+                + String.format(
+                        Locale.ROOT,
+                        "%d parameters, %,d elements, %,d bytes with gradients",
+                        all.size(),
+                        count(),
+                        byteSize());
+    }
+
+    /** Closes {@code child}, whose {@code close} throws nothing checked and may be called twice, before these parameters. */
+    public void adopt(AutoCloseable child) {
+        adopted.add(child);
+    }
+
+    /** Frees weights and gradients. A second call does nothing. */
+    @Override
+    public void close() {
+        DeviceState device = Inside.state(scope.stream());
+        if (!device.isClosed()) {
+            device.ensureCurrent();
+        }
+        RuntimeException first = null;
+        for (AutoCloseable child : adopted.reversed()) {
+            try {
+                child.close();
+            } catch (Exception failure) {
+                RuntimeException later =
+                        failure instanceof RuntimeException runtime ? runtime : new IllegalStateException(failure);
+                if (first == null) {
+                    first = later;
+                } else {
+                    first.addSuppressed(later);
+                }
+            }
+        }
+        adopted.clear();
+        scope.close();
+        if (first != null) {
+            throw first;
+        }
+    }
+}
