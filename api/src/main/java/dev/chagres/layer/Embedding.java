@@ -1,12 +1,12 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.Status;
-import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.TensorCell;
+import dev.chagres.internal.Inside;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
 
 /**
  * {@code y[t] = weight[ids[t]]}: one row a token.
@@ -18,13 +18,19 @@ import dev.chagres.internal.TensorCell;
  * <p>Source: {@code ops_embedding_forward}, {@code ops_embedding_backward} in {@code ops.h}.
  */
 public final class Embedding {
-    private final long vocabulary;
+    private static final class Ids extends Saved {
+        private final Kept ids = new Kept("the identifiers");
+    }
+
+    private final String name;
     private final long hidden;
     private final Parameter weight;
+    private final SavedPool<Ids> saved = new SavedPool<>(this, Ids::new);
 
     /** Declares the parameter in {@code plan}. */
-    public Embedding(long vocabulary, long hidden, Initializer initializer, ParameterPlan plan) {
-        this.vocabulary = vocabulary;
+    public Embedding(long vocabulary, long hidden, Initializer initializer, ModelPlan plan) {
+        Checks.given("initializer", initializer);
+        name = Checks.given("plan", plan).name();
         this.hidden = hidden;
         weight = plan.declare("weight", initializer, vocabulary, hidden);
     }
@@ -38,24 +44,25 @@ public final class Embedding {
      * Enqueues the look-up.
      *
      * @param ids INT32 [T]
-     * @param scope receives y, [T, H], in the type of the weights
+     * @return y, [T, H], in the type of the weights
      * @throws IllegalArgumentException when shape, type or device do not fit
+     * @throws IllegalStateException when the pass was not begun
      */
-    public Tensor forward(Tensor ids, Scope scope) {
-        TensorCell tokens = checkIds(ids, scope);
-        TensorCell table = weight.weight(scope).cell();
-        Tensor y = scope.tensor(table.dtype(), tokens.size(0), hidden);
-        Status.ops(
-                Ops.ops_embedding_forward(
-                        table.pointer(),
-                        tokens.pointer(),
-                        y.pointer(),
-                        tokens.size(0),
-                        vocabulary,
-                        hidden,
-                        table.dtype().code(),
-                        scope.stream().handle()),
-                "ops_embedding_forward");
+    public Tensor forward(Tensor ids, Pass pass) {
+        Checks.given("pass", pass).ensureBegun(this);
+        Checks.on(pass.stream(), "ids", ids);
+        if (ids.rank() != 1 || ids.dtype() != DType.INT32) {
+            throw new IllegalArgumentException("ids: expected INT32[T], got " + Checks.describe(ids));
+        }
+        Layer.checkHere(this, weight, ids);
+        Tensor table = weight.weight();
+        Tensor y = pass.kept().tensor(table.dtype(), ids.size(0), hidden);
+        dev.chagres.ops.Embedding.forward(table, ids, y, pass.stream());
+        Inside.requireGradient(y, pass.isSaving() && !weight.isFrozen());
+        Ids kept = saved.push(pass);
+        if (kept != null) {
+            kept.ids.set(ids);
+        }
         return y;
     }
 
@@ -63,33 +70,21 @@ public final class Embedding {
      * Enqueues the gradient of the table.
      *
      * @param dy gradient of the output, [T, H]
-     * @param ids those of forward
-     * @param scope its stream computes
      * @throws IllegalArgumentException when shape, type or device do not fit
+     * @throws IllegalStateException when the last forward call of the pass was another layer's
      */
-    public void backward(Tensor dy, Tensor ids, Accumulation accumulation, Scope scope) {
-        TensorCell tokens = checkIds(ids, scope);
-        TensorCell gradient =
-                Checks.matrix(scope, "dy", dy, weight.weight(scope).dtype(), tokens.size(0), hidden);
-        Status.ops(
-                Ops.ops_embedding_backward(
-                        gradient.pointer(),
-                        tokens.pointer(),
-                        weight.gradient().pointer(),
-                        accumulation.beta(),
-                        tokens.size(0),
-                        vocabulary,
-                        hidden,
-                        gradient.dtype().code(),
-                        scope.stream().handle()),
-                "ops_embedding_backward");
+    public void backward(Tensor dy, Pass pass) {
+        Checks.given("pass", pass).ensureBegun(this);
+        Tensor ids = saved.peek(pass).ids.get();
+        Checks.matrix(pass.stream(), "dy", dy, weight.weight().dtype(), ids.size(0), hidden);
+        saved.pop(pass);
+        if (!weight.isFrozen()) {
+            dev.chagres.ops.Embedding.backward(dy, ids, weight.gradient(), pass.nextGradient(weight), pass.stream());
+        }
     }
 
-    private static TensorCell checkIds(Tensor ids, Scope scope) {
-        TensorCell cell = Checks.on(scope, "ids", ids);
-        if (cell.rank() != 1 || cell.dtype() != DType.INT32) {
-            throw new IllegalArgumentException("ids: expected INT32[T], got " + Checks.describe(cell));
-        }
-        return cell;
+    @Override
+    public String toString() {
+        return name;
     }
 }

@@ -2,12 +2,16 @@ package dev.chagres.layer;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Elementwise;
-import dev.chagres.internal.Norm;
-import dev.chagres.internal.ResidualNorm;
-import dev.chagres.internal.TensorCell;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.ops.ResidualNorm;
+import dev.chagres.te.Normalization;
+import dev.chagres.te.Normalization.Gamma;
+import dev.chagres.te.Output;
 
 /**
  * {@code y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias}, over each row.
@@ -20,20 +24,14 @@ import dev.chagres.internal.TensorCell;
  * {@code normalization.h}.
  */
 public final class LayerNorm extends NormLayer {
-    private final NormConfig config;
-    private final Parameter weight;
     private final Parameter bias;
 
     /** Declares the parameters in {@code plan}. */
-    public LayerNorm(NormConfig config, ParameterPlan plan) {
-        this.config = config;
-        weight = plan.declare("weight", Initializer.ones(), config.size());
+    public LayerNorm(NormConfig config, ModelPlan plan) {
+        Checks.given("config", config);
+        Checks.given("plan", plan);
+        super(plan.name(), config, plan.declare("weight", Initializer.ones(), config.size()));
         bias = plan.declare("bias", Initializer.zeros(), config.size());
-    }
-
-    @Override
-    public Parameter weight() {
-        return weight;
     }
 
     /** Returns the summand of each column. */
@@ -42,117 +40,80 @@ public final class LayerNorm extends NormLayer {
     }
 
     @Override
-    public Saved forward(Tensor x, Scope scope) {
-        TensorCell input = Checks.matrix(scope, "x", x, weight.weight(scope).dtype(), config.size());
-        Tensor y = scope.like(x);
-        Tensor mean = scope.tensor(DType.FLOAT32, input.size(0));
-        Tensor inverse = scope.tensor(DType.FLOAT32, input.size(0));
-        norm(scope)
-                .layerForward(
-                        scope.stream(),
-                        input,
-                        weight.weight().cell(),
-                        bias.weight().cell(),
-                        config.epsilon(),
-                        y.cell(),
-                        mean.cell(),
-                        inverse.cell());
-        return keep(x, y, mean, inverse, scope);
+    void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
+        Normalization.layernormFwd(
+                x, weight().weight(), bias.weight(), config().epsilon(), y, mean, inverse, Gamma.PLAIN, pass.stream());
     }
 
     @Override
-    public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
-        check(saved, scope);
-        Checks.like(scope, "dy", dy, saved.output().cell());
-        Tensor dx = scope.like(saved.input());
-        try (Scope temporary = scope.open()) {
-            long size = config.size();
-            Tensor both = temporary.tensor(dy.dtype(), 2, size);
-            Tensor dweight = temporary.view(both, 0, size);
-            Tensor dbias = temporary.view(both, size, size);
-            norm(scope)
-                    .layerBackward(
-                            scope.stream(),
-                            dy.cell(),
-                            saved.input().cell(),
-                            saved.mean().cell(),
-                            saved.inverseDeviation().cell(),
-                            weight.weight().cell(),
-                            dx.cell(),
-                            dweight.cell(),
-                            dbias.cell());
-            if (liesBehind(bias.gradient(), weight.gradient())) {
-                addTo(weight, both, accumulation, scope);
-            } else {
-                addTo(weight, dweight, accumulation, scope);
-                addTo(bias, dbias, accumulation, scope);
-            }
-        }
-        return dx;
-    }
-
-    @Override
-    Saved forwardSum(Tensor x, Tensor residual, Scope scope) {
-        TensorCell input = Checks.matrix(scope, "x", x, weight.weight().dtype(), config.size());
-        if (!ResidualNorm.takes(input)) {
-            return super.forwardSum(x, residual, scope);
-        }
-        Tensor y = scope.like(x);
-        Tensor mean = scope.tensor(DType.FLOAT32, input.size(0));
-        Tensor inverse = scope.tensor(DType.FLOAT32, input.size(0));
+    void normalizeSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
         ResidualNorm.forward(
-                scope.stream(),
-                input,
-                residual.cell(),
-                weight.weight().cell(),
-                bias.weight().cell(),
-                config.epsilon(),
-                input,
-                y.cell(),
-                mean.cell(),
-                inverse.cell());
-        return keep(x, y, mean, inverse, scope);
+                x,
+                residual,
+                weight().weight(),
+                bias.weight(),
+                config().epsilon(),
+                sum,
+                y,
+                mean,
+                inverse,
+                pass.stream());
     }
 
     @Override
-    void backwardSum(Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
-        if (!ResidualNorm.takes(dx.cell())) {
-            super.backwardSum(dy, saved, dresidual, dx, accumulation, scope);
-            return;
+    void gradient(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dx, Pass pass) {
+        Scope temporary = pass.temporary();
+        Tensor dweight = temporary.tensor(dy.dtype(), config().size());
+        Tensor dbias = temporary.tensor(dy.dtype(), config().size());
+        Normalization.layernormBwd(
+                dy, x, mean, inverse, weight().weight(), dx, dweight, dbias, Gamma.PLAIN, pass.stream());
+        accumulate(weight(), dweight, pass);
+        accumulate(bias, dbias, pass);
+    }
+
+    @Override
+    void gradientOfSum(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass) {
+        boolean alike = weight().isFrozen() == bias.isFrozen() && weight().hasGradient() == bias.hasGradient();
+        Output output = Output.OVERWRITE;
+        Tensor dweight;
+        Tensor dbias;
+        if (alike && !weight().isFrozen()) {
+            output = pass.nextGradient(weight());
+            pass.nextGradient(bias);
+            dweight = weight().gradient();
+            dbias = bias.gradient();
+        } else {
+            dweight = pass.temporary().tensor(DType.FLOAT32, config().size());
+            dbias = pass.temporary().tensor(DType.FLOAT32, config().size());
         }
-        ResidualNorm.backward(
-                scope.stream(),
-                dy.cell(),
-                saved.input().cell(),
-                saved.mean().cell(),
-                saved.inverseDeviation().cell(),
-                weight.weight().cell(),
-                dresidual.cell(),
-                dx.cell(),
-                weight.gradient().cell(),
-                bias.gradient().cell(),
-                accumulation.beta());
-    }
-
-    private Saved keep(Tensor x, Tensor y, Tensor mean, Tensor inverse, Scope scope) {
-        Saved saved = scope.recall(Saved.class);
-        if (saved == null || saved.layer() != this || saved.input() != x || saved.output() != y) {
-            saved = new Saved(this, x, y, mean, inverse);
+        Stream stream = pass.stream();
+        ResidualNorm.backward(dy, x, mean, inverse, weight().weight(), dresidual, dx, dweight, dbias, output, stream);
+        if (!alike) {
+            accumulate(weight(), dweight, pass);
+            accumulate(bias, dbias, pass);
         }
-        return scope.keep(saved);
     }
 
-    /** Returns whether two gradients are neighbours: then one kernel serves both. */
-    private static boolean liesBehind(Tensor second, Tensor first) {
-        return second.pointer().address() == first.pointer().address() + first.byteSize();
+    @Override
+    boolean fusesSum(Tensor x) {
+        return ResidualNorm.takes(x);
     }
 
-    static void addTo(Parameter parameter, Tensor gradient, Accumulation accumulation, Scope scope) {
-        Elementwise.accumulate(
-                scope.stream(), gradient.cell(), parameter.gradient().cell(), accumulation.beta());
+    @Override
+    boolean fusesGradientOfSum(Tensor x) {
+        return ResidualNorm.takes(x);
     }
 
-    private static Norm norm(Scope scope) {
-        return scope.device().state().calls().norm();
+    @Override
+    public boolean requiresGradient() {
+        return !weight().isFrozen() || !bias.isFrozen();
+    }
+
+    @Override
+    public String explain(Tensor x, Pass pass) {
+        return name() + ": layer norm by te_layernorm_fwd and te_layernorm_bwd; after a residual sum "
+                + (ResidualNorm.takes(x)
+                        ? "one kernel of ours computes both, ops_residual_norm"
+                        : "two kernels, for it takes " + ResidualNorm.LIMITS);
     }
 }

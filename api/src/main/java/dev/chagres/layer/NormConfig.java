@@ -12,6 +12,9 @@ import dev.chagres.internal.Checks;
  * @param epsilon added under the root, positive
  */
 public record NormConfig(Kind kind, long size, float epsilon) {
+    /** TE's default. */
+    private static final float EPSILON = 1e-5f;
+
     /** Kinds of norm. */
     public enum Kind {
         /** With mean and bias. */
@@ -37,11 +40,16 @@ public record NormConfig(Kind kind, long size, float epsilon) {
 
     /** Layer norm with TE's epsilon, 1e-5. */
     public static NormConfig layerNorm(long size) {
-        return new NormConfig(Kind.LAYER_NORM, size, 1e-5f);
+        return new NormConfig(Kind.LAYER_NORM, size, EPSILON);
     }
 
     /** RMS norm with TE's epsilon, 1e-5. */
     public static NormConfig rmsNorm(long size) {
-        return new NormConfig(Kind.RMS_NORM, size, 1e-5f);
+        return new NormConfig(Kind.RMS_NORM, size, EPSILON);
+    }
+
+    /** Returns the same with another epsilon. */
+    public NormConfig withEpsilon(float newEpsilon) {
+        return new NormConfig(kind, size, newEpsilon);
     }
 }

@@ -4,83 +4,136 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Elementwise;
-import dev.chagres.internal.TensorCell;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.ops.Elementwise;
 
 /**
  * A norm over the rows of [T, H].
  *
  * <p>Threading: the device's thread.
  */
-public abstract sealed class NormLayer permits LayerNorm, RmsNorm {
-    /** For the two norms. */
-    NormLayer() {}
+public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm {
+    /** What backward needs. */
+    static final class Rows extends Saved {
+        private final Kept x = new Kept("the norm's input");
+        private final Kept mean = new Kept("the mean of each row");
+        private final Kept inverse = new Kept("the inverse deviation of each row");
+    }
 
-    /**
-     * What backward needs.
-     *
-     * @param layer whose forward this is of
-     * @param input x
-     * @param output y
-     * @param mean of each row, FLOAT32 [T]; RMS norm has none and repeats {@code inverseDeviation}
-     * @param inverseDeviation 1 over the (root mean square) deviation of each row, FLOAT32 [T]
-     */
-    public record Saved(NormLayer layer, Tensor input, Tensor output, Tensor mean, Tensor inverseDeviation) {}
+    private final NormConfig config;
+    private final Parameter weight;
+    private final SavedPool<Rows> saved = new SavedPool<>(this, Rows::new);
+
+    NormLayer(String name, NormConfig config, Parameter weight) {
+        super(name);
+        this.config = config;
+        this.weight = weight;
+    }
 
     /** Makes the norm that {@code config} names, with its parameters in {@code plan}. */
-    public static NormLayer of(NormConfig config, ParameterPlan plan) {
-        return switch (config.kind()) {
+    public static NormLayer of(NormConfig config, ModelPlan plan) {
+        return switch (Checks.given("config", config).kind()) {
             case LAYER_NORM -> new LayerNorm(config, plan);
             case RMS_NORM -> new RmsNorm(config, plan);
         };
     }
 
-    /**
-     * Enqueues the norm.
-     *
-     * @param x [T, H], in the type of the weights
-     * @param scope receives y, like x
-     * @throws IllegalArgumentException when shape, type or device do not fit
-     */
-    public abstract Saved forward(Tensor x, Scope scope);
-
-    /**
-     * Enqueues the gradients: of the parameters into {@link Parameter#gradient()}, and of the input.
-     *
-     * @param dy gradient of the output, like it
-     * @param scope receives the gradient of the input, like it
-     * @throws IllegalArgumentException when shape, type or device do not fit
-     */
-    public abstract Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope);
+    /** Returns which norm. */
+    public final NormConfig config() {
+        return config;
+    }
 
     /** Returns the factor of each column. */
-    public abstract Parameter weight();
-
-    /** Checks that a record is of this layer and still holds what its forward left there. */
-    void check(Saved saved, Scope scope) {
-        weight().checkOwner(saved.layer.weight());
-        long size = weight().shape().size(0);
-        TensorCell input = Checks.matrix(
-                scope, "saved.input", saved.input, weight().weight(scope).dtype(), size);
-        Checks.like(scope, "saved.output", saved.output, input);
-        Checks.vector(scope, "saved.mean", saved.mean, DType.FLOAT32, input.size(0));
-        Checks.vector(scope, "saved.inverseDeviation", saved.inverseDeviation, DType.FLOAT32, input.size(0));
+    public final Parameter weight() {
+        return weight;
     }
 
-    /** Enqueues {@code x = x + residual} in the place of {@code x}, and the norm of the sum, which is saved as input. */
-    Saved forwardSum(Tensor x, Tensor residual, Scope scope) {
-        Elementwise.add(scope.stream(), x.cell(), residual.cell(), x.cell());
-        return forward(x, scope);
+    @Override
+    protected final void run(Tensor x, Tensor y, Pass pass) {
+        Scope kept = pass.kept();
+        Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
+        Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
+        normalize(x, y, mean, inverse, pass);
+        save(x, mean, inverse, pass);
     }
 
-    /**
-     * Enqueues {@code dx = dresidual + } the gradient of the input, and the gradients of the parameters. {@code dx} may be
-     * {@code dresidual}.
-     */
-    void backwardSum(Tensor dy, Saved saved, Tensor dresidual, Tensor dx, Accumulation accumulation, Scope scope) {
-        try (Scope temporary = scope.open()) {
-            Tensor through = backward(dy, saved, accumulation, temporary);
-            Elementwise.add(scope.stream(), through.cell(), dresidual.cell(), dx.cell());
+    /** Enqueues {@code sum = x + residual} and {@code y = norm(sum)}. {@code sum} may be {@code x} or {@code residual}. */
+    final void runOfSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Pass pass) {
+        if (!fusesSum(x)) {
+            Elementwise.add(x, residual, sum, pass.stream());
+            run(sum, y, pass);
+            return;
         }
+        Scope kept = pass.kept();
+        Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
+        Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
+        normalizeSum(x, residual, sum, y, mean, inverse, pass);
+        save(sum, mean, inverse, pass);
+    }
+
+    private void save(Tensor x, Tensor mean, Tensor inverse, Pass pass) {
+        Rows rows = saved.push(pass);
+        if (rows != null) {
+            rows.x.set(x);
+            rows.mean.set(mean);
+            rows.inverse.set(inverse);
+        }
+    }
+
+    @Override
+    protected final void gradient(Tensor dy, Tensor dx, Pass pass) {
+        Rows rows = saved.pop(pass);
+        gradient(dy, rows.x.get(), rows.mean.get(), rows.inverse.get(), dx, pass);
+    }
+
+    /** Enqueues {@code dx = dresidual + } the gradient of the sum. {@code dx} may be {@code dresidual}. */
+    final void gradientOfSum(Tensor dy, Tensor dresidual, Tensor dx, Pass pass) {
+        Rows rows = saved.pop(pass);
+        Tensor x = rows.x.get();
+        if (fusesGradientOfSum(x)) {
+            gradientOfSum(dy, x, rows.mean.get(), rows.inverse.get(), dresidual, dx, pass);
+        } else {
+            Tensor through = pass.temporary().like(x);
+            gradient(dy, x, rows.mean.get(), rows.inverse.get(), through, pass);
+            Elementwise.add(through, dresidual, dx, pass.stream());
+        }
+    }
+
+    /** Gives back what the latest forward call saved, where nothing below the norm learns. */
+    final void discard(Pass pass) {
+        saved.pop(pass);
+    }
+
+    /** Adds {@code gradient}, in the type of the weights, to that of {@code parameter}, or writes it. */
+    static void accumulate(Parameter parameter, Tensor gradient, Pass pass) {
+        if (!parameter.isFrozen()) {
+            Elementwise.accumulate(gradient, parameter.gradient(), pass.nextGradient(parameter), pass.stream());
+        }
+    }
+
+    /** Returns whether one kernel computes sum and norm. */
+    abstract boolean fusesSum(Tensor x);
+
+    /** Returns whether one kernel adds the residual's gradient, too. */
+    abstract boolean fusesGradientOfSum(Tensor x);
+
+    abstract void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass);
+
+    abstract void normalizeSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Tensor mean, Tensor inverse, Pass pass);
+
+    abstract void gradient(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dx, Pass pass);
+
+    abstract void gradientOfSum(
+            Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass);
+
+    @Override
+    protected final void checkInput(Tensor x) {
+        DType dtype = weight.weight().dtype();
+        if (x.size(1) != config.size() || x.dtype() != dtype) {
+            throw new IllegalArgumentException(
+                    "x: " + name() + " expected " + dtype + "[T, " + config.size() + "], got " + Checks.describe(x));
+        }
+        checkHere(this, weight, x);
     }
 }

@@ -1,11 +1,11 @@
 package dev.chagres.layer;
 
-import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Norm;
-import dev.chagres.internal.TensorCell;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.te.Normalization;
+import dev.chagres.te.Normalization.Gamma;
 
 /**
  * {@code y = x / sqrt(mean(x^2) + epsilon) * weight}, over each row.
@@ -18,56 +18,53 @@ import dev.chagres.internal.TensorCell;
  * {@code nvte_rmsnorm_bwd} in TE's {@code normalization.h}.
  */
 public final class RmsNorm extends NormLayer {
-    private final NormConfig config;
-    private final Parameter weight;
-
     /** Declares the parameter in {@code plan}. */
-    public RmsNorm(NormConfig config, ParameterPlan plan) {
-        this.config = config;
-        weight = plan.declare("weight", Initializer.ones(), config.size());
+    public RmsNorm(NormConfig config, ModelPlan plan) {
+        Checks.given("config", config);
+        Checks.given("plan", plan);
+        super(plan.name(), config, plan.declare("weight", Initializer.ones(), config.size()));
     }
 
     @Override
-    public Parameter weight() {
-        return weight;
+    void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
+        Normalization.rmsnormFwd(x, weight().weight(), config().epsilon(), y, inverse, Gamma.PLAIN, pass.stream());
     }
 
     @Override
-    public Saved forward(Tensor x, Scope scope) {
-        TensorCell input = Checks.matrix(scope, "x", x, weight.weight(scope).dtype(), config.size());
-        Tensor y = scope.like(x);
-        Tensor inverse = scope.tensor(DType.FLOAT32, input.size(0));
-        norm(scope)
-                .rmsForward(scope.stream(), input, weight.weight().cell(), config.epsilon(), y.cell(), inverse.cell());
-        Saved saved = scope.recall(Saved.class);
-        if (saved == null || saved.layer() != this || saved.input() != x || saved.output() != y) {
-            saved = new Saved(this, x, y, inverse, inverse);
-        }
-        return scope.keep(saved);
+    void normalizeSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
+        throw new IllegalStateException("RMS norm has no kernel for sum and norm");
     }
 
     @Override
-    public Tensor backward(Tensor dy, Saved saved, Accumulation accumulation, Scope scope) {
-        check(saved, scope);
-        Checks.like(scope, "dy", dy, saved.output().cell());
-        Tensor dx = scope.like(saved.input());
-        try (Scope temporary = scope.open()) {
-            Tensor dweight = temporary.tensor(dy.dtype(), config.size());
-            norm(scope)
-                    .rmsBackward(
-                            scope.stream(),
-                            dy.cell(),
-                            saved.input().cell(),
-                            saved.inverseDeviation().cell(),
-                            weight.weight().cell(),
-                            dx.cell(),
-                            dweight.cell());
-            LayerNorm.addTo(weight, dweight, accumulation, scope);
-        }
-        return dx;
+    void gradient(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dx, Pass pass) {
+        Tensor dweight = pass.temporary().tensor(dy.dtype(), config().size());
+        Normalization.rmsnormBwd(dy, x, inverse, weight().weight(), dx, dweight, Gamma.PLAIN, pass.stream());
+        accumulate(weight(), dweight, pass);
     }
 
-    private static Norm norm(Scope scope) {
-        return scope.device().state().calls().norm();
+    @Override
+    void gradientOfSum(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass) {
+        throw new IllegalStateException("RMS norm has no kernel for sum and norm");
+    }
+
+    @Override
+    boolean fusesSum(Tensor x) {
+        return false;
+    }
+
+    @Override
+    boolean fusesGradientOfSum(Tensor x) {
+        return false;
+    }
+
+    @Override
+    public boolean requiresGradient() {
+        return !weight().isFrozen();
+    }
+
+    @Override
+    public String explain(Tensor x, Pass pass) {
+        return name() + ": RMS norm by te_rmsnorm_fwd and te_rmsnorm_bwd; a residual sum before it is ops_add, for no"
+                + " kernel computes both";
     }
 }

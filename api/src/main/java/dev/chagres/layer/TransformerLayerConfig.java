@@ -1,26 +1,23 @@
 package dev.chagres.layer;
 
-import dev.chagres.Dropout;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.internal.Checks;
+import dev.chagres.model.Initializer;
 
 /**
- * One transformer layer: a pre-norm encoder.
+ * One transformer layer: a pre-norm encoder. {@link #encoder} has the usual values; the {@code with} methods change one each.
  *
  * <p>Threading: immutable.
  *
  * @param norm of the attention's input
  * @param attention heads, mask and dropout of attention weights
- * @param feedForward second half
- * @param hiddenDropout of what each half adds to the residual
+ * @param mlp second half
+ * @param hiddenDropout of what each half adds to the residual stream
  * @param initializer of the attention's weights
  */
 public record TransformerLayerConfig(
-        NormConfig norm,
-        AttentionConfig attention,
-        FeedForwardConfig feedForward,
-        Dropout hiddenDropout,
-        Initializer initializer) {
+        NormConfig norm, AttentionConfig attention, MlpConfig mlp, Dropout hiddenDropout, Initializer initializer) {
+    private static final float DEVIATION = 0.02f;
+
     /**
      * Checks that both halves have the same width.
      *
@@ -29,27 +26,53 @@ public record TransformerLayerConfig(
     public TransformerLayerConfig {
         Checks.given("norm", norm);
         Checks.given("attention", attention);
-        Checks.given("feedForward", feedForward);
+        Checks.given("mlp", mlp);
         Checks.given("hiddenDropout", hiddenDropout);
         Checks.given("initializer", initializer);
-        if (feedForward.hidden() != norm.size()) {
+        if (mlp.hidden() != norm.size()) {
             throw new IllegalArgumentException(
-                    "feedForward: expected " + norm.size() + " columns as the norm, got " + feedForward.hidden());
+                    "mlp: expected " + norm.size() + " columns as the norm, got " + mlp.hidden());
         }
     }
 
     /**
-     * Layer norm, GELU, four times as many columns inside.
+     * Layer norm, GELU, four times as many columns inside, no dropout, weights normal with deviation 0.02.
      *
      * @param hidden columns H
      */
-    public static TransformerLayerConfig encoder(long hidden, AttentionConfig attention, Dropout hiddenDropout) {
+    public static TransformerLayerConfig encoder(long hidden, AttentionConfig attention) {
         return new TransformerLayerConfig(
                 NormConfig.layerNorm(hidden),
                 attention,
-                FeedForwardConfig.gelu(hidden),
-                hiddenDropout,
-                Initializer.normal(0.02f));
+                MlpConfig.gelu(hidden),
+                Dropout.none(),
+                Initializer.normal(DEVIATION));
+    }
+
+    /** Returns the same with another norm before each half, over as many columns. */
+    public TransformerLayerConfig withNorm(NormConfig newNorm) {
+        return new TransformerLayerConfig(newNorm, attention, mlp.withNorm(newNorm), hiddenDropout, initializer);
+    }
+
+    /** Returns the same with other attention. */
+    public TransformerLayerConfig withAttention(AttentionConfig newAttention) {
+        return new TransformerLayerConfig(norm, newAttention, mlp, hiddenDropout, initializer);
+    }
+
+    /** Returns the same with another second half. */
+    public TransformerLayerConfig withMlp(MlpConfig newMlp) {
+        return new TransformerLayerConfig(norm, attention, newMlp, hiddenDropout, initializer);
+    }
+
+    /** Returns the same with values dropped from what each half adds. */
+    public TransformerLayerConfig withHiddenDropout(Dropout newDropout) {
+        return new TransformerLayerConfig(norm, attention, mlp, newDropout, initializer);
+    }
+
+    /** Returns the same with all weights beginning otherwise. */
+    public TransformerLayerConfig withInitializer(Initializer newInitializer) {
+        return new TransformerLayerConfig(
+                norm, attention, mlp.withInitializers(newInitializer, newInitializer), hiddenDropout, newInitializer);
     }
 
     /** Returns the columns H. */

@@ -1,6 +1,6 @@
 /**
- * Layers with explicit forward and backward passes. A layer declares its parameters in a {@link
- * dev.chagres.layer.ParameterPlan}; {@link dev.chagres.layer.Parameters} give them memory. Inputs are [T, H] whatever the
+ * Layers with explicit forward and backward calls. A {@link dev.chagres.layer.Pass} carries what is the same for all of them; a
+ * {@link dev.chagres.layer.Layer} declares its parameters in a {@link dev.chagres.model.ModelPlan}. Inputs are [T, H] whatever the
  * arrangement of the tokens.
  */
 @NullMarked

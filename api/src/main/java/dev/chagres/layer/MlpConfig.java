@@ -1,9 +1,11 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.model.Initializer;
+import dev.chagres.te.Activation;
 
 /**
- * The feed-forward half of a layer.
+ * The feed-forward half of a layer. {@link #gelu} has the usual values; the {@code with} methods change one each.
  *
  * <p>Threading: immutable.
  *
@@ -14,18 +16,14 @@ import dev.chagres.internal.Checks;
  * @param inputInitializer of the first weight
  * @param outputInitializer of the second weight
  */
-public record FeedForwardConfig(
+public record MlpConfig(
         NormConfig norm,
         long inner,
         Activation activation,
         Recomputation recomputation,
         Initializer inputInitializer,
         Initializer outputInitializer) {
-    /** Activations. */
-    public enum Activation {
-        /** {@code x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))}: TE's GELU, within 1e-3 of the exact one. */
-        GELU
-    }
+    private static final float DEVIATION = 0.02f;
 
     /** What backward computes again. */
     public enum Recomputation {
@@ -40,7 +38,7 @@ public record FeedForwardConfig(
      *
      * @throws IllegalArgumentException when {@code inner} is not positive
      */
-    public FeedForwardConfig {
+    public MlpConfig {
         Checks.given("norm", norm);
         Checks.given("activation", activation);
         Checks.given("recomputation", recomputation);
@@ -54,15 +52,42 @@ public record FeedForwardConfig(
     /**
      * Layer norm, GELU and four times as many columns inside; weights normal with deviation 0.02, as ESM-2 and BERT begin;
      * backward computes the activation again ({@link Recomputation#ACTIVATION}).
+     *
+     * @param hidden columns H
      */
-    public static FeedForwardConfig gelu(long hidden) {
-        return new FeedForwardConfig(
+    public static MlpConfig gelu(long hidden) {
+        return new MlpConfig(
                 NormConfig.layerNorm(hidden),
                 4 * hidden,
                 Activation.GELU,
                 Recomputation.ACTIVATION,
-                Initializer.normal(0.02f),
-                Initializer.normal(0.02f));
+                Initializer.normal(DEVIATION),
+                Initializer.normal(DEVIATION));
+    }
+
+    /** Returns the same with another norm, and so perhaps other columns H. */
+    public MlpConfig withNorm(NormConfig newNorm) {
+        return new MlpConfig(newNorm, inner, activation, recomputation, inputInitializer, outputInitializer);
+    }
+
+    /** Returns the same with {@code newInner} columns between the products. */
+    public MlpConfig withInner(long newInner) {
+        return new MlpConfig(norm, newInner, activation, recomputation, inputInitializer, outputInitializer);
+    }
+
+    /** Returns the same with another activation. */
+    public MlpConfig withActivation(Activation newActivation) {
+        return new MlpConfig(norm, inner, newActivation, recomputation, inputInitializer, outputInitializer);
+    }
+
+    /** Returns the same with another choice of what backward computes again. */
+    public MlpConfig withRecomputation(Recomputation newRecomputation) {
+        return new MlpConfig(norm, inner, activation, newRecomputation, inputInitializer, outputInitializer);
+    }
+
+    /** Returns the same with weights that begin otherwise. */
+    public MlpConfig withInitializers(Initializer input, Initializer output) {
+        return new MlpConfig(norm, inner, activation, recomputation, input, output);
     }
 
     /** Returns the input's columns H. */

@@ -1,0 +1,73 @@
+package dev.chagres.layer;
+
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.internal.Checks;
+
+/**
+ * What an attention module computes: {@code softmax(scale q k^T + mask) v} for each head. {@link #of} has the usual values; the
+ * {@code with} methods change one each.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param heads query heads h
+ * @param keyHeads heads g of key and value: h, or a divisor of it when several query heads share one
+ * @param headDim size d of a head: a multiple of 8, at most 256, which is what the kernels take
+ * @param mask which keys a query sees
+ * @param dropout of attention weights
+ * @param scale factor on query times key, usually {@code 1 / sqrt(d)}
+ */
+public record AttentionConfig(int heads, int keyHeads, int headDim, AttentionMask mask, Dropout dropout, float scale) {
+    private static final int HEAD_DIM_MULTIPLE = 8;
+    private static final int LARGEST_HEAD_DIM = 256;
+
+    /**
+     * Checks the sizes.
+     *
+     * @throws IllegalArgumentException when a size is not positive, no kernel takes the head dimension, or the query heads
+     *     cannot be shared out evenly
+     */
+    public AttentionConfig {
+        Checks.given("mask", mask);
+        Checks.given("dropout", dropout);
+        if (heads < 1) {
+            throw new IllegalArgumentException("heads: expected at least 1, got " + heads);
+        }
+        if (keyHeads < 1 || heads % keyHeads != 0) {
+            throw new IllegalArgumentException(
+                    "keyHeads: expected a divisor of the " + heads + " query heads, got " + keyHeads);
+        }
+        if (headDim < HEAD_DIM_MULTIPLE || headDim > LARGEST_HEAD_DIM || headDim % HEAD_DIM_MULTIPLE != 0) {
+            throw new IllegalArgumentException(
+                    "headDim: expected a multiple of 8 from 8 to 256, which attention's kernels take, got " + headDim);
+        }
+        if (!(scale > 0) || Float.isInfinite(scale)) {
+            throw new IllegalArgumentException("scale: expected a positive number, got " + scale);
+        }
+    }
+
+    /** Attention scaled by {@code 1 / sqrt(headDim)}, with a key head for each query head and no dropout. */
+    public static AttentionConfig of(int heads, int headDim, AttentionMask mask) {
+        return new AttentionConfig(
+                heads, heads, headDim, mask, Dropout.none(), (float) (1 / Math.sqrt(Math.max(1, headDim))));
+    }
+
+    /** Returns the same with {@code newKeyHeads} heads of key and value. */
+    public AttentionConfig withKeyHeads(int newKeyHeads) {
+        return new AttentionConfig(heads, newKeyHeads, headDim, mask, dropout, scale);
+    }
+
+    /** Returns the same with another mask. */
+    public AttentionConfig withMask(AttentionMask newMask) {
+        return new AttentionConfig(heads, keyHeads, headDim, newMask, dropout, scale);
+    }
+
+    /** Returns the same with attention weights dropped. */
+    public AttentionConfig withDropout(Dropout newDropout) {
+        return new AttentionConfig(heads, keyHeads, headDim, mask, newDropout, scale);
+    }
+
+    /** Returns the same with another factor on query times key. */
+    public AttentionConfig withScale(float newScale) {
+        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, newScale);
+    }
+}

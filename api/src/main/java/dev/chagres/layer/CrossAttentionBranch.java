@@ -1,0 +1,155 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.ops.Elementwise;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * {@code y = attention(x Wq^T + bq, m Wk^T + bk, m Wv^T + bv) Wo^T + bo}, where m is what a {@link FanOut} holds.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class CrossAttentionBranch extends Layer {
+    private static final class Heads extends Saved {
+        private final Kept x = new Kept("the input");
+        private final Kept memory = new Kept("the other stream's output");
+        private final Kept attended = new Kept("the heads' output");
+        private @Nullable Sequences sequences;
+    }
+
+    private final AttentionConfig config;
+    private final FanOut memory;
+    private final Linear query;
+    private final Linear key;
+    private final Linear value;
+    private final DotProductAttention attention;
+    private final Linear projection;
+    private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
+
+    CrossAttentionBranch(
+            long hidden,
+            AttentionConfig config,
+            FanOut memory,
+            long memoryColumns,
+            Initializer initializer,
+            ModelPlan plan) {
+        super(plan.name());
+        this.config = config;
+        this.memory = Checks.given("memory", memory);
+        long width = (long) config.heads() * config.headDim();
+        long keyWidth = (long) config.keyHeads() * config.headDim();
+        query = new Linear(hidden, width, initializer, plan.child("query"));
+        key = new Linear(memoryColumns, keyWidth, initializer, plan.child("key"));
+        value = new Linear(memoryColumns, keyWidth, initializer, plan.child("value"));
+        attention = new DotProductAttention(plan.name(), config);
+        projection = new Linear(width, hidden, initializer, plan.child("projection"));
+    }
+
+    @Override
+    protected void run(Tensor x, Tensor y, Pass pass) {
+        Stream stream = pass.stream();
+        Sequences sequences = pass.sequences();
+        Tensor m = memory.tensor(pass);
+        key.checkInput(m);
+        sequences.checkTokens("x", x, x.size(0));
+        sequences.keys().checkTokens("memory", m, m.size(0));
+        Scope kept = pass.kept();
+        Tensor q = kept.tensor(x.dtype(), x.size(0), query.outputColumns(x.size(1)));
+        Tensor k = kept.tensor(x.dtype(), m.size(0), key.outputColumns(m.size(1)));
+        Tensor v = kept.like(k);
+        query.product(x, q, stream);
+        key.product(m, k, stream);
+        value.product(m, v, stream);
+        Tensor heads = attention.forward(
+                shaped(kept, q, config.heads(), sequences),
+                shaped(kept, k, config.keyHeads(), sequences.keys()),
+                shaped(kept, v, config.keyHeads(), sequences.keys()),
+                pass);
+        Tensor attended = kept.view(heads, 0, q.size(0), q.size(1));
+        projection.product(attended, y, stream);
+        Heads record = saved.push(pass);
+        if (record != null) {
+            record.x.set(x);
+            record.memory.set(m);
+            record.attended.set(attended);
+            record.sequences = sequences;
+        }
+    }
+
+    @Override
+    protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+        Heads record = saved.pop(pass);
+        Stream stream = pass.stream();
+        Tensor x = record.x.get();
+        Tensor m = record.memory.get();
+        Tensor attended = record.attended.get();
+        Sequences sequences = Checks.given("sequences", record.sequences);
+        projection.parameterGradients(dy, attended, pass);
+        Scope temporary = pass.temporary();
+        Tensor dattended = temporary.like(attended);
+        projection.inputGradient(dy, dattended, stream);
+        Tensor dq = temporary.like(attended);
+        Tensor dk = temporary.tensor(m.dtype(), m.size(0), key.outputColumns(m.size(1)));
+        Tensor dv = temporary.like(dk);
+        attention.backward(
+                shaped(temporary, dattended, config.heads(), sequences),
+                shaped(temporary, dq, config.heads(), sequences),
+                shaped(temporary, dk, config.keyHeads(), sequences.keys()),
+                shaped(temporary, dv, config.keyHeads(), sequences.keys()),
+                pass);
+        query.parameterGradients(dq, x, pass);
+        key.parameterGradients(dk, m, pass);
+        value.parameterGradients(dv, m, pass);
+        if (x.requiresGradient()) {
+            query.inputGradient(dq, dx, stream);
+        }
+        if (m.requiresGradient()) {
+            addToMemory(dk, dv, m, pass);
+        }
+    }
+
+    private void addToMemory(Tensor dk, Tensor dv, Tensor m, Pass pass) {
+        Tensor first = pass.temporary().like(m);
+        Tensor second = pass.temporary().like(m);
+        key.inputGradient(dk, first, pass.stream());
+        value.inputGradient(dv, second, pass.stream());
+        Elementwise.add(first, second, first, pass.stream());
+        memory.add(first, pass);
+    }
+
+    private Tensor shaped(Scope scope, Tensor matrix, int heads, Sequences side) {
+        int headDim = config.headDim();
+        return switch (side.format()) {
+            case THD -> scope.view(matrix, 0, side.tokens(), heads, headDim);
+            case BSHD -> scope.view(matrix, 0, side.batch(), side.length(), heads, headDim);
+            case SBHD -> scope.view(matrix, 0, side.length(), side.batch(), heads, headDim);
+        };
+    }
+
+    @Override
+    public long outputColumns(long inputColumns) {
+        return projection.outputColumns(inputColumns);
+    }
+
+    /** Also where every parameter is frozen: the other stream may learn. */
+    @Override
+    public boolean requiresGradient() {
+        return true;
+    }
+
+    @Override
+    protected void checkInput(Tensor x) {
+        query.checkInput(x);
+    }
+
+    @Override
+    public String explain(Tensor x, Pass pass) {
+        return query.explain(x, pass) + "\n" + attention.explain(x.dtype(), pass) + "\n" + projection.explain(x, pass);
+    }
+}

@@ -1,0 +1,161 @@
+package dev.chagres.layer;
+
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.ops.Elementwise;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A tensor with several readers, such as an encoder's output or the trunk of two heads: its gradient is the sum of what the
+ * readers' backward calls give.
+ *
+ * <pre>{@code
+ * Tensor h = fanOut.forward(trunk.forward(x, pass), pass);
+ * Tensor a = first.forward(h, pass);
+ * Tensor b = second.forward(h, pass);
+ * …
+ * fanOut.backward(second, db, pass);
+ * fanOut.backward(first, da, pass);
+ * Tensor dx = trunk.backward(fanOut.backward(pass), pass);
+ * }</pre>
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class FanOut {
+    /** One forward call, until its backward call. */
+    private static final class Fan extends Saved {
+        private final Kept tensor = new Kept("the tensor with several readers");
+        private final Kept gradient = new Kept("the gradient of the tensor with several readers");
+        private @Nullable Pass pass;
+        private boolean written;
+    }
+
+    private final String name;
+    private final SavedPool<Fan> fans = new SavedPool<>(this, Fan::new);
+    /** Those that forward made and backward has not undone, of all passes. */
+    private final List<Fan> open = new ArrayList<>();
+
+    /** What forward was given last. */
+    private final Kept current = new Kept("the tensor with several readers");
+
+    /**
+     * Makes one that is used again and again.
+     *
+     * @param name in errors
+     */
+    public FanOut(String name) {
+        this.name = Checks.given("name", name);
+    }
+
+    /** Says that several calls will read {@code x} from here on, and returns it. */
+    public Tensor forward(Tensor x, Pass pass) {
+        Checks.floats(pass.stream(), "x", x);
+        pass.ensureBegun(this);
+        current.set(x);
+        if (!pass.isSaving()) {
+            return x;
+        }
+        Tensor gradient = pass.kept().like(x);
+        dropStale(pass);
+        Fan fan = fans.pushAlways(pass);
+        fan.tensor.set(x);
+        fan.gradient.set(gradient);
+        fan.pass = pass;
+        fan.written = false;
+        if (!open.contains(fan)) {
+            open.add(fan);
+        }
+        return x;
+    }
+
+    /**
+     * Returns the tensor that {@link #forward} was given last in this pass: layers that read it beside their input ask here.
+     *
+     * @throws IllegalStateException when {@link #forward} was not called
+     */
+    public Tensor tensor(Pass pass) {
+        if (!pass.isSaving()) {
+            return current.get();
+        }
+        return of(pass).tensor.get();
+    }
+
+    /**
+     * Enqueues {@code reader}'s backward call and adds its gradient of the input here.
+     *
+     * @param dy gradient of the reader's output
+     * @throws IllegalStateException when the last forward call of the pass was another layer's, or {@link #forward} was not
+     *     called
+     */
+    public void backward(Layer reader, Tensor dy, Pass pass) {
+        Fan fan = of(pass);
+        if (fan.written) {
+            add(reader.backward(dy, pass), pass);
+        } else {
+            reader.backward(dy, fan.gradient.get(), pass);
+            fan.written = fan.tensor.get().requiresGradient();
+        }
+    }
+
+    /**
+     * Adds {@code gradient}, like the tensor, which a reader has computed.
+     *
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     * @throws IllegalStateException when {@link #forward} was not called
+     */
+    public void add(Tensor gradient, Pass pass) {
+        Fan fan = of(pass);
+        Tensor sum = fan.gradient.get();
+        Checks.like(pass.stream(), "gradient", gradient, sum);
+        if (fan.written) {
+            Elementwise.add(gradient, sum, sum, pass.stream());
+        } else {
+            sum.copyFrom(pass.stream(), gradient);
+        }
+        fan.written = true;
+    }
+
+    /**
+     * Ends the fan: every reader's backward call was made.
+     *
+     * @return the sum of the readers' gradients; zeros when none gave one
+     * @throws IllegalStateException when a reader's backward call is missing: it is named
+     */
+    public Tensor backward(Pass pass) {
+        Fan fan = fans.pop(pass);
+        open.remove(fan);
+        fan.pass = null;
+        Tensor sum = fan.gradient.get();
+        if (!fan.written) {
+            sum.zero(pass.stream());
+        }
+        return sum;
+    }
+
+    /** Forgets those of micro-batches whose backward was never called. */
+    private void dropStale(Pass pass) {
+        for (int i = open.size() - 1; i >= 0; i--) {
+            if (open.get(i).pass == pass && !pass.holds(open.get(i))) {
+                open.remove(i);
+            }
+        }
+    }
+
+    private Fan of(Pass pass) {
+        for (int i = open.size() - 1; i >= 0; i--) {
+            Fan fan = open.get(i);
+            if (fan.pass == pass && pass.holds(fan)) {
+                return fan;
+            }
+        }
+        throw new IllegalStateException(
+                name + ": this pass holds no tensor with several readers; call forward(x, pass) first");
+    }
+
+    @Override
+    public String toString() {
+        return name;
+    }
+}

@@ -1,0 +1,59 @@
+package dev.chagres.layer;
+
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A tensor that forward keeps for backward. {@link #get} notices when its memory was handed out for something else meanwhile.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Kept {
+    private final String what;
+    private @Nullable Tensor tensor;
+    private int issue;
+
+    /**
+     * Makes an empty one.
+     *
+     * @param what names the tensor in errors, such as {@code the input}
+     */
+    public Kept(String what) {
+        this.what = Checks.given("what", what);
+    }
+
+    /** Keeps {@code newTensor}. */
+    public void set(Tensor newTensor) {
+        tensor = newTensor;
+        issue = Inside.issue(newTensor);
+    }
+
+    /** Keeps nothing. */
+    public void clear() {
+        tensor = null;
+    }
+
+    /** Returns whether nothing is kept. */
+    public boolean isEmpty() {
+        return tensor == null;
+    }
+
+    /**
+     * Returns the tensor as forward left it.
+     *
+     * @throws IllegalStateException when nothing is kept, or the tensor's scope was closed or restarted since
+     */
+    public Tensor get() {
+        Tensor present = tensor;
+        if (present == null) {
+            throw new IllegalStateException(what + " was not kept by forward");
+        }
+        if (Inside.issue(present) != issue || !present.isLive()) {
+            throw new IllegalStateException(what
+                    + " has lost its memory since forward: its scope was restarted or closed;" + " run forward again");
+        }
+        return present;
+    }
+}

@@ -1,0 +1,71 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.attention.Sequences;
+import dev.chagres.te.Activation;
+import dev.chagres.te.QkvFormat;
+
+/**
+ * The one place that says which kernels a layer runs. The choice depends on configuration, type and lengths alone, so that it is
+ * the same on every provider.
+ *
+ * <p>Threading: immutable.
+ */
+final class KernelChoice {
+    /** Where an activation is computed. */
+    enum ActivationKernel {
+        /** In the epilogue of the product before it, and its gradient in that of the product behind it. */
+        EPILOGUE,
+        /** By a kernel of its own. */
+        SEPARATE
+    }
+
+    /** Which kernels compute attention. */
+    enum AttentionKernels {
+        /** cuDNN's, through TE. */
+        FUSED,
+        /** Our own. */
+        TILED
+    }
+
+    private KernelChoice() {}
+
+    /** cuBLASLt has an epilogue for GELU alone, and with TE for 16-bit types alone. */
+    static ActivationKernel activation(Activation activation, DType dtype) {
+        return activation == Activation.GELU && dtype != DType.FLOAT32
+                ? ActivationKernel.EPILOGUE
+                : ActivationKernel.SEPARATE;
+    }
+
+    static String activationReason(Activation activation, DType dtype) {
+        return switch (activation(activation, dtype)) {
+            case EPILOGUE -> "in the epilogue of te_cublas_gemm_v2, forward and backward";
+            case SEPARATE ->
+                activation.forwardFunction() + " and " + activation.backwardFunction() + ", for "
+                        + (activation == Activation.GELU
+                                ? "the product's epilogue takes no FLOAT32"
+                                : "products have an epilogue for GELU alone");
+        };
+    }
+
+    /** cuDNN has no attention for FLOAT32, and no gradients of padded batches of one token a sequence. */
+    static AttentionKernels attention(DType dtype, Sequences sequences) {
+        return dtype == DType.FLOAT32 || isSingle(sequences) ? AttentionKernels.TILED : AttentionKernels.FUSED;
+    }
+
+    static String attentionReason(DType dtype, Sequences sequences) {
+        return switch (attention(dtype, sequences)) {
+            case FUSED -> "te_fused_attn_fwd_v2 and te_fused_attn_bwd_v2 (cuDNN)";
+            case TILED ->
+                "ops_attention_forward and ops_attention_backward, for cuDNN has no attention "
+                        + (dtype == DType.FLOAT32
+                                ? "in FLOAT32"
+                                : "backward for padded batches of one token a sequence");
+        };
+    }
+
+    private static boolean isSingle(Sequences sequences) {
+        return sequences.format() != QkvFormat.THD
+                && (sequences.length() == 1 || sequences.keys().length() == 1);
+    }
+}

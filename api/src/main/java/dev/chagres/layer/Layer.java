@@ -1,0 +1,312 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.model.Parameter;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A piece of a model with one input and one output, both [T, columns] in one type.
+ *
+ * <p>Callers write {@code y = forward(x, pass)} and, in the reverse order, {@code dx = backward(dy, pass)}. Authors write
+ * {@link #run} and {@link #gradient}, which are handed the memory of their result: everything else that they take from {@link
+ * Pass#temporary()} goes back when they return. What backward needs they take from {@link Pass#kept()} and hold in a {@link
+ * Saved} object.
+ *
+ * <p>The last layer that {@code run} calls writes {@code y}; the last one that {@code gradient} calls writes {@code dx}.
+ *
+ * <p>Threading: the device's thread.
+ */
+public abstract class Layer {
+    /** One forward call: what its backward call is checked against. */
+    private static final class Call extends Saved {
+        private final Kept x = new Kept("the input");
+        private final Kept y = new Kept("the output");
+        private boolean learns;
+    }
+
+    private final String name;
+    private final SavedPool<Call> calls = new SavedPool<>(this, Call::new);
+
+    /**
+     * For subclasses.
+     *
+     * @param name in errors and reports, such as {@code layers.3}; usually {@code plan.name()}
+     */
+    protected Layer(String name) {
+        this.name = Checks.given("name", name).isEmpty() ? getClass().getSimpleName() : name;
+    }
+
+    /** Returns the name that errors and reports have for this layer. */
+    public final String name() {
+        return name;
+    }
+
+    /**
+     * Enqueues the layer.
+     *
+     * @param x [T, columns], FLOAT32, BFLOAT16 or FLOAT16
+     * @return y, [T, {@link #outputColumns}], until the pass is begun again; in a layer that saves nothing, until its call
+     *     returns
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     * @throws IllegalStateException when the pass was not begun
+     */
+    public final Tensor forward(Tensor x, Pass pass) {
+        checkInput(x, pass);
+        Tensor y = pass.kept().tensor(x.dtype(), x.size(0), outputColumns(x.size(1)));
+        forward(x, y, pass);
+        return y;
+    }
+
+    /**
+     * Enqueues the layer into memory of the caller's.
+     *
+     * @param y receives the output; may be {@code x} where {@link #worksInPlace} and the pass saves nothing
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalStateException when the pass was not begun
+     */
+    public final void forward(Tensor x, Tensor y, Pass pass) {
+        checkInput(x, pass);
+        Checks.matrix(pass.stream(), "y", y, x.dtype(), x.size(0), outputColumns(x.size(1)));
+        Checks.writable("y", y);
+        checkPlaces("y", y, "x", x, worksInPlace() && !pass.isSaving());
+        checkAligned("x", x, "y", y);
+        boolean saving = pass.isSaving();
+        boolean learns = saving && (x.requiresGradient() || requiresGradient());
+        Saved mark = pass.top();
+        long site = pass.site();
+        Scope before = pass.enter();
+        boolean done = false;
+        try {
+            pass.saving(learns);
+            run(x, y, pass, Direction.FORWARD);
+            done = true;
+        } finally {
+            pass.saving(saving);
+            pass.leave(before);
+            if (!done) {
+                pass.dropTo(mark);
+                pass.restoreSite(site);
+            }
+        }
+        Inside.requireGradient(y, learns);
+        if (saving) {
+            Call call = calls.pushAlways(pass);
+            call.x.set(x);
+            call.y.set(y);
+            call.learns = learns;
+        }
+    }
+
+    private void run(Tensor x, Tensor y, Pass pass, Direction direction) {
+        List<PassObserver> observers = pass.observers();
+        if (observers.isEmpty()) {
+            run(x, y, pass);
+            return;
+        }
+        for (int i = 0; i < observers.size(); i++) {
+            observers.get(i).entering(this, direction, pass);
+        }
+        long keptBefore = pass.keptBytes();
+        run(x, y, pass);
+        long keptBytes = pass.keptBytes() - keptBefore;
+        for (int i = observers.size() - 1; i >= 0; i--) {
+            observers.get(i).left(this, direction, pass, keptBytes);
+        }
+    }
+
+    /**
+     * Enqueues the gradients: of the parameters, and of the input.
+     *
+     * @param dy gradient of the output, like it
+     * @return gradient of the input, like it; zeros where the input requires no gradient and the layer has nothing to learn
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     * @throws IllegalStateException when the last forward call of the pass was another layer's
+     */
+    public final Tensor backward(Tensor dy, Pass pass) {
+        Checks.given("pass", pass).ensureBegun(this);
+        Call call = calls.peek(pass);
+        Tensor x = call.x.get();
+        Tensor dx = pass.temporary().like(x);
+        boolean learns = call.learns;
+        backward(dy, dx, pass);
+        if (!learns) {
+            dx.zero(pass.stream());
+        }
+        return dx;
+    }
+
+    /**
+     * Enqueues the gradients into memory of the caller's.
+     *
+     * @param dx receives the gradient of the input, where that requires one; may be {@code dy} where {@link #worksInPlace}
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalStateException when the last forward call of the pass was another layer's
+     */
+    public final void backward(Tensor dy, Tensor dx, Pass pass) {
+        Checks.given("pass", pass).ensureBegun(this);
+        Call call = calls.peek(pass);
+        Tensor x = call.x.get();
+        Tensor y = call.y.get();
+        Checks.like(pass.stream(), "dy", dy, y);
+        Checks.like(pass.stream(), "dx", dx, x);
+        Checks.writable("dx", dx);
+        checkPlaces("dx", dx, "dy", dy, worksInPlace());
+        checkApart(dx, x, y);
+        checkAligned("dy", dy, "dx", dx);
+        calls.pop(pass);
+        if (!call.learns) {
+            return;
+        }
+        Scope before = pass.enter();
+        boolean done = false;
+        try {
+            gradient(dy, dx, pass, Direction.BACKWARD);
+            done = true;
+        } finally {
+            pass.leave(before);
+            if (!done) {
+                pass.fail();
+            }
+        }
+    }
+
+    private void gradient(Tensor dy, Tensor dx, Pass pass, Direction direction) {
+        List<PassObserver> observers = pass.observers();
+        if (observers.isEmpty()) {
+            gradient(dy, dx, pass);
+            return;
+        }
+        for (int i = 0; i < observers.size(); i++) {
+            observers.get(i).entering(this, direction, pass);
+        }
+        gradient(dy, dx, pass);
+        for (int i = observers.size() - 1; i >= 0; i--) {
+            observers.get(i).left(this, direction, pass, 0);
+        }
+    }
+
+    /** Returns the columns of the input of the forward call that {@link #backward} would undo now. */
+    final long inputColumnsOfLastCall(Pass pass) {
+        return calls.peek(pass).x.get().size(1);
+    }
+
+    private void checkInput(Tensor x, Pass pass) {
+        Checks.given("pass", pass).ensureBegun(this);
+        Checks.floats(pass.stream(), "x", x);
+        if (x.rank() != 2) {
+            throw new IllegalArgumentException("x: " + name + " expected [T, columns], got " + Checks.describe(x));
+        }
+        checkInput(x);
+    }
+
+    /** The result may take the argument's place exactly, where that is allowed, and never a part of it. */
+    private void checkPlaces(String result, Tensor to, String argument, Tensor from, boolean inPlace) {
+        if (inPlace) {
+            Checks.apartOrSame(result, to, argument, from);
+        } else {
+            Checks.apart(result, to, argument, from);
+        }
+    }
+
+    /** The gradient must not overwrite what backward reads. */
+    private static void checkApart(Tensor dx, Tensor x, Tensor y) {
+        Checks.apart("dx", dx, "the input", x);
+        Checks.apart("dx", dx, "the output", y);
+    }
+
+    private void checkAligned(String argument, Tensor tensor, String result, Tensor to) {
+        if (needsAlignment()) {
+            Checks.aligned(argument, tensor);
+            Checks.aligned(result, to);
+        }
+    }
+
+    /** Returns whether tensors must begin at a multiple of 16 bytes: false, unless a kernel of the layer asks for it. */
+    boolean needsAlignment() {
+        return false;
+    }
+
+    /**
+     * Checks that {@code parameter} lies where {@code x} does.
+     *
+     * @param caller named in the error
+     */
+    static void checkHere(Object caller, Parameter parameter, Tensor x) {
+        Tensor weight = parameter.weight();
+        if (Inside.state(weight) != Inside.state(x)) {
+            throw new IllegalArgumentException(caller + ": expected parameter " + parameter.name() + " on device "
+                    + x.deviceIndex() + ", where the input lies, got it on device " + weight.deviceIndex()
+                    + (weight.deviceIndex() == x.deviceIndex() ? ", opened another time" : ""));
+        }
+    }
+
+    // ---- for authors
+
+    /**
+     * Enqueues the layer.
+     *
+     * @param y receives the output
+     */
+    protected abstract void run(Tensor x, Tensor y, Pass pass);
+
+    /**
+     * Enqueues the gradients of the latest {@link #run} that was not undone yet. Where the input requires no gradient ({@link
+     * Tensor#requiresGradient}) nothing need be written to {@code dx}.
+     *
+     * @param dy gradient of the output
+     * @param dx receives the gradient of the input
+     */
+    protected abstract void gradient(Tensor dy, Tensor dx, Pass pass);
+
+    /** Returns the columns of the output of an input with these columns: as many, unless a layer says otherwise. */
+    public long outputColumns(long inputColumns) {
+        return inputColumns;
+    }
+
+    /** Returns whether a parameter of this layer is trained: false, unless a layer says otherwise. */
+    public boolean requiresGradient() {
+        return false;
+    }
+
+    /** Returns whether {@code dx} may be {@code dy} and, while nothing is saved, {@code y} may be {@code x}. */
+    public boolean worksInPlace() {
+        return false;
+    }
+
+    /**
+     * Checks what is particular to this layer before anything is enqueued.
+     *
+     * @throws IllegalArgumentException when the input does not fit
+     */
+    protected void checkInput(Tensor x) {}
+
+    /**
+     * Returns which kernels run for an input like that of {@code pass}, line by line, and why not the others.
+     *
+     * @param pass tells type-independent facts such as sequences
+     * @param x an input, of which only type and shape count
+     */
+    public String explain(Tensor x, Pass pass) {
+        return name + ": " + getClass().getSimpleName();
+    }
+
+    /** Returns whether a parameter of any of these layers is trained. */
+    static boolean anyRequiresGradient(@Nullable Layer... layers) {
+        for (Layer layer : layers) {
+            if (layer != null && layer.requiresGradient()) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    @Override
+    public String toString() {
+        return name;
+    }
+}

@@ -1,0 +1,384 @@
+package dev.chagres.layer;
+
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.Output;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One micro-batch's way through a model: forward down, backward up. A pass owns what is the same for every layer on the way:
+ * memory, sequences, random numbers, and the order of what was saved.
+ *
+ * <p>It is made once and begun again for each micro-batch; from the second time on nothing is allocated. Everything that a
+ * pass handed out dies at the next {@link #begin()}. Several passes may be under way at once on one stream, as long as the
+ * calls of one are not made inside a layer of another.
+ *
+ * <p>Two switches: a <em>training</em> pass drops values, and a <em>saving</em> pass keeps what backward needs.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Pass implements AutoCloseable {
+    private enum Mode {
+        TRAINING,
+        EVALUATION
+    }
+
+    private final Stream stream;
+    private final Mode mode;
+    private final Scope own;
+    private final Draws draws;
+    private final List<Parameters> written = new ArrayList<>();
+    private final List<PassObserver> observers = new ArrayList<>();
+    private final SavingSwitch savingAgain = new SavingSwitch();
+    private Scope kept;
+    private Scope scratch;
+    private boolean saving;
+    private int depth;
+    private boolean failed;
+    private boolean begun;
+    private @Nullable Saved top;
+    private @Nullable Sequences sequences;
+
+    private Pass(Stream stream, Mode mode) {
+        this.stream = stream;
+        this.mode = mode;
+        own = stream.device().openScope(stream);
+        draws = new Draws(stream);
+        kept = own;
+        scratch = Inside.scratch(stream);
+        saving = mode == Mode.TRAINING;
+    }
+
+    /** Makes a pass that drops values and keeps what backward needs, on the device's own stream. */
+    public static Pass training(Device device) {
+        return training(Checks.given("device", device).stream());
+    }
+
+    /** Makes a pass that drops values and keeps what backward needs. */
+    public static Pass training(Stream stream) {
+        return new Pass(Checks.given("stream", stream), Mode.TRAINING);
+    }
+
+    /** Makes a pass that drops nothing and keeps nothing, on the device's own stream. */
+    public static Pass evaluation(Device device) {
+        return evaluation(Checks.given("device", device).stream());
+    }
+
+    /** Makes a pass that drops nothing and keeps nothing. */
+    public static Pass evaluation(Stream stream) {
+        return new Pass(Checks.given("stream", stream), Mode.EVALUATION);
+    }
+
+    /**
+     * Begins a micro-batch: what the pass handed out before is closed. When a backward call of the micro-batch before failed,
+     * the gradients of this step are forgotten: see {@link Parameters#forgetGradients}.
+     *
+     * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
+     */
+    public Pass begin() {
+        stream.handle();
+        if (depth != 0) {
+            throw new IllegalStateException("begin was called inside a layer's call; end that first");
+        }
+        dropTo(null);
+        if (failed) {
+            written.forEach(Parameters::forgetGradients);
+        }
+        failed = false;
+        written.clear();
+        own.restart();
+        // Nothing lies there between calls: what they took in several chunks becomes one.
+        Inside.scratch(stream).restart();
+        Inside.recomputed(stream).restart();
+        sequences = null;
+        begun = true;
+        draws.begin();
+        return this;
+    }
+
+    /** Begins a micro-batch over these sequences: {@link #begin()}, then {@link #sequences(Sequences)}. */
+    public Pass begin(Sequences newSequences) {
+        begin();
+        sequences(newSequences);
+        return this;
+    }
+
+    /** Says which token belongs to which sequence from here on; it may change between layers. */
+    public void sequences(Sequences newSequences) {
+        Checks.given("sequences", newSequences).check();
+        sequences = newSequences;
+    }
+
+    /**
+     * Returns which token belongs to which sequence.
+     *
+     * @throws IllegalStateException when nobody has said
+     */
+    public Sequences sequences() {
+        Sequences present = sequences;
+        if (present == null) {
+            throw new IllegalStateException(
+                    "the pass has no sequences: call begin(sequences) or sequences(…) before a layer that attends");
+        }
+        return present;
+    }
+
+    /** Returns the sequences, or null when nobody has said. */
+    @Nullable
+    Sequences sequencesOrNull() {
+        return sequences;
+    }
+
+    void restoreSequences(@Nullable Sequences before) {
+        sequences = before;
+    }
+
+    /**
+     * Fixes the random numbers of this micro-batch. Without this call seed and step are 0 and the micro-batch is the number of
+     * times this pass was begun.
+     *
+     * @param seed of the run
+     * @param step the run's step, such as {@link Parameters#step()}
+     * @param microBatch its number within the step
+     */
+    public void seed(long seed, long step, long microBatch) {
+        draws.seed(seed, step, microBatch);
+    }
+
+    /** Returns the stream on which everything is enqueued. */
+    public Stream stream() {
+        return stream;
+    }
+
+    /** Returns the device on which everything is computed. */
+    public Device device() {
+        return stream.device();
+    }
+
+    /** Returns the memory that lasts until the next {@link #begin()}, for inputs that live as long. */
+    public Scope scope() {
+        return own;
+    }
+
+    /** Returns whether values are dropped. */
+    public boolean isTraining() {
+        return mode == Mode.TRAINING;
+    }
+
+    /** Returns whether forward keeps what backward needs. */
+    public boolean isSaving() {
+        return saving;
+    }
+
+    /**
+     * For authors of layers: returns the scope for what backward needs. While nothing is saved it goes back when the layer's
+     * call returns.
+     */
+    public Scope kept() {
+        return saving || depth == 0 ? kept : scratch;
+    }
+
+    /** For authors of layers: returns the scope for what goes back when the layer's call returns. */
+    public Scope temporary() {
+        return depth == 0 ? own : scratch;
+    }
+
+    /** For authors of layers: says that the gradient of {@code parameter} is written now, and returns how. */
+    public Output nextGradient(Parameter parameter) {
+        Parameters owner = parameter.owner();
+        if (!written.contains(owner)) {
+            written.add(owner);
+        }
+        return parameter.nextGradient();
+    }
+
+    /**
+     * For authors of layers: returns the state of the next random numbers of this pass, INT64 [2] (seed, offset), in
+     * {@link #kept()}. The numbers follow from seed, step, micro-batch and the number of draws before this one.
+     */
+    public Tensor draw() {
+        return draws.next(kept());
+    }
+
+    /**
+     * Keeps nothing until the returned object is closed: for a head whose output is only looked at.
+     *
+     * <pre>{@code
+     * try (Pass.SavingSwitch off = pass.withoutSaving()) {
+     *     logits = head.forward(x, pass);
+     * }
+     * }</pre>
+     *
+     * @throws IllegalStateException when saving was switched off already
+     */
+    public SavingSwitch withoutSaving() {
+        if (savingAgain.open) {
+            throw new IllegalStateException("saving is switched off already; close what withoutSaving returned first");
+        }
+        savingAgain.open = true;
+        savingAgain.before = saving;
+        saving = false;
+        return savingAgain;
+    }
+
+    /**
+     * Switches saving on again when it is closed.
+     *
+     * <p>Threading: the device's thread.
+     */
+    public final class SavingSwitch implements AutoCloseable {
+        private boolean open;
+        private boolean before;
+
+        private SavingSwitch() {}
+
+        @Override
+        public void close() {
+            if (open) {
+                open = false;
+                saving = before;
+            }
+        }
+    }
+
+    /** Tells {@code observer} of every layer's call from now on. */
+    public void observe(PassObserver observer) {
+        observers.add(Checks.given("observer", observer));
+    }
+
+    /** Tells {@code observer} no more. */
+    public void forget(PassObserver observer) {
+        observers.remove(observer);
+    }
+
+    /** Returns the most bytes that the pass has held at one time since it was made, scratch memory of the stream apart. */
+    public long peakBytes() {
+        return own.peakBytes();
+    }
+
+    // ---- for Layer, SavedPool and Recomputed
+
+    List<PassObserver> observers() {
+        return observers;
+    }
+
+    long keptBytes() {
+        return kept.usedBytes();
+    }
+
+    /** Checks that a layer's call may begin. */
+    void ensureBegun(Object caller) {
+        stream.handle();
+        if (!begun) {
+            throw new IllegalStateException(
+                    caller + ": the pass was not begun; call pass.begin() or begin(sequences) first");
+        }
+        if (failed) {
+            throw new IllegalStateException(
+                    caller + ": a backward call of this pass has failed, so that its gradients are"
+                            + " not whole; call pass.begin(), which forgets them, and repeat the step");
+        }
+    }
+
+    /** Opens the scratch memory of a layer's call and returns that of the caller, for {@link #leave}. */
+    Scope enter() {
+        Scope before = scratch;
+        scratch = before.open();
+        depth++;
+        return before;
+    }
+
+    void leave(Scope before) {
+        depth--;
+        scratch.close();
+        scratch = before;
+    }
+
+    void saving(boolean on) {
+        saving = on;
+    }
+
+    void fail() {
+        failed = true;
+    }
+
+    Scope keptScope() {
+        return kept;
+    }
+
+    void keepIn(Scope scope) {
+        kept = scope;
+    }
+
+    long site() {
+        return draws.site();
+    }
+
+    void restoreSite(long site) {
+        draws.restoreSite(site);
+    }
+
+    void push(Saved object) {
+        object.below = top;
+        top = object;
+    }
+
+    void pop() {
+        Saved object = top;
+        top = object == null ? null : object.below;
+    }
+
+    @Nullable
+    Saved top() {
+        return top;
+    }
+
+    /** Returns whether {@code object} was pushed and not popped since. */
+    boolean holds(Saved object) {
+        for (Saved one = top; one != null; one = one.below) {
+            if (one == object) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Gives back everything that was saved after {@code mark}. */
+    void dropTo(@Nullable Saved mark) {
+        while (top != null && top != mark) {
+            Saved object = top;
+            pop();
+            if (object.pool != null) {
+                object.pool.recycle(object);
+            }
+        }
+    }
+
+    /** Frees the memory of the pass. A second call does nothing. */
+    @Override
+    public void close() {
+        DeviceState device = Inside.state(stream);
+        if (!device.isClosed()) {
+            device.ensureCurrent();
+        }
+        begun = false;
+        dropTo(null);
+        draws.close();
+        own.close();
+    }
+
+    @Override
+    public String toString() {
+        return (mode == Mode.TRAINING ? "training" : "evaluation") + " pass on " + stream;
+    }
+}

@@ -1,0 +1,112 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A layer that keeps only its input, and runs its forward again in backward: less memory for more work, the same bits.
+ *
+ * <p>What the second forward saves lies in memory of the stream's that goes back when backward returns. Recomputed layers may
+ * hold recomputed layers.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Recomputed extends Layer {
+    private static final class Context extends Saved {
+        private final Kept x = new Kept("the input");
+        private final Kept y = new Kept("the output");
+        private long site;
+        private @Nullable Sequences sequences;
+    }
+
+    private final Layer inner;
+    private final SavedPool<Context> contexts = new SavedPool<>(this, Context::new);
+
+    /** Recomputes {@code inner}. */
+    public Recomputed(Layer inner) {
+        super(Checks.given("inner", inner).name());
+        this.inner = inner;
+    }
+
+    /** Returns the layer that is recomputed. */
+    public Layer inner() {
+        return inner;
+    }
+
+    @Override
+    protected void run(Tensor x, Tensor y, Pass pass) {
+        Context context = contexts.push(pass);
+        if (context != null) {
+            context.x.set(x);
+            context.y.set(y);
+            context.site = pass.site();
+            context.sequences = pass.sequencesOrNull();
+        }
+        boolean saving = pass.isSaving();
+        pass.saving(false);
+        try {
+            inner.forward(x, y, pass);
+        } finally {
+            pass.saving(saving);
+        }
+    }
+
+    @Override
+    protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+        Context context = contexts.pop(pass);
+        Tensor x = context.x.get();
+        Tensor y = context.y.get();
+        long site = pass.site();
+        Sequences sequences = pass.sequencesOrNull();
+        boolean saving = pass.isSaving();
+        Scope kept = pass.keptScope();
+        // Where a recomputed layer holds this one, the memory is in use already: this call's lies on top of it.
+        Scope below = kept == pass.scope() ? Inside.recomputed(pass.stream()) : kept;
+        Scope again = below.open();
+        try {
+            pass.keepIn(again);
+            pass.restoreSite(context.site);
+            pass.restoreSequences(context.sequences);
+            pass.saving(true);
+            // The output forms again where it stood, unless its gradient has taken that place.
+            inner.forward(x, Checks.overlaps(dy, y) ? again.like(y) : y, pass);
+            inner.backward(dy, dx, pass);
+        } finally {
+            pass.saving(saving);
+            pass.restoreSequences(sequences);
+            pass.restoreSite(site);
+            pass.keepIn(kept);
+            again.close();
+        }
+    }
+
+    @Override
+    public long outputColumns(long inputColumns) {
+        return inner.outputColumns(inputColumns);
+    }
+
+    @Override
+    public boolean requiresGradient() {
+        return inner.requiresGradient();
+    }
+
+    @Override
+    public boolean worksInPlace() {
+        return inner.worksInPlace();
+    }
+
+    @Override
+    protected void checkInput(Tensor x) {
+        inner.checkInput(x);
+    }
+
+    @Override
+    public String explain(Tensor x, Pass pass) {
+        return name() + ": recomputed in backward\n"
+                + inner.explain(x, pass).indent(2).stripTrailing();
+    }
+}

@@ -1,0 +1,125 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.ops.Elementwise;
+
+/**
+ * {@code x = x + dropout(branch(norm(x)))} for each half of a layer. The sum forms where the branch wrote its output, and is what
+ * the next norm keeps; backward keeps one gradient, in place.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ResidualStream {
+    /** What backward needs of one half. */
+    private static final class Half extends Saved {
+        private final Kept normed = new Kept("the branch's input");
+        private final Kept mask = new Kept("the dropout's mask");
+    }
+
+    private final PreNorm[] halves;
+    private final Dropout dropout;
+    private final SavedPool<Half> saved;
+
+    ResidualStream(Layer owner, Dropout dropout, PreNorm... halves) {
+        this.halves = halves;
+        this.dropout = dropout;
+        saved = new SavedPool<>(owner, Half::new);
+    }
+
+    /** {@code y} may be {@code x} while nothing is saved. */
+    void run(Tensor x, Tensor y, Pass pass) {
+        boolean saving = pass.isSaving();
+        boolean drops = pass.isTraining() && !dropout.isNone();
+        Tensor stream = x;
+        Tensor update = null;
+        Tensor normed = null;
+        for (int i = 0; i < halves.length; i++) {
+            boolean last = i == halves.length - 1;
+            NormLayer norm = halves[i].norm();
+            normed = normed == null || saving ? pass.kept().like(x) : normed;
+            if (update == null) {
+                norm.run(stream, normed, pass);
+            } else {
+                Tensor sum = saving ? update : y;
+                boolean learns = stream.requiresGradient() || update.requiresGradient();
+                norm.runOfSum(update, stream, sum, normed, pass);
+                Inside.requireGradient(sum, learns);
+                stream = sum;
+                update = null;
+            }
+            Inside.requireGradient(normed, stream.requiresGradient() || norm.requiresGradient());
+            Tensor added = place(saving, last, stream, y, pass);
+            halves[i].branch().forward(normed, added, pass);
+            Half half = saved.push(pass);
+            if (half != null) {
+                half.normed.set(normed);
+                half.mask.clear();
+            }
+            if (drops || last) {
+                boolean learns = stream.requiresGradient() || added.requiresGradient();
+                Tensor sum = saving ? added : y;
+                add(added, stream, sum, drops, half, pass);
+                Inside.requireGradient(sum, learns);
+                stream = sum;
+            } else {
+                update = added;
+            }
+        }
+    }
+
+    /** Returns where a branch writes: where its sum will stand, unless the stream stands there. */
+    private static Tensor place(boolean saving, boolean last, Tensor stream, Tensor y, Pass pass) {
+        if (saving) {
+            return last ? y : pass.kept().like(y);
+        }
+        return stream.address() == y.address() ? pass.temporary().like(y) : y;
+    }
+
+    private void add(
+            Tensor added,
+            Tensor stream,
+            Tensor sum,
+            boolean drops,
+            @org.jspecify.annotations.Nullable Half half,
+            Pass pass) {
+        if (!drops) {
+            Elementwise.add(added, stream, sum, pass.stream());
+            return;
+        }
+        Scope kept = pass.kept();
+        Tensor mask = kept.tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(added.count()));
+        dev.chagres.ops.Dropout.dropoutAdd(added, stream, sum, mask, pass.draw(), dropout.probability(), pass.stream());
+        if (half != null) {
+            half.mask.set(mask);
+        }
+    }
+
+    /** {@code dx} may be {@code dy}. */
+    void gradient(Tensor dy, Tensor dx, Pass pass) {
+        Tensor dstream = dy;
+        Scope temporary = pass.temporary();
+        Tensor dnormed = temporary.like(dy);
+        Tensor dropped = null;
+        for (int i = halves.length - 1; i >= 0; i--) {
+            Half half = saved.pop(pass);
+            Tensor dadded = dstream;
+            if (!half.mask.isEmpty()) {
+                dropped = dropped == null ? temporary.like(dy) : dropped;
+                dev.chagres.ops.Dropout.dropoutBackward(
+                        dstream, half.mask.get(), dropped, dropout.probability(), pass.stream());
+                dadded = dropped;
+            }
+            Tensor normed = half.normed.get();
+            halves[i].branch().backward(dadded, dnormed, pass);
+            if (normed.requiresGradient()) {
+                halves[i].norm().gradientOfSum(dnormed, dstream, dx, pass);
+                dstream = dx;
+            } else {
+                halves[i].norm().discard(pass);
+            }
+        }
+    }
+}

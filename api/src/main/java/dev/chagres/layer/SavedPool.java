@@ -1,0 +1,101 @@
+package dev.chagres.layer;
+
+import dev.chagres.internal.Checks;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The saved objects of one layer: forward pushes one onto the pass, backward pops it. Objects are used again, so that a steady
+ * step makes none.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * @param <S> the layer's class of saved objects
+ */
+public final class SavedPool<S extends Saved> {
+    private final Object owner;
+    private final Supplier<S> maker;
+    private @Nullable Saved free;
+
+    /**
+     * Makes an empty pool.
+     *
+     * @param owner whose forward calls push; named in errors by its {@code toString}
+     * @param maker makes one object
+     */
+    public SavedPool(Object owner, Supplier<S> maker) {
+        this.owner = Checks.given("owner", owner);
+        this.maker = Checks.given("maker", maker);
+    }
+
+    /**
+     * Puts an object on top of what the pass has saved.
+     *
+     * @return the object, for forward to fill; null while the pass saves nothing
+     */
+    public @Nullable S push(Pass pass) {
+        return pass.isSaving() ? pushAlways(pass) : null;
+    }
+
+    S pushAlways(Pass pass) {
+        S object = take();
+        pass.push(object);
+        return object;
+    }
+
+    /** Takes an object out of the pool without pushing it yet; {@link #pushTaken} or {@link #recycle} follows. */
+    S take() {
+        Saved object = free;
+        if (object == null) {
+            object = maker.get();
+            object.pool = this;
+        } else {
+            free = object.below;
+        }
+        return typed(object);
+    }
+
+    void pushTaken(S object, Pass pass) {
+        pass.push(object);
+    }
+
+    /**
+     * Takes the object on top of what the pass has saved.
+     *
+     * @throws IllegalStateException when another forward call came last: its backward must be called first
+     */
+    public S pop(Pass pass) {
+        S object = peek(pass);
+        pass.pop();
+        recycle(object);
+        return object;
+    }
+
+    /** Returns the object on top, which stays there; refuses as {@link #pop}. */
+    S peek(Pass pass) {
+        Saved top = pass.top();
+        if (top == null || top.pool != this) {
+            throw new IllegalStateException("backward of " + owner + " was called, but the last forward was of "
+                    + (top == null || top.pool == null ? "nothing" : nameOf(top.pool))
+                    + "; call backward in the reverse order of forward");
+        }
+        return typed(top);
+    }
+
+    /** Two layers may have one name, such as those of two plans. */
+    private String nameOf(SavedPool<?> other) {
+        String name = other.owner.toString();
+        return name.equals(owner.toString()) ? "another " + name : name;
+    }
+
+    /** Takes back an object that nobody popped. */
+    void recycle(Saved object) {
+        object.below = free;
+        free = object;
+    }
+
+    @SuppressWarnings("unchecked") // What this pool has made is an S.
+    private S typed(Saved object) {
+        return (S) object;
+    }
+}
