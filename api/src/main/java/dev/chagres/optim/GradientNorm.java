@@ -4,12 +4,11 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.Status;
-import dev.chagres.bindings.ops.Ops;
-import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.TensorLists;
-import dev.chagres.layer.Parameters;
+import dev.chagres.model.Parameters;
+import dev.chagres.ops.Clip;
+import dev.chagres.te.MultiTensor;
+import dev.chagres.te.TensorLists;
 
 /**
  * The global norm of all gradients, {@code sqrt(sum g^2)}, and the factor that clips it:
@@ -24,72 +23,51 @@ import dev.chagres.layer.Parameters;
  * {@code nvte_multi_tensor_l2norm_cuda} in TE's {@code multi_tensor.h}.
  */
 public final class GradientNorm {
-    private static final int CHUNK = 2048 * 32;
-
-    /** Partial sums that the kernel keeps, one a block of a launch. */
-    private static final long PARTIALS = 320;
-
     private final Parameters parameters;
     private final float maxNorm;
     private final TensorLists lists;
     private final Tensor partials;
-    private final Tensor partialsPerTensor;
     private final Tensor norm;
-    private final Tensor normPerTensor;
     private final Tensor skip;
     private final Tensor scale;
     /** Whether the factor is that of gradients which no optimizer has used yet. */
     private boolean fresh;
 
     /**
-     * Prepares the norm over the gradients of {@code parameters}, in whose scope it takes a little memory.
+     * Prepares the norm over the gradients of {@code parameters}, in whose scope it takes a little memory until they close.
      *
      * @param maxNorm what the norm is clipped to; {@link Float#POSITIVE_INFINITY} never clips
      * @throws IllegalArgumentException when it is not positive
      */
     public GradientNorm(Parameters parameters, float maxNorm) {
+        Checks.given("parameters", parameters);
         if (!(maxNorm > 0)) {
             throw new IllegalArgumentException("maxNorm: expected a positive number, got " + maxNorm);
         }
         this.parameters = parameters;
         this.maxNorm = maxNorm;
         Scope scope = parameters.scope();
-        lists = new TensorLists(
-                scope, scope.device().state().arena(), 0, parameters.gradients().count(), parameters.gradients());
-        partials = scope.tensor(DType.FLOAT32, PARTIALS);
-        partialsPerTensor = scope.tensor(DType.FLOAT32, 1);
+        partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
         norm = scope.tensor(DType.FLOAT32, 1);
-        normPerTensor = scope.tensor(DType.FLOAT32, 1);
         skip = scope.tensor(DType.INT32, 1);
         scale = scope.tensor(DType.FLOAT32, 1);
         skip.zero(scope.stream());
+        Tensor gradients = parameters.gradients();
+        lists = TensorLists.ofRange(scope, 0, gradients.count(), gradients);
+        parameters.adopt(lists);
     }
 
     /**
-     * Enqueues norm and factor.
-     *
-     * @throws IllegalArgumentException when the stream belongs to another device
+     * Enqueues norm and factor on the parameters' stream, behind what was enqueued there. Gradients that no backward pass of
+     * this step has written count as 0.
      */
-    public void compute(Stream stream) {
-        Checks.stream(parameters.scope(), stream);
-        partials.zero(stream);
+    public void compute() {
+        Stream stream = parameters.scope().stream();
+        Checks.on(stream, "parameters", parameters.gradients());
+        parameters.completeGradients();
         skip.zero(stream);
-        Status.te(
-                TransformerEngine.te_multi_tensor_l2norm_cuda(
-                        CHUNK,
-                        skip.cell().handle(),
-                        lists.lists(),
-                        lists.listCount(),
-                        lists.tensorCount(),
-                        partials.cell().handle(),
-                        partialsPerTensor.cell().handle(),
-                        norm.cell().handle(),
-                        normPerTensor.cell().handle(),
-                        0,
-                        0,
-                        stream.handle()),
-                "nvte_multi_tensor_l2norm_cuda");
-        Status.ops(Ops.ops_clip_scale(norm.pointer(), maxNorm, scale.pointer(), stream.handle()), "ops_clip_scale");
+        MultiTensor.l2norm(skip, lists, partials, norm, stream);
+        Clip.clipScale(norm, maxNorm, scale, stream);
         fresh = true;
     }
 
@@ -100,7 +78,7 @@ public final class GradientNorm {
      */
     void use() {
         if (!fresh) {
-            throw new IllegalStateException("norm: compute(stream) was not called since the last step, so that it knows"
+            throw new IllegalStateException("norm: compute() was not called since the last step, so that it knows"
                     + " nothing of these gradients; call it after the backward pass");
         }
         fresh = false;
