@@ -1,6 +1,6 @@
 package dev.chagres.io;
 
-import dev.chagres.internal.Leaks;
+import dev.chagres.internal.memory.Leaks;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;

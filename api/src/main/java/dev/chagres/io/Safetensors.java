@@ -1,0 +1,122 @@
+package dev.chagres.io;
+
+import dev.chagres.DType;
+import dev.chagres.HostBuffer;
+import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.State;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Takes a {@link State} to a safetensors file and back: each tensor under its name, each number of the host as an I64 scalar.
+ *
+ * <pre>{@code
+ * State state = State.of(parameters.state(), optimizer.state());
+ * Safetensors.save(file, state, stream, Map.of());
+ * …
+ * Safetensors.load(file, state, stream);
+ * }</pre>
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Safetensors {
+    private static final long PIECE_BYTES = 16L << 20;
+    private static final Shape SCALAR = Shape.of();
+
+    private Safetensors() {}
+
+    /**
+     * Writes everything in {@code state}, after the work enqueued on {@code stream}. The file is written aside and then takes the
+     * old one's place; a failure leaves the old one.
+     *
+     * @param metadata text that goes into the header
+     * @throws SafetensorsException when the file cannot be written
+     */
+    public static void save(Path file, State state, Stream stream, Map<String, String> metadata) {
+        List<TensorSource> sources = new ArrayList<>();
+        try (Scope views = stream.device().openScope(stream)) {
+            state.tensors().forEach((name, tensor) -> sources.add(new DeviceTensor(name, tensor, stream, views)));
+            state.numbers().forEach((name, number) -> sources.add(new HostNumber(name, number)));
+            SafetensorsWriter.write(file, sources, metadata);
+        }
+    }
+
+    /**
+     * Reads everything in {@code state} from a file that has exactly that, and waits until it is on the device. Names, types
+     * and shapes are compared first: where any differs nothing is read, and the error lists them all.
+     *
+     * @throws SafetensorsException when the file cannot be read, or does not have exactly the state's names, types and shapes
+     */
+    public static void load(Path file, State state, Stream stream) {
+        List<TensorSpec> expected = new ArrayList<>();
+        state.tensors().forEach((name, tensor) -> expected.add(new TensorSpec(name, tensor.dtype(), tensor.shape())));
+        state.numbers().keySet().forEach(name -> expected.add(new TensorSpec(name, DType.INT64, SCALAR)));
+        try (SafetensorsFile opened = SafetensorsFile.open(file);
+                HostBuffer host = HostBuffer.pinned(stream.device(), PIECE_BYTES);
+                Scope views = stream.device().openScope(stream)) {
+            opened.entriesExactly(expected);
+            state.tensors().forEach((name, tensor) -> {
+                Checks.on(stream, name, tensor);
+                read(opened.entry(name), tensor, host, stream, views);
+            });
+            MemorySegment number = host.segment().asSlice(0, Long.BYTES);
+            state.numbers().forEach((name, target) -> {
+                opened.entry(name).copyTo(number);
+                target.writer().accept(number.get(ValueLayout.JAVA_LONG, 0));
+            });
+        }
+        state.loaded();
+    }
+
+    private static void read(SafetensorsEntry entry, Tensor tensor, HostBuffer host, Stream stream, Scope views) {
+        long bytes = tensor.byteSize();
+        for (long offset = 0; offset < bytes; offset += PIECE_BYTES) {
+            long count = Math.min(PIECE_BYTES, bytes - offset);
+            MemorySegment piece = host.segment().asSlice(0, count);
+            entry.copyTo(offset, piece);
+            try (Scope one = views.open()) {
+                int size = tensor.dtype().byteSize();
+                one.view(tensor, offset / size, count / size).copyFrom(stream, piece);
+            }
+            stream.synchronize();
+        }
+    }
+
+    /** A tensor on the device, fetched piece by piece. */
+    private record DeviceTensor(String name, Tensor tensor, Stream stream, Scope views) implements TensorSource {
+        @Override
+        public TensorSpec spec() {
+            return new TensorSpec(name, tensor.dtype(), tensor.shape());
+        }
+
+        @Override
+        public void copyTo(long offset, MemorySegment target) {
+            int size = tensor.dtype().byteSize();
+            try (Scope one = views.open()) {
+                one.view(tensor, offset / size, target.byteSize() / size).copyTo(stream, target);
+            }
+            stream.synchronize();
+        }
+    }
+
+    /** A number that the host keeps. */
+    private record HostNumber(String name, State.Number number) implements TensorSource {
+        @Override
+        public TensorSpec spec() {
+            return new TensorSpec(name, DType.INT64, SCALAR);
+        }
+
+        @Override
+        public void copyTo(long offset, MemorySegment target) {
+            target.set(ValueLayout.JAVA_LONG_UNALIGNED, 0, number.reader().getAsLong());
+        }
+    }
+}
