@@ -1,0 +1,113 @@
+package dev.chagres.train;
+
+import java.util.Objects;
+
+/**
+ * The sequences of one training step, as one or several micro-batches: what fits through the model at a time. Its arrays are
+ * filled again for later steps.
+ *
+ * <p>The loss of a step is the mean over all its labelled tokens. A micro-batch gives the mean over its own; multiplied by
+ * {@link #share}, these add up to the step's.
+ *
+ * <p>Threading: one thread at a time; {@link BatchSource} hands a batch from its thread to the caller's and back.
+ */
+public final class Batch {
+    /** Label of a token that the loss leaves out. */
+    public static final int IGNORED = -100;
+
+    private final BatchShape shape;
+    private final MicroBatch[] all;
+    private int filled;
+
+    /** Makes an empty batch that can hold what {@code shape} allows. */
+    public Batch(BatchShape shape) {
+        this.shape = shape;
+        all = new MicroBatch[shape.microBatches()];
+        for (int i = 0; i < all.length; i++) {
+            all[i] = new MicroBatch(shape);
+        }
+    }
+
+    /** Returns what the batch may hold at most. */
+    public BatchShape shape() {
+        return shape;
+    }
+
+    /** Returns the number of micro-batches that hold something: fewer than the shape's only where the data ended. */
+    public int microBatches() {
+        return filled;
+    }
+
+    /**
+     * Returns a micro-batch.
+     *
+     * @param index counted from 0
+     * @throws IndexOutOfBoundsException when there is none
+     */
+    public MicroBatch microBatch(int index) {
+        return all[Objects.checkIndex(index, filled)];
+    }
+
+    /**
+     * Returns the labelled tokens of a micro-batch by those of the whole batch: the factor on its loss and gradients. Where no
+     * token has a label, so that every loss is 0, all have the same.
+     *
+     * @throws IndexOutOfBoundsException when there is no such micro-batch
+     */
+    public double share(int index) {
+        int labelled = microBatch(index).labelled();
+        int whole = labelled();
+        return whole == 0 ? 1.0 / filled : (double) labelled / whole;
+    }
+
+    /** Returns the number of tokens that came from the data. */
+    public int tokens() {
+        int sum = 0;
+        for (int i = 0; i < filled; i++) {
+            sum += all[i].tokens();
+        }
+        return sum;
+    }
+
+    /** Returns the number of tokens that a step computes, padding included. */
+    public int paddedTokens() {
+        int sum = 0;
+        for (int i = 0; i < filled; i++) {
+            sum += all[i].paddedTokens();
+        }
+        return sum;
+    }
+
+    /** Returns the number of tokens with a label. */
+    public int labelled() {
+        int sum = 0;
+        for (int i = 0; i < filled; i++) {
+            sum += all[i].labelled();
+        }
+        return sum;
+    }
+
+    /** Returns the sum of the squared lengths of the sequences that came from the data: the attention's work. */
+    public long attendedPairs() {
+        long sum = 0;
+        for (int i = 0; i < filled; i++) {
+            sum += all[i].attendedPairs();
+        }
+        return sum;
+    }
+
+    void clear() {
+        filled = 0;
+    }
+
+    /** Returns the micro-batch after the filled ones, empty; it counts once {@link #keep} is called. */
+    MicroBatch next() {
+        MicroBatch next = all[filled];
+        next.clear();
+        return next;
+    }
+
+    void keep() {
+        filled++;
+    }
+}

@@ -1,0 +1,203 @@
+package dev.chagres.train;
+
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Reads batches ahead in a thread of its own, so that a training step never waits for the disk.
+ *
+ * <p>Batches come in order, the same in every run; a failure of the reading comes after the batches before it, once for
+ * every further {@link #take}. Batches are reused: {@link #recycle} gives one back, and from then on taking and giving back
+ * makes no object (a monitor is used for that reason: the queues of java.util.concurrent make nodes when they wait).
+ *
+ * <p>Threading: thread-safe.
+ */
+public final class BatchSource implements AutoCloseable {
+    /** How long {@link #close} waits for a reader that may be stuck in a read which nothing ends. */
+    private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(1);
+
+    private final Object lock = new Object();
+    private final SequencePacker packer;
+    private final Batch[] filled;
+    private int filledFirst;
+    private int filledCount;
+    private final Batch[] free;
+    private int freeCount;
+    private final @Nullable Batch[] taken;
+    private @Nullable RuntimeException failure;
+    private boolean ended;
+    private boolean stopped;
+    private boolean closed;
+    private final Thread reader;
+
+    /**
+     * Starts reading.
+     *
+     * @param packer makes the batches; owned by this source from here on
+     * @param batches how many batches exist, at least 1; reading pauses while all are filled or taken
+     * @throws IllegalArgumentException when {@code batches} is below 1
+     */
+    public BatchSource(SequencePacker packer, int batches) {
+        if (batches < 1) {
+            throw new IllegalArgumentException("batches: expected at least 1, got " + batches);
+        }
+        this.packer = packer;
+        filled = new Batch[batches];
+        free = new Batch[batches];
+        taken = new Batch[batches];
+        for (freeCount = 0; freeCount < batches; freeCount++) {
+            free[freeCount] = new Batch(packer.shape());
+        }
+        reader = Thread.ofPlatform().daemon().name("batch-reader").start(this::readAhead);
+    }
+
+    /**
+     * Returns the next batch, waiting until it is there; null when the data has ended or {@link #stop} was called.
+     *
+     * @throws IllegalStateException when this source is closed, now or while waiting, or the reader met an {@link Error}
+     * @throws InterruptedException when the calling thread is interrupted while waiting
+     * @throws RuntimeException what the sequences threw where reading failed
+     */
+    public @Nullable Batch take() throws InterruptedException {
+        synchronized (lock) {
+            if (!awaitFilled()) {
+                return null;
+            }
+            Batch batch = filled[filledFirst];
+            filledFirst = (filledFirst + 1) % filled.length;
+            filledCount--;
+            replaceTaken(null, batch);
+            return batch;
+        }
+    }
+
+    /**
+     * Returns the batch that the next {@link #take} will return, to be looked at alone, waiting until it is there; null when
+     * the data has ended or {@link #stop} was called. Bad data is so told before other things begin.
+     *
+     * @throws IllegalStateException when this source is closed, now or while waiting, or the reader met an {@link Error}
+     * @throws InterruptedException when the calling thread is interrupted while waiting
+     * @throws RuntimeException what the sequences threw where reading failed before this batch
+     */
+    public @Nullable Batch peek() throws InterruptedException {
+        synchronized (lock) {
+            return awaitFilled() ? filled[filledFirst] : null;
+        }
+    }
+
+    /**
+     * Gives a batch back, to be filled again; its content must not be used from here on.
+     *
+     * @throws IllegalArgumentException when the batch is none that {@link #take} returned, or is back already
+     */
+    public void recycle(Batch batch) {
+        synchronized (lock) {
+            if (!replaceTaken(batch, null)) {
+                throw new IllegalArgumentException("batch: this source did not give it out, or has it back");
+            }
+            free[freeCount++] = batch;
+            lock.notifyAll();
+        }
+    }
+
+    /** Ends the batches: {@link #take} returns null from here on, also to a thread that waits there, whatever was read. */
+    public void stop() {
+        synchronized (lock) {
+            stopped = true;
+            lock.notifyAll();
+        }
+    }
+
+    /**
+     * Stops the reading thread and waits for its end and the closing of the data. A reader that is stuck in a read which
+     * nothing ends, such as that of a pipe to which nobody writes, is interrupted and, after a second, left behind: it is a
+     * daemon thread, and closes the data should the read end. A second call does nothing.
+     */
+    @Override
+    public void close() {
+        synchronized (lock) {
+            closed = true;
+            lock.notifyAll();
+        }
+        reader.interrupt();
+        long deadline = System.nanoTime() + PATIENCE_NANOS;
+        boolean interrupted = false;
+        for (long left = PATIENCE_NANOS; left > 0 && reader.isAlive(); left = deadline - System.nanoTime()) {
+            try {
+                TimeUnit.NANOSECONDS.timedJoin(reader, left);
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** Waits for a filled batch, with the lock held; false when there will be none. */
+    private boolean awaitFilled() throws InterruptedException {
+        while (filledCount == 0 && failure == null && !ended && !stopped && !closed) {
+            lock.wait();
+        }
+        if (closed) {
+            throw new IllegalStateException("BatchSource is closed");
+        }
+        if (stopped) {
+            return false;
+        }
+        if (filledCount == 0 && failure != null) {
+            throw failure;
+        }
+        return filledCount > 0;
+    }
+
+    private boolean replaceTaken(@Nullable Batch from, @Nullable Batch to) {
+        for (int i = 0; i < taken.length; i++) {
+            if (taken[i] == from) {
+                taken[i] = to;
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private void readAhead() {
+        RuntimeException problem = null;
+        try (packer) {
+            for (Batch batch = nextFree(); batch != null && packer.fill(batch); batch = nextFree()) {
+                hand(batch);
+            }
+        } catch (RuntimeException e) {
+            problem = e;
+        } catch (Error e) {
+            problem = new IllegalStateException("reading ahead failed: " + e, e);
+        }
+        synchronized (lock) {
+            failure = problem;
+            ended = true;
+            lock.notifyAll();
+        }
+    }
+
+    /** Waits for a batch to fill; null when this source was closed. */
+    private @Nullable Batch nextFree() {
+        synchronized (lock) {
+            while (freeCount == 0 && !closed) {
+                try {
+                    lock.wait();
+                } catch (InterruptedException e) {
+                    return null;
+                }
+            }
+            return closed ? null : free[--freeCount];
+        }
+    }
+
+    private void hand(Batch batch) {
+        synchronized (lock) {
+            filled[(filledFirst + filledCount) % filled.length] = batch;
+            filledCount++;
+            lock.notifyAll();
+        }
+    }
+}

@@ -1,0 +1,127 @@
+package dev.chagres.train;
+
+import java.io.IOException;
+import java.nio.channels.FileChannel;
+import java.nio.channels.OverlappingFileLockException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.nio.file.attribute.FileTime;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The {@code .part} of a file, which one process at a time may write.
+ *
+ * <p>Threading: thread-safe.
+ *
+ * <p>Source: {@code /proc/locks}, whose lines are {@code 1: POSIX ADVISORY WRITE pid major:minor:inode start end}.
+ */
+final class LockedPart {
+    /** Each attempt but the last met a process that published its file at that very moment. */
+    private static final int ATTEMPTS = 100;
+
+    private static final Path LOCKS = Path.of("/proc/locks");
+    private static final int PROCESS = 4;
+    private static final int FILE = 5;
+
+    private LockedPart() {}
+
+    /**
+     * Opens a part, empty, and locks it; what an earlier run left in it goes only once the lock is there.
+     *
+     * @param name what the file is to be called, for messages
+     */
+    static FileChannel open(Path name, Path part) throws IOException {
+        for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+            Identity before = Identity.orCreate(part);
+            FileChannel channel;
+            try {
+                channel = FileChannel.open(part, StandardOpenOption.WRITE);
+            } catch (NoSuchFileException e) {
+                continue;
+            }
+            try {
+                boolean known = before.equals(Identity.of(part));
+                if (known) {
+                    lock(name, part, channel);
+                }
+                // Else another process published this very file meanwhile: it is no part any more.
+                if (known && before.equals(Identity.of(part))) {
+                    channel.truncate(0);
+                    return channel;
+                }
+                channel.close();
+            } catch (IOException | RuntimeException e) {
+                channel.close();
+                throw e;
+            }
+        }
+        throw FileProblems.unwritable(name, part + " is made and published again and again by other processes");
+    }
+
+    /** What tells a file from every other one: its number, and when it was made, for numbers are used again. */
+    private record Identity(@Nullable Object key, FileTime made) {
+        static @Nullable Identity of(Path file) throws IOException {
+            try {
+                var attributes = Files.readAttributes(file, BasicFileAttributes.class);
+                return new Identity(attributes.fileKey(), attributes.creationTime());
+            } catch (NoSuchFileException e) {
+                return null;
+            }
+        }
+
+        static Identity orCreate(Path file) throws IOException {
+            while (true) {
+                Identity present = of(file);
+                if (present != null) {
+                    return present;
+                }
+                try {
+                    Files.createFile(file);
+                } catch (FileAlreadyExistsException e) {
+                    // Another process was faster; its file is taken, or found to be locked.
+                }
+            }
+        }
+    }
+
+    private static void lock(Path name, Path part, FileChannel channel) throws IOException {
+        boolean locked;
+        try {
+            locked = channel.tryLock() != null;
+        } catch (OverlappingFileLockException e) {
+            throw FileProblems.inUse(name, "this process", part);
+        } catch (IOException e) {
+            throw FileProblems.unwritable(
+                    name, "its file system cannot lock " + part + " (" + e.getMessage() + "); write to another disk");
+        }
+        if (!locked) {
+            throw FileProblems.inUse(name, holder(part), part);
+        }
+    }
+
+    /** Returns {@code process 1234}; {@code another process} where the system tells no more, as of one on another machine. */
+    private static String holder(Path file) {
+        try {
+            String inode = ":" + Files.getAttribute(file, "unix:ino");
+            List<String> holders = Files.readAllLines(LOCKS, StandardCharsets.US_ASCII).stream()
+                    .map(line -> line.strip().split("\\s+"))
+                    .filter(words -> words.length > FILE && words[FILE].endsWith(inode))
+                    .map(words -> words[PROCESS])
+                    .distinct()
+                    .toList();
+            // Files of two file systems may have the same inode, and a process outside this container shows as 0.
+            if (holders.size() == 1 && Long.parseLong(holders.getFirst()) > 0) {
+                return "process " + holders.getFirst();
+            }
+        } catch (IOException | UnsupportedOperationException | IllegalArgumentException e) {
+            return "another process";
+        }
+        return "another process";
+    }
+}

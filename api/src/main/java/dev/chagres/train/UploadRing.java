@@ -1,0 +1,141 @@
+package dev.chagres.train;
+
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.Sequences;
+import dev.chagres.te.QkvFormat;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Batches on their way to the device: copied from pinned memory, on a stream of its own, while a step runs on another.
+ *
+ * <pre>{@code
+ * ring.upload(batch);                       // returns at once; the batch may be filled again
+ * ModelInput input;
+ * do {
+ *     scope.restart();
+ *     input = ring.next(scope);             // each micro-batch, in order
+ *     ...                                   // forward and backward
+ * } while (!input.isLast());
+ * }</pre>
+ *
+ * <p>A batch is on the device when its first micro-batch is asked for, so that no step waits for the host's memory. With three
+ * batches one may be uploaded while the step before it is enqueued and the step before that one still runs. From the second
+ * round of equal shapes on it allocates nothing, on the device or on the Java heap.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class UploadRing implements AutoCloseable {
+    private final BatchShape shape;
+    private final Stream copies;
+    private final UploadSlot[] slots;
+    private final CuSeqlens cuSeqlens = new CuSeqlens();
+    private @Nullable Sequences sequences;
+    private @Nullable ModelInput input;
+    private int uploaded;
+    /** Batches of which every micro-batch was brought to a scope. */
+    private int brought;
+
+    private boolean closed;
+
+    /**
+     * Takes pinned memory for the largest batches.
+     *
+     * @param shape of the batches
+     * @param batches how many may be under way at a time: 2, or 3 where a step is enqueued before the one before has ended
+     * @throws IllegalArgumentException when {@code batches} is below 1
+     */
+    public UploadRing(Device device, BatchShape shape, int batches) {
+        if (batches < 1) {
+            throw new IllegalArgumentException("batches: expected at least 1, got " + batches);
+        }
+        this.shape = shape;
+        copies = device.openStream();
+        slots = new UploadSlot[batches];
+        for (int i = 0; i < batches; i++) {
+            slots[i] = new UploadSlot(device, copies, shape);
+        }
+    }
+
+    /**
+     * Enqueues the copy of a batch, which may change on return. Waits only where the memory that it goes to is still being
+     * read, by the step of as many batches ago.
+     *
+     * @throws IllegalArgumentException when the batch was made for another shape, or is empty
+     * @throws IllegalStateException when as many batches as the ring holds wait for {@link #next}
+     */
+    public void upload(Batch batch) {
+        if (!batch.shape().equals(shape)) {
+            throw new IllegalArgumentException("batch: expected one made for " + shape + ", got " + batch.shape());
+        }
+        if (batch.microBatches() == 0) {
+            throw new IllegalArgumentException("batch: expected at least one sequence, got an empty one");
+        }
+        UploadSlot slot = slots[uploaded % slots.length];
+        if (!slot.isFree()) {
+            throw new IllegalStateException("all " + slots.length
+                    + " batches of the ring wait to be computed; call next(scope) for each micro-batch of the oldest");
+        }
+        slot.copy(batch);
+        uploaded++;
+    }
+
+    /**
+     * Enqueues, on the scope's stream and behind the upload, what brings the next micro-batch into the scope's memory.
+     *
+     * @param scope receives ids, labels and offsets
+     * @return the same object each time the scope hands out the same tensors
+     * @throws IllegalStateException when every micro-batch of every uploaded batch was brought
+     */
+    public ModelInput next(Scope scope) {
+        if (brought == uploaded) {
+            throw new IllegalStateException("no batch waits to be computed; call upload(batch) first");
+        }
+        UploadSlot slot = slots[brought % slots.length];
+        double share = slot.share();
+        boolean last = slot.isAtLast();
+        Tensor both = slot.bringTokens(scope);
+        Tensor ids = scope.view(both, 0, slot.tokens());
+        Tensor labels = scope.view(both, shape.tokensPerMicroBatch(), slot.tokens());
+        slot.bringOffsets(cuSeqlens, scope);
+        Sequences described = describe();
+        if (last) {
+            brought++;
+        }
+        ModelInput present = input;
+        if (present == null || !present.isOf(ids, labels, described)) {
+            present = new ModelInput(ids, labels, described);
+            input = present;
+        }
+        return present.set(share, last);
+    }
+
+    /** Says how the sequences lie: one object, which follows the lengths. */
+    private Sequences describe() {
+        Sequences present = sequences;
+        if (present == null) {
+            present = switch (shape.layout()) {
+                case PACKED -> Sequences.packed(cuSeqlens);
+                case PADDED -> Sequences.padded(QkvFormat.BSHD, cuSeqlens, shape.context());
+            };
+            sequences = present;
+        }
+        return present.follow();
+    }
+
+    /** Waits for the copies and frees the memory. A second call does nothing. */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        for (UploadSlot slot : slots) {
+            slot.close();
+        }
+        copies.close();
+    }
+}

@@ -1,0 +1,139 @@
+package dev.chagres.train;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Event;
+import dev.chagres.HostBuffer;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.CuSeqlens;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * Memory of one batch on its way to the device.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class UploadSlot implements AutoCloseable {
+    private final Stream copies;
+    private final Scope scope;
+    private final HostBuffer hostTokens;
+    private final HostBuffer hostOffsets;
+    /** The offsets of each micro-batch, within {@link #hostOffsets}. */
+    private final MemorySegment[] offsets;
+
+    private final int[] tokens;
+    private final int[] sequences;
+    private final double[] shares;
+    /** Room for the tokens of a micro-batch: places do not depend on how many there are, so that addresses repeat. */
+    private final int capacity;
+    /** Ids and labels of all micro-batches: INT32 [micro-batches, 2, capacity]. */
+    private final Tensor whole;
+    /** Those of each. */
+    private final Tensor[] staged;
+
+    private final Event copied;
+    private final Event brought;
+    private int microBatches;
+    private int next;
+
+    UploadSlot(Device device, Stream copies, BatchShape shape) {
+        this.copies = copies;
+        int count = shape.microBatches();
+        long offsetBytes = Integer.BYTES * (shape.maxSequences() + 1L);
+        hostTokens = HostBuffer.pinned(device, 2L * Integer.BYTES * shape.tokensPerStep());
+        hostOffsets = HostBuffer.pinned(device, offsetBytes * count);
+        offsets = new MemorySegment[count];
+        for (int i = 0; i < count; i++) {
+            offsets[i] = hostOffsets.segment().asSlice(i * offsetBytes, offsetBytes);
+        }
+        tokens = new int[count];
+        sequences = new int[count];
+        shares = new double[count];
+        capacity = shape.tokensPerMicroBatch();
+        scope = device.openScope(copies);
+        whole = scope.tensor(DType.INT32, count, 2, capacity);
+        staged = new Tensor[count];
+        for (int i = 0; i < count; i++) {
+            staged[i] = scope.view(whole, 2L * i * capacity, 2, capacity);
+        }
+        copied = device.openEvent();
+        brought = device.openEvent();
+    }
+
+    /** Whether every micro-batch was brought to a model, so that another batch may come. */
+    boolean isFree() {
+        return next == microBatches;
+    }
+
+    /** Whether the micro-batch that {@link #bring} takes next is the last. */
+    boolean isAtLast() {
+        return next == microBatches - 1;
+    }
+
+    int tokens() {
+        return tokens[next];
+    }
+
+    double share() {
+        return shares[next];
+    }
+
+    /** Enqueues the copy of a batch, which may change on return. */
+    void copy(Batch batch) {
+        // Long past, unless the caller runs ahead: what is overwritten here must have been read.
+        copied.synchronize();
+        brought.synchronize();
+        MemorySegment host = hostTokens.segment();
+        for (int i = 0; i < batch.microBatches(); i++) {
+            MicroBatch part = batch.microBatch(i);
+            int count = part.paddedTokens();
+            long ids = 2L * i * capacity * Integer.BYTES;
+            MemorySegment.copy(part.ids(), 0, host, ValueLayout.JAVA_INT, ids, count);
+            long labels = ids + (long) capacity * Integer.BYTES;
+            MemorySegment.copy(part.labels(), 0, host, ValueLayout.JAVA_INT, labels, count);
+            MemorySegment.copy(part.cuSeqlens(), 0, offsets[i], ValueLayout.JAVA_INT, 0, part.sequences() + 1);
+            tokens[i] = count;
+            sequences[i] = part.sequences();
+            shares[i] = batch.share(i);
+        }
+        whole.copyFrom(copies, hostTokens);
+        copied.record(copies);
+        microBatches = batch.microBatches();
+        next = 0;
+    }
+
+    /**
+     * Enqueues, behind the copy, what brings the ids and labels of the next micro-batch into a scope's own memory, where they
+     * lie at the same place whichever slot they came from.
+     *
+     * @return INT32 [2, capacity]: ids, then labels, of which {@link #tokens} count
+     */
+    Tensor bringTokens(Scope target) {
+        target.stream().await(copied);
+        Tensor own = target.tensor(DType.INT32, 2, capacity);
+        own.copyFrom(target.stream(), staged[next]);
+        return own;
+    }
+
+    /** Enqueues the copy of the same micro-batch's offsets, some hundred bytes, and goes on to the one after it. */
+    void bringOffsets(CuSeqlens cuSeqlens, Scope target) {
+        cuSeqlens.set(target, offsets[next], sequences[next]);
+        brought.record(target.stream());
+        next++;
+    }
+
+    /** Waits for the copies and frees the memory. */
+    @Override
+    public void close() {
+        copied.synchronize();
+        brought.synchronize();
+        scope.close();
+        copied.close();
+        brought.close();
+        hostOffsets.close();
+        hostTokens.close();
+    }
+}
