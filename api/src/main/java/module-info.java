@@ -1,5 +1,6 @@
 /**
- * Safe Java over Transformer Engine, cuDNN and NCCL: devices, scopes, tensors, layers, attention, optimizers, files.
+ * Safe Java over Transformer Engine, cuDNN and NCCL: devices, scopes, tensors, their functions, layers, attention, optimizers,
+ * files, and the parts of a training program.
  */
 module dev.chagres {
     requires transitive dev.chagres.bindings;
@@ -7,8 +8,12 @@ module dev.chagres {
     requires com.fasterxml.jackson.core;
 
     exports dev.chagres;
+    exports dev.chagres.te;
+    exports dev.chagres.ops;
     exports dev.chagres.attention;
+    exports dev.chagres.model;
     exports dev.chagres.io;
     exports dev.chagres.layer;
     exports dev.chagres.optim;
+    exports dev.chagres.train;
 }
