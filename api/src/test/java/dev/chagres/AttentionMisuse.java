@@ -3,12 +3,12 @@ package dev.chagres;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.CuSeqlens;
-import dev.chagres.attention.DotProductAttention;
-import dev.chagres.attention.SavedAttention;
 import dev.chagres.attention.Sequences;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.DotProductAttention;
+import dev.chagres.layer.Pass;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 
@@ -22,9 +22,10 @@ abstract class AttentionMisuse {
     Device device;
     Stream stream;
     Scope scope;
+    Pass pass;
 
     static DotProductAttention attention() {
-        return new DotProductAttention(AttentionConfig.of(HEADS, HEAD_DIM, AttentionMask.none(), Dropout.none()));
+        return new DotProductAttention(AttentionConfig.of(HEADS, HEAD_DIM, AttentionMask.none()));
     }
 
     @BeforeEach
@@ -32,25 +33,28 @@ abstract class AttentionMisuse {
         device = Device.open();
         stream = device.stream();
         scope = device.openScope();
+        pass = Pass.training(device).begin();
     }
 
     @AfterEach
     void goodCallsStillWork() {
-        try (Scope fresh = device.openScope()) {
-            SavedAttention saved = packed(fresh, 0, 3, 3, 8);
-            assertEquals(0, saved.output().toFloats(stream)[0]);
-            Tensor dqkv = fresh.tensor(DType.BFLOAT16, 8, 3 * WIDTH);
-            Tensor dO = fresh.like(saved.output());
-            dO.zero(stream);
-            attention.backwardPacked(dO, saved, dqkv, fresh);
+        pass.close();
+        try (Pass fresh = Pass.training(device)) {
+            Tensor output = packed(fresh, 0, 3, 3, 8);
+            assertEquals(0, output.toFloats(stream)[0]);
+            Tensor dqkv = fresh.scope().tensor(DType.BFLOAT16, 8, 3 * WIDTH);
+            Tensor dO = zeros(fresh.scope(), 8, WIDTH);
+            attention.backwardPacked(dO, dqkv, fresh);
             assertArrayEquals(new float[8 * 3 * WIDTH], dqkv.toFloats(stream));
         }
         device.close();
     }
 
-    SavedAttention packed(Scope in, int... offsets) {
-        Tensor qkv = zeros(in, offsets[offsets.length - 1], 3 * WIDTH);
-        return attention.forwardPacked(qkv, Sequences.packed(CuSeqlens.of(in, offsets)), in);
+    /** Attends over zeros in a micro-batch of its own. */
+    Tensor packed(Pass in, int... offsets) {
+        in.begin();
+        in.sequences(Sequences.packed(CuSeqlens.of(in.scope(), offsets)));
+        return attention.forwardPacked(zeros(in.scope(), offsets[offsets.length - 1], 3 * WIDTH), in);
     }
 
     Tensor zeros(Scope in, long rows, long columns) {

@@ -13,6 +13,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import dev.chagres.bindings.CudaException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.Inside;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
@@ -107,7 +108,8 @@ class DeviceTest {
         try (Device device = Device.open();
                 Scope scope = device.openScope()) {
             scope.tensor(DType.BYTE, 100L << 20).zero(device.stream());
-            scope.stream().workspace();
+            Inside.workspace(scope.stream()).products();
+            Inside.scratch(scope.stream()).tensor(DType.FLOAT32, 1000);
             device.openScope(device.openStream()).tensor(DType.FLOAT32, 1000);
         }
     }

@@ -6,7 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.bindings.CudaException;
 import dev.chagres.bindings.Provider;
-import dev.chagres.internal.Leaks;
+import dev.chagres.internal.memory.Leaks;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import org.junit.jupiter.api.Tag;

@@ -3,18 +3,22 @@ package dev.chagres;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossEntropy;
-import dev.chagres.layer.FeedForwardConfig;
-import dev.chagres.layer.Initializer;
+import dev.chagres.layer.Dropout;
 import dev.chagres.layer.Linear;
+import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import java.util.function.Consumer;
@@ -29,7 +33,7 @@ class MisuseOfConfigsTest {
     private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
 
     private static AttentionConfig attention(int heads, int headDim) {
-        return AttentionConfig.of(heads, headDim, AttentionMask.none(), Dropout.none());
+        return AttentionConfig.of(heads, headDim, AttentionMask.none());
     }
 
     @Test
@@ -43,20 +47,26 @@ class MisuseOfConfigsTest {
         for (int heads : new int[] {0, -1}) {
             assertThrown(ARGUMENT, "heads: expected at least 1, got " + heads, () -> attention(heads, 8));
         }
+        for (int keyHeads : new int[] {0, -1, 4, 5, 12}) {
+            assertThrown(
+                    ARGUMENT,
+                    "keyHeads: expected a divisor of the 6 query heads, got " + keyHeads,
+                    () -> attention(6, 8).withKeyHeads(keyHeads));
+        }
         for (float scale : new float[] {0, -1, Float.NaN, Float.POSITIVE_INFINITY}) {
             assertThrown(
                     ARGUMENT,
                     "scale: expected a positive number, got " + scale,
-                    () -> new AttentionConfig(1, 8, AttentionMask.none(), Dropout.none(), scale));
+                    () -> new AttentionConfig(1, 1, 8, AttentionMask.none(), Dropout.none(), scale));
         }
         assertThrown(
                 NullPointerException.class,
                 "mask: expected a value, got null",
-                () -> new AttentionConfig(1, 8, null, Dropout.none(), 1));
+                () -> new AttentionConfig(1, 1, 8, null, Dropout.none(), 1));
         assertThrown(
                 NullPointerException.class,
                 "dropout: expected a value, got null",
-                () -> new AttentionConfig(1, 8, AttentionMask.none(), null, 1));
+                () -> new AttentionConfig(1, 1, 8, AttentionMask.none(), null, 1));
         assertThrown(
                 NullPointerException.class, "kind: expected a value, got null", () -> new AttentionMask(null, -1, -1));
         assertThrown(
@@ -76,17 +86,12 @@ class MisuseOfConfigsTest {
             assertThrown(
                     ARGUMENT,
                     "probability: expected 0 <= probability < 1, got " + probability,
-                    () -> Dropout.of(probability, new Philox(1)));
+                    () -> Dropout.of(probability));
         }
-        assertThrown(
-                ARGUMENT,
-                "generator: expected one exactly when probability is positive, which is 0.5",
-                () -> Dropout.of(0.5f, null));
-        assertThrown(
-                ARGUMENT,
-                "generator: expected one exactly when probability is positive, which is 0.0",
-                () -> new Dropout(0, new Philox(1)));
-        assertEquals(0.5f, Dropout.of(0.5f, new Philox(1)).probability());
+        assertEquals(0.5f, Dropout.of(0.5f).probability());
+        assertTrue(Dropout.of(0).isNone());
+        assertTrue(Dropout.none().isNone());
+        assertFalse(Dropout.of(1e-6f).isNone());
     }
 
     @Test
@@ -110,26 +115,19 @@ class MisuseOfConfigsTest {
                     "weightDecay: expected a number of at least 0, got " + decay,
                     () -> new AdamW.Config(0.9f, 0.9f, 1e-8f, decay));
         }
-        FeedForwardConfig fed = FeedForwardConfig.gelu(8);
+        MlpConfig fed = MlpConfig.gelu(8);
+        assertThrown(ARGUMENT, "inner: expected at least 1, got 0", () -> fed.withInner(0));
+        assertThrown(
+                NullPointerException.class, "activation: expected a value, got null", () -> fed.withActivation(null));
         assertThrown(
                 ARGUMENT,
-                "inner: expected at least 1, got 0",
-                () -> new FeedForwardConfig(
-                        fed.norm(), 0, fed.activation(), fed.recomputation(), Initializer.ones(), Initializer.ones()));
-        assertThrown(
-                NullPointerException.class,
-                "activation: expected a value, got null",
-                () -> new FeedForwardConfig(
-                        fed.norm(), 1, null, fed.recomputation(), Initializer.ones(), Initializer.ones()));
-        assertThrown(
-                ARGUMENT,
-                "feedForward: expected 16 columns as the norm, got 8",
+                "mlp: expected 16 columns as the norm, got 8",
                 () -> new TransformerLayerConfig(
                         NormConfig.layerNorm(16), attention(2, 8), fed, Dropout.none(), Initializer.ones()));
         assertThrown(
                 NullPointerException.class,
                 "hiddenDropout: expected a value, got null",
-                () -> TransformerLayerConfig.encoder(8, attention(1, 8), null));
+                () -> TransformerLayerConfig.encoder(8, attention(1, 8)).withHiddenDropout(null));
         assertThrown(ARGUMENT, "classes: expected at least 1, got 0", () -> new CrossEntropy(0));
         assertThrown(
                 ARGUMENT,
@@ -139,7 +137,7 @@ class MisuseOfConfigsTest {
 
     @Test
     void namesThatAreTaken() {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         new Linear(8, 8, Initializer.ones(), plan.child("a"));
         assertThrown(
                 ARGUMENT,
@@ -151,34 +149,26 @@ class MisuseOfConfigsTest {
     }
 
     @Test
-    void draws() {
-        try (Device device = Device.open();
-                Scope scope = device.openScope()) {
-            Philox philox = new Philox(Long.MIN_VALUE);
-            assertThrown(ARGUMENT, "draws: expected at least 0, got -1", () -> philox.next(scope, -1));
-            philox.seek(Long.MAX_VALUE);
-            philox.next(scope, Long.MAX_VALUE);
-            assertEquals(-2, philox.offset());
-            device.synchronize();
-        }
-    }
-
-    @Test
     void everythingFromAnotherThread() throws InterruptedException {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Linear linear = new Linear(8, 8, Initializer.ones(), plan);
         try (Device device = Device.open();
                 Scope scope = device.openScope();
                 HostBuffer buffer = HostBuffer.pinned(device, 32);
                 Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
-                AdamW adam = new AdamW(parameters, new AdamW.Config(0.9f, 0.9f, 1e-8f, 0))) {
+                AdamW adam = new AdamW(parameters, new AdamW.Config(0.9f, 0.9f, 1e-8f, 0));
+                Pass pass = Pass.training(device).begin()) {
             var x = scope.tensor(DType.FLOAT32, 1, 8);
             x.zero(device.stream());
-            var saved = linear.forward(x, scope);
+            var y = linear.forward(x, pass);
             GradientNorm norm = new GradientNorm(parameters, 1);
             Executable[] uses = {
-                () -> linear.forward(x, scope),
-                () -> linear.backward(saved.output(), saved, dev.chagres.layer.Accumulation.ADD, scope),
+                () -> linear.forward(x, pass),
+                () -> linear.backward(y, pass),
+                pass::begin,
+                pass::draw,
+                pass::close,
+                () -> Pass.training(device),
                 () -> scope.tensor(DType.BYTE, 1),
                 () -> scope.view(x, 0, 1),
                 scope::restart,
@@ -186,8 +176,9 @@ class MisuseOfConfigsTest {
                 scope::close,
                 () -> x.toFloats(device.stream()),
                 x::pointer,
-                () -> norm.compute(device.stream()),
-                () -> adam.step(device.stream(), 1, norm),
+                norm::compute,
+                () -> adam.step(1),
+                adam::close,
                 parameters::close,
                 buffer::close,
                 () -> device.stream().close(),
@@ -213,7 +204,11 @@ class MisuseOfConfigsTest {
                 assertEquals(WrongThreadException.class, thrown[0].getClass());
                 wrong.accept(thrown[0]);
             }
-            assertArrayEquals(new float[8], linear.forward(x, scope).output().toFloats(device.stream()));
+            // Nothing was closed or lost: each of them still works.
+            linear.backward(y, pass);
+            norm.compute();
+            adam.step(1, norm);
+            assertArrayEquals(new float[8], linear.forward(x, pass.begin()).toFloats(device.stream()));
         }
     }
 }

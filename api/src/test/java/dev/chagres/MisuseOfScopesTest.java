@@ -4,21 +4,24 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.bindings.CudaException;
-import dev.chagres.layer.Accumulation;
-import dev.chagres.layer.Initializer;
 import dev.chagres.layer.Linear;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import java.util.List;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** What is closed, restarted, nested or another's is refused by name, and a good call afterwards works. */
 @Tag("L0")
@@ -26,17 +29,19 @@ import org.junit.jupiter.api.Test;
 class MisuseOfScopesTest {
     private static final Class<IllegalStateException> STATE = IllegalStateException.class;
 
-    private final ParameterPlan plan = new ParameterPlan();
-    private final Linear linear = new Linear(16, 16, Initializer.normal(1), plan);
+    private final ModelPlan plan = new ModelPlan();
+    private final Linear linear = new Linear(16, 16, Initializer.normal(1), plan.child("linear"));
     private Device device;
     private Stream stream;
     private Scope scope;
+    private Pass pass;
 
     @BeforeEach
     void open() {
         device = Device.open();
         stream = device.stream();
         scope = device.openScope();
+        pass = Pass.training(device).begin();
     }
 
     @AfterEach
@@ -45,9 +50,11 @@ class MisuseOfScopesTest {
                 Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1)) {
             Tensor x = fresh.tensor(DType.FLOAT32, 2, 16);
             x.zero(stream);
-            assertArrayEquals(new float[32], linear.forward(x, fresh).output().toFloats(stream));
+            assertArrayEquals(new float[32], linear.forward(x, pass.begin()).toFloats(stream));
             assertEquals(2, parameters.all().size());
         }
+        pass.close();
+        pass.close();
         device.close();
         device.close();
     }
@@ -69,7 +76,7 @@ class MisuseOfScopesTest {
         assertThrown(STATE, "scope of device 0 is closed", scope::restart);
         try (Scope other = device.openScope();
                 Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1)) {
-            assertThrown(STATE, text, () -> linear.forward(tensor, other));
+            assertThrown(STATE, text, () -> linear.forward(tensor, pass));
             assertThrown(STATE, text, () -> other.view(tensor, 0, 1));
             assertEquals(272, parameters.count());
         }
@@ -129,6 +136,43 @@ class MisuseOfScopesTest {
                 last::open);
         assertTrue(last.tensor(DType.BYTE, 1).isLive());
         scope.close();
+        assertThrown(STATE, "nested scope of device 0 is closed", () -> last.tensor(DType.BYTE, 1));
+        scope.close();
+    }
+
+    /** Closing goes from scope to scope, not down a stack of calls. */
+    @Test
+    void manyNestedScopesOnAShortStack() throws InterruptedException {
+        for (String what : List.of("scope", "nested", "device")) {
+            Throwable[] failure = new Throwable[1];
+            Runnable closing = () -> {
+                try (Device own = Device.open();
+                        Scope bottom = own.openScope()) {
+                    Scope second = bottom.open();
+                    Scope top = second;
+                    for (int i = 0; i < 999; i++) {
+                        top = top.open();
+                        top.tensor(DType.FLOAT32, 1).handle();
+                    }
+                    Scope last = top;
+                    switch (what) {
+                        case "scope" -> bottom.close();
+                        case "nested" -> second.close();
+                        default -> own.close();
+                    }
+                    assertThrown(
+                            STATE,
+                            what.equals("device") ? "device 0 is closed" : "nested scope of device 0 is closed",
+                            () -> last.tensor(DType.BYTE, 1));
+                } catch (Throwable thrown) {
+                    failure[0] = thrown;
+                }
+            };
+            Thread thread = new Thread(null, closing, "short stack", 192 << 10);
+            thread.start();
+            thread.join();
+            assertNull(failure[0], () -> what + ": " + failure[0]);
+        }
     }
 
     private static void assertSameAddress(Tensor expected, Tensor actual) {
@@ -191,6 +235,64 @@ class MisuseOfScopesTest {
     }
 
     @Test
+    void layersOnAClosedStreamOrDevice() {
+        Device other = Device.open();
+        Stream its = other.openStream();
+        ModelPlan own = new ModelPlan();
+        Linear layer = new Linear(16, 16, Initializer.normal(1), own.child("layer"));
+        Parameters parameters = Parameters.allocate(other, own, DType.FLOAT32, 1);
+        Scope inputs = other.openScope();
+        Tensor x = inputs.tensor(DType.FLOAT32, 2, 16);
+        x.zero(other.stream());
+        other.synchronize();
+        Pass onStream = Pass.training(its).begin();
+        Pass onDevice = Pass.training(other).begin();
+        Tensor y = layer.forward(x, onStream);
+        Tensor z = layer.forward(x, onDevice);
+        its.close();
+        for (Executable call : List.<Executable>of(
+                () -> layer.forward(x, onStream),
+                () -> layer.backward(y, onStream),
+                onStream::begin,
+                () -> Pass.training(its),
+                () -> Pass.evaluation(its))) {
+            assertThrown(STATE, "stream of device 0 is closed", call);
+        }
+        layer.backward(z, onDevice);
+        Tensor again = layer.forward(x, onDevice);
+        other.close();
+        for (Executable call : List.<Executable>of(
+                () -> layer.forward(x, onDevice),
+                () -> layer.backward(again, onDevice),
+                () -> layer.forward(x, onStream),
+                onDevice::begin,
+                onDevice::draw,
+                () -> Pass.training(other),
+                () -> new AdamW(parameters, AdamW.Config.standard()),
+                () -> new GradientNorm(parameters, 1))) {
+            assertThrown(STATE, "device 0 is closed", call);
+        }
+        onStream.close();
+        onDevice.close();
+        parameters.close();
+    }
+
+    @Test
+    void aPassWithAnOpenNestedScope() {
+        try (Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1)) {
+            Tensor x = scope.tensor(DType.FLOAT32, 2, 16);
+            x.zero(stream);
+            Scope nested = pass.scope().open();
+            String text = "scope of device 0 has an open nested scope, which must be closed first";
+            assertThrown(STATE, text, () -> linear.forward(x, pass));
+            assertThrown(STATE, text, pass::begin);
+            nested.close();
+            assertArrayEquals(new float[32], linear.forward(x, pass).toFloats(stream));
+            assertEquals(272, parameters.count());
+        }
+    }
+
+    @Test
     void scopesAndStreamsOfAnotherDevice() {
         try (Device other = Device.open()) {
             assertThrown(
@@ -222,25 +324,38 @@ class MisuseOfScopesTest {
         AdamW adam = new AdamW(parameters, new AdamW.Config(0.9f, 0.9f, 1e-8f, 0));
         assertThrown(
                 STATE,
-                "parameter weight has memory already: close its Parameters first",
+                "parameter linear.weight has memory already: close its Parameters first",
                 () -> Parameters.allocate(device, plan, DType.FLOAT32, 1));
         Tensor x = scope.tensor(DType.FLOAT32, 2, 16);
         x.zero(stream);
-        Linear.Saved saved = linear.forward(x, scope);
+        Tensor y = linear.forward(x, pass);
         parameters.scope().restart();
         for (int i = 0; i < 12; i++) {
             parameters.scope().tensor(DType.FLOAT32, 1);
         }
-        String lost = "parameter weight has lost its memory: the scope of its Parameters was restarted; close them and"
-                + " call Parameters.allocate again";
-        assertThrown(STATE, lost, () -> linear.forward(x, scope));
-        assertThrown(STATE, lost, () -> linear.backward(saved.output(), saved, Accumulation.ADD, scope));
-        assertThrows(STATE, () -> norm.compute(stream));
-        assertThrows(STATE, () -> adam.step(stream, 1e-3f, norm));
+        String lost =
+                "parameter linear.weight has lost its memory: the scope of its Parameters was restarted; close them and"
+                        + " call Parameters.allocate again";
+        assertThrown(STATE, lost, () -> linear.forward(x, pass));
+        assertThrown(STATE, lost.replace("weight", "bias"), () -> linear.backward(y, pass));
+        String all = "the parameters have lost their memory: their scope was restarted; close them and call"
+                + " Parameters.allocate again";
+        assertThrown(STATE, all, norm::compute);
+        assertThrown(STATE, all, parameters::weights);
+        assertThrown(STATE, all, parameters::gradients);
+        assertThrown(STATE, all, () -> adam.step(1e-3f));
+        assertThrows(STATE, () -> adam.step(1e-3f, norm));
         parameters.close();
-        assertThrows(STATE, () -> adam.step(stream, 1e-3f, norm));
+        assertThrows(STATE, () -> adam.step(1e-3f, norm));
         assertThrows(STATE, () -> new AdamW(parameters, new AdamW.Config(0.9f, 0.9f, 1e-8f, 0)));
         assertThrows(STATE, () -> new GradientNorm(parameters, 1));
+        assertThrown(
+                STATE,
+                "linear: a backward call of this pass has failed, so that its gradients are not whole; call pass.begin(),"
+                        + " which forgets them, and repeat the step",
+                () -> linear.forward(x, pass));
+        pass.begin();
+        assertThrown(STATE, lost, () -> linear.forward(x, pass));
         adam.close();
     }
 }

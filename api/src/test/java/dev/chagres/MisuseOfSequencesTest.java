@@ -8,7 +8,11 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
+import dev.chagres.layer.Pass;
+import dev.chagres.te.QkvFormat;
+import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -48,18 +52,22 @@ class MisuseOfSequencesTest extends AttentionMisuse {
             assertThrown(
                     ARGUMENT,
                     "source: expected 16 bytes for 3 sequences, got 12",
-                    () -> CuSeqlens.copyOf(scope, host.segment(), 3));
+                    () -> new CuSeqlens().set(scope, host.segment(), 3));
             assertThrown(
                     ARGUMENT,
                     "source: expected 8589934592 bytes for 2147483647 sequences, got 12",
-                    () -> CuSeqlens.copyOf(scope, host.segment(), Integer.MAX_VALUE));
+                    () -> new CuSeqlens().set(scope, host.segment(), Integer.MAX_VALUE));
             assertThrown(
                     ARGUMENT,
                     "offsets: expected at least the offset 0, got none",
-                    () -> CuSeqlens.copyOf(scope, host.segment(), -1));
+                    () -> new CuSeqlens().set(scope, host.segment(), -1));
             host.segment().setAtIndex(ValueLayout.JAVA_INT, 1, 2);
             host.segment().setAtIndex(ValueLayout.JAVA_INT, 2, 5);
-            assertEquals(3, CuSeqlens.copyOf(scope, host.segment(), 2).longest());
+            CuSeqlens offsets = new CuSeqlens();
+            assertThrown(STATE, "the CuSeqlens has no offsets yet: call set(scope, source, count)", offsets::offsets);
+            offsets.set(scope, host.segment(), 2);
+            assertEquals(3, offsets.longest());
+            assertEquals(5, offsets.tokens());
         }
     }
 
@@ -67,31 +75,37 @@ class MisuseOfSequencesTest extends AttentionMisuse {
     void offsetsThatEndOffTheTokens() {
         Sequences nine = Sequences.packed(CuSeqlens.of(scope, 0, 4, 9));
         Tensor qkv = zeros(scope, 8, 3 * WIDTH);
+        pass.begin(nine);
         assertThrown(
                 ARGUMENT,
                 "qkv: expected 9 tokens as the sequences say (THD, 2 sequences), got 8 in Tensor BFLOAT16[8, 96]",
-                () -> attention.forwardPacked(qkv, nine, scope));
+                () -> attention.forwardPacked(qkv, pass));
         Tensor q = scope.tensor(DType.BFLOAT16, 8, HEADS, HEAD_DIM);
         assertThrown(
                 ARGUMENT,
                 "q: expected 2 heads of 16 over THD of 2 sequences, 9 tokens, got BFLOAT16[8, 2, 16]",
-                () -> attention.forward(q, q, q, nine, scope));
+                () -> attention.forward(q, q, q, pass));
         RotaryEmbedding rotary = RotaryEmbedding.of(scope, 8, HEAD_DIM);
         assertThrown(
                 ARGUMENT,
                 "x: expected [9, h, d] with head dimension 16 over THD of 2 sequences, 9 tokens, got BFLOAT16[8, 2, 16]",
-                () -> rotary.forward(q, nine, scope));
+                () -> rotary.forward(q, scope.like(q), nine, stream));
         Sequences none = Sequences.packed(CuSeqlens.of(scope, 0));
+        pass.begin(none);
         assertThrown(
                 ARGUMENT,
                 "sequences: expected at least one token, got THD of 0 sequences, 0 tokens; leave an empty batch out",
-                () -> attention.forwardPacked(zeros(scope, 0, 3 * WIDTH), none, scope));
-        rotary.rotatePacked(zeros(scope, 0, 3 * WIDTH), none, scope);
+                () -> attention.forwardPacked(zeros(scope, 0, 3 * WIDTH), pass));
+        rotary.rotatePacked(zeros(scope, 0, 3 * WIDTH), none, stream);
+        Tensor nothing = scope.tensor(DType.BFLOAT16, 0, HEADS, HEAD_DIM);
+        rotary.forward(nothing, scope.like(nothing), none, stream);
+        rotary.backward(nothing, scope.like(nothing), none, stream);
         Sequences empty = Sequences.packed(CuSeqlens.of(scope, 0, 0, 0));
+        pass.begin(empty);
         assertThrown(
                 ARGUMENT,
                 "sequences: expected at least one token, got THD of 2 sequences, 0 tokens; leave an empty batch out",
-                () -> attention.forwardPacked(zeros(scope, 0, 3 * WIDTH), empty, scope));
+                () -> attention.forwardPacked(zeros(scope, 0, 3 * WIDTH), pass));
     }
 
     @Test
@@ -99,8 +113,8 @@ class MisuseOfSequencesTest extends AttentionMisuse {
         CuSeqlens offsets = CuSeqlens.of(scope, 0, 4, 8);
         Tensor view = scope.view(offsets.offsets(), 1, 1);
         String text =
-                "tensor: expected one whose elements may change, got the offsets of a CuSeqlens, which are checked"
-                        + " only when it is made; make another CuSeqlens";
+                "tensor: expected one whose elements may change, got the offsets of a CuSeqlens or the angles of a"
+                        + " RotaryEmbedding, which are trusted once made; make another one";
         assertThrown(ARGUMENT, text, () -> offsets.offsets().set(stream, 0, 4, 1 << 30));
         assertThrown(ARGUMENT, text, () -> offsets.offsets().zero(stream));
         assertThrown(ARGUMENT, text, () -> view.set(stream, 1 << 30));
@@ -118,17 +132,107 @@ class MisuseOfSequencesTest extends AttentionMisuse {
         memory.set(stream, 1 << 30, -5, 1 << 29);
         Tensor angles = scope.tensor(DType.FLOAT32, 1);
         assertEquals(1, angles.count());
-        try (Scope fresh = device.openScope()) {
-            Tensor qkv = zeros(fresh, 8, 3 * WIDTH);
+        String lost =
+                "sequences: the scope that holds the offsets of the CuSeqlens was restarted since they were set, and"
+                        + " has handed out their memory for something else; set them again";
+        try (Pass fresh = Pass.training(device).begin()) {
+            Tensor qkv = zeros(fresh.scope(), 8, 3 * WIDTH);
+            assertThrown(STATE, lost, () -> fresh.sequences(sequences));
+            assertThrown(STATE, lost, () -> rotary.rotatePacked(qkv, sequences, stream));
+            Sequences good = Sequences.packed(CuSeqlens.of(fresh.scope(), 0, 8));
             assertThrown(
                     STATE,
-                    "sequences: the CuSeqlens was made before the last restart of scope of device 0, which has handed out"
-                            + " its memory for something else; make it again after restart()",
-                    () -> attention.forwardPacked(qkv, sequences, fresh));
-            assertThrows(STATE, () -> rotary.rotatePacked(qkv, sequences, fresh));
-            assertThrows(STATE, () -> rotary.rotatePacked(qkv, Sequences.packed(CuSeqlens.of(fresh, 0, 8)), fresh));
+                    "rotary embedding: its scope was restarted since it was made, and has handed out its memory for"
+                            + " something else; make it in a scope that is not restarted",
+                    () -> rotary.rotatePacked(qkv, good, stream));
             assertArrayEquals(new float[8 * 3 * WIDTH], qkv.toFloats(stream));
         }
+    }
+
+    /** The lengths are restarted when the pass has them already. */
+    @Test
+    void offsetsThatAreLostUnderAPass() {
+        try (Scope lengths = device.openScope()) {
+            for (Sequences sequences : List.of(
+                    Sequences.packed(lengths, 4, 4),
+                    Sequences.dense(lengths, QkvFormat.BSHD, 2, 4),
+                    Sequences.padded(QkvFormat.SBHD, CuSeqlens.ofLengths(lengths, 4, 3), 4))) {
+                pass.begin(sequences);
+            }
+            Sequences last = pass.sequences();
+            Tensor qkv = zeros(scope, 8, 3 * WIDTH);
+            attention.forwardPacked(qkv, pass);
+            lengths.restart();
+            assertThrown(
+                    STATE,
+                    "tensor INT32[3] of scope of device 0 is closed: the scope was restarted since",
+                    () -> attention.forwardPacked(qkv, pass));
+            for (int i = 0; i < 3; i++) {
+                lengths.tensor(DType.INT32, 3);
+            }
+            String lost =
+                    "sequences: the scope that holds the offsets of the CuSeqlens was restarted since they were set,"
+                            + " and has handed out their memory for something else; set them again";
+            assertThrown(STATE, lost, () -> attention.forwardPacked(qkv, pass));
+            assertThrown(STATE, lost, () -> pass.begin(last));
+        }
+    }
+
+    @Test
+    void lengthsThatWereSetAgain() {
+        try (HostBuffer host = HostBuffer.pageable(device, 12)) {
+            host.segment().copyFrom(MemorySegment.ofArray(new int[] {0, 4, 7}));
+            CuSeqlens lengths = new CuSeqlens();
+            lengths.set(scope, host.segment(), 2);
+            Sequences packed = Sequences.packed(lengths);
+            Sequences padded = Sequences.padded(QkvFormat.BSHD, lengths, 4);
+            Sequences both = packed.withKeys(Sequences.packed(scope, 1, 2));
+            Sequences keys = Sequences.dense(scope, QkvFormat.BSHD, 2, 9).withKeys(padded);
+            pass.begin(padded);
+            Tensor qkv = zeros(scope, 8, 3 * WIDTH);
+            attention.forwardPacked(qkv, pass);
+            host.segment().copyFrom(MemorySegment.ofArray(new int[] {0, 5, 8}));
+            lengths.set(scope, host.segment(), 2);
+            String again =
+                    "sequences: the lengths were set again since this BSHD object was made from them; make it again";
+            assertThrown(STATE, again, () -> pass.begin(padded));
+            assertThrown(STATE, again, () -> pass.sequences(keys));
+            pass.begin(packed);
+            assertEquals(8, pass.sequences().tokens(), "packed ones follow their lengths");
+            attention.forwardPacked(qkv, pass);
+            pass.sequences(both);
+            assertEquals(3, pass.sequences().keys().tokens());
+        }
+    }
+
+    @Test
+    void lengthsThatWereSetAgainUnderAPass() {
+        try (HostBuffer host = HostBuffer.pageable(device, 8)) {
+            host.segment().copyFrom(MemorySegment.ofArray(new int[] {0, 8}));
+            CuSeqlens lengths = new CuSeqlens();
+            lengths.set(scope, host.segment(), 1);
+            pass.begin(Sequences.padded(QkvFormat.SBHD, lengths, 8));
+            lengths.set(scope, host.segment(), 1);
+            assertThrown(
+                    STATE,
+                    "sequences: the lengths were set again since this SBHD object was made from them; make it again",
+                    () -> attention.forwardPacked(zeros(scope, 8, 3 * WIDTH), pass));
+        }
+    }
+
+    @Test
+    void keysOfOtherSequences() {
+        Sequences two = Sequences.packed(scope, 3, 5);
+        assertThrown(
+                ARGUMENT,
+                "keySequences: expected 2 sequences in THD, got 3 in THD",
+                () -> two.withKeys(Sequences.packed(scope, 1, 1, 1)));
+        assertThrown(
+                ARGUMENT,
+                "keySequences: expected 2 sequences in THD, got 2 in BSHD",
+                () -> two.withKeys(Sequences.dense(scope, QkvFormat.BSHD, 2, 4)));
+        assertThrown(NullPointerException.class, "keySequences: expected a value, got null", () -> two.withKeys(null));
+        assertThrown(NullPointerException.class, "sequences: expected a value, got null", () -> pass.sequences(null));
     }
 
     @Test
@@ -137,30 +241,31 @@ class MisuseOfSequencesTest extends AttentionMisuse {
             assertThrown(
                     ARGUMENT,
                     "batch, length: expected at least 1 each, got " + size[0] + " and " + size[1],
-                    () -> Sequences.dense(scope, Sequences.Format.BSHD, size[0], size[1]));
+                    () -> Sequences.dense(scope, QkvFormat.BSHD, size[0], size[1]));
         }
         assertThrown(
                 ARGUMENT,
                 "format: expected BSHD or SBHD, got THD; use Sequences.packed",
-                () -> Sequences.dense(scope, Sequences.Format.THD, 1, 1));
+                () -> Sequences.dense(scope, QkvFormat.THD, 1, 1));
         assertThrown(
                 ARGUMENT,
                 "batch, length: expected at most 2147483647 tokens in all, got 65536 sequences of 32768",
-                () -> Sequences.dense(scope, Sequences.Format.BSHD, 1 << 16, 1 << 15));
+                () -> Sequences.dense(scope, QkvFormat.BSHD, 1 << 16, 1 << 15));
         assertThrown(
                 ARGUMENT,
                 "batch, length: expected at most 2147483647 tokens in all, got 2147483647 sequences of 1",
-                () -> Sequences.dense(scope, Sequences.Format.BSHD, Integer.MAX_VALUE, 1));
+                () -> Sequences.dense(scope, QkvFormat.BSHD, Integer.MAX_VALUE, 1));
         CuSeqlens five = CuSeqlens.ofLengths(scope, 5, 2);
         assertThrown(
                 ARGUMENT,
                 "length: expected at least the longest sequence, 5, got 4",
-                () -> Sequences.padded(Sequences.Format.BSHD, five, 4));
-        Sequences swapped = Sequences.dense(scope, Sequences.Format.BSHD, 2, 4);
+                () -> Sequences.padded(QkvFormat.BSHD, five, 4));
+        Sequences swapped = Sequences.dense(scope, QkvFormat.BSHD, 2, 4);
         Tensor q = scope.tensor(DType.BFLOAT16, 4, 2, HEADS, HEAD_DIM);
+        pass.begin(swapped);
         assertThrown(
                 ARGUMENT,
                 "q: expected 2 heads of 16 over BSHD of 2 sequences, 8 tokens, got BFLOAT16[4, 2, 2, 16]",
-                () -> attention.forward(q, q, q, swapped, scope));
+                () -> attention.forward(q, q, q, pass));
     }
 }

@@ -90,8 +90,8 @@ class ScopeTest {
             () -> scope.tensor(DType.FLOAT32, 1),
             () -> scope.like(tensor),
             () -> scope.view(tensor, 0, 1),
-            () -> scope.recall(String.class),
-            () -> scope.keep("record"),
+            () -> scope.reinterpret(tensor, DType.BYTE, 0, 1),
+            () -> scope.like(tensor, DType.INT32),
             scope::open,
             scope::restart
         };
@@ -135,8 +135,8 @@ class ScopeTest {
             () -> scope.tensor(DType.FLOAT32, 1),
             () -> scope.like(tensor),
             () -> scope.view(tensor, 0, 1),
-            () -> scope.recall(String.class),
-            () -> scope.keep("record"),
+            () -> scope.reinterpret(tensor, DType.BYTE, 0, 1),
+            () -> scope.like(tensor, DType.INT32),
             scope::open,
             scope::restart
         };

@@ -41,7 +41,6 @@ class StreamTest {
             stream.close();
             assertThrown(IllegalStateException.class, "stream of device 0 is closed", stream::handle);
             assertThrown(IllegalStateException.class, "stream of device 0 is closed", stream::synchronize);
-            assertThrown(IllegalStateException.class, "stream of device 0 is closed", stream::workspace);
             assertThrown(IllegalStateException.class, "stream of device 0 is closed", () -> stream.await(event));
             assertThrown(IllegalStateException.class, "stream of device 0 is closed", () -> event.record(stream));
             assertThrown(IllegalStateException.class, "stream of device 0 is closed", () -> device.openScope(stream));

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import dev.chagres.witness.Rounding;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.SplittableRandom;
@@ -156,14 +157,23 @@ class TransferTest {
         String wanted = "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32";
         assertThrown(IllegalArgumentException.class, wanted, () -> ints.set(stream, 1f, 2f));
         assertThrown(IllegalArgumentException.class, wanted, () -> ints.toFloats(stream));
+        String notInts = "tensor: expected INT32, got BFLOAT16[2]; float values (1f, 2f) and toFloats are for it";
+        assertThrown(IllegalArgumentException.class, notInts, () -> floats.set(stream, 1, 2));
+        assertThrown(IllegalArgumentException.class, notInts, () -> floats.toInts(stream));
+        String notLongs = "tensor: expected INT64, got INT32[2]; int values (1, 2) and toInts are for it";
+        assertThrown(IllegalArgumentException.class, notLongs, () -> ints.set(stream, 1L, 2L));
+        assertThrown(IllegalArgumentException.class, notLongs, () -> ints.toLongs(stream));
+        Tensor longs = scope.tensor(DType.INT64, 2);
         assertThrown(
                 IllegalArgumentException.class,
-                "tensor: expected INT32, which int values are for, got BFLOAT16[2]; floats are written 1f, 2f",
-                () -> floats.set(stream, 1, 2));
+                "tensor: expected INT32, got INT64[2]; long values (1L, 2L) and toLongs are for it",
+                () -> longs.toInts(stream));
         assertThrown(
                 IllegalArgumentException.class,
-                "tensor: expected INT32, which int values are for, got BFLOAT16[2]; floats are written 1f, 2f",
-                () -> floats.toInts(stream));
+                "tensor: expected INT32, got BYTE[2]; a HostBuffer with copyFrom and copyTo is for it",
+                () -> scope.tensor(DType.BYTE, 2).set(stream, 1, 2));
+        assertThrown(
+                IllegalArgumentException.class, "values: expected 2 for INT64[2], got 1", () -> longs.set(stream, 1L));
         assertThrown(
                 IllegalArgumentException.class,
                 "values: expected 2 for BFLOAT16[2], got 3",
@@ -188,6 +198,33 @@ class TransferTest {
                 assertEquals(-1, MemorySegment.mismatch(in.segment(), 0, 12, out.segment(), 0, 12));
             }
         }
+    }
+
+    @Test
+    void longsAreCopiedAsTheyAre() {
+        long[] values = {0, -1, Long.MAX_VALUE, Long.MIN_VALUE, 1L << 40};
+        Tensor tensor = scope.tensor(DType.INT64, 5);
+        tensor.set(stream, values);
+        assertArrayEquals(values, tensor.toLongs(stream));
+    }
+
+    @Test
+    void nativeMemoryIsCopiedAndTheHeapIsRefused() {
+        Tensor tensor = scope.tensor(DType.INT32, 3);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment in = arena.allocateFrom(ValueLayout.JAVA_INT, 4, 5, 6, 7);
+            MemorySegment out = arena.allocate(12, 4);
+            tensor.copyFrom(stream, in);
+            assertArrayEquals(new int[] {4, 5, 6}, tensor.toInts(stream));
+            tensor.copyTo(stream, out);
+            stream.synchronize();
+            assertEquals(-1, MemorySegment.mismatch(in, 0, 12, out, 0, 12));
+        }
+        MemorySegment heap = MemorySegment.ofArray(new int[3]);
+        String text = ": expected native memory, which the device can be sent, got a segment of the Java heap; copy it"
+                + " into a HostBuffer";
+        assertThrown(IllegalArgumentException.class, "source" + text, () -> tensor.copyFrom(stream, heap));
+        assertThrown(IllegalArgumentException.class, "target" + text, () -> tensor.copyTo(stream, heap));
     }
 
     @Test

@@ -4,17 +4,21 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
-import dev.chagres.Dropout;
-import dev.chagres.Philox;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.DotProductAttention;
-import dev.chagres.attention.SavedAttention;
 import dev.chagres.attention.Sequences;
-import dev.chagres.attention.Sequences.Format;
 import dev.chagres.bindings.Provider;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.DotProductAttention;
+import dev.chagres.layer.Dropout;
+import dev.chagres.layer.Pass;
+import dev.chagres.ops.Attention;
+import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.AttentionTensors;
+import dev.chagres.te.FusedAttention;
+import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QkvLayout;
 import dev.chagres.witness.AttentionWitness;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -48,13 +52,13 @@ class AttentionConformance {
             }
             for (AttentionMask mask : masks()) {
                 cases.add(new Case(dtype, 2, 32, mask, TokenRows.packed(33, 0, 65, 1, 128)));
-                cases.add(new Case(dtype, 2, 32, mask, TokenRows.padded(Format.BSHD, 65, 65, 65)));
-                cases.add(new Case(dtype, 2, 32, mask, TokenRows.padded(Format.SBHD, 65, 17, 65)));
+                cases.add(new Case(dtype, 2, 32, mask, TokenRows.padded(QkvFormat.BSHD, 65, 65, 65)));
+                cases.add(new Case(dtype, 2, 32, mask, TokenRows.padded(QkvFormat.SBHD, 65, 17, 65)));
             }
             for (int headDim : new int[] {8, 24, 64, 128, 256}) {
                 cases.add(new Case(dtype, 1, headDim, AttentionMask.none(), TokenRows.packed(17, 40)));
             }
-            cases.add(new Case(dtype, 5, 8, AttentionMask.causal(), TokenRows.padded(Format.BSHD, 16, 16, 3, 1)));
+            cases.add(new Case(dtype, 5, 8, AttentionMask.causal(), TokenRows.padded(QkvFormat.BSHD, 16, 16, 3, 1)));
         }
         // Sizes round the tiles of our own kernels, and heads of every kernel.
         for (int headDim : new int[] {8, 16, 40, 64, 128, 256}) {
@@ -76,7 +80,7 @@ class AttentionConformance {
             all.add(TokenRows.packed(
                     random.ints(1 + random.nextInt(6), 0, 70).boxed().toArray(Integer[]::new)));
         }
-        for (Format format : new Format[] {Format.BSHD, Format.SBHD}) {
+        for (QkvFormat format : new QkvFormat[] {QkvFormat.BSHD, QkvFormat.SBHD}) {
             all.add(TokenRows.padded(format, 1, 1));
             all.add(TokenRows.padded(format, 1, 1, 0, 1));
             all.add(TokenRows.padded(format, 64, 64, 64, 64));
@@ -100,18 +104,21 @@ class AttentionConformance {
     @MethodSource("cases")
     void separateBuffers(Case c) {
         Inputs in = new Inputs(c);
-        AttentionConfig config = AttentionConfig.of(c.heads, c.headDim, c.mask, Dropout.none());
+        AttentionConfig config = AttentionConfig.of(c.heads, c.headDim, c.mask);
         DotProductAttention attention = new DotProductAttention(config);
         Sequences sequences = c.tokens.sequences(open.scope());
         AttentionWitness witness = new AttentionWitness(config, c.tokens.rows(), AttentionWitness.Keep.ALL);
-        SavedAttention saved =
-                attention.forward(heads(c, in.q), heads(c, in.k), heads(c, in.v), sequences, open.scope());
-        assertRows(c, "o", witness.forward(in.q, in.k, in.v), saved.output());
-        assertStatistics(c, witness.logSumExp(), saved.statistics());
-        Tensor dq = open.scope().like(saved.output());
-        Tensor dk = open.scope().like(saved.output());
-        Tensor dv = open.scope().like(saved.output());
-        attention.backward(heads(c, in.dO), saved, dq, dk, dv, open.scope());
+        Tensor q = heads(c, in.q);
+        Tensor k = heads(c, in.k);
+        Tensor v = heads(c, in.v);
+        Pass pass = open.pass().begin(sequences);
+        Tensor o = attention.forward(q, k, v, pass);
+        assertRows(c, "o", witness.forward(in.q, in.k, in.v), o);
+        assertStatistics(c, witness.logSumExp(), statistics(config, sequences, q, k, v, o));
+        Tensor dq = open.scope().like(q);
+        Tensor dk = open.scope().like(q);
+        Tensor dv = open.scope().like(q);
+        attention.backward(heads(c, in.dO), dq, dk, dv, pass);
         witness.backward(in.dO);
         assertRows(c, "dq", witness.dq(), dq);
         assertRows(c, "dk", witness.dk(), dk);
@@ -122,15 +129,15 @@ class AttentionConformance {
     @MethodSource("cases")
     void oneBuffer(Case c) {
         Inputs in = new Inputs(c);
-        AttentionConfig config = AttentionConfig.of(c.heads, c.headDim, c.mask, Dropout.none());
+        AttentionConfig config = AttentionConfig.of(c.heads, c.headDim, c.mask);
         DotProductAttention attention = new DotProductAttention(config);
         Sequences sequences = c.tokens.sequences(open.scope());
         AttentionWitness witness = new AttentionWitness(config, c.tokens.rows(), AttentionWitness.Keep.ALL);
         Tensor qkv = open.tensor(c.dtype, sideBySide(in.q, in.k, in.v));
-        SavedAttention saved = attention.forwardPacked(qkv, sequences, open.scope());
-        assertRows(c, "o", witness.forward(in.q, in.k, in.v), saved.output());
+        Pass pass = open.pass().begin(sequences);
+        assertRows(c, "o", witness.forward(in.q, in.k, in.v), attention.forwardPacked(qkv, pass));
         Tensor dqkv = open.scope().like(qkv);
-        attention.backwardPacked(open.tensor(c.dtype, in.dO), saved, dqkv, open.scope());
+        attention.backwardPacked(open.tensor(c.dtype, in.dO), dqkv, pass);
         witness.backward(in.dO);
         int width = c.heads * c.headDim;
         float[] gradients = open.read(dqkv);
@@ -209,6 +216,35 @@ class AttentionConformance {
         }
     }
 
+    /** The log-sum-exp that attention keeps for backward, from the call that it makes. */
+    private static Tensor statistics(
+            AttentionConfig config, Sequences sequences, Tensor q, Tensor k, Tensor v, Tensor o) {
+        AttentionProblem problem = AttentionProblem.of(QkvLayout.separate(sequences.format()), config.scale())
+                .withMask(config.mask().type(sequences.padding()))
+                .withWindow(config.mask().windowLeft(), config.mask().windowRight());
+        boolean tiled = q.dtype() == DType.FLOAT32 || (sequences.format() != QkvFormat.THD && sequences.length() == 1);
+        boolean rounded = sequences.format() == QkvFormat.THD && !tiled;
+        long longest = rounded ? Math.max(128, (sequences.length() + 127) / 128 * 128) : sequences.length();
+        Tensor offsets = sequences.cuSeqlens().offsets();
+        Tensor again = open.scope().like(o);
+        AttentionTensors tensors = new AttentionTensors()
+                .query(q)
+                .key(k)
+                .value(v)
+                .output(again)
+                .queryLengths(offsets, longest)
+                .keyLengths(offsets, longest);
+        Tensor statistics = open.scope().tensor(DType.FLOAT32, FusedAttention.statisticsShape(problem, tensors));
+        tensors.statistics(statistics);
+        if (tiled) {
+            Attention.forward(problem, tensors, open.stream());
+        } else {
+            FusedAttention.forward(problem, tensors, open.stream());
+        }
+        assertArrayEquals(open.read(o), open.read(again));
+        return statistics;
+    }
+
     /** Statistics are [T, h, 1] packed and [B, h, S, 1] dense. */
     private static void assertStatistics(Case c, RealMatrix expected, Tensor statistics) {
         float[] values = open.read(statistics);
@@ -217,7 +253,7 @@ class AttentionConformance {
             for (int position = 0; position < rows.get(sequence).length; position++) {
                 int row = rows.get(sequence)[position];
                 for (int head = 0; head < c.heads; head++) {
-                    int index = c.tokens.format() == Format.THD
+                    int index = c.tokens.format() == QkvFormat.THD
                             ? row * c.heads + head
                             : (sequence * c.heads + head) * c.tokens.padded() + position;
                     assertEquals(expected.getEntry(row, head), values[index], 1e-3, "log-sum-exp of row " + row);
@@ -240,8 +276,8 @@ class AttentionConformance {
         int length = 64;
         Case c = new Case(dtype, 2, 64, AttentionMask.none(), TokenRows.packed(length, length));
         float probability = 0.25f;
-        Philox generator = new Philox(open.random().nextLong());
-        AttentionConfig config = AttentionConfig.of(c.heads, c.headDim, c.mask, Dropout.of(probability, generator));
+        long seed = open.random().nextLong();
+        AttentionConfig config = AttentionConfig.of(c.heads, c.headDim, c.mask).withDropout(Dropout.of(probability));
         DotProductAttention attention = new DotProductAttention(config);
         Sequences sequences = c.tokens.sequences(open.scope());
         Tensor zero = open.scope().tensor(dtype, 2 * length, c.heads, c.headDim);
@@ -251,9 +287,9 @@ class AttentionConformance {
             identity.setEntry(row, row % length, 1);
             identity.setEntry(row, c.headDim + row % length, 1);
         }
-        float[] shown = open.read(attention
-                .forward(zero, zero, heads(c, identity), sequences, open.scope())
-                .output());
+        Pass pass = open.pass().begin(sequences);
+        pass.seed(seed, 0, 0);
+        float[] shown = open.read(attention.forward(zero, zero, heads(c, identity), pass));
         AttentionWitness.Keep keep = (sequence, head, query, key) ->
                 shown[((sequence * length + query) * c.heads + head) * c.headDim + key] == 0
                         ? 0
@@ -265,16 +301,16 @@ class AttentionConformance {
         }
         double expected = probability * shown.length;
         assertEquals(expected, dropped, 6 * Math.sqrt(expected * (1 - probability)), "six standard deviations");
-        generator.seek(0);
+        pass.begin(sequences);
+        pass.seed(seed, 0, 0);
         Inputs in = new Inputs(c);
         AttentionWitness witness = new AttentionWitness(config, c.tokens.rows(), keep);
-        SavedAttention saved =
-                attention.forward(heads(c, in.q), heads(c, in.k), heads(c, in.v), sequences, open.scope());
-        assertRows(c, "o", witness.forward(in.q, in.k, in.v), saved.output());
+        Tensor o = attention.forward(heads(c, in.q), heads(c, in.k), heads(c, in.v), pass);
+        assertRows(c, "o", witness.forward(in.q, in.k, in.v), o);
         Tensor dq = open.scope().like(zero);
         Tensor dk = open.scope().like(zero);
         Tensor dv = open.scope().like(zero);
-        attention.backward(heads(c, in.dO), saved, dq, dk, dv, open.scope());
+        attention.backward(heads(c, in.dO), dq, dk, dv, pass);
         witness.backward(in.dO);
         assertRows(c, "dq", witness.dq(), dq);
         assertRows(c, "dk", witness.dk(), dk);
@@ -283,21 +319,19 @@ class AttentionConformance {
 
     @Test
     void dropoutOfAnotherCallDropsOtherWeights() {
-        Philox generator = new Philox(5);
-        AttentionConfig config = AttentionConfig.of(1, 16, AttentionMask.none(), Dropout.of(0.5f, generator));
+        AttentionConfig config = AttentionConfig.of(1, 16, AttentionMask.none()).withDropout(Dropout.of(0.5f));
         DotProductAttention attention = new DotProductAttention(config);
         Case c = new Case(DType.BFLOAT16, 1, 16, AttentionMask.none(), TokenRows.packed(64));
         Sequences sequences = c.tokens.sequences(open.scope());
         Tensor x = heads(c, open.normal(DType.BFLOAT16, 64, 16, 1));
-        float[] first =
-                open.read(attention.forward(x, x, x, sequences, open.scope()).output());
-        float[] second =
-                open.read(attention.forward(x, x, x, sequences, open.scope()).output());
+        Pass pass = open.pass().begin(sequences);
+        pass.seed(5, 0, 0);
+        float[] first = open.read(attention.forward(x, x, x, pass));
+        float[] second = open.read(attention.forward(x, x, x, pass));
         assertEquals(false, Arrays.equals(first, second));
-        generator.seek(0);
-        assertArrayEquals(
-                first,
-                open.read(attention.forward(x, x, x, sequences, open.scope()).output()));
+        pass.begin(sequences);
+        pass.seed(5, 0, 0);
+        assertArrayEquals(first, open.read(attention.forward(x, x, x, pass)));
     }
 
     @ParameterizedTest
@@ -308,11 +342,9 @@ class AttentionConformance {
         RealMatrix k = open.normal(dtype, 86, 32, 1);
         RealMatrix v = open.normal(dtype, 86, 32, 1);
         q.setEntry(18, 3, Double.NaN);
-        DotProductAttention attention =
-                new DotProductAttention(AttentionConfig.of(2, 16, AttentionMask.none(), Dropout.none()));
-        SavedAttention saved = attention.forward(
-                heads(c, q), heads(c, k), heads(c, v), c.tokens.sequences(open.scope()), open.scope());
-        float[] o = open.read(saved.output());
+        DotProductAttention attention = new DotProductAttention(AttentionConfig.of(2, 16, AttentionMask.none()));
+        Pass pass = open.pass().begin(c.tokens.sequences(open.scope()));
+        float[] o = open.read(attention.forward(heads(c, q), heads(c, k), heads(c, v), pass));
         for (int i = 0; i < o.length; i++) {
             boolean row18Head0 = i / 32 == 18 && i % 32 < 16;
             assertEquals(row18Head0, Float.isNaN(o[i]), "row " + i / 32 + ", column " + i % 32);
@@ -327,10 +359,10 @@ class AttentionConformance {
         RealMatrix q = MatrixUtils.createRealMatrix(33, 16).scalarAdd(100);
         RealMatrix k = MatrixUtils.createRealMatrix(33, 16).scalarAdd(100);
         RealMatrix v = open.normal(dtype, 33, 16, 1);
-        AttentionConfig config = AttentionConfig.of(1, 16, AttentionMask.none(), Dropout.none());
+        AttentionConfig config = AttentionConfig.of(1, 16, AttentionMask.none());
         AttentionWitness witness = new AttentionWitness(config, c.tokens.rows(), AttentionWitness.Keep.ALL);
-        SavedAttention saved = new DotProductAttention(config)
-                .forward(heads(c, q), heads(c, k), heads(c, v), c.tokens.sequences(open.scope()), open.scope());
-        assertRows(c, "o", witness.forward(q, k, v), saved.output());
+        Pass pass = open.pass().begin(c.tokens.sequences(open.scope()));
+        Tensor o = new DotProductAttention(config).forward(heads(c, q), heads(c, k), heads(c, v), pass);
+        assertRows(c, "o", witness.forward(q, k, v), o);
     }
 }

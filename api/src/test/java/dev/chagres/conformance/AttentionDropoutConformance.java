@@ -3,15 +3,14 @@ package dev.chagres.conformance;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 
 import dev.chagres.DType;
-import dev.chagres.Dropout;
-import dev.chagres.Philox;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.DotProductAttention;
-import dev.chagres.attention.SavedAttention;
 import dev.chagres.attention.Sequences;
-import dev.chagres.attention.Sequences.Format;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.DotProductAttention;
+import dev.chagres.layer.Dropout;
+import dev.chagres.layer.Pass;
+import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.AttentionDropoutWitness;
 import dev.chagres.witness.AttentionWitness;
 import java.util.List;
@@ -31,9 +30,6 @@ class AttentionDropoutConformance {
 
     private static final float PROBABILITY = 0.2f;
 
-    /** Draws that a call takes from the generator. */
-    private static final long DRAWS = 16;
-
     record Case(DType dtype, int heads, int headDim, AttentionMask mask, TokenRows tokens) {
         int width() {
             return heads * headDim;
@@ -47,10 +43,10 @@ class AttentionDropoutConformance {
                 new Case(DType.FLOAT32, 3, 40, AttentionMask.causal(), TokenRows.packed(63, 200)),
                 new Case(DType.FLOAT32, 2, 16, none.withWindow(9, 3), TokenRows.packed(0, 130, 7)),
                 new Case(DType.FLOAT32, 1, 256, none, TokenRows.packed(70)),
-                new Case(DType.FLOAT32, 2, 64, none, TokenRows.padded(Format.BSHD, 65, 65, 17)),
-                new Case(DType.FLOAT32, 2, 128, AttentionMask.causal(), TokenRows.padded(Format.SBHD, 66, 3, 66)),
-                new Case(DType.BFLOAT16, 2, 16, none, TokenRows.padded(Format.BSHD, 1, 1, 0, 1)),
-                new Case(DType.FLOAT16, 4, 16, none, TokenRows.padded(Format.SBHD, 1, 1, 1, 1)));
+                new Case(DType.FLOAT32, 2, 64, none, TokenRows.padded(QkvFormat.BSHD, 65, 65, 17)),
+                new Case(DType.FLOAT32, 2, 128, AttentionMask.causal(), TokenRows.padded(QkvFormat.SBHD, 66, 3, 66)),
+                new Case(DType.BFLOAT16, 2, 16, none, TokenRows.padded(QkvFormat.BSHD, 1, 1, 0, 1)),
+                new Case(DType.FLOAT16, 4, 16, none, TokenRows.padded(QkvFormat.SBHD, 1, 1, 1, 1)));
     }
 
     /** The second call, so that the offset counts. */
@@ -58,8 +54,7 @@ class AttentionDropoutConformance {
     @MethodSource("cases")
     void outputAndGradientsFollowTheFormula(Case c) {
         long seed = open.random().nextLong();
-        Philox generator = new Philox(seed);
-        AttentionConfig config = AttentionConfig.of(c.heads, c.headDim, c.mask, Dropout.of(PROBABILITY, generator));
+        AttentionConfig config = AttentionConfig.of(c.heads, c.headDim, c.mask).withDropout(Dropout.of(PROBABILITY));
         DotProductAttention attention = new DotProductAttention(config);
         Sequences sequences = c.tokens.sequences(open.scope());
         RealMatrix[] in = new RealMatrix[4];
@@ -71,14 +66,20 @@ class AttentionDropoutConformance {
             qkv.setSubMatrix(in[part].getData(), 0, part * c.width());
         }
         Tensor input = open.tensor(c.dtype, qkv);
-        attention.forwardPacked(input, sequences, open.scope());
-        SavedAttention saved = attention.forwardPacked(input, sequences, open.scope());
+        Pass pass = open.pass().begin(sequences);
+        pass.seed(seed, 3, 1);
+        pass.draw();
+        long[] second = pass.draw().toLongs(open.stream());
+        pass.begin(sequences);
+        pass.seed(seed, 3, 1);
+        attention.forwardPacked(input, pass);
+        Tensor o = attention.forwardPacked(input, pass);
         Tensor gradient = open.scope().like(input);
-        attention.backwardPacked(open.tensor(c.dtype, in[3]), saved, gradient, open.scope());
+        attention.backwardPacked(open.tensor(c.dtype, in[3]), gradient, pass);
 
         AttentionWitness witness = new AttentionWitness(
-                config, c.tokens.rows(), new AttentionDropoutWitness(PROBABILITY, c.heads, seed, DRAWS));
-        assertRows(c, "o", witness.forward(in[0], in[1], in[2]), open.read(saved.output()));
+                config, c.tokens.rows(), new AttentionDropoutWitness(PROBABILITY, c.heads, second[0], second[1]));
+        assertRows(c, "o", witness.forward(in[0], in[1], in[2]), open.read(o));
         witness.backward(in[3]);
         float[] gradients = open.read(gradient);
         assertRows(c, "dq", witness.dq(), part(c, gradients, 0));
@@ -89,8 +90,7 @@ class AttentionDropoutConformance {
     /** Two runs of one call drop the same weights and sum in one order. */
     @Test
     void equalCallsGiveEqualBits() {
-        Philox generator = new Philox(11);
-        AttentionConfig config = AttentionConfig.of(2, 32, AttentionMask.none(), Dropout.of(PROBABILITY, generator));
+        AttentionConfig config = AttentionConfig.of(2, 32, AttentionMask.none()).withDropout(Dropout.of(PROBABILITY));
         DotProductAttention attention = new DotProductAttention(config);
         TokenRows tokens = TokenRows.packed(200, 65);
         Sequences sequences = tokens.sequences(open.scope());
@@ -98,11 +98,12 @@ class AttentionDropoutConformance {
         Tensor dO = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 265, 64, 1));
         float[][] results = new float[4][];
         for (int run = 0; run < 2; run++) {
-            generator.seek(0);
-            SavedAttention saved = attention.forwardPacked(input, sequences, open.scope());
+            Pass pass = open.pass().begin(sequences);
+            pass.seed(11, 0, 0);
+            Tensor o = attention.forwardPacked(input, pass);
             Tensor gradient = open.scope().like(input);
-            attention.backwardPacked(dO, saved, gradient, open.scope());
-            results[2 * run] = open.read(saved.output());
+            attention.backwardPacked(dO, gradient, pass);
+            results[2 * run] = open.read(o);
             results[2 * run + 1] = open.read(gradient);
         }
         assertArrayEquals(results[0], results[2]);

@@ -5,10 +5,13 @@ import java.util.TreeMap;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /** Compares results with double precision, and remembers the largest errors for a line at the end of each class. */
-final class Comparison {
+public final class Comparison {
     private final Map<String, Tolerance> bounds = new TreeMap<>();
     private final Map<String, Double> frobenius = new TreeMap<>();
     private final Map<String, Double> element = new TreeMap<>();
+
+    /** Has compared nothing yet. */
+    public Comparison() {}
 
     /**
      * Checks norm and elements of the difference; NaN and infinities must stand where they are expected.
@@ -16,7 +19,7 @@ final class Comparison {
      * @param magnitude least root mean square that errors are compared with: for results that are differences of larger numbers
      * @throws AssertionError with the element that is farthest off
      */
-    void check(String what, double[] expected, float[] actual, double magnitude, Tolerance tolerance) {
+    public void check(String what, double[] expected, float[] actual, double magnitude, Tolerance tolerance) {
         if (expected.length != actual.length) {
             throw new AssertionError(what + ": expected " + expected.length + " elements, got " + actual.length);
         }
@@ -77,7 +80,7 @@ final class Comparison {
     }
 
     /** Returns the largest errors met, each with its bound. */
-    String report() {
+    public String report() {
         StringBuilder report = new StringBuilder();
         bounds.forEach((name, bound) -> report.append(String.format(
                 java.util.Locale.ROOT,
@@ -91,7 +94,7 @@ final class Comparison {
     }
 
     /** Returns the entries of {@code matrix}, row by row. */
-    static double[] entries(RealMatrix matrix) {
+    public static double[] entries(RealMatrix matrix) {
         double[] entries = new double[matrix.getRowDimension() * matrix.getColumnDimension()];
         for (int row = 0; row < matrix.getRowDimension(); row++) {
             System.arraycopy(

@@ -3,6 +3,7 @@ package dev.chagres.conformance;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
@@ -55,17 +56,19 @@ class CrossEntropyConformance {
         check(c, logits, labels);
     }
 
-    private static CrossEntropy.Saved check(Case c, RealMatrix logits, int[] labels) {
+    /** Checks loss and gradient, and returns the loss. */
+    private static float check(Case c, RealMatrix logits, int[] labels) {
         CrossEntropyWitness witness = new CrossEntropyWitness(logits, labels, c.classes);
-        CrossEntropy loss = new CrossEntropy(c.classes);
+        CrossEntropy crossEntropy = new CrossEntropy(c.classes);
         Tensor scores = open.tensor(c.dtype, logits);
-        CrossEntropy.Saved saved = loss.forward(scores, labels(labels), open.scope());
-        open.assertClose("log-sum-exp", witness.logSumExp(), saved.logSumExp(), Tolerances.rounded(DType.FLOAT32));
-        assertArrayEquals(new int[] {witness.counted()}, saved.counted().toInts(open.stream()));
+        Tensor targets = labels(labels);
+        float loss = open.read(crossEntropy.forward(scores, targets, open.pass()))[0];
+        checkKept(c.classes, scores, targets, loss, witness);
         double spread = 1 + c.spread;
-        assertEquals(witness.loss(), open.read(saved.loss())[0], 2e-6 * spread * (1 + Math.log(c.classes)));
+        assertEquals(witness.loss(), loss, 2e-6 * spread * (1 + Math.log(c.classes)));
         RealMatrix gradient = witness.gradient(0.5);
-        Tensor actual = loss.backward(saved, 0.5f, open.scope());
+        Tensor actual = crossEntropy.backward(0.5f, open.pass());
+        assertSame(scores, actual, "the gradient takes the place of the logits");
         // A token that is nearly certain has a gradient p - 1 near 0: its error is that of p, 1e-7.
         if (gradient.getFrobeniusNorm() > 1e-2) {
             Tolerance tolerance = c.spread > 10 && c.dtype == DType.FLOAT32
@@ -78,7 +81,23 @@ class CrossEntropyConformance {
                 assertEquals(gradient.getEntry(i / c.columns, i % c.columns), values[i], 1e-6);
             }
         }
-        return saved;
+        return loss;
+    }
+
+    /** What the loss keeps for backward, from the call that it makes. */
+    private static void checkKept(int classes, Tensor scores, Tensor targets, float loss, CrossEntropyWitness witness) {
+        Tensor logSumExp = logSumExp(classes, scores, targets, loss, witness.counted());
+        open.assertClose("log-sum-exp", witness.logSumExp(), logSumExp, Tolerances.rounded(DType.FLOAT32));
+    }
+
+    private static Tensor logSumExp(int classes, Tensor scores, Tensor targets, float loss, int counted) {
+        Tensor logSumExp = open.scope().tensor(DType.FLOAT32, scores.size(0));
+        Tensor again = open.scope().tensor(DType.FLOAT32, 1);
+        Tensor count = open.scope().tensor(DType.INT32, 1);
+        dev.chagres.ops.CrossEntropy.forward(scores, targets, classes, null, logSumExp, again, count, open.stream());
+        assertEquals(loss, open.read(again)[0]);
+        assertArrayEquals(new int[] {counted}, count.toInts(open.stream()));
+        return logSumExp;
     }
 
     private static Tensor labels(int... labels) {
@@ -92,9 +111,11 @@ class CrossEntropyConformance {
         RealMatrix logits = open.normal(DType.BFLOAT16, 6, 8, 1);
         Case c = new Case(DType.BFLOAT16, 6, 5, 8, 1);
         check(c, logits, new int[] {4, 5, 7, -1, Integer.MAX_VALUE, Integer.MIN_VALUE});
-        CrossEntropy.Saved none = check(c, logits, new int[] {-1, -1, -1, -1, -1, 5});
-        assertEquals(0, open.read(none.loss())[0], "no token is labelled");
-        assertArrayEquals(new float[48], open.read(new CrossEntropy(5).backward(none, 1, open.scope())));
+        int[] none = {-1, -1, -1, -1, -1, 5};
+        assertEquals(0, check(c, logits, none), "no token is labelled");
+        CrossEntropy crossEntropy = new CrossEntropy(5);
+        crossEntropy.forward(open.tensor(DType.BFLOAT16, logits), labels(none), open.pass());
+        assertArrayEquals(new float[48], open.read(crossEntropy.backward(open.pass())));
     }
 
     @Test
@@ -103,13 +124,14 @@ class CrossEntropyConformance {
         logits.setEntry(1, 2, Double.NaN);
         logits.setEntry(2, 7, Double.NaN);
         CrossEntropy loss = new CrossEntropy(7);
-        CrossEntropy.Saved saved = loss.forward(open.tensor(DType.FLOAT32, logits), labels(0, 1, 2), open.scope());
-        assertEquals(Float.NaN, open.read(saved.loss())[0]);
-        float[] sums = open.read(saved.logSumExp());
+        Tensor scores = open.tensor(DType.FLOAT32, logits);
+        Tensor targets = labels(0, 1, 2);
+        assertEquals(Float.NaN, open.read(loss.forward(scores, targets, open.pass()))[0]);
+        float[] sums = open.read(logSumExp(7, scores, targets, Float.NaN, 3));
         assertEquals(false, Float.isNaN(sums[0]));
         assertEquals(true, Float.isNaN(sums[1]));
         assertEquals(false, Float.isNaN(sums[2]), "a NaN in a column of padding takes no part");
-        float[] gradient = open.read(loss.backward(saved, 1, open.scope()));
+        float[] gradient = open.read(loss.backward(open.pass()));
         for (int i = 0; i < 24; i++) {
             assertEquals(i / 8 == 1 && i % 8 != 7, Float.isNaN(gradient[i]), "element " + i);
         }
@@ -120,10 +142,9 @@ class CrossEntropyConformance {
         RealMatrix logits = open.normal(DType.FLOAT32, 3, 8, 1);
         logits.setEntry(1, 2, Double.NaN);
         CrossEntropy loss = new CrossEntropy(8);
-        CrossEntropy.Saved saved =
-                loss.forward(open.tensor(DType.FLOAT32, logits), labels(0, IGNORED, 2), open.scope());
-        assertEquals(true, Float.isFinite(open.read(saved.loss())[0]));
-        float[] gradient = open.read(loss.backward(saved, 1, open.scope()));
+        Tensor value = loss.forward(open.tensor(DType.FLOAT32, logits), labels(0, IGNORED, 2), open.pass());
+        assertEquals(true, Float.isFinite(open.read(value)[0]));
+        float[] gradient = open.read(loss.backward(open.pass()));
         for (int i = 8; i < 16; i++) {
             assertEquals(0, gradient[i], "element " + i);
         }
@@ -133,9 +154,8 @@ class CrossEntropyConformance {
     void noTokensHaveNoLoss() {
         CrossEntropy loss = new CrossEntropy(8);
         Tensor logits = open.scope().tensor(DType.FLOAT32, 0, 8);
-        CrossEntropy.Saved saved = loss.forward(logits, labels(), open.scope());
-        assertEquals(0, open.read(saved.loss())[0]);
-        assertEquals(0, loss.backward(saved, 1, open.scope()).count());
+        assertEquals(0, open.read(loss.forward(logits, labels(), open.pass()))[0]);
+        assertEquals(0, loss.backward(open.pass()).count());
     }
 
     @Test
@@ -145,10 +165,9 @@ class CrossEntropyConformance {
         Tensor scores = open.tensor(DType.FLOAT32, logits);
         Tensor targets = labels(labels);
         CrossEntropy loss = new CrossEntropy(33);
-        float first = open.read(loss.forward(scores, targets, open.scope()).loss())[0];
+        float first = open.read(loss.forward(scores, targets, open.pass()))[0];
         for (int i = 0; i < 5; i++) {
-            assertEquals(
-                    first, open.read(loss.forward(scores, targets, open.scope()).loss())[0]);
+            assertEquals(first, open.read(loss.forward(scores, targets, open.pass()))[0]);
         }
     }
 
@@ -161,18 +180,18 @@ class CrossEntropyConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 "logits: expected [T, at least 9 columns] of floats, got BFLOAT16[4, 8]",
-                () -> loss.forward(logits, four, open.scope()));
+                () -> loss.forward(logits, four, open.pass()));
         assertThrown(
                 IllegalArgumentException.class,
                 "logits: expected [T, at least 9 columns] of floats, got INT32[4]",
-                () -> loss.forward(four, four, open.scope()));
+                () -> loss.forward(four, four, open.pass()));
         assertThrown(
                 IllegalArgumentException.class,
                 "labels: expected INT32[4], got INT32[3]",
-                () -> new CrossEntropy(8).forward(logits, labels(1, 2, 3), open.scope()));
+                () -> new CrossEntropy(8).forward(logits, labels(1, 2, 3), open.pass()));
         assertThrown(
                 IllegalArgumentException.class,
                 "labels: expected INT32[4], got BFLOAT16[4, 8]",
-                () -> new CrossEntropy(8).forward(logits, logits, open.scope()));
+                () -> new CrossEntropy(8).forward(logits, logits, open.pass()));
     }
 }

@@ -1,6 +1,6 @@
 package dev.chagres.conformance;
 
-import dev.chagres.internal.Leaks;
+import dev.chagres.internal.memory.Leaks;
 import java.util.List;
 import java.util.Set;
 import org.junit.jupiter.api.extension.AfterAllCallback;

@@ -8,7 +8,7 @@ import dev.chagres.Device;
 import dev.chagres.Event;
 import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
-import dev.chagres.internal.Leaks;
+import dev.chagres.internal.memory.Leaks;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;

@@ -2,18 +2,17 @@ package dev.chagres.conformance;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertSame;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Accumulation;
 import dev.chagres.layer.Embedding;
-import dev.chagres.layer.Initializer;
 import dev.chagres.layer.Linear;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
 import dev.chagres.witness.LinearWitness;
 import dev.chagres.witness.Weights;
 import java.util.ArrayList;
@@ -56,7 +55,7 @@ class LinearConformance {
     @ParameterizedTest
     @MethodSource("cases")
     void forwardAndBackward(Case c) {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Linear linear = new Linear(c.inputs, c.outputs, Initializer.zeros(), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             Weights weights = open.draw(parameters);
@@ -64,11 +63,10 @@ class LinearConformance {
             RealMatrix x = open.normal(c.dtype, c.tokens, c.inputs, 1);
             RealMatrix dy = open.normal(c.dtype, c.tokens, c.outputs, 1);
             Tensor input = open.tensor(c.dtype, x);
-            Linear.Saved saved = linear.forward(input, open.scope());
-            assertSame(input, saved.input());
-            assertEquals(Shape.of(c.tokens, c.outputs), saved.output().shape());
-            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.product(c.dtype));
-            Tensor dx = linear.backward(open.tensor(c.dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            Tensor y = linear.forward(input, open.pass());
+            assertEquals(Shape.of(c.tokens, c.outputs), y.shape());
+            open.assertClose("y", witness.forward(x), y, Tolerances.product(c.dtype));
+            Tensor dx = linear.backward(open.tensor(c.dtype, dy), open.pass());
             open.assertClose("dx", witness.backward(dy), dx, Tolerances.product(c.dtype));
             Tolerance tolerance = Tolerances.weightGradient(c.dtype);
             open.assertGradients(parameters, weights, tolerance, tolerance);
@@ -78,7 +76,7 @@ class LinearConformance {
     @ParameterizedTest
     @EnumSource(names = {"FLOAT32", "BFLOAT16"})
     void gradientsAddUpInFp32(DType dtype) {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Linear linear = new Linear(16, 32, Initializer.zeros(), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, dtype, 1)) {
             Weights weights = open.draw(parameters);
@@ -92,12 +90,8 @@ class LinearConformance {
                 witness.backward(dy);
                 dweight = step == 0 ? weights.gradient("weight") : dweight.add(weights.gradient("weight"));
                 dbias = step == 0 ? weights.gradient("bias") : dbias.add(weights.gradient("bias"));
-                Linear.Saved saved = linear.forward(open.tensor(dtype, x), open.scope());
-                linear.backward(
-                        open.tensor(dtype, dy),
-                        saved,
-                        step == 0 ? Accumulation.OVERWRITE : Accumulation.ADD,
-                        open.scope());
+                linear.forward(open.tensor(dtype, x), open.pass().begin());
+                linear.backward(open.tensor(dtype, dy), open.pass());
             }
             Tolerance tolerance = Tolerances.weightGradient(dtype);
             open.assertClose("gradient of weight", dweight, linear.weight().gradient(), tolerance);
@@ -107,7 +101,7 @@ class LinearConformance {
 
     @Test
     void overwritingForgetsWhatWasThere() {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Linear linear = new Linear(16, 16, Initializer.normal(1), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
             float[] nan = new float[(int) parameters.gradients().count()];
@@ -119,7 +113,8 @@ class LinearConformance {
             witness.forward(x);
             witness.backward(x);
             Tensor input = open.tensor(DType.BFLOAT16, x);
-            linear.backward(input, linear.forward(input, open.scope()), Accumulation.OVERWRITE, open.scope());
+            linear.forward(input, open.pass());
+            linear.backward(input, open.pass());
             Tolerance tolerance = Tolerances.weightGradient(DType.BFLOAT16);
             open.assertGradients(parameters, weights, tolerance, tolerance);
         }
@@ -129,7 +124,7 @@ class LinearConformance {
     @ParameterizedTest
     @EnumSource(names = {"FLOAT32", "BFLOAT16"})
     void aTiedWeightGathersBothGradients(DType dtype) {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Embedding embedding = new Embedding(32, 16, Initializer.zeros(), plan.child("table"));
         Linear head = Linear.tied(embedding.weight(), plan.child("head"));
         try (Parameters parameters = Parameters.allocate(open.device(), plan, dtype, 1)) {
@@ -142,11 +137,13 @@ class LinearConformance {
             RealMatrix dy = open.normal(dtype, 5, 32, 1);
             Tensor ids = open.scope().tensor(DType.INT32, 5);
             ids.set(open.stream(), 3, 3, 31, 0, 7);
-            Linear.Saved saved = head.forward(open.tensor(dtype, x), open.scope());
-            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.product(dtype));
-            Tensor dx = head.backward(open.tensor(dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            Pass pass = open.pass();
+            embedding.forward(ids, pass);
+            Tensor y = head.forward(open.tensor(dtype, x), pass);
+            open.assertClose("y", witness.forward(x), y, Tolerances.product(dtype));
+            Tensor dx = head.backward(open.tensor(dtype, dy), pass);
             open.assertClose("dx", witness.backward(dy), dx, Tolerances.product(dtype));
-            embedding.backward(open.tensor(dtype, x), ids, Accumulation.ADD, open.scope());
+            embedding.backward(open.tensor(dtype, x), pass);
             RealMatrix expected = view.gradient("weight").copy();
             int[] rows = {3, 3, 31, 0, 7};
             for (int token = 0; token < rows.length; token++) {
@@ -161,7 +158,7 @@ class LinearConformance {
     @ParameterizedTest
     @EnumSource(names = {"FLOAT32", "BFLOAT16"})
     void nanAndInfinityGoWhereArithmeticSendsThem(DType dtype) {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Linear linear = new Linear(16, 16, Initializer.zeros(), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, dtype, 1)) {
             Weights weights = open.draw(parameters);
@@ -171,9 +168,9 @@ class LinearConformance {
             x.setEntry(3, 5, Double.NaN);
             x.setEntry(16, 0, Double.POSITIVE_INFINITY);
             dy.setEntry(8, 2, Double.NEGATIVE_INFINITY);
-            Linear.Saved saved = linear.forward(open.tensor(dtype, x), open.scope());
-            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.product(dtype));
-            Tensor dx = linear.backward(open.tensor(dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            Tensor y = linear.forward(open.tensor(dtype, x), open.pass());
+            open.assertClose("y", witness.forward(x), y, Tolerances.product(dtype));
+            Tensor dx = linear.backward(open.tensor(dtype, dy), open.pass());
             open.assertClose("dx", witness.backward(dy), dx, Tolerances.product(dtype));
             Tolerance tolerance = Tolerances.weightGradient(dtype);
             open.assertGradients(parameters, weights, tolerance, tolerance);
@@ -182,16 +179,18 @@ class LinearConformance {
 
     @Test
     void theSameCallGivesTheSameBits() {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Linear linear = new Linear(64, 64, Initializer.normal(1), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1)) {
             Tensor x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 129, 64, 1));
-            Linear.Saved first = linear.forward(x, open.scope());
-            Tensor dx = linear.backward(x, first, Accumulation.OVERWRITE, open.scope());
+            Pass pass = open.pass();
+            Tensor first = linear.forward(x, pass);
+            Tensor dx = linear.backward(x, pass);
             float[] gradients = open.read(parameters.gradients());
-            Linear.Saved second = linear.forward(x, open.scope());
-            assertArrayEquals(open.read(first.output()), open.read(second.output()));
-            Tensor again = linear.backward(x, second, Accumulation.OVERWRITE, open.scope());
+            Tensor second = linear.forward(x, pass);
+            assertArrayEquals(open.read(first), open.read(second));
+            parameters.forgetGradients();
+            Tensor again = linear.backward(x, pass);
             assertArrayEquals(open.read(dx), open.read(again));
             assertArrayEquals(gradients, open.read(parameters.gradients()));
         }
@@ -199,19 +198,22 @@ class LinearConformance {
 
     @Test
     void noTokensGiveNoRowsAndZeroGradients() {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Linear linear = new Linear(16, 16, Initializer.normal(1), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
             Scope scope = open.scope();
             Tensor x = scope.tensor(DType.BFLOAT16, 0, 16);
-            Linear.Saved saved = linear.forward(x, scope);
-            assertEquals(Shape.of(0, 16), saved.output().shape());
+            Pass pass = open.pass();
             float[] ones = new float[(int) parameters.gradients().count()];
             java.util.Arrays.fill(ones, 1);
+            parameters.completeGradients();
             parameters.gradients().set(open.stream(), ones);
-            linear.backward(scope.like(x), saved, Accumulation.ADD, scope);
-            assertArrayEquals(ones, open.read(parameters.gradients()));
-            linear.backward(scope.like(x), saved, Accumulation.OVERWRITE, scope);
+            assertEquals(Shape.of(0, 16), linear.forward(x, pass).shape());
+            linear.backward(scope.like(x), pass);
+            assertArrayEquals(ones, open.read(parameters.gradients()), "a later backward adds nothing");
+            parameters.nextStep();
+            linear.forward(x, pass);
+            linear.backward(scope.like(x), pass);
             assertArrayEquals(new float[256], open.read(linear.weight().gradient()));
             assertArrayEquals(new float[16], open.read(linear.bias().gradient()));
         }

@@ -1,22 +1,20 @@
 package dev.chagres.conformance;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertNull;
 
 import dev.chagres.DType;
-import dev.chagres.Shape;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Accumulation;
-import dev.chagres.layer.FeedForwardConfig;
-import dev.chagres.layer.FeedForwardConfig.Activation;
-import dev.chagres.layer.FeedForwardConfig.Recomputation;
-import dev.chagres.layer.Gelu;
-import dev.chagres.layer.Initializer;
+import dev.chagres.layer.ActivationLayer;
+import dev.chagres.layer.Layer;
 import dev.chagres.layer.LayerNormMlp;
+import dev.chagres.layer.MlpConfig;
+import dev.chagres.layer.MlpConfig.Recomputation;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.NormConfig.Kind;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.Activation;
 import dev.chagres.witness.GeluWitness;
 import dev.chagres.witness.MlpWitness;
 import dev.chagres.witness.Weights;
@@ -30,7 +28,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** {@code LayerNormMlp} and {@code Gelu} against double precision. */
+/** {@code LayerNormMlp} and GELU against double precision. */
 @Tag("L0")
 @Tag("L1")
 class MlpConformance {
@@ -57,27 +55,46 @@ class MlpConformance {
     @MethodSource("cases")
     void forwardAndBackward(Case c) {
         NormConfig norm = new NormConfig(c.kind, c.hidden, 1e-5f);
-        FeedForwardConfig config = new FeedForwardConfig(
-                norm, c.inner, Activation.GELU, c.recomputation, Initializer.zeros(), Initializer.zeros());
-        ParameterPlan plan = new ParameterPlan();
+        MlpConfig config = MlpConfig.gelu(c.hidden)
+                .withNorm(norm)
+                .withInner(c.inner)
+                .withRecomputation(c.recomputation)
+                .withInitializers(Initializer.zeros(), Initializer.zeros());
+        ModelPlan plan = new ModelPlan();
         LayerNormMlp mlp = new LayerNormMlp(config, plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             Weights weights = open.draw(parameters);
             MlpWitness witness = new MlpWitness(norm, weights, "");
             RealMatrix x = open.normal(c.dtype, c.tokens, c.hidden, 1);
             RealMatrix dy = open.normal(c.dtype, c.tokens, c.hidden, 1);
-            LayerNormMlp.Saved saved = mlp.forward(open.tensor(c.dtype, x), open.scope());
-            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.layer(c.dtype));
-            if (c.recomputation == Recomputation.ACTIVATION) {
-                assertNull(saved.activated());
-            } else {
-                assertEquals(Shape.of(c.tokens, c.inner), saved.activated().shape());
-            }
-            Tensor dx = mlp.backward(open.tensor(c.dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            Tensor y = mlp.forward(open.tensor(c.dtype, x), open.pass());
+            open.assertClose("y", witness.forward(x), y, Tolerances.layer(c.dtype));
+            Tensor dx = mlp.backward(open.tensor(c.dtype, dy), open.pass());
             open.assertClose("dx", witness.backward(dy), dx, Tolerances.layer(c.dtype));
             Tolerance tolerance = Tolerances.layer(c.dtype);
             open.assertGradients(parameters, weights, tolerance, tolerance);
         }
+    }
+
+    /** What is computed again is not kept: [T, F] less. */
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16"})
+    void recomputationKeepsNoOutputOfTheActivation(DType dtype) {
+        long[] kept = new long[Recomputation.values().length];
+        for (Recomputation recomputation : Recomputation.values()) {
+            ModelPlan plan = new ModelPlan();
+            LayerNormMlp mlp = new LayerNormMlp(MlpConfig.gelu(64).withRecomputation(recomputation), plan);
+            try (Parameters parameters = Parameters.allocate(open.device(), plan, dtype, 1)) {
+                Tensor x = open.tensor(dtype, open.normal(dtype, 128, 64, 1));
+                open.pass().begin();
+                mlp.forward(x, open.pass());
+                kept[recomputation.ordinal()] = open.pass().scope().usedBytes();
+                assertEquals(4 * 64 * 64 * 2 + 64 * 7, parameters.count());
+            }
+        }
+        assertEquals(
+                128L * 256 * dtype.byteSize(),
+                kept[Recomputation.NONE.ordinal()] - kept[Recomputation.ACTIVATION.ordinal()]);
     }
 
     @ParameterizedTest
@@ -86,12 +103,13 @@ class MlpConformance {
         RealMatrix x = open.normal(dtype, 65, 48, 2);
         RealMatrix dy = open.normal(dtype, 65, 48, 1);
         GeluWitness witness = new GeluWitness();
+        Layer gelu = new ActivationLayer("gelu", Activation.GELU);
         Tensor input = open.tensor(dtype, x);
-        open.assertClose("y", witness.forward(x), Gelu.forward(input, open.scope()), Tolerances.rounded(dtype));
+        open.assertClose("y", witness.forward(x), gelu.forward(input, open.pass()), Tolerances.rounded(dtype));
         open.assertClose(
                 "dx",
                 witness.backward(dy),
-                Gelu.backward(open.tensor(dtype, dy), input, open.scope()),
+                gelu.backward(open.tensor(dtype, dy), open.pass()),
                 Tolerances.rounded(dtype));
     }
 
@@ -102,14 +120,15 @@ class MlpConformance {
         double[] values = {0, -0.0, 10, -10, 100, -100, 60000, -60000, 1, -1, Double.NaN, 5, -5, 0.5, -0.5, 1e-4};
         RealMatrix x = MatrixUtils.createRowRealMatrix(dev.chagres.witness.Rounding.round(values, dtype));
         GeluWitness witness = new GeluWitness();
+        Layer gelu = new ActivationLayer("gelu", Activation.GELU);
         Tensor input = open.tensor(dtype, x);
-        open.assertClose("y", witness.forward(x), Gelu.forward(input, open.scope()), Tolerances.rounded(dtype));
+        open.assertClose("y", witness.forward(x), gelu.forward(input, open.pass()), Tolerances.rounded(dtype));
         RealMatrix dy =
                 MatrixUtils.createRowRealMatrix(new double[values.length]).scalarAdd(1);
         open.assertClose(
                 "dx",
                 witness.backward(dy),
-                Gelu.backward(open.tensor(dtype, dy), input, open.scope()),
+                gelu.backward(open.tensor(dtype, dy), open.pass()),
                 Tolerances.rounded(dtype));
     }
 }

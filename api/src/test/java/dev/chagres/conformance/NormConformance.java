@@ -6,15 +6,18 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Accumulation;
-import dev.chagres.layer.Initializer;
+import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.LayerNormLinear;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.NormConfig.Kind;
 import dev.chagres.layer.NormLayer;
-import dev.chagres.layer.Parameter;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.RmsNorm;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.Normalization;
+import dev.chagres.te.Normalization.Gamma;
 import dev.chagres.witness.LinearWitness;
 import dev.chagres.witness.NormWitness;
 import dev.chagres.witness.Rounding;
@@ -61,7 +64,7 @@ class NormConformance {
     @MethodSource("cases")
     void forwardAndBackward(Case c) {
         NormConfig config = new NormConfig(c.kind, c.size, 1e-5f);
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         NormLayer norm = NormLayer.of(config, plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             Weights weights = open.draw(parameters);
@@ -69,17 +72,11 @@ class NormConformance {
             RealMatrix x =
                     Rounding.round(open.normal(c.dtype, c.tokens, c.size, 1).scalarAdd(0.5), c.dtype);
             RealMatrix dy = open.normal(c.dtype, c.tokens, c.size, 1);
-            NormLayer.Saved saved = norm.forward(open.tensor(c.dtype, x), open.scope());
-            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.rounded(c.dtype));
-            open.assertClose(
-                    "1 / deviation",
-                    witness.inverseDeviation(),
-                    saved.inverseDeviation(),
-                    Tolerances.rounded(DType.FLOAT32));
-            if (c.kind == Kind.LAYER_NORM) {
-                open.assertClose("mean", witness.mean(), saved.mean(), Tolerances.rounded(DType.FLOAT32));
-            }
-            Tensor dx = norm.backward(open.tensor(c.dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            Tensor input = open.tensor(c.dtype, x);
+            Tensor y = norm.forward(input, open.pass());
+            open.assertClose("y", witness.forward(x), y, Tolerances.rounded(c.dtype));
+            assertStatistics(norm, input, y, witness);
+            Tensor dx = norm.backward(open.tensor(c.dtype, dy), open.pass());
             RealMatrix expected = witness.backward(dy);
             if (c.size > 3) {
                 open.assertClose("dx", expected, dx, Tolerances.rounded(c.dtype));
@@ -89,6 +86,26 @@ class NormConformance {
             Tolerance tolerance = Tolerances.rounded(c.dtype);
             open.assertGradients(parameters, weights, tolerance, tolerance);
         }
+    }
+
+    /** What the norm keeps for backward, from the call that it makes. */
+    private static void assertStatistics(NormLayer norm, Tensor x, Tensor y, NormWitness witness) {
+        Tensor mean = open.scope().tensor(DType.FLOAT32, x.size(0));
+        Tensor inverse = open.scope().like(mean);
+        Tensor again = open.scope().like(x);
+        Tensor weight = norm.weight().weight();
+        float epsilon = norm.config().epsilon();
+        switch (norm) {
+            case LayerNorm layerNorm -> {
+                Tensor bias = layerNorm.bias().weight();
+                Normalization.layernormFwd(x, weight, bias, epsilon, again, mean, inverse, Gamma.PLAIN, open.stream());
+                open.assertClose("mean", witness.mean(), mean, Tolerances.rounded(DType.FLOAT32));
+            }
+            case RmsNorm rms ->
+                Normalization.rmsnormFwd(x, weight, epsilon, again, inverse, Gamma.PLAIN, open.stream());
+        }
+        open.assertClose("1 / deviation", witness.inverseDeviation(), inverse, Tolerances.rounded(DType.FLOAT32));
+        assertArrayEquals(open.read(y), open.read(again));
     }
 
     /** Few columns: the gradient is a difference of numbers as large as the reciprocal deviation, and so is its error. */
@@ -104,7 +121,7 @@ class NormConformance {
     @EnumSource(Kind.class)
     void gradientsAddUp(Kind kind) {
         NormConfig config = new NormConfig(kind, 32, 1e-5f);
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         NormLayer norm = NormLayer.of(config, plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
             Weights weights = open.draw(parameters);
@@ -115,9 +132,8 @@ class NormConformance {
                 witness.forward(x);
                 witness.backward(x);
                 Tensor input = open.tensor(DType.BFLOAT16, x);
-                NormLayer.Saved saved = norm.forward(input, open.scope());
-                Accumulation accumulation = step == 0 ? Accumulation.OVERWRITE : Accumulation.ADD;
-                norm.backward(input, saved, accumulation, open.scope());
+                norm.forward(input, open.pass());
+                norm.backward(input, open.pass());
                 for (int i = 0; i < sums.length; i++) {
                     double[] gradient =
                             weights.gradient(parameters.all().get(i).name()).getRow(0);
@@ -139,7 +155,7 @@ class NormConformance {
     @EnumSource(Kind.class)
     void rowsThatAreConstantOrFarFromZero(Kind kind) {
         NormConfig config = new NormConfig(kind, 64, 1e-5f);
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         NormLayer norm = NormLayer.of(config, plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1)) {
             NormWitness witness = new NormWitness(config, open.draw(parameters), "");
@@ -149,9 +165,9 @@ class NormConformance {
             x.setRowVector(2, x.getRowVector(2).mapAdd(1000));
             x.setRowVector(3, x.getRowVector(3).mapMultiply(1e-20));
             Rounding.round(x, DType.FLOAT32);
-            NormLayer.Saved saved = norm.forward(open.tensor(DType.FLOAT32, x), open.scope());
+            Tensor y = norm.forward(open.tensor(DType.FLOAT32, x), open.pass());
             Tolerance loose = new Tolerance("rounded FLOAT32 at 1000", 1e-3, 1e-3);
-            open.assertClose("y", witness.forward(x), saved.output(), loose);
+            open.assertClose("y", witness.forward(x), y, loose);
         }
     }
 
@@ -159,15 +175,15 @@ class NormConformance {
     @EnumSource(Kind.class)
     void nanAndInfinityStayInTheirRow(Kind kind) {
         NormConfig config = new NormConfig(kind, 64, 1e-5f);
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         NormLayer norm = NormLayer.of(config, plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
             NormWitness witness = new NormWitness(config, open.draw(parameters), "");
             RealMatrix x = open.normal(DType.BFLOAT16, 17, 64, 1);
             x.setEntry(3, 5, Double.NaN);
             x.setEntry(16, 0, Double.POSITIVE_INFINITY);
-            NormLayer.Saved saved = norm.forward(open.tensor(DType.BFLOAT16, x), open.scope());
-            open.assertClose("y", witness.forward(x), saved.output(), Tolerances.rounded(DType.BFLOAT16));
+            Tensor y = norm.forward(open.tensor(DType.BFLOAT16, x), open.pass());
+            open.assertClose("y", witness.forward(x), y, Tolerances.rounded(DType.BFLOAT16));
         }
     }
 
@@ -189,7 +205,7 @@ class NormConformance {
     @MethodSource("linearCases")
     void normThenProduct(LinearCase c) {
         NormConfig config = new NormConfig(c.kind, c.inputs, 1e-5f);
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         LayerNormLinear layer = new LayerNormLinear(config, c.outputs, Initializer.zeros(), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             Weights weights = open.draw(parameters);
@@ -197,9 +213,9 @@ class NormConformance {
             LinearWitness linear = new LinearWitness(weights, "linear.");
             RealMatrix x = open.normal(c.dtype, c.tokens, c.inputs, 1);
             RealMatrix dy = open.normal(c.dtype, c.tokens, c.outputs, 1);
-            LayerNormLinear.Saved saved = layer.forward(open.tensor(c.dtype, x), open.scope());
-            open.assertClose("y", linear.forward(norm.forward(x)), saved.output(), Tolerances.layer(c.dtype));
-            Tensor dx = layer.backward(open.tensor(c.dtype, dy), saved, Accumulation.OVERWRITE, open.scope());
+            Tensor y = layer.forward(open.tensor(c.dtype, x), open.pass());
+            open.assertClose("y", linear.forward(norm.forward(x)), y, Tolerances.layer(c.dtype));
+            Tensor dx = layer.backward(open.tensor(c.dtype, dy), open.pass());
             open.assertClose("dx", norm.backward(linear.backward(dy)), dx, Tolerances.layer(c.dtype));
             Tolerance tolerance = Tolerances.layer(c.dtype);
             open.assertGradients(parameters, weights, tolerance, tolerance);
@@ -209,13 +225,15 @@ class NormConformance {
     @ParameterizedTest
     @EnumSource(Kind.class)
     void noTokensGiveNoRowsAndZeroGradients(Kind kind) {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         NormLayer norm = NormLayer.of(new NormConfig(kind, 16, 1e-5f), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
             Tensor x = open.scope().tensor(DType.BFLOAT16, 0, 16);
-            NormLayer.Saved saved = norm.forward(x, open.scope());
-            assertEquals(Shape.of(0, 16), saved.output().shape());
-            norm.backward(x, saved, Accumulation.OVERWRITE, open.scope());
+            float[] ones = new float[(int) parameters.gradients().count()];
+            java.util.Arrays.fill(ones, 1);
+            parameters.gradients().set(open.stream(), ones);
+            assertEquals(Shape.of(0, 16), norm.forward(x, open.pass()).shape());
+            norm.backward(open.scope().like(x), open.pass());
             assertArrayEquals(new float[(int) parameters.gradients().count()], open.read(parameters.gradients()));
         }
     }

@@ -4,13 +4,16 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
+import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Parameter;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
 import dev.chagres.witness.Rounding;
 import dev.chagres.witness.Weights;
 import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
 import java.util.Objects;
 import java.util.SplittableRandom;
 import org.apache.commons.math3.linear.MatrixUtils;
@@ -33,7 +36,11 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
     private final Comparison comparison = new Comparison();
     private @Nullable Device device;
     private @Nullable Scope scope;
+    private @Nullable Pass pass;
     private @Nullable SplittableRandom random;
+
+    /** Opens nothing yet; a test class registers it as an extension. */
+    public OpenDevice() {}
 
     @Override
     public void beforeAll(ExtensionContext context) {
@@ -50,6 +57,11 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
 
     @Override
     public void afterEach(ExtensionContext context) {
+        Pass present = pass;
+        pass = null;
+        if (present != null) {
+            present.close();
+        }
         scope().close();
         context.getExecutionException()
                 .ifPresent(failure -> System.out.println(context.getDisplayName() + " failed with seed " + SEED));
@@ -62,28 +74,42 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
     }
 
     /** Returns the seed of this run. */
-    static long seed() {
+    public static long seed() {
         return SEED;
     }
 
-    Device device() {
+    /** Returns the device of this class. */
+    public Device device() {
         return Objects.requireNonNull(device);
     }
 
-    Scope scope() {
+    /** Returns the scope of this test. */
+    public Scope scope() {
         return Objects.requireNonNull(scope);
     }
 
-    Stream stream() {
+    /** Returns the training pass of this test, which was begun. */
+    public Pass pass() {
+        Pass present = pass;
+        if (present == null) {
+            present = Pass.training(device()).begin();
+            pass = present;
+        }
+        return present;
+    }
+
+    /** Returns the stream of the device. */
+    public Stream stream() {
         return device().stream();
     }
 
-    SplittableRandom random() {
+    /** Returns the random numbers of this test. */
+    public SplittableRandom random() {
         return Objects.requireNonNull(random);
     }
 
     /** Returns normal numbers that {@code dtype} can hold. */
-    double[] normal(DType dtype, int count, double deviation) {
+    public double[] normal(DType dtype, int count, double deviation) {
         double[] values = new double[count];
         for (int i = 0; i < count; i++) {
             values[i] = Rounding.round(deviation * random().nextGaussian(), dtype);
@@ -92,7 +118,7 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
     }
 
     /** Returns a matrix of normal numbers that {@code dtype} can hold. */
-    RealMatrix normal(DType dtype, int rows, int columns, double deviation) {
+    public RealMatrix normal(DType dtype, int rows, int columns, double deviation) {
         RealMatrix matrix = MatrixUtils.createRealMatrix(rows, columns);
         for (int row = 0; row < rows; row++) {
             matrix.setRow(row, normal(dtype, columns, deviation));
@@ -101,14 +127,44 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
     }
 
     /** Returns a tensor with the entries of {@code matrix}. */
-    Tensor tensor(DType dtype, RealMatrix matrix) {
+    public Tensor tensor(DType dtype, RealMatrix matrix) {
         Tensor tensor = scope().tensor(dtype, matrix.getRowDimension(), matrix.getColumnDimension());
         set(tensor, Comparison.entries(matrix));
         return tensor;
     }
 
+    /** Returns a tensor with {@code values}, which its type can hold, of these sizes. */
+    public Tensor tensor(DType dtype, double[] values, long... sizes) {
+        Tensor tensor = scope().tensor(dtype, Shape.of(sizes));
+        set(tensor, values);
+        return tensor;
+    }
+
+    /** Returns a tensor of integers, of one dimension. */
+    public Tensor ints(int... values) {
+        Tensor tensor = scope().tensor(DType.INT32, values.length);
+        tensor.set(stream(), values);
+        return tensor;
+    }
+
+    /** Returns a tensor of longs, of one dimension. */
+    public Tensor longs(long... values) {
+        Tensor tensor = scope().tensor(DType.INT64, values.length);
+        tensor.set(stream(), values);
+        return tensor;
+    }
+
+    /** Returns a tensor of NaN: for a result, which must be written and not be read. */
+    public Tensor unwritten(DType dtype, long... sizes) {
+        Tensor tensor = scope().tensor(dtype, Shape.of(sizes));
+        float[] values = new float[(int) tensor.count()];
+        Arrays.fill(values, Float.NaN);
+        tensor.set(stream(), values);
+        return tensor;
+    }
+
     /** Copies {@code values}, which the tensor's type can hold. */
-    void set(Tensor tensor, double... values) {
+    public void set(Tensor tensor, double... values) {
         float[] floats = new float[values.length];
         for (int i = 0; i < values.length; i++) {
             floats[i] = (float) values[i];
@@ -116,7 +172,8 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
         tensor.set(stream(), floats);
     }
 
-    void set(Tensor tensor, RealMatrix values) {
+    /** Copies the entries of {@code values}, which the tensor's type can hold. */
+    public void set(Tensor tensor, RealMatrix values) {
         set(tensor, Comparison.entries(values));
     }
 
@@ -124,7 +181,7 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
      * Draws all weights and returns them: matrices that keep the size of what they multiply, factors of norms around 1, biases
      * around 0.
      */
-    Weights draw(Parameters parameters) {
+    public Weights draw(Parameters parameters) {
         Weights weights = new Weights();
         for (Parameter parameter : parameters.all()) {
             boolean matrix = parameter.shape().rank() == 2;
@@ -138,11 +195,12 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
             set(parameter.weight(), values);
             weights.put(parameter.name(), values);
         }
+        parameters.changed();
         return weights;
     }
 
     /** Checks the gradients of matrices against one tolerance, those of biases and norms against another. */
-    void assertGradients(Parameters parameters, Weights weights, Tolerance matrices, Tolerance vectors) {
+    public void assertGradients(Parameters parameters, Weights weights, Tolerance matrices, Tolerance vectors) {
         for (Parameter parameter : parameters.all()) {
             assertClose(
                     "gradient of " + parameter.name(),
@@ -152,12 +210,13 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
         }
     }
 
-    float[] read(Tensor tensor) {
+    /** Returns the elements of a tensor of floats. */
+    public float[] read(Tensor tensor) {
         return tensor.toFloats(stream());
     }
 
     /** Returns the first {@code count} bits of a mask; those behind them must be 0. */
-    boolean[] bits(Tensor mask, int count) {
+    public boolean[] bits(Tensor mask, int count) {
         if (mask.count() != (count + 7) / 8) {
             throw new AssertionError(
                     "mask of " + count + " elements: expected " + (count + 7) / 8 + " bytes, got " + mask);
@@ -179,17 +238,17 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
     }
 
     /** Checks numbers against double precision; errors are compared with {@code magnitude} at least. */
-    void assertClose(String what, double[] expected, float[] actual, double magnitude, Tolerance tolerance) {
+    public void assertClose(String what, double[] expected, float[] actual, double magnitude, Tolerance tolerance) {
         comparison.check(what, expected, actual, magnitude, tolerance);
     }
 
     /** Checks a tensor against double precision. */
-    void assertClose(String what, double[] expected, Tensor actual, Tolerance tolerance) {
+    public void assertClose(String what, double[] expected, Tensor actual, Tolerance tolerance) {
         comparison.check(what, expected, read(actual), 0, tolerance);
     }
 
     /** Checks a tensor against double precision. */
-    void assertClose(String what, RealMatrix expected, Tensor actual, Tolerance tolerance) {
+    public void assertClose(String what, RealMatrix expected, Tensor actual, Tolerance tolerance) {
         assertClose(what, Comparison.entries(expected), actual, tolerance);
     }
 }

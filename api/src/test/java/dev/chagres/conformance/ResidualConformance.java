@@ -2,18 +2,15 @@ package dev.chagres.conformance;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertNotNull;
-import static org.junit.jupiter.api.Assertions.assertNull;
-import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Dropout;
-import dev.chagres.Philox;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Residual;
+import dev.chagres.layer.Pass;
+import dev.chagres.ops.Dropout;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.witness.PhiloxWitness;
-import java.util.List;
+import java.util.Arrays;
 import org.apache.commons.math3.distribution.BinomialDistribution;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
@@ -24,17 +21,42 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** {@code Residual}: sums, dropout's mask, its statistics, its backward pass. */
+/** What residual streams add by {@code ops.Elementwise} and {@code ops.Dropout}: sums, dropout's mask, its statistics. */
 @Tag("L0")
 @Tag("L1")
 class ResidualConformance {
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
+    /** One sum with dropout, and what it has drawn. */
+    private record Sum(Tensor output, Tensor mask, float probability) {
+        private static Sum of(Tensor x, Tensor residual, Tensor rngState, float probability) {
+            Tensor y = open.scope().like(x);
+            Tensor mask = open.scope().tensor(DType.BYTE, Dropout.maskBytes(x.count()));
+            Dropout.dropoutAdd(x, residual, y, mask, rngState, probability, open.stream());
+            return new Sum(y, mask, probability);
+        }
+
+        private boolean[] kept() {
+            return open.bits(mask, (int) output.count());
+        }
+
+        private Tensor backward(Tensor dy) {
+            Tensor dx = open.scope().like(dy);
+            Dropout.dropoutBackward(dy, mask, dx, probability, open.stream());
+            return dx;
+        }
+    }
+
+    private static Tensor rngState(long seed, long offset) {
+        Tensor state = open.scope().tensor(DType.INT64, 2);
+        state.set(open.stream(), seed, offset);
+        return state;
+    }
+
     @ParameterizedTest
     @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
     void addsWithoutDropout(DType dtype) {
-        Residual residual = new Residual(Dropout.none());
         for (int count : new int[] {0, 1, 7, 8, 9, 1023, 1024, 1025}) {
             double[] x = open.normal(dtype, count, 1);
             double[] r = open.normal(dtype, count, 1);
@@ -42,11 +64,9 @@ class ResidualConformance {
             for (int i = 0; i < count; i++) {
                 sum[i] = x[i] + r[i];
             }
-            Tensor input = vector(dtype, x);
-            Residual.Saved saved = residual.forward(input, vector(dtype, r), open.scope());
-            open.assertClose("y", sum, open.read(saved.output()), 1, Tolerances.rounded(dtype));
-            assertNull(saved.mask());
-            assertSame(input, residual.backward(input, saved, open.scope()), "the gradient is dy itself");
+            Tensor output = open.scope().tensor(dtype, count);
+            Elementwise.add(vector(dtype, x), vector(dtype, r), output, open.stream());
+            open.assertClose("y", sum, open.read(output), 1, Tolerances.rounded(dtype));
         }
     }
 
@@ -62,10 +82,7 @@ class ResidualConformance {
     void dropsWhatTheRandomNumbersSay(float probability) {
         for (int count : new int[] {1, 3, 4, 5, 8, 9, 1000, 4097}) {
             long seed = open.random().nextLong();
-            Philox generator = new Philox(seed);
-            generator.seek(open.random().nextInt(1000));
-            long offset = generator.offset();
-            Residual residual = new Residual(Dropout.of(probability, generator));
+            long offset = open.random().nextInt(1000);
             double[] x = open.normal(DType.FLOAT32, count, 1);
             double[] r = open.normal(DType.FLOAT32, count, 1);
             double[] dy = open.normal(DType.FLOAT32, count, 1);
@@ -78,31 +95,24 @@ class ResidualConformance {
                 y[i] = r[i] + (kept[i] ? x[i] * factor : 0);
                 dx[i] = kept[i] ? dy[i] * factor : 0;
             }
-            Residual.Saved saved = residual.forward(vector(DType.FLOAT32, x), vector(DType.FLOAT32, r), open.scope());
-            assertArrayEquals(kept, mask(saved, count));
+            Sum sum = Sum.of(vector(DType.FLOAT32, x), vector(DType.FLOAT32, r), rngState(seed, offset), probability);
+            assertArrayEquals(kept, sum.kept());
             Tolerance tolerance = Tolerances.rounded(DType.FLOAT32);
             // A sum near 0 carries the roundings of its summands, which are around 1.
-            open.assertClose("y", y, open.read(saved.output()), 1, tolerance);
-            open.assertClose("dx", dx, residual.backward(vector(DType.FLOAT32, dy), saved, open.scope()), tolerance);
-            assertEquals(offset + (count + 3) / 4, generator.offset(), "draws that were used are used up");
+            open.assertClose("y", y, open.read(sum.output()), 1, tolerance);
+            open.assertClose("dx", dx, sum.backward(vector(DType.FLOAT32, dy)), tolerance);
         }
-    }
-
-    private static boolean[] mask(Residual.Saved saved, int count) {
-        assertNotNull(saved.mask());
-        return open.bits(saved.mask(), count);
     }
 
     @ParameterizedTest
     @EnumSource(names = {"BFLOAT16", "FLOAT16"})
     void sixteenBitsAreRoundedOnce(DType dtype) {
         int count = 1025;
-        Residual residual = new Residual(Dropout.of(0.3f, new Philox(7)));
         RealMatrix x = open.normal(dtype, 5, 205, 1);
         RealMatrix r = open.normal(dtype, 5, 205, 1);
         RealMatrix dy = open.normal(dtype, 5, 205, 1);
-        Residual.Saved saved = residual.forward(open.tensor(dtype, x), open.tensor(dtype, r), open.scope());
-        boolean[] kept = mask(saved, count);
+        Sum sum = Sum.of(open.tensor(dtype, x), open.tensor(dtype, r), rngState(7, 0), 0.3f);
+        boolean[] kept = sum.kept();
         RealMatrix y = r.copy();
         RealMatrix dx = MatrixUtils.createRealMatrix(5, 205);
         for (int i = 0; i < count; i++) {
@@ -111,9 +121,8 @@ class ResidualConformance {
                 dx.setEntry(i / 205, i % 205, dy.getEntry(i / 205, i % 205) / 0.7);
             }
         }
-        open.assertClose("y", y, saved.output(), Tolerances.rounded(dtype));
-        open.assertClose(
-                "dx", dx, residual.backward(open.tensor(dtype, dy), saved, open.scope()), Tolerances.rounded(dtype));
+        open.assertClose("y", y, sum.output(), Tolerances.rounded(dtype));
+        open.assertClose("dx", dx, sum.backward(open.tensor(dtype, dy)), Tolerances.rounded(dtype));
     }
 
     /** The number of dropped elements lies within bounds that one run in a million leaves. */
@@ -121,12 +130,12 @@ class ResidualConformance {
     @ValueSource(floats = {0.1f, 0.5f, 0.9f})
     void dropsAsOftenAsToldAndEverywhereAlike(float probability) {
         int count = 100_000;
-        Residual residual =
-                new Residual(Dropout.of(probability, new Philox(open.random().nextLong())));
+        Pass pass = open.pass();
+        pass.seed(open.random().nextLong(), 1, 0);
         Tensor zero = open.scope().tensor(DType.BFLOAT16, count);
         zero.zero(open.stream());
-        boolean[] first = mask(residual.forward(zero, zero, open.scope()), count);
-        boolean[] second = mask(residual.forward(zero, zero, open.scope()), count);
+        boolean[] first = Sum.of(zero, zero, pass.draw(), probability).kept();
+        boolean[] second = Sum.of(zero, zero, pass.draw(), probability).kept();
         for (int lane = 0; lane < 4; lane++) {
             int dropped = 0;
             int both = 0;
@@ -148,29 +157,25 @@ class ResidualConformance {
 
     @Test
     void theSameSeedAndOffsetGiveTheSameMask() {
-        Philox generator = new Philox(42);
-        Residual residual = new Residual(Dropout.of(0.5f, generator));
+        Tensor start = rngState(42, 0);
+        Tensor later = rngState(42, 250);
         Tensor zero = open.scope().tensor(DType.FLOAT32, 1000);
         zero.zero(open.stream());
-        boolean[] first = mask(residual.forward(zero, zero, open.scope()), 1000);
-        boolean[] second = mask(residual.forward(zero, zero, open.scope()), 1000);
-        assertEquals(false, List.of(first).equals(List.of(second)));
-        assertTrue(java.util.Arrays.mismatch(first, second) >= 0, "another offset draws other numbers");
-        generator.seek(0);
-        assertArrayEquals(first, mask(residual.forward(zero, zero, open.scope()), 1000));
-        assertArrayEquals(second, mask(residual.forward(zero, zero, open.scope()), 1000));
+        boolean[] first = Sum.of(zero, zero, start, 0.5f).kept();
+        boolean[] second = Sum.of(zero, zero, later, 0.5f).kept();
+        assertTrue(Arrays.mismatch(first, second) >= 0, "another offset draws other numbers");
+        assertArrayEquals(first, Sum.of(zero, zero, start, 0.5f).kept());
+        assertArrayEquals(second, Sum.of(zero, zero, later, 0.5f).kept());
     }
 
     @Test
     void nanAndInfinityPassUnlessDropped() {
-        Residual residual = new Residual(Dropout.of(0.5f, new Philox(3)));
         double[] x = new double[64];
-        java.util.Arrays.fill(x, Double.NaN);
-        Residual.Saved saved =
-                residual.forward(vector(DType.BFLOAT16, x), vector(DType.BFLOAT16, new double[64]), open.scope());
-        boolean[] kept = mask(saved, 64);
-        float[] y = open.read(saved.output());
-        float[] dx = open.read(residual.backward(vector(DType.BFLOAT16, x), saved, open.scope()));
+        Arrays.fill(x, Double.NaN);
+        Sum sum = Sum.of(vector(DType.BFLOAT16, x), vector(DType.BFLOAT16, new double[64]), rngState(3, 0), 0.5f);
+        boolean[] kept = sum.kept();
+        float[] y = open.read(sum.output());
+        float[] dx = open.read(sum.backward(vector(DType.BFLOAT16, x)));
         for (int i = 0; i < 64; i++) {
             assertEquals(kept[i] ? Float.NaN : 0, y[i], "a dropped NaN is gone");
             assertEquals(kept[i] ? Float.NaN : 0, dx[i], "a dropped NaN is gone");

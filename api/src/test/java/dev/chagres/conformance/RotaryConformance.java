@@ -8,7 +8,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
-import dev.chagres.attention.Sequences.Format;
+import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.RotaryWitness;
 import java.util.ArrayList;
 import java.util.List;
@@ -37,7 +37,7 @@ class RotaryConformance {
             cases.add(new Case(dtype, 2, 64, TokenRows.packed(63, 65, 1, 128)));
             cases.add(new Case(dtype, 1, 128, TokenRows.packed(700)));
             cases.add(new Case(dtype, 2, 6, TokenRows.packed(33)));
-            for (Format format : new Format[] {Format.BSHD, Format.SBHD}) {
+            for (QkvFormat format : new QkvFormat[] {QkvFormat.BSHD, QkvFormat.SBHD}) {
                 cases.add(new Case(dtype, 1, 8, TokenRows.padded(format, 1, 1)));
                 cases.add(new Case(dtype, 3, 16, TokenRows.padded(format, 65, 65, 65)));
                 cases.add(new Case(dtype, 2, 32, TokenRows.padded(format, 17, 17, 17, 17)));
@@ -53,16 +53,21 @@ class RotaryConformance {
         RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 1000, c.headDim);
         Sequences sequences = c.tokens.sequences(open.scope());
         RealMatrix x = open.normal(c.dtype, c.tokens.tokens(), c.heads * c.headDim, 1);
+        open.assertClose("y", witness.forward(x), rotated(rotary, heads(c, x), sequences), Tolerances.rounded(c.dtype));
         open.assertClose(
-                "y",
-                witness.forward(x),
-                rotary.forward(heads(c, x), sequences, open.scope()),
-                Tolerances.rounded(c.dtype));
-        open.assertClose(
-                "dx",
-                witness.backward(x),
-                rotary.backward(heads(c, x), sequences, open.scope()),
-                Tolerances.rounded(c.dtype));
+                "dx", witness.backward(x), rotatedBack(rotary, heads(c, x), sequences), Tolerances.rounded(c.dtype));
+    }
+
+    private static Tensor rotated(RotaryEmbedding rotary, Tensor x, Sequences sequences) {
+        Tensor y = open.scope().like(x);
+        rotary.forward(x, y, sequences, open.stream());
+        return y;
+    }
+
+    private static Tensor rotatedBack(RotaryEmbedding rotary, Tensor dy, Sequences sequences) {
+        Tensor dx = open.scope().like(dy);
+        rotary.backward(dy, dx, sequences, open.stream());
+        return dx;
     }
 
     @ParameterizedTest
@@ -81,10 +86,10 @@ class RotaryConformance {
             back.setSubMatrix(witness.backward(x).getData(), 0, part * width);
         }
         Tensor forward = open.tensor(c.dtype, qkv);
-        rotary.rotatePacked(forward, sequences, open.scope());
+        rotary.rotatePacked(forward, sequences, open.stream());
         open.assertClose("qkv", rotated, forward, Tolerances.rounded(c.dtype));
         Tensor backward = open.tensor(c.dtype, qkv);
-        rotary.rotatePackedBack(backward, sequences, open.scope());
+        rotary.rotatePackedBack(backward, sequences, open.stream());
         open.assertClose("dqkv", back, backward, Tolerances.rounded(c.dtype));
     }
 
@@ -107,7 +112,7 @@ class RotaryConformance {
         RealMatrix x = MatrixUtils.createRealMatrix(5, 8).scalarAdd(1);
         x.setEntry(2, 5, Double.NaN);
         RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 8, 8);
-        float[] y = open.read(rotary.forward(heads(c, x), c.tokens.sequences(open.scope()), open.scope()));
+        float[] y = open.read(rotated(rotary, heads(c, x), c.tokens.sequences(open.scope())));
         for (int i = 0; i < 40; i++) {
             assertEquals(i == 2 * 8 + 5 || i == 2 * 8 + 1, Float.isNaN(y[i]), "element " + i);
         }
@@ -134,30 +139,30 @@ class RotaryConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 "sequences: expected none longer than the 8 positions of the rotary embedding, got 9",
-                () -> rotary.forward(scope.tensor(DType.FLOAT32, 11, 1, 8), longer, scope));
+                () -> rotated(rotary, scope.tensor(DType.FLOAT32, 11, 1, 8), longer));
         assertThrown(
                 IllegalArgumentException.class,
                 "sequences: expected none longer than the 8 positions of the rotary embedding, got 9",
-                () -> rotary.rotatePacked(scope.tensor(DType.FLOAT32, 11, 24), longer, scope));
+                () -> rotary.rotatePacked(scope.tensor(DType.FLOAT32, 11, 24), longer, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
                 "x: expected [11, h, d] with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[11, 8]",
-                () -> rotary.forward(scope.tensor(DType.FLOAT32, 11, 8), sequences, scope));
+                () -> rotated(rotary, scope.tensor(DType.FLOAT32, 11, 8), sequences));
         assertThrown(
                 IllegalArgumentException.class,
                 "dy: expected [11, h, d] with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[11, 1, 16]",
-                () -> rotary.backward(scope.tensor(DType.FLOAT32, 11, 1, 16), sequences, scope));
+                () -> rotatedBack(rotary, scope.tensor(DType.FLOAT32, 11, 1, 16), sequences));
         assertThrown(
                 IllegalArgumentException.class,
                 "x: expected [11, h, d] with head dimension 8 over THD of 2 sequences, 11 tokens, got FLOAT32[12, 1, 8]",
-                () -> rotary.forward(scope.tensor(DType.FLOAT32, 12, 1, 8), sequences, scope));
+                () -> rotated(rotary, scope.tensor(DType.FLOAT32, 12, 1, 8), sequences));
         assertThrown(
                 IllegalArgumentException.class,
                 "qkv: expected [T, 3 h d] with head dimension 8, got FLOAT32[11, 25]",
-                () -> rotary.rotatePacked(scope.tensor(DType.FLOAT32, 11, 25), sequences, scope));
+                () -> rotary.rotatePacked(scope.tensor(DType.FLOAT32, 11, 25), sequences, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
                 "dqkv: expected 11 tokens as the sequences say (THD, 2 sequences), got 10 in Tensor FLOAT32[10, 24]",
-                () -> rotary.rotatePackedBack(scope.tensor(DType.FLOAT32, 10, 24), sequences, scope));
+                () -> rotary.rotatePackedBack(scope.tensor(DType.FLOAT32, 10, 24), sequences, open.stream()));
     }
 }

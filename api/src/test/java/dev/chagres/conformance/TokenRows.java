@@ -3,7 +3,7 @@ package dev.chagres.conformance;
 import dev.chagres.Scope;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
-import dev.chagres.attention.Sequences.Format;
+import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -18,28 +18,31 @@ import org.apache.commons.math3.linear.RealMatrix;
  * @param lengths of the sequences
  * @param padded length that each is padded to; 0 when they are packed
  */
-record TokenRows(Format format, List<Integer> lengths, int padded) {
-    static TokenRows packed(Integer... lengths) {
-        return new TokenRows(Format.THD, Arrays.asList(lengths), 0);
+public record TokenRows(QkvFormat format, List<Integer> lengths, int padded) {
+    /** Sequences one after another. */
+    public static TokenRows packed(Integer... lengths) {
+        return new TokenRows(QkvFormat.THD, Arrays.asList(lengths), 0);
     }
 
-    static TokenRows padded(Format format, int padded, Integer... lengths) {
+    /** Sequences padded to one length. */
+    public static TokenRows padded(QkvFormat format, int padded, Integer... lengths) {
         return new TokenRows(format, Arrays.asList(lengths), padded);
     }
 
     /** Returns the rows of the matrices, those of padding included. */
-    int tokens() {
-        return format == Format.THD
+    public int tokens() {
+        return format == QkvFormat.THD
                 ? lengths.stream().mapToInt(Integer::intValue).sum()
                 : lengths.size() * padded;
     }
 
-    int longest() {
+    /** Returns the longest length. */
+    public int longest() {
         return lengths.stream().mapToInt(Integer::intValue).max().orElse(0);
     }
 
     /** Returns the rows of each sequence in the order of its positions. */
-    List<int[]> rows() {
+    public List<int[]> rows() {
         List<int[]> all = new ArrayList<>();
         int offset = 0;
         for (int sequence = 0; sequence < lengths.size(); sequence++) {
@@ -58,16 +61,16 @@ record TokenRows(Format format, List<Integer> lengths, int padded) {
     }
 
     /** Returns the rows that belong to no sequence. */
-    int[] paddingRows() {
+    public int[] paddingRows() {
         BitSet used = new BitSet();
         rows().forEach(rows -> Arrays.stream(rows).forEach(used::set));
         return IntStream.range(0, tokens()).filter(row -> !used.get(row)).toArray();
     }
 
     /** Returns the same arrangement for the layers; without padding when all sequences are full. */
-    Sequences sequences(Scope scope) {
+    public Sequences sequences(Scope scope) {
         int[] each = lengths.stream().mapToInt(Integer::intValue).toArray();
-        if (format == Format.THD) {
+        if (format == QkvFormat.THD) {
             return Sequences.packed(CuSeqlens.ofLengths(scope, each));
         }
         if (Arrays.stream(each).allMatch(length -> length == padded)) {
@@ -77,7 +80,7 @@ record TokenRows(Format format, List<Integer> lengths, int padded) {
     }
 
     /** Returns the entries of the rows that belong to sequences, one sequence after another. */
-    double[] entries(RealMatrix matrix) {
+    public double[] entries(RealMatrix matrix) {
         int columns = matrix.getColumnDimension();
         double[] entries = new double[validTokens() * columns];
         int next = 0;
@@ -91,7 +94,7 @@ record TokenRows(Format format, List<Integer> lengths, int padded) {
     }
 
     /** Returns the same elements of {@code values}, which has a row of {@code columns} for each token. */
-    float[] entries(float[] values, int columns) {
+    public float[] entries(float[] values, int columns) {
         float[] entries = new float[validTokens() * columns];
         int next = 0;
         for (int[] rows : rows()) {

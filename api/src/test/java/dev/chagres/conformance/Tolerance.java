@@ -9,7 +9,7 @@ package dev.chagres.conformance;
  */
 public record Tolerance(String name, double frobenius, double element) {
     /** Returns the same bounds under another name. */
-    Tolerance named(String other) {
+    public Tolerance named(String other) {
         return new Tolerance(other, frobenius, element);
     }
 }

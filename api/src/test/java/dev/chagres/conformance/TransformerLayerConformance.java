@@ -7,33 +7,28 @@ import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Dropout;
-import dev.chagres.Philox;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
-import dev.chagres.attention.Sequences.Format;
-import dev.chagres.layer.Accumulation;
-import dev.chagres.layer.FeedForwardConfig;
-import dev.chagres.layer.FeedForwardConfig.Activation;
-import dev.chagres.layer.FeedForwardConfig.Recomputation;
-import dev.chagres.layer.Initializer;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Dropout;
+import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.NormConfig.Kind;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
-import dev.chagres.layer.Residual;
+import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.QkvFormat;
+import dev.chagres.witness.PhiloxWitness;
 import dev.chagres.witness.RotaryWitness;
 import dev.chagres.witness.TransformerLayerWitness;
 import dev.chagres.witness.Weights;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Objects;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
@@ -67,15 +62,12 @@ class TransformerLayerConformance {
 
         TransformerLayerConfig config(Dropout dropout) {
             NormConfig norm = new NormConfig(kind, hidden, 1e-5f);
-            AttentionConfig attention = AttentionConfig.of(3, headDim, AttentionMask.none(), Dropout.none());
-            FeedForwardConfig feedForward = new FeedForwardConfig(
-                    norm,
-                    2L * hidden,
-                    Activation.GELU,
-                    Recomputation.ACTIVATION,
-                    Initializer.zeros(),
-                    Initializer.zeros());
-            return new TransformerLayerConfig(norm, attention, feedForward, dropout, Initializer.zeros());
+            AttentionConfig attention = AttentionConfig.of(3, headDim, AttentionMask.none());
+            return TransformerLayerConfig.encoder(hidden, attention)
+                    .withNorm(norm)
+                    .withMlp(MlpConfig.gelu(hidden).withNorm(norm).withInner(2L * hidden))
+                    .withHiddenDropout(dropout)
+                    .withInitializer(Initializer.zeros());
         }
     }
 
@@ -92,7 +84,7 @@ class TransformerLayerConformance {
             cases.add(new Case(dtype, Kind.LAYER_NORM, 64, 32, TokenRows.packed(1), Position.ROTARY, Residuals.PLAIN));
             cases.add(new Case(
                     dtype, Kind.LAYER_NORM, 64, 64, TokenRows.packed(128, 129), Position.ROTARY, Residuals.PLAIN));
-            for (Format format : new Format[] {Format.BSHD, Format.SBHD}) {
+            for (QkvFormat format : new QkvFormat[] {QkvFormat.BSHD, QkvFormat.SBHD}) {
                 TokenRows full = TokenRows.padded(format, 33, 33, 33);
                 cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, full, Position.ROTARY, Residuals.PLAIN));
             }
@@ -108,14 +100,14 @@ class TransformerLayerConformance {
         private final Weights weights;
         private final TransformerLayerWitness witness;
         private final Sequences sequences;
+        private final long seed;
 
         Pair(Case c) {
             this.c = c;
-            Dropout dropout = c.residuals == Residuals.PLAIN
-                    ? Dropout.none()
-                    : Dropout.of(DROPOUT, new Philox(open.random().nextLong()));
+            Dropout dropout = c.residuals == Residuals.PLAIN ? Dropout.none() : Dropout.of(DROPOUT);
+            seed = open.random().nextLong();
             TransformerLayerConfig config = c.config(dropout);
-            ParameterPlan plan = new ParameterPlan();
+            ModelPlan plan = new ModelPlan();
             layer = new TransformerLayer(config, plan);
             parameters = Parameters.allocate(open.device(), plan, c.dtype, 1);
             weights = open.draw(parameters);
@@ -137,18 +129,28 @@ class TransformerLayerConformance {
             return open.tensor(c.dtype, matrix);
         }
 
-        /** Gives the witness the masks that dropout has drawn. */
-        void keep(TransformerLayer.Saved saved) {
+        /** Begins a pass that draws the same numbers each time. */
+        Pass begin() {
+            Pass pass = open.pass().begin(sequences);
+            pass.seed(seed, 5, 2);
+            return pass;
+        }
+
+        /** Gives the witness the masks that dropout will draw: first that of the attention, then that of the MLP. */
+        void keep() {
             if (c.residuals == Residuals.DROPOUT) {
-                witness.keep(factors(Objects.requireNonNull(saved.middle())), factors(saved.last()));
+                Pass pass = begin();
+                RealMatrix middle = factors(pass.draw());
+                witness.keep(middle, factors(pass.draw()));
             }
         }
 
-        private RealMatrix factors(Residual.Saved saved) {
-            boolean[] kept = open.bits(Objects.requireNonNull(saved.mask()), c.tokens.tokens() * c.hidden);
+        private RealMatrix factors(Tensor rngState) {
+            long[] state = rngState.toLongs(open.stream());
             RealMatrix factors = MatrixUtils.createRealMatrix(c.tokens.tokens(), c.hidden);
-            for (int i = 0; i < kept.length; i++) {
-                factors.setEntry(i / c.hidden, i % c.hidden, kept[i] ? 1 / (1 - (double) DROPOUT) : 0);
+            for (int i = 0; i < c.tokens.tokens() * c.hidden; i++) {
+                boolean kept = PhiloxWitness.word(state[0], state[1] + i / 4, i % 4) * 0x1p-32 >= DROPOUT;
+                factors.setEntry(i / c.hidden, i % c.hidden, kept ? 1 / (1 - (double) DROPOUT) : 0);
             }
             return factors;
         }
@@ -165,17 +167,20 @@ class TransformerLayerConformance {
         try (Pair pair = new Pair(c)) {
             RealMatrix x = pair.draw();
             RealMatrix dy = pair.draw();
-            TransformerLayer.Saved saved = pair.layer.forward(pair.tensor(x), pair.sequences, open.scope());
-            pair.keep(saved);
+            pair.keep();
+            Tensor input = pair.tensor(x);
+            Pass pass = pair.begin();
+            Tensor y = pair.layer.forward(input, pass);
             Tolerance tolerance = Tolerances.layer(c.dtype);
-            open.assertClose("y", pair.witness.forward(x), saved.output(), tolerance);
+            open.assertClose("y", pair.witness.forward(x), y, tolerance);
             RealMatrix expected = pair.witness.backward(dy);
             Tensor gradient = pair.tensor(dy);
-            Tensor dx = pair.layer.backward(gradient, saved, Accumulation.OVERWRITE, open.scope());
+            Tensor dx = pair.layer.backward(gradient, pass);
             open.assertClose("dx", expected, dx, tolerance);
             assertGradients(pair, 1);
             assertArrayEquals(open.read(pair.tensor(dy)), open.read(gradient), "dy stays as it was");
-            pair.layer.backwardInPlace(gradient, saved, Accumulation.ADD, open.scope());
+            pair.layer.forward(input, pair.begin());
+            pair.layer.backward(gradient, gradient, pass);
             open.assertClose("dx in place", expected, gradient, tolerance);
             assertGradients(pair, 2);
         }
@@ -203,7 +208,7 @@ class TransformerLayerConformance {
     @MethodSource("floats")
     void packingChangesNothing(DType dtype) {
         TokenRows packed = TokenRows.packed(17, 1, 33, 20);
-        for (Format format : new Format[] {Format.BSHD, Format.SBHD}) {
+        for (QkvFormat format : new QkvFormat[] {QkvFormat.BSHD, QkvFormat.SBHD}) {
             TokenRows padded = TokenRows.padded(format, 33, 17, 1, 33, 20);
             Case first = new Case(dtype, Kind.LAYER_NORM, 48, 16, packed, Position.ROTARY, Residuals.PLAIN);
             Case second = new Case(dtype, Kind.LAYER_NORM, 48, 16, padded, Position.ROTARY, Residuals.PLAIN);
@@ -212,13 +217,13 @@ class TransformerLayerConformance {
                 other.parameters.weights().copyFrom(open.stream(), one.parameters.weights());
                 RealMatrix x = one.draw();
                 RealMatrix dy = one.draw();
-                TransformerLayer.Saved saved = one.layer.forward(one.tensor(x), one.sequences, open.scope());
-                Tensor dx = one.layer.backward(one.tensor(dy), saved, Accumulation.OVERWRITE, open.scope());
-                Tensor input = one.tensor(spread(x, packed, padded));
-                TransformerLayer.Saved again = other.layer.forward(input, other.sequences, open.scope());
-                Tensor dxAgain = other.layer.backward(
-                        one.tensor(spread(dy, packed, padded)), again, Accumulation.OVERWRITE, open.scope());
-                assertSameRows("y", first, second, saved.output(), again.output());
+                Pass pass = open.pass().begin(one.sequences);
+                Tensor y = one.layer.forward(one.tensor(x), pass);
+                Tensor dx = one.layer.backward(one.tensor(dy), pass);
+                pass.sequences(other.sequences);
+                Tensor yAgain = other.layer.forward(one.tensor(spread(x, packed, padded)), pass);
+                Tensor dxAgain = other.layer.backward(one.tensor(spread(dy, packed, padded)), pass);
+                assertSameRows("y", first, second, y, yAgain);
                 assertSameRows("dx", first, second, dx, dxAgain);
                 open.assertClose(
                         "gradients",
@@ -263,20 +268,21 @@ class TransformerLayerConformance {
     @EnumSource(Residuals.class)
     void aSteadyStepMakesNoGarbageAndRepeatsItsObjects(Residuals residuals) {
         Case c = new Case(DType.BFLOAT16, Kind.LAYER_NORM, 48, 16, TokenRows.packed(9, 7), Position.ROTARY, residuals);
-        try (Pair pair = new Pair(c);
-                Scope step = open.device().openScope()) {
+        try (Pair pair = new Pair(c)) {
             Tensor x = pair.tensor(pair.draw());
             Tensor dy = pair.tensor(pair.draw());
-            TransformerLayer.Saved first = pair.layer.forward(x, pair.sequences, step);
-            pair.layer.backward(dy, first, Accumulation.OVERWRITE, step);
+            Pass pass = pair.begin();
+            Tensor first = pair.layer.forward(x, pass);
+            Tensor dx = pair.layer.backward(dy, pass);
             Runnable forwardAndBackward = () -> {
-                step.restart();
-                TransformerLayer.Saved saved = pair.layer.forward(x, pair.sequences, step);
-                pair.layer.backward(dy, saved, Accumulation.ADD, step);
+                pass.begin(pair.sequences);
+                pair.layer.forward(x, pass);
+                pair.layer.backward(dy, pass);
             };
             Allocation.assertNone("a layer forward and backward", forwardAndBackward, 50);
-            step.restart();
-            assertSame(first, pair.layer.forward(x, pair.sequences, step));
+            pass.begin(pair.sequences);
+            assertSame(first, pair.layer.forward(x, pass));
+            assertSame(dx, pair.layer.backward(dy, pass));
         }
     }
 
@@ -292,12 +298,9 @@ class TransformerLayerConformance {
                 Residuals.PLAIN);
         try (Pair pair = new Pair(c)) {
             Tensor x = pair.tensor(pair.draw());
-            float[] first = open.read(
-                    pair.layer.forward(x, pair.sequences, open.scope()).output());
-            assertArrayEquals(
-                    first,
-                    open.read(
-                            pair.layer.forward(x, pair.sequences, open.scope()).output()));
+            Pass pass = pair.begin();
+            float[] first = open.read(pair.layer.forward(x, pass));
+            assertArrayEquals(first, open.read(pair.layer.forward(x, pass)));
         }
     }
 
@@ -309,9 +312,7 @@ class TransformerLayerConformance {
         try (Pair pair = new Pair(c)) {
             RealMatrix x = pair.draw();
             x.setEntry(6, 10, Double.NaN);
-            float[] y = open.read(pair.layer
-                    .forward(pair.tensor(x), pair.sequences, open.scope())
-                    .output());
+            float[] y = open.read(pair.layer.forward(pair.tensor(x), pair.begin()));
             for (int row = 0; row < 15; row++) {
                 assertEquals(row >= 5 && row < 12, Float.isNaN(y[row * 48]), "row " + row);
             }
@@ -320,21 +321,18 @@ class TransformerLayerConformance {
 
     @Test
     void refusesHalvesThatDoNotFit() {
-        AttentionConfig attention = AttentionConfig.of(2, 16, AttentionMask.none(), Dropout.none());
+        AttentionConfig attention = AttentionConfig.of(2, 16, AttentionMask.none());
         assertThrown(
                 IllegalArgumentException.class,
-                "feedForward: expected 32 columns as the norm, got 48",
+                "mlp: expected 32 columns as the norm, got 48",
                 () -> new TransformerLayerConfig(
-                        NormConfig.layerNorm(32),
-                        attention,
-                        FeedForwardConfig.gelu(48),
-                        Dropout.none(),
-                        Initializer.zeros()));
-        TransformerLayer layer = new TransformerLayer(
-                TransformerLayerConfig.encoder(32, attention, Dropout.none()), new ParameterPlan());
+                        NormConfig.layerNorm(32), attention, MlpConfig.gelu(48), Dropout.none(), Initializer.zeros()));
+        TransformerLayer layer = new TransformerLayer(TransformerLayerConfig.encoder(32, attention), new ModelPlan());
         RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 8, 8);
         assertThrown(
-                IllegalArgumentException.class, "by: expected head dimension 16, got 8", () -> layer.rotate(rotary));
+                IllegalArgumentException.class,
+                "rotary: expected head dimension 16, got 8",
+                () -> layer.rotate(rotary));
         assertTrue(rotary.positions() == 8);
     }
 }

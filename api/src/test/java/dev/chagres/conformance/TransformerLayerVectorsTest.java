@@ -4,21 +4,20 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Dropout;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
-import dev.chagres.layer.Accumulation;
-import dev.chagres.layer.Parameter;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
 import java.io.BufferedInputStream;
 import java.io.DataInputStream;
 import java.io.EOFException;
@@ -62,16 +61,14 @@ class TransformerLayerVectorsTest {
         Map<String, float[]> stored = read(file);
         int[] lengths = ints(get(stored, "lengths"));
         int hidden = get(stored, "x").length / Arrays.stream(lengths).sum();
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         TransformerLayer layer = new TransformerLayer(
-                TransformerLayerConfig.encoder(
-                        hidden,
-                        AttentionConfig.of(HEADS, hidden / HEADS, AttentionMask.none(), Dropout.none()),
-                        Dropout.none()),
+                TransformerLayerConfig.encoder(hidden, AttentionConfig.of(HEADS, hidden / HEADS, AttentionMask.none())),
                 plan);
         try (Device device = Device.open();
                 Parameters parameters = Parameters.allocate(device, plan, dtype, 1);
-                Scope scope = device.openScope()) {
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
             for (Parameter parameter : parameters.all()) {
                 parameter.weight().set(device.stream(), get(stored, parameter.name()));
             }
@@ -82,9 +79,10 @@ class TransformerLayerVectorsTest {
             x.set(device.stream(), get(stored, "x"));
             dy.set(device.stream(), get(stored, "dy"));
 
-            TransformerLayer.Saved saved = layer.forward(x, sequences, scope);
-            compare("y", get(stored, "y"), saved.output().toFloats(device.stream()), tolerance);
-            Tensor dx = layer.backward(dy, saved, Accumulation.OVERWRITE, scope);
+            pass.begin(sequences);
+            Tensor y = layer.forward(x, pass);
+            compare("y", get(stored, "y"), y.toFloats(device.stream()), tolerance);
+            Tensor dx = layer.backward(dy, pass);
             compare("dx", get(stored, "dx"), dx.toFloats(device.stream()), tolerance);
             for (Parameter parameter : parameters.all()) {
                 String name = "gradient." + parameter.name();

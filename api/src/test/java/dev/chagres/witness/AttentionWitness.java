@@ -1,15 +1,19 @@
 package dev.chagres.witness;
 
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences.Padding;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.QkvLayout;
 import java.util.List;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.apache.commons.math3.util.FastMath;
 
 /**
- * {@code o = (keep * softmax(scale q k^T + mask)) v} for each head of each sequence. Matrices are [tokens, h d]; a sequence is
- * the list of its rows, and rows of no sequence stay zero.
+ * {@code o = (keep * softmax(scale q k^T + mask)) v} for each head of each sequence. Queries are [tokens, h d], keys and values
+ * [tokens, g d] with g a divisor of h: head i of the queries reads head {@code i / (h / g)}. A sequence is the list of its
+ * rows, and rows of no sequence stay zero, as do queries that see no key.
  */
 public final class AttentionWitness {
     /** The factor of attention weight (query, key) of one head of one sequence: 1, or what dropout makes of it. */
@@ -22,8 +26,11 @@ public final class AttentionWitness {
         double factor(int sequence, int head, int query, int key);
     }
 
-    private final AttentionConfig config;
-    private final List<int[]> sequences;
+    private final AttentionProblem problem;
+    private final int heads;
+    private final int keyHeads;
+    private final List<int[]> queries;
+    private final List<int[]> keys;
     private final Keep keep;
     private RealMatrix q;
     private RealMatrix k;
@@ -34,24 +41,42 @@ public final class AttentionWitness {
     private RealMatrix dk;
     private RealMatrix dv;
 
-    /** Attends within {@code sequences}, each a list of rows in the order of positions. */
-    public AttentionWitness(AttentionConfig config, List<int[]> sequences, Keep keep) {
-        this.config = config;
-        this.sequences = sequences;
+    /**
+     * Attends from {@code queries} to {@code keys}, each a list of rows in the order of positions. Of the problem, scale, mask
+     * and window matter.
+     */
+    public AttentionWitness(
+            AttentionProblem problem, int heads, int keyHeads, List<int[]> queries, List<int[]> keys, Keep keep) {
+        this.problem = problem;
+        this.heads = heads;
+        this.keyHeads = keyHeads;
+        this.queries = queries;
+        this.keys = keys;
         this.keep = keep;
     }
 
-    /** Returns the output, like q. */
+    /** Attends within {@code sequences}. */
+    public AttentionWitness(AttentionConfig config, List<int[]> sequences, Keep keep) {
+        this(problem(config), config.heads(), config.keyHeads(), sequences, sequences, keep);
+    }
+
+    private static AttentionProblem problem(AttentionConfig config) {
+        AttentionMask mask = config.mask();
+        return AttentionProblem.of(QkvLayout.THD_THD_THD, config.scale())
+                .withMask(mask.type(Padding.NONE))
+                .withWindow(mask.windowLeft(), mask.windowRight());
+    }
+
+    /** Returns the output, like q with heads of the value's size. */
     public RealMatrix forward(RealMatrix query, RealMatrix key, RealMatrix value) {
         q = query;
         k = key;
         v = value;
-        o = MatrixUtils.createRealMatrix(q.getRowDimension(), q.getColumnDimension());
-        logSumExp = MatrixUtils.createRealMatrix(q.getRowDimension(), config.heads());
+        o = MatrixUtils.createRealMatrix(q.getRowDimension(), heads * (v.getColumnDimension() / keyHeads));
+        logSumExp = MatrixUtils.createRealMatrix(q.getRowDimension(), heads).scalarAdd(Double.NEGATIVE_INFINITY);
         forEachHead((sequence, head) -> {
-            int[] rows = sequences.get(sequence);
-            RealMatrix weights = weights(rows, sequence, head);
-            store(weights.multiply(load(v, rows, head)), o, rows, head);
+            RealMatrix weights = weights(sequence, head);
+            add(weights.multiply(value(v, sequence, head)), o, queries.get(sequence), head, heads);
         });
         return o;
     }
@@ -59,72 +84,76 @@ public final class AttentionWitness {
     /** Computes the gradients of the last forward pass. */
     public void backward(RealMatrix dO) {
         dq = MatrixUtils.createRealMatrix(q.getRowDimension(), q.getColumnDimension());
-        dk = dq.copy();
-        dv = dq.copy();
+        dk = MatrixUtils.createRealMatrix(k.getRowDimension(), k.getColumnDimension());
+        dv = MatrixUtils.createRealMatrix(v.getRowDimension(), v.getColumnDimension());
         forEachHead((sequence, head) -> {
-            int[] rows = sequences.get(sequence);
-            RealMatrix kept = weights(rows, sequence, head);
-            RealMatrix gradient = load(dO, rows, head);
-            store(kept.transpose().multiply(gradient), dv, rows, head);
-            RealMatrix dkept = gradient.multiply(load(v, rows, head).transpose());
-            RealMatrix dscores = scoreGradient(rows, sequence, head, kept, dkept);
-            store(dscores.multiply(load(k, rows, head)), dq, rows, head);
-            store(dscores.transpose().multiply(load(q, rows, head)), dk, rows, head);
+            int[] keyRows = keys.get(sequence);
+            RealMatrix kept = weights(sequence, head);
+            RealMatrix gradient = query(dO, sequence, head);
+            add(kept.transpose().multiply(gradient), dv, keyRows, keyHead(head), keyHeads);
+            RealMatrix dkept = gradient.multiply(value(v, sequence, head).transpose());
+            RealMatrix dscores = scoreGradient(sequence, head, kept, dkept);
+            add(dscores.multiply(value(k, sequence, head)), dq, queries.get(sequence), head, heads);
+            add(dscores.transpose().multiply(query(q, sequence, head)), dk, keyRows, keyHead(head), keyHeads);
         });
     }
 
     /** Returns scale * p (keep * dkept - sum over keys of kept * dkept). */
-    private RealMatrix scoreGradient(int[] rows, int sequence, int head, RealMatrix kept, RealMatrix dkept) {
-        RealMatrix probabilities = probabilities(rows, head);
-        RealMatrix gradient = MatrixUtils.createRealMatrix(rows.length, rows.length);
-        for (int i = 0; i < rows.length; i++) {
+    private RealMatrix scoreGradient(int sequence, int head, RealMatrix kept, RealMatrix dkept) {
+        RealMatrix probabilities = probabilities(sequence, head);
+        RealMatrix gradient = MatrixUtils.createRealMatrix(kept.getRowDimension(), kept.getColumnDimension());
+        for (int i = 0; i < kept.getRowDimension(); i++) {
             double sum = kept.getRowVector(i).dotProduct(dkept.getRowVector(i));
-            for (int j = 0; j < rows.length; j++) {
+            for (int j = 0; j < kept.getColumnDimension(); j++) {
                 double factor = keep.factor(sequence, head, i, j);
                 gradient.setEntry(
-                        i, j, config.scale() * probabilities.getEntry(i, j) * (factor * dkept.getEntry(i, j) - sum));
+                        i, j, problem.scale() * probabilities.getEntry(i, j) * (factor * dkept.getEntry(i, j) - sum));
             }
         }
         return gradient;
     }
 
-    private RealMatrix weights(int[] rows, int sequence, int head) {
-        RealMatrix weights = probabilities(rows, head);
-        for (int i = 0; i < rows.length; i++) {
-            for (int j = 0; j < rows.length; j++) {
+    private RealMatrix weights(int sequence, int head) {
+        RealMatrix weights = probabilities(sequence, head);
+        for (int i = 0; i < weights.getRowDimension(); i++) {
+            for (int j = 0; j < weights.getColumnDimension(); j++) {
                 weights.multiplyEntry(i, j, keep.factor(sequence, head, i, j));
             }
         }
         return weights;
     }
 
-    private RealMatrix probabilities(int[] rows, int head) {
-        RealMatrix scores =
-                load(q, rows, head).multiply(load(k, rows, head).transpose()).scalarMultiply(config.scale());
-        for (int i = 0; i < rows.length; i++) {
+    private RealMatrix probabilities(int sequence, int head) {
+        int[] queryRows = queries.get(sequence);
+        int keyCount = keys.get(sequence).length;
+        RealMatrix scores = query(q, sequence, head)
+                .multiply(value(k, sequence, head).transpose())
+                .scalarMultiply(problem.scale());
+        for (int i = 0; i < queryRows.length; i++) {
             double largest = Double.NEGATIVE_INFINITY;
-            for (int j = 0; j < rows.length; j++) {
-                largest = sees(i, j) ? Math.max(largest, scores.getEntry(i, j)) : largest;
+            for (int j = 0; j < keyCount; j++) {
+                largest = sees(i, j, queryRows.length, keyCount) ? Math.max(largest, scores.getEntry(i, j)) : largest;
             }
             double sum = 0;
-            for (int j = 0; j < rows.length; j++) {
-                double weight = sees(i, j) ? FastMath.exp(scores.getEntry(i, j) - largest) : 0;
+            for (int j = 0; j < keyCount; j++) {
+                boolean seen = sees(i, j, queryRows.length, keyCount);
+                double weight = seen ? FastMath.exp(scores.getEntry(i, j) - largest) : 0;
                 scores.setEntry(i, j, weight);
                 sum += weight;
             }
-            for (int j = 0; j < rows.length; j++) {
-                scores.setEntry(i, j, scores.getEntry(i, j) / sum);
+            for (int j = 0; j < keyCount; j++) {
+                scores.setEntry(i, j, sum == 0 ? 0 : scores.getEntry(i, j) / sum);
             }
-            logSumExp.setEntry(rows[i], head, largest + FastMath.log(sum));
+            logSumExp.setEntry(queryRows[i], head, sum == 0 ? Double.NEGATIVE_INFINITY : largest + FastMath.log(sum));
         }
         return scores;
     }
 
-    private boolean sees(int query, int key) {
-        AttentionMask mask = config.mask();
-        boolean triangle = mask.kind() == AttentionMask.Kind.NONE || key <= query;
-        boolean left = mask.windowLeft() < 0 || key >= query - mask.windowLeft();
-        boolean right = mask.windowRight() < 0 || key <= query + mask.windowRight();
+    private boolean sees(int query, int key, int queryCount, int keyCount) {
+        int diagonal = problem.mask().isBottomRight() ? query + keyCount - queryCount : query;
+        boolean triangle = !problem.mask().isCausal() || key <= diagonal;
+        boolean left = problem.windowLeft() < 0 || key >= diagonal - problem.windowLeft();
+        boolean right = problem.windowRight() < 0 || key <= diagonal + problem.windowRight();
         return triangle && left && right;
     }
 
@@ -134,25 +163,41 @@ public final class AttentionWitness {
     }
 
     private void forEachHead(HeadLoop loop) {
-        for (int sequence = 0; sequence < sequences.size(); sequence++) {
-            for (int head = 0; head < config.heads() && sequences.get(sequence).length > 0; head++) {
+        for (int sequence = 0; sequence < queries.size(); sequence++) {
+            boolean any = queries.get(sequence).length > 0 && keys.get(sequence).length > 0;
+            for (int head = 0; head < heads && any; head++) {
                 loop.run(sequence, head);
             }
         }
     }
 
-    private RealMatrix load(RealMatrix from, int[] rows, int head) {
-        int[] columns = new int[config.headDim()];
+    private int keyHead(int head) {
+        return head / (heads / keyHeads);
+    }
+
+    /** Returns a head of a matrix of queries' rows. */
+    private RealMatrix query(RealMatrix from, int sequence, int head) {
+        return load(from, queries.get(sequence), head, heads);
+    }
+
+    /** Returns what head {@code head} of the queries reads in a matrix of keys' rows. */
+    private RealMatrix value(RealMatrix from, int sequence, int head) {
+        return load(from, keys.get(sequence), keyHead(head), keyHeads);
+    }
+
+    private static RealMatrix load(RealMatrix from, int[] rows, int head, int allHeads) {
+        int[] columns = new int[from.getColumnDimension() / allHeads];
         for (int i = 0; i < columns.length; i++) {
-            columns[i] = head * config.headDim() + i;
+            columns[i] = head * columns.length + i;
         }
         return from.getSubMatrix(rows, columns);
     }
 
-    private void store(RealMatrix block, RealMatrix to, int[] rows, int head) {
+    private static void add(RealMatrix block, RealMatrix to, int[] rows, int head, int allHeads) {
+        int dim = to.getColumnDimension() / allHeads;
         for (int i = 0; i < rows.length; i++) {
-            for (int c = 0; c < config.headDim(); c++) {
-                to.setEntry(rows[i], head * config.headDim() + c, block.getEntry(i, c));
+            for (int c = 0; c < dim; c++) {
+                to.addToEntry(rows[i], head * dim + c, block.getEntry(i, c));
             }
         }
     }

@@ -30,7 +30,7 @@ public final class TransformerLayerWitness {
         this.rotary = rotary;
         attention = new AttentionWitness(config.attention(), sequences, AttentionWitness.Keep.ALL);
         projection = new LinearWitness(weights, "attention.projection.");
-        mlp = new MlpWitness(config.feedForward().norm(), weights, "mlp.");
+        mlp = new MlpWitness(config.mlp().norm(), weights, "mlp.");
     }
 
     /** Multiplies what each half adds by these factors from now on: dropout's. */

@@ -5,9 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Dropout;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.TransformerLayerConfig;
 import java.util.List;
@@ -154,7 +153,7 @@ class WitnessTest {
                 AttentionMask.causal(),
                 AttentionMask.none().withWindow(1, 2),
                 AttentionMask.causal().withWindow(2, 0))) {
-            AttentionConfig config = AttentionConfig.of(2, 8, mask, Dropout.none());
+            AttentionConfig config = AttentionConfig.of(2, 8, mask);
             AttentionWitness.Keep keep = (sequence, head, query, key) -> (query + key + head) % 3 == 0 ? 0 : 1.5;
             AttentionWitness attention = new AttentionWitness(config, sequences, keep);
             RealMatrix q = normal(7, 16);
@@ -174,7 +173,7 @@ class WitnessTest {
 
     @Test
     void attentionOfOneTokenIsItsValue() {
-        AttentionConfig config = AttentionConfig.of(1, 8, AttentionMask.none(), Dropout.none());
+        AttentionConfig config = AttentionConfig.of(1, 8, AttentionMask.none());
         AttentionWitness attention = new AttentionWitness(config, List.of(new int[] {0}), AttentionWitness.Keep.ALL);
         RealMatrix v = normal(1, 8);
         assertEquals(v, attention.forward(normal(1, 8), normal(1, 8), v));
@@ -193,8 +192,8 @@ class WitnessTest {
 
     @Test
     void transformerLayer() {
-        AttentionConfig attention = AttentionConfig.of(1, 8, AttentionMask.none(), Dropout.none());
-        TransformerLayerConfig config = TransformerLayerConfig.encoder(4, attention, Dropout.none());
+        AttentionConfig attention = AttentionConfig.of(1, 8, AttentionMask.none());
+        TransformerLayerConfig config = TransformerLayerConfig.encoder(4, attention);
         Weights weights = draw(
                 "attention.qkv.norm.weight",
                 1,

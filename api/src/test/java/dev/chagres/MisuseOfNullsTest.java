@@ -1,0 +1,209 @@
+package dev.chagres;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Dropout;
+import dev.chagres.layer.FanOut;
+import dev.chagres.layer.Layer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.MlpConfig;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterRange;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.te.Activation;
+import dev.chagres.te.QkvFormat;
+import java.io.IOException;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Executable;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.function.IntFunction;
+import java.util.function.LongConsumer;
+import java.util.function.LongSupplier;
+import java.util.function.Supplier;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** Every public constructor and static factory refuses null by the name of its argument, and declares nothing. */
+@Tag("L0")
+@Tag("L1")
+class MisuseOfNullsTest {
+    private static final List<String> PACKAGES = List.of("attention", "layer", "model", "optim");
+
+    private final Map<Class<?>, Supplier<?>> samples = new HashMap<>();
+    private Device device;
+    private Parameters parameters;
+
+    @BeforeEach
+    void open() {
+        device = Device.open();
+        Scope scope = device.openScope();
+        ModelPlan plan = new ModelPlan();
+        Parameter weight = plan.declare("weight", Initializer.zeros(), 8, 8);
+        parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+        AttentionConfig attention = AttentionConfig.of(8, 8, AttentionMask.none());
+        CuSeqlens lengths = CuSeqlens.ofLengths(scope, 8);
+        sample(Device.class, device);
+        sample(Scope.class, scope);
+        sample(dev.chagres.Stream.class, device.stream());
+        sample(Tensor.class, weight.weight());
+        sample(Parameters.class, parameters);
+        sample(Parameter.class, weight);
+        sample(DType.class, DType.FLOAT32);
+        sample(QkvFormat.class, QkvFormat.BSHD);
+        sample(CuSeqlens.class, lengths);
+        sample(Activation.class, Activation.GELU);
+        sample(AttentionConfig.class, attention);
+        sample(AttentionMask.class, AttentionMask.none());
+        sample(AttentionMask.Kind.class, AttentionMask.Kind.NONE);
+        sample(Dropout.class, Dropout.none());
+        sample(FanOut.class, new FanOut("fan"));
+        sample(Initializer.class, Initializer.ones());
+        sample(MlpConfig.class, MlpConfig.gelu(8));
+        sample(MlpConfig.Recomputation.class, MlpConfig.Recomputation.NONE);
+        sample(NormConfig.class, NormConfig.layerNorm(8));
+        sample(NormConfig.Kind.class, NormConfig.Kind.RMS_NORM);
+        sample(TransformerLayerConfig.class, TransformerLayerConfig.encoder(8, attention));
+        sample(ParameterRange.Decay.class, ParameterRange.Decay.KEPT);
+        sample(State[].class, new State[] {parameters.state()});
+        sample(AdamW.Config.class, AdamW.Config.standard());
+        sample(LearningRateSchedule.Decay.class, LearningRateSchedule.Decay.LINEAR);
+        sample(String.class, "name");
+        sample(Object.class, "owner");
+        sample(int[].class, new int[] {8});
+        sample(int.class, 8);
+        sample(long.class, 8L);
+        sample(float.class, 0.5f);
+        sample(IntFunction.class, (IntFunction<Layer>) i -> layer());
+        sample(Supplier.class, (Supplier<Object>) () -> "saved");
+        sample(LongSupplier.class, (LongSupplier) () -> 1);
+        sample(LongConsumer.class, (LongConsumer) value -> {});
+        samples.put(ModelPlan.class, ModelPlan::new);
+        samples.put(Layer.class, MisuseOfNullsTest::layer);
+        samples.put(Layer[].class, () -> new Layer[] {layer()});
+    }
+
+    private static Layer layer() {
+        return new Linear(8, 8, Initializer.zeros(), new ModelPlan());
+    }
+
+    private void sample(Class<?> type, Object value) {
+        samples.put(type, () -> value);
+    }
+
+    @AfterEach
+    void close() {
+        parameters.close();
+        device.close();
+    }
+
+    @Test
+    void isRefusedByName() throws Exception {
+        List<String> checked = new ArrayList<>();
+        for (Class<?> type : publicTypes()) {
+            List<Executable> all = new ArrayList<>(List.of(type.getConstructors()));
+            Stream.of(type.getDeclaredMethods())
+                    .filter(method ->
+                            Modifier.isStatic(method.getModifiers()) && Modifier.isPublic(method.getModifiers()))
+                    .filter(method -> !method.getName().equals("valueOf"))
+                    .forEach(all::add);
+            for (Executable executable : all) {
+                if (!Modifier.isAbstract(type.getModifiers()) || executable instanceof Method) {
+                    check(executable, checked);
+                }
+            }
+        }
+        assertTrue(checked.size() > 70, () -> "arguments found: " + checked);
+        assertTrue(checked.contains("AdamW(config)"), checked::toString);
+        assertTrue(checked.contains("Sequences.padded(format)"), checked::toString);
+    }
+
+    private void check(Executable executable, List<String> checked) throws ReflectiveOperationException {
+        Class<?>[] types = executable.getParameterTypes();
+        for (int i = 0; i < types.length; i++) {
+            var parameter = executable.getParameters()[i];
+            if (types[i].isPrimitive() || parameter.getAnnotatedType().isAnnotationPresent(Nullable.class)) {
+                continue;
+            }
+            Object[] arguments = new Object[types.length];
+            for (int j = 0; j < types.length; j++) {
+                Class<?> type = types[j];
+                arguments[j] = Objects.requireNonNull(samples.get(type), () -> "no sample of " + type)
+                        .get();
+            }
+            arguments[i] = null;
+            String what = executable.getDeclaringClass().getSimpleName()
+                    + (executable instanceof Method ? "." + executable.getName() : "") + "(" + parameter.getName()
+                    + ")";
+            Throwable thrown = assertThrows(InvocationTargetException.class, () -> call(executable, arguments), what)
+                    .getCause();
+            assertInstanceOf(NullPointerException.class, thrown, what);
+            assertEquals(parameter.getName() + ": expected a value, got null", thrown.getMessage(), what);
+            Arrays.stream(arguments)
+                    .filter(ModelPlan.class::isInstance)
+                    .forEach(plan -> assertEquals(List.of(), ((ModelPlan) plan).parameters(), what));
+            checked.add(what);
+        }
+    }
+
+    private static Object call(Executable executable, Object... arguments) throws ReflectiveOperationException {
+        return executable instanceof Constructor<?> constructor
+                ? constructor.newInstance(arguments)
+                : ((Method) executable).invoke(null, arguments);
+    }
+
+    /** Returns the public types of the packages, nested ones too. */
+    private static List<Class<?>> publicTypes() throws IOException, URISyntaxException, ClassNotFoundException {
+        URI place =
+                Layer.class.getProtectionDomain().getCodeSource().getLocation().toURI();
+        List<Class<?>> types = new ArrayList<>();
+        for (String name : PACKAGES) {
+            try (Stream<Path> files = Files.list(Path.of(place).resolve("dev/chagres/" + name))) {
+                for (Path file :
+                        files.filter(f -> f.toString().endsWith(".class")).toList()) {
+                    String simple = file.getFileName().toString().replace(".class", "");
+                    if (simple.equals("package-info")) {
+                        continue;
+                    }
+                    Class<?> type = Class.forName("dev.chagres." + name + "." + simple);
+                    boolean open = Modifier.isPublic(type.getModifiers());
+                    for (Class<?> outer = type.getEnclosingClass(); outer != null; outer = outer.getEnclosingClass()) {
+                        open &= Modifier.isPublic(outer.getModifiers());
+                    }
+                    if (open) {
+                        types.add(type);
+                    }
+                }
+            }
+        }
+        return types;
+    }
+}

@@ -1,0 +1,131 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.Sequences;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.Activation;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import java.util.function.Consumer;
+import java.util.function.UnaryOperator;
+
+/** A small encoder with embedding, head and loss, whose layers can be wrapped, frozen and dropped out. */
+final class SmallModel implements AutoCloseable {
+    static final int LAYERS = 4;
+    static final int HIDDEN = 32;
+    static final int VOCABULARY = 24;
+    static final int[] LENGTHS = {7, 1, 12, 5};
+
+    /** Everything that a step produces. */
+    record Step(float loss, float[] logits, List<float[]> gradients) {}
+
+    private static final Initializer WEIGHTS = Initializer.normal(0.2f);
+
+    final Device device;
+    final DType dtype;
+    final ModelPlan plan = new ModelPlan();
+    final Embedding embedding;
+    final Layer layers;
+    final Layer head;
+    final CrossEntropy crossEntropy = new CrossEntropy(VOCABULARY - 1);
+    final Parameters parameters;
+    final Scope inputs;
+
+    SmallModel(Device device, DType dtype, float dropout, UnaryOperator<Layer> wrapper, Consumer<ModelPlan> frozen) {
+        this.device = device;
+        this.dtype = dtype;
+        embedding = new Embedding(VOCABULARY, HIDDEN, WEIGHTS, plan.group("embedding"));
+        AttentionConfig attention = AttentionConfig.of(2, 16, AttentionMask.none());
+        TransformerLayerConfig config = TransformerLayerConfig.encoder(HIDDEN, attention)
+                .withInitializer(WEIGHTS)
+                .withHiddenDropout(Dropout.of(dropout));
+        List<TransformerLayer> stack = new ArrayList<>();
+        for (int i = 0; i < LAYERS; i++) {
+            stack.add(new TransformerLayer(config, plan.group("layers." + i)));
+        }
+        layers = new Sequential("layers", stack.stream().map(wrapper).toArray(Layer[]::new));
+        ModelPlan tail = plan.group("head");
+        head = wrapper.apply(new Sequential(
+                "head",
+                new LayerNorm(NormConfig.layerNorm(HIDDEN), tail.child("norm")),
+                new Linear(HIDDEN, HIDDEN, WEIGHTS, tail.child("dense")),
+                new ActivationLayer("head.gelu", Activation.GELU),
+                Linear.tied(embedding.weight(), tail.child("decoder"))));
+        frozen.accept(plan);
+        parameters = Parameters.allocate(device, plan, dtype, 7);
+        inputs = device.openScope();
+        RotaryEmbedding rotary = RotaryEmbedding.of(inputs, 64, 16);
+        stack.forEach(layer -> layer.rotate(rotary));
+    }
+
+    static SmallModel plain(Device device, DType dtype) {
+        return new SmallModel(device, dtype, 0, UnaryOperator.identity(), plan -> {});
+    }
+
+    /** Returns ids and labels of a batch over these lengths. */
+    static int[][] batch(long seed, int... lengths) {
+        SplittableRandom random = new SplittableRandom(seed);
+        int tokens = 0;
+        for (int length : lengths) {
+            tokens += length;
+        }
+        int[] ids = new int[tokens];
+        int[] labels = new int[tokens];
+        for (int i = 0; i < tokens; i++) {
+            ids[i] = random.nextInt(VOCABULARY);
+            labels[i] = random.nextInt(3) == 0 ? random.nextInt(VOCABULARY - 1) : -100;
+        }
+        return new int[][] {ids, labels};
+    }
+
+    Tensor ints(Scope scope, int... values) {
+        Tensor tensor = scope.tensor(DType.INT32, values.length);
+        tensor.set(device.stream(), values);
+        return tensor;
+    }
+
+    Tensor logits(Pass pass, int[] ids, int... lengths) {
+        pass.begin();
+        pass.sequences(Sequences.packed(pass.scope(), lengths));
+        return head.forward(layers.forward(embedding.forward(ints(pass.scope(), ids), pass), pass), pass);
+    }
+
+    void backward(Pass pass) {
+        embedding.backward(layers.backward(head.backward(crossEntropy.backward(pass), pass), pass), pass);
+    }
+
+    /** One forward and backward pass over the usual batch, and what came out. */
+    Step step(Pass pass) {
+        int[][] batch = batch(3, LENGTHS);
+        Tensor scores = logits(pass, batch[0], LENGTHS);
+        float[] before = scores.toFloats(device.stream());
+        Tensor loss = crossEntropy.forward(scores, ints(pass.scope(), batch[1]), pass);
+        float value = loss.toFloats(device.stream())[0];
+        backward(pass);
+        return new Step(value, before, gradients());
+    }
+
+    List<float[]> gradients() {
+        parameters.completeGradients();
+        List<float[]> all = new ArrayList<>();
+        for (Parameter parameter : parameters.all()) {
+            all.add(parameter.isFrozen() ? new float[0] : parameter.gradient().toFloats(device.stream()));
+        }
+        return all;
+    }
+
+    @Override
+    public void close() {
+        inputs.close();
+        parameters.close();
+    }
+}

@@ -1,0 +1,222 @@
+package dev.chagres.ops;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.Allocation;
+import dev.chagres.conformance.Comparison;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.conformance.Tolerances;
+import dev.chagres.witness.CrossEntropyWitness;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** {@code CrossEntropy} against double precision: padding columns, tokens left out, a divisor of its own. */
+@Tag("L0")
+@Tag("L1")
+class CrossEntropyConformance {
+    private static final String SHARED = "'s; it is written to while that is read or written";
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    record Case(DType dtype, int tokens, int classes, int columns) {}
+
+    static List<Case> cases() {
+        List<Case> cases = new ArrayList<>();
+        for (DType dtype : List.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)) {
+            for (int[] size : new int[][] {{1, 1, 1}, {3, 5, 8}, {65, 33, 64}, {200, 129, 129}, {17, 5000, 5003}}) {
+                cases.add(new Case(dtype, size[0], size[1], size[2]));
+            }
+        }
+        return cases;
+    }
+
+    /** The tensors of one call; one token in three is left out. */
+    private static final class Run {
+        private final Case c;
+        private final RealMatrix z;
+        private final int[] values;
+        private final Tensor logits;
+        private final Tensor labels;
+        private final Tensor logSumExp;
+        private final Tensor loss = open.unwritten(DType.FLOAT32, 1);
+        private final Tensor counted = open.ints(-7);
+        private final CrossEntropyWitness witness;
+
+        Run(Case c) {
+            this.c = c;
+            z = open.normal(c.dtype, c.tokens, c.columns, 3);
+            values = open.random().ints(c.tokens, 0, c.classes).toArray();
+            for (int token = 1; token < c.tokens; token += 3) {
+                values[token] = token % 2 == 0 ? -100 : c.classes;
+            }
+            logits = open.tensor(c.dtype, z);
+            labels = open.ints(values);
+            logSumExp = open.unwritten(DType.FLOAT32, c.tokens);
+            witness = new CrossEntropyWitness(z, values, c.classes);
+        }
+
+        void forward(@Nullable Tensor divisor) {
+            CrossEntropy.forward(logits, labels, c.classes, divisor, logSumExp, loss, counted, open.stream());
+        }
+
+        void assertGradient(Tensor divisor, float factor, double expectedFactor) {
+            Tensor dlogits = open.unwritten(c.dtype, c.tokens, c.columns);
+            CrossEntropy.backward(logits, labels, c.classes, logSumExp, divisor, factor, dlogits, open.stream());
+            RealMatrix expected = witness.gradient(expectedFactor);
+            open.assertClose(
+                    "dlogits",
+                    Comparison.entries(expected),
+                    open.read(dlogits),
+                    Math.abs(expectedFactor) / Math.max(1, witness.counted()) / 10,
+                    Tolerances.rounded(c.dtype));
+            CrossEntropy.backward(logits, labels, c.classes, logSumExp, divisor, factor, logits, open.stream());
+            assertArrayEquals(open.read(dlogits), open.read(logits), "in the place of the logits");
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void meanOverCountedTokens(Case c) {
+        Run run = new Run(c);
+        run.forward(null);
+        open.assertClose("logSumExp", run.witness.logSumExp(), run.logSumExp, Tolerances.rounded(DType.FLOAT32));
+        open.assertClose(
+                "loss", new double[] {run.witness.loss()}, run.loss, Tolerances.weightGradient(DType.BFLOAT16));
+        assertEquals(run.witness.counted(), run.counted.toInts(open.stream())[0]);
+        run.assertGradient(run.counted, -0.5f, -0.5);
+    }
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void aDivisorOfItsOwn(Case c) {
+        Run run = new Run(c);
+        Tensor divisor = open.ints(1000);
+        run.forward(divisor);
+        double share = run.witness.counted() / 1000.0;
+        open.assertClose(
+                "loss", new double[] {run.witness.loss() * share}, run.loss, Tolerances.weightGradient(DType.BFLOAT16));
+        assertEquals(run.witness.counted(), run.counted.toInts(open.stream())[0]);
+        run.assertGradient(divisor, 2, 2 * share);
+    }
+
+    @Test
+    void aDivisorOfNothing() {
+        Run run = new Run(new Case(DType.FLOAT32, 4, 3, 3));
+        Tensor divisor = open.ints(0);
+        run.forward(divisor);
+        assertEquals(0, open.read(run.loss)[0]);
+        run.assertGradient(divisor, 1, 0);
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void withoutTokensOrLabels(DType dtype) {
+        Tensor none = open.scope().tensor(dtype, 0, 8);
+        Tensor labels = open.scope().tensor(DType.INT32, 0);
+        Tensor logSumExp = open.scope().tensor(DType.FLOAT32, 0);
+        Tensor loss = open.unwritten(DType.FLOAT32, 1);
+        Tensor counted = open.ints(-7);
+        CrossEntropy.forward(none, labels, 8, null, logSumExp, loss, counted, open.stream());
+        assertEquals(0, open.read(loss)[0]);
+        assertEquals(0, counted.toInts(open.stream())[0]);
+        CrossEntropy.backward(none, labels, 8, logSumExp, counted, 1, none, open.stream());
+
+        Tensor logits = open.tensor(dtype, open.normal(dtype, 2, 8, 1));
+        Tensor out = open.ints(-100, 8);
+        Tensor sums = open.unwritten(DType.FLOAT32, 2);
+        CrossEntropy.forward(logits, out, 8, null, sums, loss, counted, open.stream());
+        assertEquals(0, open.read(loss)[0]);
+        Tensor gradient = open.unwritten(dtype, 2, 8);
+        CrossEntropy.backward(logits, out, 8, sums, counted, 1, gradient, open.stream());
+        assertArrayEquals(new float[16], open.read(gradient));
+    }
+
+    private static Tensor of(DType dtype, long... sizes) {
+        return open.scope().tensor(dtype, Shape.of(sizes));
+    }
+
+    private static void refused(
+            String text, Tensor logits, Tensor labels, long classes, Tensor logSumExp, Tensor loss, Tensor counted) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> CrossEntropy.forward(logits, labels, classes, null, logSumExp, loss, counted, open.stream()));
+    }
+
+    @Test
+    void refusals() {
+        Tensor z = of(DType.FLOAT32, 4, 8);
+        Tensor labels = of(DType.INT32, 4);
+        Tensor sums = of(DType.FLOAT32, 4);
+        Tensor loss = of(DType.FLOAT32, 1);
+        Tensor counted = of(DType.INT32, 1);
+        refused("classes: expected at least 1, got 0", z, labels, 0, sums, loss, counted);
+        refused(
+                "logits: expected [T, at least 9 columns] of floats, got FLOAT32[4, 8]",
+                z,
+                labels,
+                9,
+                sums,
+                loss,
+                counted);
+        refused("labels: expected INT32[4], got INT32[5]", z, of(DType.INT32, 5), 8, sums, loss, counted);
+        refused("logSumExp: expected FLOAT32[4], got FLOAT32[1]", z, labels, 8, loss, loss, counted);
+        refused("counted: expected INT32[1], got FLOAT32[1]", z, labels, 8, sums, loss, loss);
+        refused(
+                "loss: expected memory of its own, got some of logSumExp" + SHARED,
+                z,
+                labels,
+                8,
+                sums,
+                open.scope().view(sums, 1, 1),
+                counted);
+        refused(
+                "counted: expected memory of its own, got some of labels" + SHARED,
+                z,
+                labels,
+                8,
+                sums,
+                loss,
+                open.scope().view(labels, 3, 1));
+        assertThrown(
+                IllegalArgumentException.class,
+                "counted: expected memory of its own, got some of divisor" + SHARED,
+                () -> CrossEntropy.forward(z, labels, 8, counted, sums, loss, counted, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "divisor: expected INT32[1], got INT32[4]",
+                () -> CrossEntropy.forward(z, labels, 8, labels, sums, loss, counted, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "factor: expected a finite number, got NaN",
+                () -> CrossEntropy.backward(z, labels, 8, sums, counted, Float.NaN, z, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "dlogits: expected FLOAT32[4, 8], got FLOAT32[4, 7]",
+                () -> CrossEntropy.backward(z, labels, 8, sums, counted, 1, of(DType.FLOAT32, 4, 7), open.stream()));
+    }
+
+    @Test
+    void makesNoGarbage() {
+        Run run = new Run(new Case(DType.BFLOAT16, 4, 8, 8));
+        Tensor dlogits = open.unwritten(DType.BFLOAT16, 4, 8);
+        Allocation.assertNone("cross-entropy", () -> {
+            run.forward(null);
+            CrossEntropy.backward(run.logits, run.labels, 8, run.logSumExp, run.counted, 1, dlogits, open.stream());
+        });
+    }
+}

@@ -1,0 +1,189 @@
+package dev.chagres.ops;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.Allocation;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.conformance.Tolerances;
+import dev.chagres.te.Output;
+import dev.chagres.witness.Rounding;
+import java.util.List;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** {@code Elementwise} against double precision, at sizes and places that are no multiples of what a thread loads. */
+@Tag("L0")
+@Tag("L1")
+class ElementwiseConformance {
+    private static final String SHARED = "'s; it is written to while that is read or written";
+    private static final int[] COUNTS = {0, 1, 7, 8, 9, 255, 256, 257, 4099};
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    static List<DType> floats() {
+        return List.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16);
+    }
+
+    @ParameterizedTest
+    @MethodSource("floats")
+    void add(DType dtype) {
+        for (int count : COUNTS) {
+            double[] x = open.normal(dtype, count, 1);
+            double[] residual = open.normal(dtype, count, 1);
+            Tensor y = open.unwritten(dtype, count);
+            Elementwise.add(open.tensor(dtype, x, count), open.tensor(dtype, residual, count), y, open.stream());
+            double[] expected = new double[count];
+            for (int i = 0; i < count; i++) {
+                expected[i] = x[i] + residual[i];
+            }
+            open.assertClose("y", expected, open.read(y), 1, Tolerances.rounded(dtype));
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("floats")
+    void addInPlace(DType dtype) {
+        double[] x = open.normal(dtype, 100, 1);
+        double[] residual = open.normal(dtype, 100, 1);
+        Tensor sum = open.unwritten(dtype, 100);
+        Elementwise.add(open.tensor(dtype, x, 100), open.tensor(dtype, residual, 100), sum, open.stream());
+        Tensor overX = open.tensor(dtype, x, 100);
+        Elementwise.add(overX, open.tensor(dtype, residual, 100), overX, open.stream());
+        assertArrayEquals(open.read(sum), open.read(overX));
+        Tensor overResidual = open.tensor(dtype, residual, 100);
+        Elementwise.add(open.tensor(dtype, x, 100), overResidual, overResidual, open.stream());
+        assertArrayEquals(open.read(sum), open.read(overResidual));
+    }
+
+    /** Views that begin at an odd element. */
+    @ParameterizedTest
+    @MethodSource("floats")
+    void unalignedViews(DType dtype) {
+        double[] values = open.normal(dtype, 101, 1);
+        Tensor all = open.tensor(dtype, values, 101);
+        Tensor odd = open.scope().view(all, 1, 100);
+        Tensor target = open.unwritten(dtype, 103);
+        Tensor y = open.scope().view(target, 3, 100);
+        Elementwise.add(odd, odd, y, open.stream());
+        double[] expected = new double[100];
+        for (int i = 0; i < 100; i++) {
+            expected[i] = Rounding.round(2 * values[i + 1], dtype);
+        }
+        open.assertClose("y", expected, y, Tolerances.rounded(dtype));
+    }
+
+    @ParameterizedTest
+    @MethodSource("floats")
+    void accumulate(DType dtype) {
+        for (int count : COUNTS) {
+            double[] x = open.normal(dtype, count, 1);
+            double[] before = open.normal(DType.FLOAT32, count, 1);
+            Tensor overwritten = open.unwritten(DType.FLOAT32, count);
+            Elementwise.accumulate(open.tensor(dtype, x, count), overwritten, Output.OVERWRITE, open.stream());
+            open.assertClose("overwritten", x, overwritten, Tolerances.rounded(DType.FLOAT32));
+            Tensor added = open.tensor(DType.FLOAT32, before, count);
+            Elementwise.accumulate(open.tensor(dtype, x, count), added, Output.ADD, open.stream());
+            double[] expected = new double[count];
+            for (int i = 0; i < count; i++) {
+                expected[i] = before[i] + x[i];
+            }
+            open.assertClose("added", expected, open.read(added), 1, Tolerances.rounded(DType.FLOAT32));
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("floats")
+    void castIsRoundedToNearestEven(DType from) {
+        for (DType to : floats()) {
+            for (int count : COUNTS) {
+                double[] x = open.normal(from, count, 100);
+                Tensor y = open.unwritten(to, count);
+                Elementwise.cast(open.tensor(from, x, count), y, open.stream());
+                double[] expected = Rounding.round(x.clone(), to);
+                float[] actual = open.read(y);
+                for (int i = 0; i < count; i++) {
+                    assertArrayEquals(new float[] {(float) expected[i]}, new float[] {actual[i]}, from + " to " + to);
+                }
+            }
+        }
+    }
+
+    /** As many elements in another shape: a matrix of gradients into a flat buffer. */
+    @Test
+    void shapesMayDiffer() {
+        Tensor x = open.tensor(DType.BFLOAT16, new double[] {1, 2, 3, 4, 5, 6}, 2, 3);
+        Tensor y = open.unwritten(DType.FLOAT32, 6);
+        Elementwise.accumulate(x, y, Output.OVERWRITE, open.stream());
+        assertArrayEquals(new float[] {1, 2, 3, 4, 5, 6}, open.read(y));
+        Tensor cast = open.unwritten(DType.FLOAT16, 3, 2);
+        Elementwise.cast(x, cast, open.stream());
+        assertArrayEquals(new float[] {1, 2, 3, 4, 5, 6}, open.read(cast));
+    }
+
+    private static Tensor of(DType dtype, long... sizes) {
+        return open.scope().tensor(dtype, Shape.of(sizes));
+    }
+
+    @Test
+    void refusals() {
+        Tensor x = of(DType.FLOAT32, 4);
+        Tensor y = of(DType.FLOAT32, 4);
+        assertThrown(
+                IllegalArgumentException.class,
+                "residual: expected FLOAT32[4], got FLOAT32[5]",
+                () -> Elementwise.add(x, of(DType.FLOAT32, 5), y, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected FLOAT32[4], got BFLOAT16[4]",
+                () -> Elementwise.add(x, y, of(DType.BFLOAT16, 4), open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "x: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32[4]",
+                () -> Elementwise.add(of(DType.INT32, 4), y, y, open.stream()));
+        Tensor both = of(DType.FLOAT32, 6);
+        Tensor second = open.scope().view(both, 2, 4);
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected memory of its own, got some of x" + SHARED,
+                () -> Elementwise.add(open.scope().view(both, 0, 4), y, second, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected elements of FLOAT32, got BFLOAT16[4]",
+                () -> Elementwise.accumulate(x, of(DType.BFLOAT16, 4), Output.ADD, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected 4 elements, got FLOAT32[5]",
+                () -> Elementwise.accumulate(x, of(DType.FLOAT32, 5), Output.ADD, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected memory of its own, got some of x" + SHARED,
+                () -> Elementwise.accumulate(x, x, Output.ADD, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got BYTE[4]",
+                () -> Elementwise.cast(x, of(DType.BYTE, 4), open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected memory of its own, got some of x" + SHARED,
+                () -> Elementwise.cast(x, x, open.stream()));
+    }
+
+    @Test
+    void makesNoGarbage() {
+        Tensor x = open.tensor(DType.BFLOAT16, new double[8], 8);
+        Tensor y = open.tensor(DType.FLOAT32, new double[8], 8);
+        Allocation.assertNone("elementwise", () -> {
+            Elementwise.add(x, x, x, open.stream());
+            Elementwise.accumulate(x, y, Output.ADD, open.stream());
+            Elementwise.cast(y, x, open.stream());
+        });
+    }
+}

@@ -1,0 +1,322 @@
+package dev.chagres.ops;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.Allocation;
+import dev.chagres.conformance.Comparison;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.conformance.Tolerances;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.te.Output;
+import dev.chagres.witness.NormWitness;
+import dev.chagres.witness.Rounding;
+import dev.chagres.witness.Weights;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** {@code ResidualNorm} against double precision, in every place where its results may lie. */
+@Tag("L0")
+@Tag("L1")
+class ResidualNormConformance {
+    private static final float EPSILON = 1e-5f;
+    private static final String SHARED = "'s; it is written to while that is read or written";
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    record Case(DType dtype, int rows, int columns) {}
+
+    static List<Case> cases() {
+        List<Case> cases = new ArrayList<>();
+        for (DType dtype : List.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)) {
+            int pack = 16 / dtype.byteSize();
+            for (int[] size : new int[][] {{1, pack}, {17, 3 * pack}, {129, 64}, {5, 320}, {3, 1024 * pack}}) {
+                cases.add(new Case(dtype, size[0], size[1]));
+            }
+        }
+        return cases;
+    }
+
+    /** The operands of one call, its results, and what they should be. */
+    private static final class Run {
+        private final Case c;
+        private final RealMatrix sum;
+        private final Tensor x;
+        private final Tensor residual;
+        private final Tensor gamma;
+        private final Tensor beta;
+        private final Tensor mean;
+        private final Tensor inverse;
+        private final Weights weights = new Weights();
+        private final NormWitness witness;
+
+        Run(Case c) {
+            this.c = c;
+            RealMatrix left = open.normal(c.dtype, c.rows, c.columns, 1);
+            RealMatrix right = open.normal(c.dtype, c.rows, c.columns, 1);
+            // The kernel rounds the sum as it stores it, and takes the norm of what it stores.
+            sum = Rounding.round(left.add(right), c.dtype);
+            x = open.tensor(c.dtype, left);
+            residual = open.tensor(c.dtype, right);
+            RealMatrix factors =
+                    Rounding.round(open.normal(c.dtype, 1, c.columns, 0.2).scalarAdd(1), c.dtype);
+            double[] added = open.normal(c.dtype, c.columns, 0.2);
+            gamma = open.tensor(c.dtype, factors.getRow(0), c.columns);
+            beta = open.tensor(c.dtype, added, c.columns);
+            weights.put("weight", factors);
+            weights.put("bias", MatrixUtils.createRowRealMatrix(added));
+            witness = new NormWitness(new NormConfig(NormConfig.Kind.LAYER_NORM, c.columns, EPSILON), weights, "");
+            mean = open.unwritten(DType.FLOAT32, c.rows);
+            inverse = open.unwritten(DType.FLOAT32, c.rows);
+        }
+
+        void assertForward(Tensor h) {
+            Tensor y = open.unwritten(c.dtype, c.rows, c.columns);
+            ResidualNorm.forward(x, residual, gamma, beta, EPSILON, h, y, mean, inverse, open.stream());
+            assertEquals(0, sum.subtract(matrix(open.read(h))).getNorm(), "h is the rounded sum");
+            open.assertClose(
+                    "y", Comparison.entries(witness.forward(sum)), open.read(y), 1, Tolerances.rounded(c.dtype));
+            open.assertClose("mean", witness.mean(), open.read(mean), 1, Tolerances.rounded(DType.FLOAT32));
+            open.assertClose("inverse", witness.inverseDeviation(), inverse, Tolerances.rounded(DType.FLOAT32));
+        }
+
+        RealMatrix matrix(float[] values) {
+            RealMatrix matrix = MatrixUtils.createRealMatrix(c.rows, c.columns);
+            for (int i = 0; i < values.length; i++) {
+                matrix.setEntry(i / c.columns, i % c.columns, values[i]);
+            }
+            return matrix;
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void forward(Case c) {
+        new Run(c).assertForward(open.unwritten(c.dtype, c.rows, c.columns));
+        Run overX = new Run(c);
+        overX.assertForward(overX.x);
+        Run overResidual = new Run(c);
+        overResidual.assertForward(overResidual.residual);
+    }
+
+    /** Where dh goes. */
+    enum Place {
+        OWN,
+        DRESIDUAL,
+        DY,
+        H
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void backward(Place place) {
+        for (Case c : cases()) {
+            backward(c, place);
+        }
+    }
+
+    private static void backward(Case c, Place place) {
+        Run run = new Run(c);
+        Tensor h = open.unwritten(c.dtype, c.rows, c.columns);
+        run.assertForward(h);
+        RealMatrix dy = open.normal(c.dtype, c.rows, c.columns, 1);
+        RealMatrix dresidual = open.normal(c.dtype, c.rows, c.columns, 1);
+        double[] before = open.normal(DType.FLOAT32, c.columns, 1);
+        Tensor dyTensor = open.tensor(c.dtype, dy);
+        Tensor dresidualTensor = open.tensor(c.dtype, dresidual);
+        Tensor dh = switch (place) {
+            case OWN -> open.unwritten(c.dtype, c.rows, c.columns);
+            case DRESIDUAL -> dresidualTensor;
+            case DY -> dyTensor;
+            case H -> h;
+        };
+        Output output = place == Place.DRESIDUAL ? Output.ADD : Output.OVERWRITE;
+        Tensor dgamma = output == Output.ADD
+                ? open.tensor(DType.FLOAT32, before, c.columns)
+                : open.unwritten(DType.FLOAT32, c.columns);
+        Tensor dbeta = output == Output.ADD
+                ? open.tensor(DType.FLOAT32, before, c.columns)
+                : open.unwritten(DType.FLOAT32, c.columns);
+        ResidualNorm.backward(
+                dyTensor,
+                h,
+                run.mean,
+                run.inverse,
+                run.gamma,
+                dresidualTensor,
+                dh,
+                dgamma,
+                dbeta,
+                output,
+                open.stream());
+        RealMatrix expected = run.witness.backward(dy).add(dresidual);
+        open.assertClose("dh", Comparison.entries(expected), open.read(dh), 1, Tolerances.rounded(c.dtype));
+        double magnitude = Math.sqrt(c.rows);
+        assertSum("dgamma", run.weights.gradient("weight").getRow(0), before, dgamma, output, magnitude);
+        assertSum("dbeta", run.weights.gradient("bias").getRow(0), before, dbeta, output, magnitude);
+    }
+
+    private static void assertSum(
+            String what, double[] sums, double[] before, Tensor actual, Output output, double magnitude) {
+        double[] expected = sums.clone();
+        for (int i = 0; i < sums.length && output == Output.ADD; i++) {
+            expected[i] += before[i];
+        }
+        open.assertClose(what, expected, open.read(actual), magnitude, Tolerances.weightGradient(DType.BFLOAT16));
+    }
+
+    @Test
+    void withoutRows() {
+        Tensor none = of(DType.FLOAT32, 0, 8);
+        Tensor gamma = of(DType.FLOAT32, 8);
+        Tensor mean = of(DType.FLOAT32, 0);
+        Tensor inverse = of(DType.FLOAT32, 0);
+        ResidualNorm.forward(
+                none,
+                none,
+                gamma,
+                of(DType.FLOAT32, 8),
+                EPSILON,
+                none,
+                of(DType.FLOAT32, 0, 8),
+                mean,
+                inverse,
+                open.stream());
+        Tensor dgamma = open.unwritten(DType.FLOAT32, 8);
+        Tensor dbeta = open.tensor(DType.FLOAT32, new double[] {1, 2, 3, 4, 5, 6, 7, 8}, 8);
+        ResidualNorm.backward(
+                none,
+                none,
+                mean,
+                inverse,
+                gamma,
+                none,
+                none,
+                dgamma,
+                open.unwritten(DType.FLOAT32, 8),
+                Output.OVERWRITE,
+                open.stream());
+        assertArrayEquals(new float[8], open.read(dgamma));
+        ResidualNorm.backward(none, none, mean, inverse, gamma, none, none, dgamma, dbeta, Output.ADD, open.stream());
+        assertArrayEquals(new float[] {1, 2, 3, 4, 5, 6, 7, 8}, open.read(dbeta));
+    }
+
+    @Test
+    void rowsThatAreTaken() {
+        assertEquals(true, ResidualNorm.takes(of(DType.FLOAT32, 3, 4)));
+        assertEquals(false, ResidualNorm.takes(of(DType.BFLOAT16, 3, 4)));
+        assertEquals(true, ResidualNorm.takes(of(DType.BFLOAT16, 3, 8192)));
+        assertEquals(false, ResidualNorm.takes(of(DType.BFLOAT16, 3, 8200)));
+        assertEquals(false, ResidualNorm.takes(of(DType.FLOAT32, 3, 0)));
+        assertEquals(false, ResidualNorm.takes(of(DType.FLOAT32, 8)));
+        assertEquals(false, ResidualNorm.takes(of(DType.INT32, 3, 4)));
+    }
+
+    private static Tensor of(DType dtype, long... sizes) {
+        return open.scope().tensor(dtype, Shape.of(sizes));
+    }
+
+    /** The arguments of forward, each of which a test replaces by a wrong one. */
+    private static final class Arguments {
+        private Tensor x = of(DType.FLOAT32, 3, 8);
+        private Tensor residual = of(DType.FLOAT32, 3, 8);
+        private Tensor gamma = of(DType.FLOAT32, 8);
+        private Tensor beta = of(DType.FLOAT32, 8);
+        private float epsilon = EPSILON;
+        private Tensor h = of(DType.FLOAT32, 3, 8);
+        private Tensor y = of(DType.FLOAT32, 3, 8);
+        private Tensor mean = of(DType.FLOAT32, 3);
+        private Tensor inverse = of(DType.FLOAT32, 3);
+        private Tensor dgamma = of(DType.FLOAT32, 8);
+        private Tensor dbeta = of(DType.FLOAT32, 8);
+
+        void refused(String text) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    text,
+                    () -> ResidualNorm.forward(x, residual, gamma, beta, epsilon, h, y, mean, inverse, open.stream()));
+        }
+
+        void refusedBackward(String text) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    text,
+                    () -> ResidualNorm.backward(
+                            x, h, mean, inverse, gamma, residual, y, dgamma, dbeta, Output.ADD, open.stream()));
+        }
+    }
+
+    @Test
+    void refusals() {
+        Arguments narrow = new Arguments();
+        narrow.x = of(DType.FLOAT32, 3, 6);
+        narrow.refused(
+                "x: expected rows of whole 16-byte packs, at most 16 KiB, got FLOAT32[3, 6]; call Elementwise.add and"
+                        + " Normalization");
+        Arguments gamma = new Arguments();
+        gamma.gamma = of(DType.BFLOAT16, 8);
+        gamma.refused("gamma: expected FLOAT32[8], got BFLOAT16[8]");
+        gamma.refusedBackward("gamma: expected FLOAT32[8], got BFLOAT16[8]");
+        Arguments epsilon = new Arguments();
+        epsilon.epsilon = 0;
+        epsilon.refused("epsilon: expected a number above 0, got 0.0");
+        Arguments unaligned = new Arguments();
+        unaligned.beta = open.scope().view(of(DType.FLOAT32, 9), 1, 8);
+        unaligned.refused(
+                "beta: expected memory that begins at a multiple of 16 bytes, as every tensor of a scope does, got a"
+                        + " view that does not; copy it into a tensor");
+        Arguments mean = new Arguments();
+        mean.mean = of(DType.FLOAT32, 4);
+        mean.refused("mean: expected FLOAT32[3], got FLOAT32[4]");
+        mean.refusedBackward("mean: expected FLOAT32[3], got FLOAT32[4]");
+        Arguments y = new Arguments();
+        y.y = y.x;
+        y.refused("y: expected memory of its own, got some of x" + SHARED);
+        Arguments h = new Arguments();
+        h.y = h.h;
+        h.refused("y: expected memory of its own, got some of h" + SHARED);
+        Arguments statistics = new Arguments();
+        statistics.inverse = statistics.mean;
+        statistics.refused("mean: expected memory of its own, got some of inverse" + SHARED);
+        Arguments dgamma = new Arguments();
+        dgamma.dgamma = of(DType.BFLOAT16, 8);
+        dgamma.refusedBackward("dgamma: expected FLOAT32[8], got BFLOAT16[8]");
+        Arguments dbeta = new Arguments();
+        dbeta.dbeta = dbeta.dgamma;
+        dbeta.refusedBackward("dgamma: expected memory of its own, got some of dbeta" + SHARED);
+    }
+
+    @Test
+    void makesNoGarbage() {
+        Arguments in = new Arguments();
+        Allocation.assertNone("residual norm", () -> {
+            ResidualNorm.forward(
+                    in.x, in.residual, in.gamma, in.beta, EPSILON, in.h, in.y, in.mean, in.inverse, open.stream());
+            ResidualNorm.backward(
+                    in.y,
+                    in.h,
+                    in.mean,
+                    in.inverse,
+                    in.gamma,
+                    in.residual,
+                    in.residual,
+                    in.dgamma,
+                    in.dbeta,
+                    Output.OVERWRITE,
+                    open.stream());
+        });
+    }
+}

@@ -1,0 +1,446 @@
+package dev.chagres.te;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.Allocation;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.conformance.Tolerance;
+import dev.chagres.conformance.Tolerances;
+import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.witness.AdamWWitness;
+import dev.chagres.witness.Rounding;
+import java.util.Arrays;
+import java.util.List;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** {@code MultiTensor} against double precision, over tensors of very different sizes. */
+@Tag("L0")
+@Tag("L1")
+class MultiTensorConformance {
+    private static final int[] SIZES = {1, 3, 1000, 65_536, 65_537, 17};
+    private static final float BETA_1 = 0.9f;
+    private static final float BETA_2 = 0.98f;
+    private static final float EPSILON = 1e-8f;
+    private static final float DECAY = 0.1f;
+
+    /** Some tens of roundings in FP32. */
+    private static final Tolerance STEPS = new Tolerance("Adam, 10 steps in FP32", 2e-6, 2e-5);
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    private static Tensor scalar(double value) {
+        return open.tensor(DType.FLOAT32, new double[] {value}, 1);
+    }
+
+    /** Returns one tensor a size, of drawn numbers. */
+    private static Tensor[] drawn(DType dtype, double deviation) {
+        return Arrays.stream(SIZES)
+                .mapToObj(size -> open.tensor(dtype, open.normal(dtype, size, deviation), size))
+                .toArray(Tensor[]::new);
+    }
+
+    private static Tensor[] zeros(DType dtype) {
+        Tensor[] zeros = Arrays.stream(SIZES)
+                .mapToObj(size -> open.scope().tensor(dtype, size))
+                .toArray(Tensor[]::new);
+        Arrays.stream(zeros).forEach(zero -> zero.zero(open.stream()));
+        return zeros;
+    }
+
+    private static double[] read(Tensor[] tensors) {
+        return Arrays.stream(tensors)
+                .flatMapToDouble(tensor -> {
+                    float[] values = open.read(tensor);
+                    double[] doubles = new double[values.length];
+                    Arrays.setAll(doubles, i -> values[i]);
+                    return Arrays.stream(doubles);
+                })
+                .toArray();
+    }
+
+    private static float[] floats(double[] values) {
+        float[] floats = new float[values.length];
+        for (int i = 0; i < values.length; i++) {
+            floats[i] = (float) values[i];
+        }
+        return floats;
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void norm(DType dtype) {
+        Tensor[] tensors = drawn(dtype, 3);
+        Tensor flag = open.ints(0);
+        Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        Tensor norm = open.unwritten(DType.FLOAT32, 1);
+        try (TensorLists lists = TensorLists.of(tensors)) {
+            // Twice: the kernels add to the partial sums.
+            for (int round = 0; round < 2; round++) {
+                MultiTensor.l2norm(flag, lists, partials, norm, open.stream());
+                double expected =
+                        Math.sqrt(Arrays.stream(read(tensors)).map(x -> x * x).sum());
+                open.assertClose("norm", new double[] {expected}, norm, Tolerances.rounded(DType.FLOAT32));
+                assertEquals(0, flag.toInts(open.stream())[0]);
+            }
+        }
+    }
+
+    @Test
+    void normThatIsNotFiniteRaisesTheFlag() {
+        for (float value : new float[] {Float.NaN, Float.POSITIVE_INFINITY, Float.NEGATIVE_INFINITY}) {
+            Tensor[] tensors = drawn(DType.FLOAT32, 1);
+            open.set(tensors[0], value);
+            Tensor flag = open.ints(0);
+            Tensor norm = open.unwritten(DType.FLOAT32, 1);
+            try (TensorLists lists = TensorLists.of(tensors)) {
+                Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+                MultiTensor.l2norm(flag, lists, partials, norm, open.stream());
+            }
+            assertEquals(1, flag.toInts(open.stream())[0], "flag of " + value);
+            assertEquals(false, Float.isFinite(open.read(norm)[0]));
+        }
+    }
+
+    @Test
+    void stepsOfAdam() {
+        Tensor[] g = zeros(DType.FLOAT32);
+        Tensor[] p = drawn(DType.FLOAT32, 1);
+        double[] weights = read(p);
+        double[] decay = new double[weights.length];
+        Arrays.fill(decay, DECAY);
+        AdamWWitness witness = new AdamWWitness(BETA_1, BETA_2, EPSILON, decay, weights.clone());
+        Tensor flag = open.ints(0);
+        Tensor lr = scalar(0);
+        Tensor step = open.ints(0);
+        Tensor scale = scalar(0.5);
+        try (TensorLists lists = TensorLists.of(g, p, zeros(DType.FLOAT32), zeros(DType.FLOAT32))) {
+            for (int number = 1; number <= 10; number++) {
+                double[] gradients = refill(g);
+                open.set(lr, 1e-3f * number);
+                step.set(open.stream(), number);
+                adam(flag, lists, lr, step, WeightDecay.DECOUPLED, scale);
+                double[] expected = witness.step(1e-3f * number, gradients, 0.5);
+                open.assertClose("p after step " + number, expected, floats(read(p)), 0, STEPS);
+                // The kernel leaves the gradients scaled.
+                assertArrayEquals(Arrays.stream(gradients).map(x -> x * 0.5).toArray(), read(g), 1e-7);
+            }
+        }
+    }
+
+    private static double[] refill(Tensor[] gradients) {
+        for (Tensor gradient : gradients) {
+            open.set(gradient, open.normal(DType.FLOAT32, (int) gradient.count(), 0.1));
+        }
+        return read(gradients);
+    }
+
+    private static void adam(Tensor flag, TensorLists lists, Tensor lr, Tensor step, WeightDecay mode, Tensor scale) {
+        MultiTensor.adamCapturable(
+                flag, lists, lr, BETA_1, BETA_2, EPSILON, step, mode, BiasCorrection.YES, DECAY, scale, open.stream());
+    }
+
+    /** One step from zero moments: with L2 decay the gradient is g + w p, without correction the moments stay small. */
+    @ParameterizedTest
+    @EnumSource
+    void decayAndCorrection(BiasCorrection correction) {
+        Tensor[] g = drawn(DType.FLOAT32, 0.1);
+        Tensor[] p = drawn(DType.FLOAT32, 1);
+        double[] gradients = read(g);
+        double[] expected = read(p);
+        for (int i = 0; i < expected.length; i++) {
+            double gradient = gradients[i] + DECAY * expected[i];
+            double mean = (1 - BETA_1) * gradient;
+            double square = (1 - BETA_2) * gradient * gradient;
+            if (correction == BiasCorrection.YES) {
+                mean /= 1 - BETA_1;
+                square /= 1 - BETA_2;
+            }
+            expected[i] -= 1e-2f * mean / (Math.sqrt(square) + 1e-3f);
+        }
+        Tensor flag = open.ints(0);
+        try (TensorLists lists = TensorLists.of(g, p, zeros(DType.FLOAT32), zeros(DType.FLOAT32))) {
+            MultiTensor.adamCapturable(
+                    flag,
+                    lists,
+                    scalar(1e-2f),
+                    BETA_1,
+                    BETA_2,
+                    1e-3f,
+                    open.ints(1),
+                    WeightDecay.L2,
+                    correction,
+                    DECAY,
+                    scalar(1),
+                    open.stream());
+        }
+        open.assertClose("p", expected, floats(read(p)), 0, STEPS);
+    }
+
+    @Test
+    void aRaisedFlagSkipsTheStep() {
+        Tensor[] g = drawn(DType.FLOAT32, 1);
+        Tensor[] p = drawn(DType.FLOAT32, 1);
+        double[] before = read(p);
+        try (TensorLists lists = TensorLists.of(g, p, zeros(DType.FLOAT32), zeros(DType.FLOAT32))) {
+            adam(open.ints(1), lists, scalar(1), open.ints(1), WeightDecay.DECOUPLED, scalar(1));
+        }
+        assertArrayEquals(before, read(p));
+    }
+
+    /** Master weights: the same step as one over FP32 weights of which p is rounded. */
+    @ParameterizedTest
+    @EnumSource(names = {"BFLOAT16", "FLOAT16"})
+    void masterWeights(DType dtype) {
+        Tensor[] g = drawn(dtype, 0.1);
+        Tensor[] p = zeros(dtype);
+        Tensor[] master = drawn(DType.FLOAT32, 1);
+        Tensor[] wide = zeros(DType.FLOAT32);
+        Tensor[] weights = zeros(DType.FLOAT32);
+        for (int i = 0; i < SIZES.length; i++) {
+            weights[i].copyFrom(open.stream(), master[i]);
+            open.set(wide[i], read(new Tensor[] {g[i]}));
+        }
+        Tensor flag = open.ints(0);
+        try (TensorLists five = TensorLists.of(g, p, zeros(DType.FLOAT32), zeros(DType.FLOAT32), master);
+                TensorLists four = TensorLists.of(wide, weights, zeros(DType.FLOAT32), zeros(DType.FLOAT32))) {
+            for (int number = 1; number <= 3; number++) {
+                Tensor lr = scalar(1e-2);
+                Tensor step = open.ints(number);
+                MultiTensor.adamCapturableMaster(
+                        flag,
+                        five,
+                        lr,
+                        BETA_1,
+                        BETA_2,
+                        EPSILON,
+                        step,
+                        WeightDecay.DECOUPLED,
+                        BiasCorrection.YES,
+                        DECAY,
+                        scalar(1),
+                        open.stream());
+                adam(flag, four, lr, step, WeightDecay.DECOUPLED, scalar(1));
+            }
+        }
+        assertArrayEquals(read(weights), read(master), 1e-6);
+        assertArrayEquals(Rounding.round(read(master), dtype), read(p), "p is the rounded master");
+    }
+
+    @Test
+    void withoutTensors() {
+        Tensor flag = open.ints(0);
+        Tensor norm = open.unwritten(DType.FLOAT32, 1);
+        Tensor buffer = open.scope().tensor(DType.FLOAT32, 10);
+        Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        try (TensorLists one = TensorLists.ofRange(open.scope(), 10, 0, buffer);
+                TensorLists four = TensorLists.of(new Tensor[0], new Tensor[0], new Tensor[0], new Tensor[0])) {
+            assertEquals(0, one.tensorCount());
+            MultiTensor.l2norm(flag, one, partials, norm, open.stream());
+            adam(flag, four, scalar(1), open.ints(1), WeightDecay.DECOUPLED, scalar(1));
+        }
+        assertEquals(0, open.read(norm)[0]);
+    }
+
+    @Test
+    void rangesOfBuffers() {
+        double[] values = open.normal(DType.FLOAT32, 100, 1);
+        Tensor buffer = open.tensor(DType.FLOAT32, values, 100);
+        Tensor norm = open.unwritten(DType.FLOAT32, 1);
+        Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        try (TensorLists lists = TensorLists.ofRange(open.scope(), 30, 50, buffer)) {
+            assertEquals(List.of(1, 1), List.of(lists.listCount(), lists.tensorCount()));
+            MultiTensor.l2norm(open.ints(0), lists, partials, norm, open.stream());
+        }
+        double expected =
+                Math.sqrt(Arrays.stream(values, 30, 80).map(x -> x * x).sum());
+        open.assertClose("norm", new double[] {expected}, norm, Tolerances.rounded(DType.FLOAT32));
+    }
+
+    @Test
+    void makesNoGarbage() {
+        Tensor flag = open.ints(0);
+        Tensor norm = scalar(0);
+        Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        Tensor lr = scalar(1e-3);
+        Tensor step = open.ints(1);
+        Tensor scale = scalar(1);
+        Tensor[] g = {of(DType.FLOAT32, 8), of(DType.FLOAT32, 3)};
+        try (TensorLists one = TensorLists.of(g);
+                TensorLists four = TensorLists.of(
+                        g,
+                        new Tensor[] {of(DType.FLOAT32, 8), of(DType.FLOAT32, 3)},
+                        new Tensor[] {of(DType.FLOAT32, 8), of(DType.FLOAT32, 3)},
+                        new Tensor[] {of(DType.FLOAT32, 8), of(DType.FLOAT32, 3)})) {
+            Allocation.assertNone("norm and step", () -> {
+                MultiTensor.l2norm(flag, one, partials, norm, open.stream());
+                adam(flag, four, lr, step, WeightDecay.DECOUPLED, scale);
+            });
+        }
+    }
+
+    private static Tensor of(DType dtype, long... sizes) {
+        Tensor tensor = open.scope().tensor(dtype, Shape.of(sizes));
+        tensor.zero(open.stream());
+        return tensor;
+    }
+
+    @Test
+    void refusedLists() {
+        Tensor a = of(DType.FLOAT32, 4);
+        Tensor b = of(DType.FLOAT32, 5);
+        assertThrown(IllegalArgumentException.class, "lists: expected at least one, got none", TensorLists::of);
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 1: expected 2 tensors as in list 0, got 1",
+                () -> TensorLists.of(new Tensor[] {a, b}, new Tensor[] {of(DType.FLOAT32, 4)}));
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 1, tensor 0: expected as many elements as list 0, tensor 0 has, from 1 to 1073741824, got FLOAT32[5]",
+                () -> TensorLists.of(new Tensor[] {a}, new Tensor[] {b}));
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 0, tensor 0: expected as many elements as list 0, tensor 0 has, from 1 to 1073741824, got FLOAT32[0]",
+                () -> TensorLists.of(new Tensor[] {of(DType.FLOAT32, 0)}));
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 1, tensor 0: expected memory of its own, got some of list 0, tensor 0's; it is written to while that is"
+                        + " read or written",
+                () -> TensorLists.of(new Tensor[] {a}, new Tensor[] {a}));
+        assertThrown(
+                IllegalArgumentException.class,
+                "count: expected no negative number, got -1",
+                () -> TensorLists.ofRange(open.scope(), 0, -1, a));
+    }
+
+    @Test
+    void listsThatAreGone() {
+        Tensor flag = open.ints(0);
+        Tensor norm = scalar(0);
+        Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        TensorLists closed = TensorLists.of(new Tensor[] {of(DType.FLOAT32, 4)});
+        closed.close();
+        closed.close();
+        assertThrown(
+                IllegalStateException.class,
+                "tensor lists are closed",
+                () -> MultiTensor.l2norm(flag, closed, partials, norm, open.stream()));
+        try (Scope scope = open.device().openScope();
+                TensorLists lists = TensorLists.of(new Tensor[] {scope.tensor(DType.FLOAT32, 4)})) {
+            scope.restart();
+            scope.tensor(DType.FLOAT32, 4);
+            assertThrown(
+                    IllegalStateException.class,
+                    "list 0, tensor 0: its scope was restarted since the lists were made, and has handed out its memory for"
+                            + " something else; make the lists again",
+                    () -> MultiTensor.l2norm(flag, lists, partials, norm, open.stream()));
+        }
+    }
+
+    @Test
+    void refusedNorms() {
+        Tensor flag = open.ints(0);
+        Tensor norm = scalar(0);
+        Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        Tensor x = of(DType.FLOAT32, 400);
+        try (TensorLists two = TensorLists.of(new Tensor[] {x}, new Tensor[] {of(DType.FLOAT32, 400)});
+                TensorLists mixed = TensorLists.of(new Tensor[] {x, of(DType.BFLOAT16, 4)});
+                TensorLists integers = TensorLists.of(new Tensor[] {of(DType.INT32, 4)});
+                TensorLists one = TensorLists.of(new Tensor[] {x})) {
+            refusedNorm("lists: expected 1 lists, got 2", flag, two, partials, norm);
+            refusedNorm("list 0, tensor 1: expected elements of FLOAT32, got BFLOAT16[4]", flag, mixed, partials, norm);
+            refusedNorm(
+                    "list 0, tensor 0: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32[4]",
+                    flag,
+                    integers,
+                    partials,
+                    norm);
+            refusedNorm("partials: expected FLOAT32[320], got FLOAT32[400]", flag, one, x, norm);
+            refusedNorm("noopFlag: expected INT32[1], got FLOAT32[1]", norm, one, partials, norm);
+            refusedNorm(
+                    "partials: expected memory of its own, got some of list 0, tensor 0's; one is written to while the other"
+                            + " is read or written",
+                    flag,
+                    one,
+                    open.scope().view(x, 0, 320),
+                    norm);
+        }
+    }
+
+    private static void refusedNorm(String text, Tensor flag, TensorLists lists, Tensor partials, Tensor norm) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> MultiTensor.l2norm(flag, lists, partials, norm, open.stream()));
+    }
+
+    @Test
+    void refusedSteps() {
+        Tensor flag = open.ints(0);
+        Tensor step = open.ints(1);
+        Tensor scale = scalar(1);
+        Tensor lr = scalar(1);
+        try (TensorLists mixed = TensorLists.of(
+                        new Tensor[] {of(DType.FLOAT32, 4)},
+                        new Tensor[] {of(DType.BFLOAT16, 4)},
+                        new Tensor[] {of(DType.FLOAT32, 4)},
+                        new Tensor[] {of(DType.FLOAT32, 4)});
+                TensorLists three = TensorLists.of(
+                        new Tensor[] {of(DType.FLOAT32, 4)},
+                        new Tensor[] {of(DType.FLOAT32, 4)},
+                        new Tensor[] {of(DType.FLOAT32, 4)})) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "list 1, tensor 0: expected elements of FLOAT32, got BFLOAT16[4]",
+                    () -> adam(flag, mixed, lr, step, WeightDecay.L2, scale));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "lists: expected 4 lists, got 3",
+                    () -> adam(flag, three, lr, step, WeightDecay.L2, scale));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "step: expected INT32[1], got FLOAT32[1]",
+                    () -> adam(flag, mixed, lr, scale, WeightDecay.L2, scale));
+            assertThrown(
+                    NullPointerException.class,
+                    "mode: expected a value, got null",
+                    () -> adam(flag, mixed, lr, step, null, scale));
+        }
+        refusedNumbers("beta1, beta2: expected numbers within [0, 1), got 1.0 and 0.5", 1, 0.5f, 1e-8f, 0);
+        refusedNumbers("epsilon: expected a number of at least 0, got NaN", 0.5f, 0.5f, Float.NaN, 0);
+        refusedNumbers("weightDecay: expected a number of at least 0, got -1.0", 0.5f, 0.5f, 1e-8f, -1);
+    }
+
+    private static void refusedNumbers(String text, float beta1, float beta2, float epsilon, float decay) {
+        try (TensorLists lists =
+                TensorLists.of(new Tensor[0], new Tensor[0], new Tensor[0], new Tensor[0], new Tensor[0])) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    text,
+                    () -> MultiTensor.adamCapturableMaster(
+                            open.ints(0),
+                            lists,
+                            scalar(1),
+                            beta1,
+                            beta2,
+                            epsilon,
+                            open.ints(1),
+                            WeightDecay.L2,
+                            BiasCorrection.NO,
+                            decay,
+                            scalar(1),
+                            open.stream()));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+package dev.chagres.train;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.function.Executable;
+import org.junit.jupiter.api.io.TempDir;
+
+@Tag("L0")
+@Timeout(60)
+class WholeFileTest {
+    @TempDir
+    private Path folder;
+
+    private Path name;
+    private Path part;
+
+    @BeforeEach
+    void name() {
+        name = folder.resolve("r.jsonl");
+        part = folder.resolve("r.jsonl.part");
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static void assertProblem(String text, Executable action) {
+        assertEquals(text, assertThrows(UncheckedIOException.class, action).getMessage());
+    }
+
+    @Test
+    void theNameAppearsWithTheWholeContent() throws IOException {
+        Files.writeString(name, "older");
+        Files.writeString(part, "what a run that failed has left");
+        try (WholeFile file = WholeFile.create(name)) {
+            assertEquals(part, file.written());
+            file.append(bytes("a\n"));
+            assertEquals("a\n", Files.readString(part));
+            assertEquals("older", Files.readString(name));
+            file.append(bytes("b\n"));
+            file.publish();
+        }
+        assertEquals("a\nb\n", Files.readString(name));
+        assertFalse(Files.exists(part));
+    }
+
+    @Test
+    void closedUnpublishedItKeepsThePartAndTheOlderFile() throws IOException {
+        Files.writeString(name, "older");
+        try (WholeFile file = WholeFile.create(name)) {
+            file.append(bytes("a\n"));
+        }
+        assertEquals("older", Files.readString(name));
+        assertEquals("a\n", Files.readString(part));
+    }
+
+    @Test
+    void discardedItLeavesTheOlderFileAlone() throws IOException {
+        Files.writeString(name, "older");
+        try (WholeFile file = WholeFile.create(name)) {
+            file.append(bytes("a\n"));
+            file.discard();
+            file.discard();
+        }
+        assertEquals("older", Files.readString(name));
+        assertFalse(Files.exists(part));
+    }
+
+    @Test
+    void afterItsEndItTakesNothing() {
+        WholeFile file = WholeFile.create(name);
+        file.publish();
+        String text = name + ": was published, discarded or closed already";
+        assertEquals(
+                text,
+                assertThrows(IllegalStateException.class, () -> file.append(bytes("a")))
+                        .getMessage());
+        assertEquals(
+                text, assertThrows(IllegalStateException.class, file::publish).getMessage());
+    }
+
+    @Test
+    void aSecondWriterOfThisProcessIsRefused() throws IOException {
+        try (WholeFile file = WholeFile.create(name)) {
+            file.append(bytes("a\n"));
+            assertProblem(
+                    name + ": cannot be written: this process is writing it (" + part
+                            + " is locked); wait for its end, or name another file",
+                    () -> WholeFile.create(name));
+            file.append(bytes("b\n"));
+            file.publish();
+        }
+        assertEquals("a\nb\n", Files.readString(name));
+        WholeFile.create(name).close();
+    }
+
+    /** Writes a line, says so, and waits for its end. */
+    static final class Writer {
+        public static void main(String[] arguments) throws IOException {
+            try (WholeFile file = WholeFile.create(Path.of(arguments[0]))) {
+                file.append(bytes("of the other process\n"));
+                System.out.println("ready");
+                int end = System.in.read();
+                if (end == 'p') {
+                    file.publish();
+                }
+            }
+        }
+    }
+
+    private Process startWriter() throws IOException {
+        Process process = new ProcessBuilder(
+                        Path.of(System.getProperty("java.home"), "bin", "java").toString(),
+                        "-cp",
+                        System.getProperty("java.class.path"),
+                        Writer.class.getName(),
+                        name.toString())
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+        assertEquals("ready", process.inputReader().readLine());
+        return process;
+    }
+
+    @Test
+    void aSecondProcessIsRefusedByNameAndDisturbsNothing() throws Exception {
+        Process process = startWriter();
+        assertProblem(
+                name + ": cannot be written: process " + process.pid() + " is writing it (" + part
+                        + " is locked); wait for its end, or name another file",
+                () -> WholeFile.create(name));
+        process.getOutputStream().write('p');
+        process.getOutputStream().flush();
+        assertTrue(process.waitFor(30, TimeUnit.SECONDS));
+        assertEquals("of the other process\n", Files.readString(name));
+        try (WholeFile file = WholeFile.create(name)) {
+            file.append(bytes("mine\n"));
+            file.publish();
+        }
+        assertEquals("mine\n", Files.readString(name));
+    }
+
+    @Test
+    void theLockOfAKilledProcessHoldsNobodyUp() throws Exception {
+        Process process = startWriter();
+        process.destroyForcibly();
+        assertTrue(process.waitFor(30, TimeUnit.SECONDS));
+        try (WholeFile file = WholeFile.create(name)) {
+            file.publish();
+        }
+        assertEquals("", Files.readString(name));
+    }
+
+    /** Publishing, opening and discarding at full speed: a published file is never emptied by the one who comes next. */
+    @Test
+    void whoMeetsThePublishingOfAnotherLeavesThatFileAlone() throws Exception {
+        var failure = new Throwable[1];
+        Thread other = Thread.ofPlatform().start(() -> {
+            try {
+                for (int i = 0; i < 2_000; i++) {
+                    writeOnce("other\n");
+                }
+            } catch (IOException | RuntimeException | AssertionError e) {
+                failure[0] = e;
+            }
+        });
+        for (int i = 0; i < 2_000; i++) {
+            writeOnce("mine\n");
+        }
+        other.join();
+        assertEquals(null, failure[0]);
+    }
+
+    private void writeOnce(String text) throws IOException {
+        try (WholeFile file = WholeFile.create(name)) {
+            file.append(bytes(text));
+            file.publish();
+        } catch (UncheckedIOException e) {
+            assertTrue(e.getMessage().contains(" is writing it "), e.getMessage());
+        }
+        if (Files.exists(name)) {
+            assertTrue(Files.size(name) > 0, "a published file was emptied");
+        }
+    }
+
+    @Test
+    void aLinkStaysALink() throws IOException {
+        Path link = Files.createSymbolicLink(folder.resolve("link"), name.getFileName());
+        assertProblem(link + ": cannot be written: it is a link that leads to no file", () -> WholeFile.create(link));
+        Files.writeString(name, "older");
+        try (WholeFile file = WholeFile.create(link)) {
+            assertEquals(part.toRealPath(), file.written().toRealPath());
+            file.append(bytes("a"));
+            file.publish();
+        }
+        assertTrue(Files.isSymbolicLink(link));
+        assertEquals("a", Files.readString(name));
+    }
+
+    @Test
+    void devicesAreWrittenToDirectly() {
+        Path none = Path.of("/dev/null");
+        Assumptions.assumeTrue(Files.exists(none), "this system has no /dev/null");
+        assertTrue(WholeFile.isDirect(none) && !WholeFile.isDirect(name));
+        try (WholeFile file = WholeFile.create(none);
+                WholeFile second = WholeFile.create(none)) {
+            file.append(bytes("a"));
+            second.append(bytes("b"));
+            assertEquals(none, file.written());
+            file.publish();
+            second.discard();
+        }
+        assertFalse(Files.isRegularFile(none));
+    }
+
+    @Test
+    void aFullDiskIsToldInOneLine() {
+        Path full = Path.of("/dev/full");
+        Assumptions.assumeTrue(Files.exists(full), "this system has no /dev/full");
+        try (WholeFile file = WholeFile.create(full)) {
+            assertProblem("/dev/full: cannot be written: No space left on device", () -> file.append(bytes("a")));
+        }
+    }
+
+    @Test
+    void placesThatCannotBeWrittenAreToldAtOnce() {
+        Path absent = folder.resolve("absent/r.jsonl");
+        assertProblem(absent + ": cannot be written: its folder does not exist", () -> WholeFile.create(absent));
+        assertProblem(folder + ": cannot be written: it is a directory; name a file", () -> WholeFile.create(folder));
+        Path system = Path.of("/sys/r.jsonl");
+        String refused = assertThrows(UncheckedIOException.class, () -> WholeFile.create(system))
+                .getMessage();
+        // In a container it may be mounted to be read alone.
+        assertTrue(
+                refused.equals(system + ": cannot be written: no permission to write it")
+                        || refused.equals(system + ": cannot be written: Read-only file system"),
+                refused);
+        Path secondName = Path.of("/proc/self/comm");
+        assertProblem(
+                secondName + ": cannot be written: it is a second name of a file that may be in use; give that file's"
+                        + " own name, another file, or a pipe",
+                () -> WholeFile.create(secondName));
+    }
+
+    @Test
+    void aPartThatVanishedIsNamed() throws IOException {
+        try (WholeFile file = WholeFile.create(name)) {
+            Files.delete(part);
+            assertProblem(
+                    name + ": cannot be written: " + part + " was moved or deleted before it was whole", file::publish);
+        }
+        assertFalse(Files.exists(name));
+    }
+}
