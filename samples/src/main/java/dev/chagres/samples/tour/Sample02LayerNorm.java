@@ -2,12 +2,12 @@ package dev.chagres.samples.tour;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.NormConfig;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
 import java.util.SplittableRandom;
 
 /** Normalizes rows through Transformer Engine and compares one of them with plain Java. */
@@ -20,19 +20,20 @@ final class Sample02LayerNorm {
 
     static void run() {
         // A layer declares its parameters; then they get memory, all at once.
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         LayerNorm norm = new LayerNorm(NormConfig.layerNorm(HIDDEN), plan);
         try (Device device = Device.open();
                 Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
-                Scope scope = device.openScope()) {
+                Pass pass = Pass.evaluation(device)) {
+            pass.begin();
             float[] values = new float[TOKENS * HIDDEN];
             SplittableRandom random = new SplittableRandom(1);
             for (int i = 0; i < values.length; i++) {
                 values[i] = (float) (3 + 2 * random.nextGaussian());
             }
-            Tensor x = scope.tensor(DType.FLOAT32, TOKENS, HIDDEN);
+            Tensor x = pass.scope().tensor(DType.FLOAT32, TOKENS, HIDDEN);
             x.set(device.stream(), values);
-            float[] y = norm.forward(x, scope).output().toFloats(device.stream());
+            float[] y = norm.forward(x, pass).toFloats(device.stream());
 
             double mean = 0;
             double square = 0;

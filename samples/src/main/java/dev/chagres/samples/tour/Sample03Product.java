@@ -2,12 +2,12 @@ package dev.chagres.samples.tour;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Initializer;
 import dev.chagres.layer.Linear;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
 
 /** Multiplies matrices, {@code y = x W^T + b}, in BFLOAT16, and checks a row. */
 final class Sample03Product {
@@ -18,16 +18,17 @@ final class Sample03Product {
     private Sample03Product() {}
 
     static void run() {
-        ParameterPlan plan = new ParameterPlan();
+        ModelPlan plan = new ModelPlan();
         Linear linear = new Linear(INPUTS, OUTPUTS, Initializer.normal(0.1f), plan);
         try (Device device = Device.open();
                 Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 7);
-                Scope scope = device.openScope()) {
+                Pass pass = Pass.evaluation(device)) {
+            pass.begin();
             float[] ones = new float[TOKENS * INPUTS];
             java.util.Arrays.fill(ones, 1);
-            Tensor x = scope.tensor(DType.BFLOAT16, TOKENS, INPUTS);
+            Tensor x = pass.scope().tensor(DType.BFLOAT16, TOKENS, INPUTS);
             x.set(device.stream(), ones);
-            float[] y = linear.forward(x, scope).output().toFloats(device.stream());
+            float[] y = linear.forward(x, pass).toFloats(device.stream());
 
             // With x = 1 each output is the sum of a weight row.
             float[] weight = linear.weight().weight().toFloats(device.stream());

@@ -2,13 +2,13 @@ package dev.chagres.samples.tour;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Dropout;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.DotProductAttention;
 import dev.chagres.attention.Sequences;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.DotProductAttention;
+import dev.chagres.layer.Pass;
 import java.util.Arrays;
 
 /**
@@ -23,11 +23,13 @@ final class Sample04PackedAttention {
     private Sample04PackedAttention() {}
 
     static void run() {
-        AttentionConfig config = AttentionConfig.of(HEADS, HEAD_DIM, AttentionMask.none(), Dropout.none());
+        AttentionConfig config = AttentionConfig.of(HEADS, HEAD_DIM, AttentionMask.none());
         try (Device device = Device.open();
-                Scope scope = device.openScope()) {
+                Scope scope = device.openScope();
+                Pass pass = Pass.evaluation(device)) {
             // Three sequences of 5, 40 and 19 tokens: offsets 0, 5, 45, 64.
             Sequences sequences = Sequences.packed(scope, 5, 40, 19);
+            pass.begin(sequences);
             int tokens = (int) sequences.tokens();
             float[] values = new float[tokens * HEADS * HEAD_DIM];
             for (int token = 0; token < tokens; token++) {
@@ -37,8 +39,7 @@ final class Sample04PackedAttention {
             Tensor key = tensor(device, scope, tokens, new float[values.length]);
             Tensor value = tensor(device, scope, tokens, values);
             float[] output = new DotProductAttention(config)
-                    .forward(query, key, value, sequences, scope)
-                    .output()
+                    .forward(query, key, value, pass)
                     .toFloats(device.stream());
 
             // Tokens 0 to 4 hold 0, 1, 2, 3, 4: their mean is 2.

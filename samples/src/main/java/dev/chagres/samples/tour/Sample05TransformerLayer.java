@@ -2,18 +2,17 @@ package dev.chagres.samples.tour;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Dropout;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
-import dev.chagres.layer.Accumulation;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import java.util.SplittableRandom;
@@ -21,7 +20,7 @@ import java.util.SplittableRandom;
 /**
  * Trains one TransformerLayer to answer with zeros: the loss {@code sum y^2 / 2} has the gradient y.
  *
- * <p>The step's scope is restarted each time: it hands out the same memory and the same Java objects again.
+ * <p>The pass is begun again each time: it hands out the same memory and the same Java objects.
  */
 final class Sample05TransformerLayer {
     private static final int HIDDEN = 64;
@@ -31,18 +30,14 @@ final class Sample05TransformerLayer {
     private Sample05TransformerLayer() {}
 
     static void run() {
-        ParameterPlan plan = new ParameterPlan();
-        TransformerLayer layer = new TransformerLayer(
-                TransformerLayerConfig.encoder(
-                        HIDDEN,
-                        AttentionConfig.of(HEADS, HIDDEN / HEADS, AttentionMask.none(), Dropout.none()),
-                        Dropout.none()),
-                plan);
+        ModelPlan plan = new ModelPlan();
+        AttentionConfig attention = AttentionConfig.of(HEADS, HIDDEN / HEADS, AttentionMask.none());
+        TransformerLayer layer = new TransformerLayer(TransformerLayerConfig.encoder(HIDDEN, attention), plan);
         try (Device device = Device.open();
                 Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
                 AdamW optimizer = new AdamW(parameters, new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f));
                 Scope inputs = device.openScope();
-                Scope step = device.openScope()) {
+                Pass pass = Pass.training(device)) {
             layer.rotate(RotaryEmbedding.of(inputs, 64, HIDDEN / HEADS));
             GradientNorm norm = new GradientNorm(parameters, 1);
             Sequences sequences = Sequences.packed(inputs, 20, 33, 11);
@@ -52,13 +47,13 @@ final class Sample05TransformerLayer {
             double before = 0;
             double after = 0;
             for (int i = 1; i <= STEPS; i++) {
-                step.restart();
-                TransformerLayer.Saved saved = layer.forward(x, sequences, step);
-                after = halfSquare(saved.output().toFloats(device.stream()));
+                pass.begin(sequences);
+                Tensor y = layer.forward(x, pass);
+                after = halfSquare(y.toFloats(device.stream()));
                 before = i == 1 ? after : before;
-                layer.backward(saved.output(), saved, Accumulation.OVERWRITE, step);
-                norm.compute(device.stream());
-                optimizer.step(device.stream(), 1e-2f, norm);
+                layer.backward(y, pass);
+                norm.compute();
+                optimizer.step(1e-2f, norm);
             }
             if (!(after < 0.9 * before)) {
                 throw new IllegalStateException("loss: expected below 0.9 of " + before + ", got " + after);

@@ -24,7 +24,15 @@ public final class Tour {
             new Sample(3, "product", "a matrix product in BFLOAT16", Sample03Product::run),
             new Sample(4, "attention", "attention over packed sequences", Sample04PackedAttention::run),
             new Sample(5, "layer", "a TransformerLayer learns, forward and backward", Sample05TransformerLayer::run),
-            new Sample(6, "allreduce", "an all-reduce of ranks as threads", Sample06AllReduce::run));
+            new Sample(6, "allreduce", "an all-reduce of ranks as threads", Sample06AllReduce::run),
+            new Sample(
+                    7, "epilogue", "a product with bias and GELU, without a layer", Sample07ProductWithEpilogue::run),
+            new Sample(
+                    8,
+                    "fusedattention",
+                    "fused attention, forward and backward, without a layer",
+                    Sample08FusedAttention::run),
+            new Sample(9, "ownlayer", "a layer of one's own", Sample09OwnLayer::run));
 
     private Tour() {}
 

@@ -5,13 +5,11 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
-import dev.chagres.layer.Accumulation;
-import dev.chagres.layer.Parameter;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Parameter;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import java.io.IOException;
@@ -46,25 +44,26 @@ class Esm2StepsTest {
         double[] norms = doubles(stored, "gradientNorms");
         try (Device device = Device.open();
                 Esm2 model = new Esm2(device, CONFIG, DType.FLOAT32, 1);
-                Scope scope = device.openScope()) {
+                Pass pass = Pass.training(device)) {
             for (Parameter parameter : model.parameters().all()) {
                 parameter.weight().set(device.stream(), firstWeights(parameter));
             }
+            model.parameters().changed();
             GradientNorm norm = new GradientNorm(model.parameters(), 1);
             try (AdamW optimizer = new AdamW(model.parameters(), new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f))) {
                 for (int step = 0; step < rates.length; step++) {
-                    scope.restart();
-                    Sequences sequences = Sequences.packed(CuSeqlens.ofLengths(scope, lengths));
-                    Tensor ids = scope.tensor(DType.INT32, sequences.tokens());
-                    Tensor labels = scope.like(ids);
+                    pass.begin();
+                    pass.sequences(Sequences.packed(pass.scope(), lengths));
+                    Tensor ids = pass.scope().tensor(DType.INT32, ints(stored, "ids").length);
+                    Tensor labels = pass.scope().like(ids);
                     ids.set(device.stream(), ints(stored, "ids"));
                     labels.set(device.stream(), ints(stored, "labels"));
-                    Esm2.Saved saved = model.forward(ids, labels, sequences, scope);
-                    model.backward(saved, Accumulation.OVERWRITE, scope);
-                    norm.compute(device.stream());
-                    optimizer.step(device.stream(), (float) rates[step], norm);
+                    Tensor loss = model.loss(ids, labels, pass);
+                    model.backward(1, pass);
+                    norm.compute();
+                    optimizer.step((float) rates[step], norm);
                     String at = " of step " + (step + 1);
-                    close("loss" + at, losses[step], saved.loss().toFloats(device.stream())[0], TOLERANCE);
+                    close("loss" + at, losses[step], loss.toFloats(device.stream())[0], TOLERANCE);
                     close("gradient norm" + at, norms[step], norm.norm().toFloats(device.stream())[0], TOLERANCE);
                 }
             }

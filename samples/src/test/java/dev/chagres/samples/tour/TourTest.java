@@ -8,7 +8,18 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Tag("L1")
 class TourTest {
     @ParameterizedTest
-    @ValueSource(strings = {"device", "layernorm", "product", "attention", "layer", "allreduce"})
+    @ValueSource(
+            strings = {
+                "device",
+                "layernorm",
+                "product",
+                "attention",
+                "layer",
+                "allreduce",
+                "epilogue",
+                "fusedattention",
+                "ownlayer"
+            })
     void everySampleVerifiesItsResult(String name) throws Exception {
         Tour.main(new String[] {name});
     }
