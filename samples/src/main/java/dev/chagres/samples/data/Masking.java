@@ -1,5 +1,7 @@
 package dev.chagres.samples.data;
 
+import dev.chagres.train.Batch;
+
 /**
  * Chooses the residues that the model is to predict: each with probability 0.15; of those 80 % become {@code <mask>},
  * 10 % another standard residue drawn at random, 10 % stay.

@@ -1,8 +1,8 @@
 /**
- * Protein sequences as training batches: FASTA files read as a stream, ESM-2's vocabulary, masking, packing, read-ahead.
+ * Protein sequences: FASTA files read as a stream, ESM-2's vocabulary, order, masking.
  *
  * <p>Everything here is plain Java and the same from run to run: what a batch holds follows from the file, the seed and
- * the {@link dev.chagres.samples.data.BatchShape}, never from the timing of threads.
+ * the {@link dev.chagres.train.BatchShape}, never from the timing of threads.
  */
 @NullMarked
 package dev.chagres.samples.data;

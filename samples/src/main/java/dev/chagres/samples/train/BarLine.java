@@ -6,7 +6,8 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * The line of a progress bar, fitted to a width: where that is short, the last facts go first, and the bar stays.
+ * The line of a progress bar, fitted to a width. Where that is short the last facts go first; then the bar goes, and the most
+ * telling fact, the loss, stays; then the time that is left.
  *
  * <p>Threading: immutable.
  *
@@ -18,29 +19,47 @@ import java.util.Locale;
 record BarLine(long step, long steps, Duration elapsed, List<String> facts) {
     private static final int LEAST_CELLS = 10;
     private static final int MOST_CELLS = 40;
-    private static final String HEAD = "train [";
+    private static final String NAME = "train ";
+    private static final String GAP = "  ";
 
     /** Copies the facts. */
     BarLine {
         facts = List.copyOf(facts);
     }
 
-    /** Returns the line, of at most {@code width} characters unless bar and count alone take more. */
+    /** Returns the line, of at most {@code width} characters unless the count of steps alone takes more. */
     String fit(int width) {
+        String count = step + "/" + steps;
         var words = new ArrayList<String>();
-        words.add("] " + step + "/" + steps);
+        words.add(count);
         if (step > 0) {
             words.add(left(elapsed.toMillis() / 1e3 / step * (steps - step)));
         }
+        int least = words.size() + Math.min(1, facts.size());
         words.addAll(facts);
-        String tail = String.join("  ", words);
-        while (words.size() > 1 && HEAD.length() + LEAST_CELLS + tail.length() > width) {
-            words.removeLast();
-            tail = String.join("  ", words);
+        for (; words.size() >= least; words.removeLast()) {
+            int cells = width - NAME.length() - 3 - String.join(GAP, words).length();
+            if (cells >= LEAST_CELLS) {
+                return NAME + "[" + bar(Math.min(cells, MOST_CELLS)) + "] " + String.join(GAP, words);
+            }
         }
-        int cells = Math.clamp(width - HEAD.length() - tail.length(), LEAST_CELLS, MOST_CELLS);
+        return withoutBar(width, count, words);
+    }
+
+    private String withoutBar(int width, String count, List<String> countAndLeft) {
+        String loss = facts.isEmpty() ? "" : GAP + facts.getFirst();
+        String left = countAndLeft.size() > 1 ? GAP + countAndLeft.get(1) : "";
+        for (String line : List.of(NAME + count + loss + left, NAME + count + loss, count + loss, loss.strip())) {
+            if (!line.isEmpty() && line.length() <= width) {
+                return line;
+            }
+        }
+        return count;
+    }
+
+    private String bar(int cells) {
         int full = (int) (cells * step / Math.max(1, steps));
-        return HEAD + "=".repeat(full) + (full < cells ? ">" + " ".repeat(cells - full - 1) : "") + tail;
+        return "=".repeat(full) + (full < cells ? ">" + " ".repeat(cells - full - 1) : "");
     }
 
     /** How long the remaining steps will take. */

@@ -2,20 +2,23 @@ package dev.chagres.samples.train;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.attention.CuSeqlens;
-import dev.chagres.attention.Sequences;
-import dev.chagres.layer.Accumulation;
+import dev.chagres.bindings.Provider;
+import dev.chagres.layer.Pass;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
-import dev.chagres.samples.data.Batch;
-import dev.chagres.samples.data.BatchLayout;
-import dev.chagres.samples.data.BatchShape;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
-import org.jspecify.annotations.Nullable;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import dev.chagres.train.ModelInput;
+import dev.chagres.train.SequencePacker;
+import dev.chagres.train.StepReadback;
+import dev.chagres.train.StepResult;
+import dev.chagres.train.UploadRing;
+import java.util.function.BooleanSupplier;
 
 /**
  * ESM-2 with its optimizer: each step is forward, backward, clipping of the gradients' norm to 1, and AdamW (0.9, 0.98,
@@ -32,23 +35,21 @@ public final class Esm2Training implements TrainingModel {
     private static final int UPLOADS = 3;
     /** Steps whose results may be unread at a time. */
     private static final int UNREAD = 2;
-    /** Those, and the step before them, from whose end the oldest is timed. */
-    private static final int READBACKS = UNREAD + 1;
+
+    /** cuDNN's plans are made for a longest sequence rounded up to a multiple of this. */
+    private static final int PLAN_MULTIPLE = 128;
 
     private final Device device;
     private final Esm2Config config;
+    private final DType dtype;
     private final BatchShape shape;
     private final Stream stream;
     private final Esm2 model;
     private final GradientNorm gradientNorm;
     private final AdamW optimizer;
-    private final Scope scope;
-    private final BatchUpload[] uploads = new BatchUpload[UPLOADS];
-    private final StepReadback[] readbacks = new StepReadback[READBACKS];
-    private @Nullable Sequences sequences;
-    private int uploaded;
-    private int stepped;
-    private int read;
+    private final Pass pass;
+    private final UploadRing uploads;
+    private final StepReadback readback;
     private boolean closed;
 
     /**
@@ -62,19 +63,15 @@ public final class Esm2Training implements TrainingModel {
     public Esm2Training(Device device, Esm2Config config, DType dtype, BatchShape shape, long seed) {
         this.device = device;
         this.config = config;
+        this.dtype = dtype;
         this.shape = shape;
         stream = device.stream();
         model = new Esm2(device, config, dtype, seed);
         gradientNorm = new GradientNorm(model.parameters(), MAX_NORM);
         optimizer = new AdamW(model.parameters(), ADAM);
-        scope = device.openScope();
-        Stream copies = device.openStream();
-        for (int i = 0; i < UPLOADS; i++) {
-            uploads[i] = new BatchUpload(device, copies, shape);
-        }
-        for (int i = 0; i < READBACKS; i++) {
-            readbacks[i] = new StepReadback(device);
-        }
+        pass = Pass.training(device);
+        uploads = new UploadRing(device, shape, UPLOADS);
+        readback = new StepReadback(stream, shape.microBatches(), UNREAD);
     }
 
     /** Returns the model. */
@@ -82,17 +79,50 @@ public final class Esm2Training implements TrainingModel {
         return model;
     }
 
+    @Override
+    public void warmUp(Batch example, BooleanSupplier stopped) {
+        warmUp(example, stopped, plannedLengths());
+    }
+
+    /** Computes gradients, which the first step replaces, of a batch for each longest length. */
+    void warmUp(Batch example, BooleanSupplier stopped, int... longest) {
+        var batch = new Batch(shape);
+        for (int i = 0; i < longest.length && !stopped.getAsBoolean(); i++) {
+            new SequencePacker(shape, new MadeUpSequences(example.microBatch(0), longest[i])).fill(batch);
+            uploads.upload(batch);
+            ModelInput input;
+            do {
+                pass.begin();
+                input = uploads.next(pass.scope());
+                gradients(input);
+            } while (!input.isLast());
+            gradientNorm.compute();
+            model.parameters().forgetGradients();
+        }
+        stream.synchronize();
+    }
+
+    /** Longest lengths for each of which cuDNN builds a plan: of packed batches each multiple of 128 up to the context. */
+    private int[] plannedLengths() {
+        boolean planned = device.provider() == Provider.CUDA && dtype != DType.FLOAT32;
+        if (!planned || shape.layout() == BatchLayout.PADDED) {
+            return new int[] {shape.context()};
+        }
+        int[] lengths = new int[(shape.context() + PLAN_MULTIPLE - 1) / PLAN_MULTIPLE];
+        for (int i = 0; i < lengths.length; i++) {
+            lengths[i] = Math.min(shape.context(), (i + 1) * PLAN_MULTIPLE);
+        }
+        return lengths;
+    }
+
     /**
      * {@inheritDoc}
      *
-     * @throws IllegalStateException when three batches are uploaded whose results were not read
+     * @throws IllegalStateException when three batches are uploaded of which no step was made
      */
     @Override
     public void upload(Batch batch) {
-        if (uploaded - read == UPLOADS) {
-            throw new IllegalStateException("the result of step " + (read + 1) + " must be read first");
-        }
-        uploads[uploaded++ % UPLOADS].copy(batch);
+        uploads.upload(batch);
     }
 
     /**
@@ -102,44 +132,24 @@ public final class Esm2Training implements TrainingModel {
      */
     @Override
     public void step(float learningRate) {
-        if (stepped == uploaded) {
-            throw new IllegalStateException("no batch was uploaded for step " + (stepped + 1));
-        }
-        if (stepped - read == UNREAD) {
-            throw new IllegalStateException("the result of step " + (read + 1) + " must be read first");
-        }
-        if (stepped == 0) {
-            readbacks[READBACKS - 1].mark(stream);
-        }
-        scope.restart();
-        Esm2.Saved saved = gradients(uploads[stepped % UPLOADS]);
-        gradientNorm.compute(stream);
-        optimizer.step(stream, learningRate, gradientNorm);
-        readbacks[stepped % READBACKS].enqueue(stream, saved.loss(), gradientNorm.norm());
-        stepped++;
+        readback.begin();
+        ModelInput input;
+        do {
+            pass.begin();
+            input = uploads.next(pass.scope());
+            readback.addLoss(gradients(input), input.share());
+        } while (!input.isLast());
+        gradientNorm.compute();
+        optimizer.step(learningRate, gradientNorm);
+        readback.finish(gradientNorm.norm());
     }
 
-    private Esm2.Saved gradients(BatchUpload batch) {
-        Tensor both = batch.tokens(scope);
-        long tokens = both.count() / 2;
-        Tensor ids = scope.view(both, 0, tokens);
-        Tensor labels = scope.view(both, tokens, tokens);
-        Sequences present = describe(batch.cuSeqlens(scope));
-        sequences = present;
-        Esm2.Saved saved = model.forward(ids, labels, present, scope);
-        model.backward(saved, Accumulation.OVERWRITE, scope);
-        return saved;
-    }
-
-    /** Says how the sequences lie; the same object as before where that still holds. */
-    private Sequences describe(CuSeqlens cuSeqlens) {
-        Sequences before = sequences;
-        if (shape.layout() == BatchLayout.PACKED) {
-            return Sequences.packedAgain(before, cuSeqlens);
-        }
-        return before != null && before.cuSeqlens() == cuSeqlens && before.batch() == cuSeqlens.sequences()
-                ? before
-                : Sequences.padded(Sequences.Format.BSHD, cuSeqlens, shape.context());
+    /** Enqueues forward and backward of a micro-batch and returns its loss, the mean over its own labelled tokens. */
+    private Tensor gradients(ModelInput input) {
+        pass.sequences(input.sequences());
+        Tensor loss = model.loss(input.ids(), input.labels(), pass);
+        model.backward((float) input.share(), pass);
+        return loss;
     }
 
     /**
@@ -149,11 +159,7 @@ public final class Esm2Training implements TrainingModel {
      */
     @Override
     public void result(StepResult result) {
-        if (read == stepped) {
-            throw new IllegalStateException("no result is unread, " + read + " steps were made");
-        }
-        readbacks[read % READBACKS].read(result, readbacks[(read + READBACKS - 1) % READBACKS]);
-        read++;
+        readback.read(result);
     }
 
     @Override
@@ -179,13 +185,9 @@ public final class Esm2Training implements TrainingModel {
         }
         closed = true;
         device.synchronize();
-        for (BatchUpload upload : uploads) {
-            upload.close();
-        }
-        for (StepReadback readback : readbacks) {
-            readback.close();
-        }
-        scope.close();
+        uploads.close();
+        readback.close();
+        pass.close();
         optimizer.close();
         model.close();
     }

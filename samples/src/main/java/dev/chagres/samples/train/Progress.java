@@ -1,5 +1,7 @@
 package dev.chagres.samples.train;
 
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.PrintStream;
 import java.util.ArrayList;
 import java.util.List;
@@ -85,6 +87,8 @@ abstract class Progress implements AutoCloseable {
                     .setInitialMax(steps)
                     .setRenderer((state, width) ->
                             new BarLine(state.getCurrent(), state.getMax(), state.getTotalElapsed(), facts).fit(width))
+                    .setConsumer(new TerminalLine(
+                            new PrintStream(new FileOutputStream(FileDescriptor.err)), System.getenv()))
                     .setUpdateIntervalMillis((int) (1_000 * SECONDS))
                     .build();
         }

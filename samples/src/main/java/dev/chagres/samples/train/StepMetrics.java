@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.samples.data.Batch;
+import dev.chagres.train.Batch;
+import dev.chagres.train.StepResult;
 
 /**
  * One step as it is reported; filled again for later steps.

@@ -15,13 +15,18 @@ final class Totals {
     private long memoryBytes;
 
     void add(StepMetrics step) {
-        steps++;
+        add(step.tokens(), step.paddedTokens(), step.flops(), step.stepMillis());
         losses += step.loss();
-        tokens += step.tokens();
-        paddedTokens += step.paddedTokens();
-        flops += step.flops();
-        millis += step.stepMillis();
         memoryBytes = Math.max(memoryBytes, step.memoryBytes());
+    }
+
+    /** Adds a step of which no more is known. */
+    void add(int stepTokens, int stepPaddedTokens, double stepFlops, double stepMillis) {
+        steps++;
+        tokens += stepTokens;
+        paddedTokens += stepPaddedTokens;
+        flops += stepFlops;
+        millis += stepMillis;
     }
 
     void clear() {

@@ -3,8 +3,11 @@ package dev.chagres.samples.train;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.samples.data.FastaException;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.PrintStream;
 import java.io.PrintWriter;
+import java.io.UncheckedIOException;
 import java.util.concurrent.Callable;
 import picocli.CommandLine;
 import picocli.CommandLine.Command;
@@ -16,7 +19,8 @@ import picocli.CommandLine.Spec;
 /**
  * Trains ESM-2 on protein sequences: masked tokens of a FASTA file, one command for a laptop's CPU and for a GPU.
  *
- * <p>Exit statuses: 0 done; 1 the data, the machine or an output failed, told in one line; 2 the options are wrong; 130
+ * <p>Exit statuses: 0 done; 1 the data, the machine or an output failed, told in one line (also standard output, when it is
+ * full or closed); 2 the options are wrong; 130
  * ended by Ctrl-C (143 by SIGTERM) after the step under way, with report, picture and summary of the steps done.
  *
  * <p>Threading: one thread at a time.
@@ -24,7 +28,7 @@ import picocli.CommandLine.Spec;
 @Command(
         name = "train",
         mixinStandardHelpOptions = true,
-        version = "Chagres " + Train.VERSION,
+        versionProvider = BuildVersion.class,
         sortOptions = false,
         description = "Trains ESM-2, a masked language model of proteins, on a CPU or a GPU.",
         footer = {
@@ -34,15 +38,12 @@ import picocli.CommandLine.Spec;
             "Ctrl-C ends the run after the step under way and writes what was asked for; exit status 130."
         })
 public final class Train implements Callable<Integer> {
-    /** The release, as {@code --version} and reports name it. */
-    static final String VERSION = "0.1.0";
-
     private static final int DONE = 0;
     private static final int FAILED = 1;
     private static final int USAGE = 2;
 
     private final Platform.Opener opener;
-    private final PrintStream out;
+    private final StandardOutput out;
     private final PrintStream err;
 
     @Mixin
@@ -51,7 +52,7 @@ public final class Train implements Callable<Integer> {
     @Spec
     private CommandSpec spec = CommandSpec.create();
 
-    Train(Platform.Opener opener, PrintStream out, PrintStream err) {
+    Train(Platform.Opener opener, StandardOutput out, PrintStream err) {
         this.opener = opener;
         this.out = out;
         this.err = err;
@@ -59,19 +60,29 @@ public final class Train implements Callable<Integer> {
 
     /** Runs the command and ends the process with its exit status. */
     public static void main(String[] arguments) {
-        System.exit(run(DevicePlatform::open, System.out, System.err, arguments));
+        var out = new StandardOutput(new FileOutputStream(FileDescriptor.out), System.out.charset());
+        System.exit(run(DevicePlatform::open, out, System.err, arguments));
     }
 
     /** Runs the command and returns its exit status. */
-    static int run(Platform.Opener opener, PrintStream out, PrintStream err, String... arguments) {
-        return new CommandLine(new Train(opener, out, err))
-                .setOut(new PrintWriter(out, true, out.charset()))
+    static int run(Platform.Opener opener, StandardOutput out, PrintStream err, String... arguments) {
+        PrintStream text = out.text();
+        int status = new CommandLine(new Train(opener, out, err))
+                .setOut(new PrintWriter(text, true, text.charset()))
                 .setErr(new PrintWriter(err, true, err.charset()))
                 .setParameterExceptionHandler((wrong, given) -> {
                     err.println("train: " + wrong.getMessage() + " (train --help lists the options)");
                     return USAGE;
                 })
                 .execute(arguments);
+        if (status != DONE || !out.failed()) {
+            return status;
+        }
+        String failure = out.newFailure();
+        if (failure != null) {
+            err.println("train: " + failure);
+        }
+        return FAILED;
     }
 
     @Override
@@ -86,7 +97,7 @@ public final class Train implements Callable<Integer> {
         try {
             train(interruption);
             return DONE;
-        } catch (FastaException | TrainingException | NativeException e) {
+        } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
             err.println("train: " + e.getMessage());
             return FAILED;
         } catch (OutOfMemoryError e) {

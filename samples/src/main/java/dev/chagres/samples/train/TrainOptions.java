@@ -1,10 +1,12 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.optim.LearningRateSchedule;
-import dev.chagres.samples.data.BatchLayout;
-import dev.chagres.samples.data.BatchShape;
 import dev.chagres.samples.data.FastaSource;
+import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import dev.chagres.train.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -51,6 +53,7 @@ final class TrainOptions {
 
     @Option(
             names = "--fasta",
+            converter = FileOption.class,
             paramLabel = "FILE",
             description = "protein sequences, plain or gz (default: 398 of UniProtKB/Swiss-Prot that come along)")
     private @Nullable Path fasta;
@@ -63,6 +66,13 @@ final class TrainOptions {
             paramLabel = "N",
             description = "token budget of a step, a multiple of 16 (default: 16384 on a GPU, 2048 on a CPU)")
     private @Nullable Integer tokensPerStep;
+
+    @Option(
+            names = "--accumulate",
+            paramLabel = "N",
+            description = "micro-batches of a step, each of 1/N of its tokens, whose gradients are summed: less memory"
+                    + " (default: 1)")
+    private int accumulate = 1;
 
     @Option(
             names = "--context",
@@ -116,10 +126,14 @@ final class TrainOptions {
             description = "cuda, reference or auto: cuda where there is an NVIDIA driver (default: auto)")
     private @Nullable ProviderChoice provider;
 
-    @Option(names = "--report", paramLabel = "FILE", description = "write JSON Lines: the run, then each step")
+    @Option(
+            names = "--report",
+            converter = FileOption.class,
+            paramLabel = "FILE",
+            description = "write JSON Lines: the run, then each step")
     private @Nullable Path report;
 
-    @Option(names = "--plot", paramLabel = "FILE.png", description = "draw the loss")
+    @Option(names = "--plot", converter = FileOption.class, paramLabel = "FILE.png", description = "draw the loss")
     private @Nullable Path plot;
 
     /** Returns the provider that was asked for, null when the system property is to decide. */
@@ -138,6 +152,7 @@ final class TrainOptions {
         if (tokensPerStep != null) {
             requireAtLeast("--tokens-per-step", tokensPerStep, BatchShape.TOKEN_MULTIPLE);
         }
+        requireAtLeast("--accumulate", accumulate, 1);
         if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
         }
@@ -154,6 +169,12 @@ final class TrainOptions {
         requireDifferent("--report", report, "--fasta", fasta);
         requireDifferent("--plot", plot, "--fasta", fasta);
         requireDifferent("--plot", plot, "--report", report);
+        requireOtherPart("--report", report);
+        requireOtherPart("--plot", plot);
+        if (context < MaskedProteins.SHORTEST_CONTEXT) {
+            throw new IllegalArgumentException("--context: expected at least " + MaskedProteins.SHORTEST_CONTEXT
+                    + " (<cls>, one residue, <eos>), got " + context);
+        }
         shape(CPU_TOKENS);
     }
 
@@ -182,11 +203,15 @@ final class TrainOptions {
     private BatchShape shape(int defaultTokens) {
         int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
         try {
-            return new BatchShape(packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED, budget, context);
+            return new BatchShape(
+                    packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED, budget, context, accumulate);
         } catch (IllegalArgumentException e) {
             String text = String.valueOf(e.getMessage());
             throw new IllegalArgumentException(
-                    text.replace("tokensPerStep:", "--tokens-per-step:").replace("context:", "--context:"), e);
+                    text.replace("tokensPerStep", "--tokens-per-step")
+                            .replace("microBatches", "--accumulate")
+                            .replace("context:", "--context:"),
+                    e);
         }
     }
 
@@ -212,17 +237,27 @@ final class TrainOptions {
         if (file == null || otherFile == null) {
             return;
         }
-        boolean same;
-        try {
-            same = Files.isSameFile(file, otherFile);
-        } catch (IOException e) {
-            same = file.toAbsolutePath()
-                    .normalize()
-                    .equals(otherFile.toAbsolutePath().normalize());
-        }
-        if (same) {
+        if (isSame(file, otherFile)) {
             throw new IllegalArgumentException(
                     option + ": " + file + " is the file of " + other + "; name another one");
+        }
+    }
+
+    /** Refuses a file that would be written over the input while it is not whole yet. */
+    private void requireOtherPart(String option, @Nullable Path file) {
+        if (file != null && fasta != null && isSame(WholeFile.part(file), fasta)) {
+            throw new IllegalArgumentException(option + ": " + file + " is called " + fasta
+                    + " until it is whole, and that is the file of --fasta; name another one");
+        }
+    }
+
+    private static boolean isSame(Path file, Path other) {
+        try {
+            return Files.isSameFile(file, other);
+        } catch (IOException e) {
+            return file.toAbsolutePath()
+                    .normalize()
+                    .equals(other.toAbsolutePath().normalize());
         }
     }
 }

@@ -1,6 +1,8 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.samples.data.Batch;
+import dev.chagres.train.Batch;
+import dev.chagres.train.StepResult;
+import java.util.function.BooleanSupplier;
 
 /**
  * A model with its optimizer, as the training loop drives it. A step's result is read while the next step runs already:
@@ -12,6 +14,16 @@ import dev.chagres.samples.data.Batch;
  * <p>Threading: confined to the thread that made it.
  */
 public interface TrainingModel extends AutoCloseable {
+    /**
+     * Builds everything that is built when it is first used, such as kernels and attention plans, so that no step takes the
+     * time: forward and backward over made-up batches. Weights, optimizer state and random numbers stay as they are. Called
+     * once at most, before the first {@link #upload}.
+     *
+     * @param example what the batches to come are like; it is only looked at
+     * @param stopped whether to end early, asked between two batches
+     */
+    void warmUp(Batch example, BooleanSupplier stopped);
+
     /** Copies a batch to where the next {@link #step} reads it; on return the batch may be filled again. */
     void upload(Batch batch);
 

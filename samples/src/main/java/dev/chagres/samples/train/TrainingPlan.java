@@ -1,9 +1,9 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.optim.LearningRateSchedule;
-import dev.chagres.samples.data.BatchShape;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.train.BatchShape;
 import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
 

@@ -1,7 +1,8 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.samples.data.Batch;
-import dev.chagres.samples.data.BatchSource;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchSource;
+import dev.chagres.train.StepResult;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -55,9 +56,10 @@ final class TrainingRun {
         }
     }
 
-    /** Asks the run to end after the step that is under way. */
+    /** Asks the run to end after the step that is under way, also where it waits for data. */
     void stop() {
         stopRequested = true;
+        batches.stop();
     }
 
     /**

@@ -1,14 +1,14 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.bindings.NativeException;
-import dev.chagres.samples.data.BatchSource;
 import dev.chagres.samples.data.FastaException;
-import dev.chagres.samples.data.SequencePacker;
+import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchSource;
+import dev.chagres.train.SequencePacker;
 import java.io.PrintStream;
-import java.nio.file.Path;
-import java.util.Arrays;
-import java.util.Locale;
+import java.io.UncheckedIOException;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -21,33 +21,34 @@ final class TrainingSession {
     private static final int BATCHES = 3;
 
     private static final double SECONDS_PER_LINE = 5;
-    private static final int FIRST_STEPS = 1 << 16;
 
     private final TrainingPlan plan;
     private final Platform platform;
-    private final PrintStream out;
-    private final PrintStream progressOut;
+    private final StandardOutput out;
+    private final PrintStream err;
+    private final RunText text;
     private final double peakFlops;
     private final Totals totals = new Totals();
-    /** By step; grows as they are made, for a run may be asked for more steps than memory has room for. */
-    private double[] losses;
+    private final RecentSteps recent = new RecentSteps();
+    private final LossCurve losses = new LossCurve();
 
     private volatile boolean stopRequested;
+    private volatile @Nullable BatchSource data;
     private volatile @Nullable TrainingRun run;
 
     /**
      * Prepares a run.
      *
      * @param out gets the first lines and the summary
-     * @param progressOut gets the progress
+     * @param err gets the progress
      */
-    TrainingSession(TrainingPlan plan, Platform platform, PrintStream out, PrintStream progressOut) {
+    TrainingSession(TrainingPlan plan, Platform platform, StandardOutput out, PrintStream err) {
         this.plan = plan;
         this.platform = platform;
         this.out = out;
-        this.progressOut = progressOut;
+        this.err = err;
+        this.text = new RunText(out.text(), plan);
         this.peakFlops = platform.isGpu() ? PeakRate.flopsPerSecond(platform.device(), plan.recipe()) : Double.NaN;
-        this.losses = new double[Math.min(plan.steps(), FIRST_STEPS)];
     }
 
     /**
@@ -58,84 +59,95 @@ final class TrainingSession {
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
     void train() throws InterruptedException {
-        if (plan.plot() != null && !probePlot(plan.plot())) {
+        try (RunFiles files = openFiles()) {
+            if (files != null) {
+                train(files);
+            }
             summarize();
-            return;
-        }
-        try (ReportWriter report = plan.report() == null ? null : new ReportWriter(plan.report())) {
-            try {
-                train(report);
-            } catch (FastaException | TrainingException | NativeException e) {
-                throw report == null ? e : named(e, report);
+            if (files != null && plan.plot() != null && losses.steps() > 0) {
+                files.draw(title(), losses);
+                text.wrote("plot", plan.plot());
             }
-            if (report != null) {
-                report.finish();
-            }
-        }
-        summarize();
-        if (plan.plot() != null && totals.steps() > 0) {
-            LossPlot.write(plan.plot(), title(), losses, totals.steps());
-            out.println("plot: " + plan.plot());
         }
     }
 
-    /** False when the run is to stop: while the JVM ends, Java's graphics cannot begin, which says nothing of its fonts. */
-    private boolean probePlot(Path plot) {
+    /** Null when the run is to stop: while the JVM ends, Java's graphics cannot begin, which says nothing of its fonts. */
+    private @Nullable RunFiles openFiles() {
         try {
-            LossPlot.probe(plot);
-            return true;
+            return new RunFiles(plan.report(), plan.plot());
         } catch (TrainingException e) {
             if (stopRequested) {
-                return false;
+                return null;
             }
             throw e;
         }
     }
 
-    private void keepLoss(StepMetrics step) {
-        int index = step.step() - 1;
-        if (index == losses.length) {
-            losses = Arrays.copyOf(losses, (int) Math.min(plan.steps(), 2L * losses.length));
+    private void train(RunFiles files) throws InterruptedException {
+        try {
+            makeSteps(files);
+            files.publishReport();
+        } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
+            throw files.named(e);
         }
-        losses[index] = step.loss();
     }
 
-    /** Says where the steps before a failure are. */
-    private RuntimeException named(RuntimeException e, ReportWriter report) {
-        if (totals.steps() == 0) {
-            report.discard();
-            return e;
-        }
-        return new TrainingException(
-                e.getMessage() + " (the " + totals.steps() + " steps before are in " + report.written() + ")", e);
-    }
-
-    private void train(@Nullable ReportWriter report) throws InterruptedException {
+    private void makeSteps(RunFiles files) throws InterruptedException {
         var sequences = new ShuffledSequences(plan.source(), plan.seed(), ShuffledSequences.WINDOW_RESIDUES);
-        try (var batches = new BatchSource(new SequencePacker(plan.shape(), sequences), BATCHES)) {
+        try (var batches = new BatchSource(new SequencePacker(plan.shape(), new MaskedProteins(sequences)), BATCHES)) {
+            data = batches;
+            if (stopRequested) {
+                return;
+            }
             // Bad data is told before the model, which may take long to make.
-            batches.awaitFirst();
+            Batch first = batches.peek();
+            if (first == null) {
+                return;
+            }
             try (TrainingModel model = platform.open(plan)) {
                 RunDescription description = describe(model);
-                if (report != null) {
-                    report.begin(description);
-                }
-                announce(description);
+                files.begin(description);
+                text.announce(description);
+                requireReader();
+                warmUp(model, first);
+                requireReader();
                 try (Progress progress = progress()) {
-                    loop(model, batches, report, progress);
+                    loop(model, batches, files, progress);
                 }
             }
         }
     }
 
-    private void loop(TrainingModel model, BatchSource batches, @Nullable ReportWriter report, Progress progress)
+    private void warmUp(TrainingModel model, Batch example) {
+        text.beginWarmUp(platform.isGpu());
+        long began = System.nanoTime();
+        try {
+            model.warmUp(example, () -> stopRequested);
+        } finally {
+            text.endWarmUp((System.nanoTime() - began) / 1e9);
+        }
+    }
+
+    /** Ends a run that nobody would hear of: standard output is closed or full, and no file was asked for. */
+    private void requireReader() {
+        String failure = out.newFailure();
+        if (failure == null) {
+            return;
+        }
+        if (plan.report() == null && plan.plot() == null) {
+            throw new TrainingException(
+                    failure + "; the run ends, since nothing would be left of it: ask for --report or --plot");
+        }
+        err.println("train: " + failure + "; training goes on for --report or --plot");
+    }
+
+    private void loop(TrainingModel model, BatchSource batches, RunFiles files, Progress progress)
             throws InterruptedException {
         var loop = new TrainingRun(model, batches, step -> plan.schedule().at(step + 1), peakFlops, step -> {
-            if (report != null) {
-                report.step(step);
-            }
-            keepLoss(step);
+            files.add(step);
+            losses.add(step.loss());
             totals.add(step);
+            recent.add(step);
             progress.add(step);
         });
         run = loop;
@@ -154,7 +166,7 @@ final class TrainingSession {
         boolean terminal = System.console() != null && System.console().isTerminal();
         return terminal
                 ? Progress.bar(plan.steps(), peakFlops)
-                : Progress.lines(progressOut, plan.steps(), peakFlops, SECONDS_PER_LINE);
+                : Progress.lines(err, plan.steps(), peakFlops, SECONDS_PER_LINE);
     }
 
     private String title() {
@@ -162,59 +174,26 @@ final class TrainingSession {
                 + plan.seed();
     }
 
-    private void announce(RunDescription description) {
-        out.printf(
-                Locale.ROOT,
-                "ESM-2 %s: %,d parameters, %s on %s (%s)%n",
-                plan.size().label(),
-                description.parameters(),
-                plan.recipe(),
-                description.device(),
-                description.provider());
-        out.printf(
-                Locale.ROOT,
-                "%s, %d steps of up to %,d tokens, context %,d, packing %s, seed %d%n",
-                plan.source().name(),
-                plan.steps(),
-                plan.shape().tokensPerStep(),
-                plan.shape().context(),
-                plan.packing(),
-                plan.seed());
-    }
-
     private void summarize() {
-        int steps = totals.steps();
         if (stopRequested) {
-            out.printf(Locale.ROOT, "stopped after %d of %d steps%n", steps, plan.steps());
+            text.stopped(totals.steps());
         }
-        if (steps == 0) {
+        if (totals.steps() == 0) {
             return;
         }
-        int last = Math.min(LossPlot.SMOOTHED_STEPS, steps);
-        out.printf(
-                Locale.ROOT,
-                "loss %.4f at first, %.4f over the last %d steps%n",
-                losses[0],
-                LossPlot.mean(losses, steps - last, steps),
-                last);
-        double mfu = totals.mfu(peakFlops);
-        out.printf(
-                Locale.ROOT,
-                "%,d tokens in %.1f s: %,.0f tokens/s, padding %.1f %%%s, peak memory %,.1f MiB%n",
-                totals.tokens(),
-                totals.millis() / 1e3,
-                totals.tokensPerSecond(),
-                100 * totals.paddingShare(),
-                Double.isNaN(mfu) ? "" : String.format(Locale.ROOT, ", MFU %.1f %%", 100 * mfu),
-                totals.memoryBytes() / 1048576.0);
+        text.summarize(totals, recent.lastHalf(), losses, peakFlops);
         if (plan.report() != null) {
-            out.println("report: " + plan.report());
+            text.wrote("report", plan.report());
         }
     }
 
-    /** Asks the run to end after the step under way; for any thread. */
+    /** Asks the run to end after the step under way, also where it waits for data; for any thread. */
     void stop() {
         stopRequested = true;
+        BatchSource source = data;
+        if (source != null) {
+            source.stop();
+        }
         TrainingRun present = run;
         if (present != null) {
             present.stop();

@@ -1,8 +1,10 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.samples.data.Batch;
+import dev.chagres.train.Batch;
+import dev.chagres.train.StepResult;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.BooleanSupplier;
 
 /** Stands for a model in tests of the loop: its loss is a number made of the batch, and it notes what is called. */
 final class FakeModel implements TrainingModel {
@@ -10,6 +12,7 @@ final class FakeModel implements TrainingModel {
     boolean noting = true;
     boolean spoilStep3;
     Runnable onStep = () -> {};
+    Runnable onWarmUp = () -> {};
     boolean closed;
 
     private int uploaded;
@@ -18,11 +21,19 @@ final class FakeModel implements TrainingModel {
     private final double[] losses = new double[4];
 
     @Override
+    public void warmUp(Batch example, BooleanSupplier stopped) {
+        note("warmUp", example.microBatches());
+        onWarmUp.run();
+    }
+
+    @Override
     public void upload(Batch batch) {
         note("upload", uploaded++);
         double sum = 0;
-        for (int i = 0; i < batch.tokens(); i++) {
-            sum += batch.ids()[i];
+        for (int part = 0; part < batch.microBatches(); part++) {
+            for (int i = 0; i < batch.microBatch(part).tokens(); i++) {
+                sum += batch.microBatch(part).ids()[i];
+            }
         }
         losses[uploaded % 4] = sum / batch.tokens();
     }

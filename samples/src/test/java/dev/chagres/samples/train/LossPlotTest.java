@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.awt.image.BufferedImage;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -26,14 +27,15 @@ class LossPlotTest {
     @Test
     void drawsAValidPngOfAnyNumberOfSteps() throws IOException {
         for (int steps : List.of(1, 2, 11, 9_999)) {
-            double[] losses = new double[10_000];
+            var losses = new LossCurve();
             for (int i = 0; i < steps; i++) {
-                losses[i] = 2.9 + 0.6 * Math.exp(-i / 20.0);
+                losses.add(2.9 + 0.6 * Math.exp(-i / 20.0));
             }
             Path file = folder.resolve(steps + ".png");
-            LossPlot.probe(file);
-            assertFalse(Files.exists(file));
-            LossPlot.write(file, "ESM-2 tiny", losses, steps);
+            try (var plot = new LossPlot(file)) {
+                assertFalse(Files.exists(file));
+                plot.write("ESM-2 tiny", losses);
+            }
             byte[] bytes = Files.readAllBytes(file);
             assertTrue(Arrays.equals(PNG, 0, 8, bytes, 0, 8));
             BufferedImage image = ImageIO.read(file.toFile());
@@ -54,9 +56,31 @@ class LossPlotTest {
     @Test
     void placesThatCannotBeWrittenAreToldBeforeTheTraining() {
         Path absent = folder.resolve("absent/loss.png");
-        var e = assertThrows(TrainingException.class, () -> LossPlot.probe(absent));
+        var e = assertThrows(UncheckedIOException.class, () -> new LossPlot(absent));
         assertEquals(absent + ": cannot be written: its folder does not exist", e.getMessage());
-        e = assertThrows(TrainingException.class, () -> LossPlot.probe(folder));
-        assertEquals(folder + ": is a directory; --plot expects a file", e.getMessage());
+        e = assertThrows(UncheckedIOException.class, () -> new LossPlot(folder));
+        assertEquals(folder + ": cannot be written: it is a directory; name a file", e.getMessage());
+    }
+
+    @Test
+    void anOlderPictureStaysUntilTheNewOneIsWhole() throws IOException {
+        Path file = Files.writeString(folder.resolve("p.png"), "older");
+        new LossPlot(file).close();
+        assertEquals("older", Files.readString(file));
+        try (var files = Files.list(folder)) {
+            assertEquals(1, files.count());
+        }
+    }
+
+    @Test
+    void curvesGrowAndAverageWhatThereIs() {
+        var losses = new LossCurve();
+        for (int i = 0; i < 5_000; i++) {
+            losses.add(i);
+        }
+        assertEquals(5_000, losses.steps());
+        assertEquals(4_999, losses.at(4_999));
+        assertEquals(4_994.5, losses.mean(4_999, 10));
+        assertEquals(1, losses.mean(2, 10));
     }
 }

@@ -12,12 +12,14 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** The command as users start it: a process of its own, computing on the reference. */
 @Tag("L0")
@@ -26,10 +28,23 @@ class TrainProcessTest {
     @TempDir
     private Path folder;
 
+    /** Variables of the process, such as {@code LC_ALL=C}. */
+    private List<String> environment = List.of();
+
+    private String temporary = System.getProperty("java.io.tmpdir");
+
+    /** Where standard output goes instead of its file. */
+    private @Nullable Path out;
+
     private Process start(String... arguments) throws IOException {
-        var command = new ArrayList<String>();
+        return startAs("", arguments);
+    }
+
+    /** Starts a run whose standard output and error go to files of these names, {@code out} and {@code err} by themselves. */
+    private Process startAs(String prefix, String... arguments) throws IOException {
         // A shell that runs tests in the background makes its children ignore Ctrl-C; this undoes it.
-        command.addAll(List.of("env", "--default-signal=INT"));
+        var command = new ArrayList<>(List.of("env", "--default-signal=INT"));
+        command.addAll(environment);
         command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
         String natives = System.getProperty("chagres.native.path");
         if (natives != null) {
@@ -38,14 +53,15 @@ class TrainProcessTest {
         command.addAll(List.of(
                 "--enable-native-access=ALL-UNNAMED",
                 "-Xmx1g",
+                "-Djava.io.tmpdir=" + temporary,
                 "-Dchagres.provider=reference",
                 "-cp",
                 System.getProperty("java.class.path"),
                 "dev.chagres.samples.train.Train"));
         command.addAll(List.of(arguments));
         return new ProcessBuilder(command)
-                .redirectOutput(folder.resolve("out").toFile())
-                .redirectError(folder.resolve("err").toFile())
+                .redirectOutput((out == null ? folder.resolve(prefix + "out") : out).toFile())
+                .redirectError(folder.resolve(prefix + "err").toFile())
                 .start();
     }
 
@@ -60,6 +76,13 @@ class TrainProcessTest {
         }
     }
 
+    private static void kill(Process process, String signal) throws Exception {
+        new ProcessBuilder("kill", "-" + signal, Long.toString(process.pid()))
+                .inheritIO()
+                .start()
+                .waitFor();
+    }
+
     @ParameterizedTest
     @CsvSource({"INT, 130", "TERM, 143"})
     void aSignalEndsTheRunWithWhatIsTrue(String signal, int status) throws Exception {
@@ -69,10 +92,7 @@ class TrainProcessTest {
         awaitLines(process, folder.resolve("r.jsonl.part"), 4);
         assertTrue(process.isAlive(), () -> "ended early");
         assertFalse(Files.exists(report));
-        new ProcessBuilder("kill", "-" + signal, Long.toString(process.pid()))
-                .inheritIO()
-                .start()
-                .waitFor();
+        kill(process, signal);
         assertTrue(process.waitFor(120, TimeUnit.SECONDS));
         assertEquals(status, process.exitValue(), text("err"));
         List<String> lines = Files.readAllLines(report);
@@ -84,6 +104,111 @@ class TrainProcessTest {
         assertTrue(Files.size(plot) > 1000);
         assertFalse(Files.exists(folder.resolve("r.jsonl.part")));
         assertFalse(text("err").contains("\tat "), text("err"));
+    }
+
+    @Test
+    void aSecondRunWithTheSameReportIsRefusedAndTheFirstUnharmed() throws Exception {
+        Path report = folder.resolve("r.jsonl");
+        Process first = start("--steps", "100000", "--seed", "5", "--report", report.toString());
+        awaitLines(first, folder.resolve("r.jsonl.part"), 2);
+        Process second = startAs("second-", "--steps", "2", "--seed", "6", "--report", report.toString());
+        assertTrue(second.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(1, second.exitValue());
+        String refusal = "train: " + report + ": cannot be written: process " + first.pid() + " is writing it ("
+                + report + ".part is locked); wait for its end, or name another file";
+        assertEquals(refusal, text("second-err").lines().toList().getLast());
+        assertTrue(first.isAlive(), () -> "ended early");
+        kill(first, "INT");
+        assertTrue(first.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(130, first.exitValue(), text("err"));
+        List<String> lines = Files.readAllLines(report);
+        assertEquals(5, JSON.std.mapFrom(lines.getFirst()).get("seed"));
+        for (int i = 1; i < lines.size(); i++) {
+            assertEquals(i, JSON.std.mapFrom(lines.get(i)).get("step"));
+        }
+    }
+
+    /** A pipe that nobody opens, and one that is opened and stays empty. */
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void ctrlCEndsTheWaitForDataAndKeepsAnOlderReport(boolean opened) throws Exception {
+        Path pipe = folder.resolve("pipe.fasta");
+        Path report = Files.writeString(folder.resolve("r.jsonl"), "older");
+        assertEquals(
+                0,
+                new ProcessBuilder("mkfifo", pipe.toString())
+                        .inheritIO()
+                        .start()
+                        .waitFor());
+        Process process = start("--fasta", pipe.toString(), "--report", report.toString());
+        // Opening a pipe to write waits for its reader.
+        Process writer = opened ? new ProcessBuilder("sh", "-c", "exec sleep 100 >" + pipe).start() : null;
+        while (process.isAlive() && !Files.exists(folder.resolve("r.jsonl.part"))) {
+            Thread.sleep(20);
+        }
+        Thread.sleep(500);
+        assertTrue(process.isAlive(), () -> "ended early");
+        long began = System.nanoTime();
+        kill(process, "INT");
+        assertTrue(process.waitFor(30, TimeUnit.SECONDS), "still waits for data");
+        double seconds = (System.nanoTime() - began) / 1e9;
+        if (writer != null) {
+            writer.destroy();
+        }
+        assertTrue(seconds < 10, seconds + " s");
+        assertEquals(130, process.exitValue(), text("err"));
+        assertEquals("older", Files.readString(report));
+        assertTrue(text("out").contains("stopped after 0 of 200 steps"), text("out"));
+        assertFalse(Files.exists(folder.resolve("r.jsonl.part")));
+    }
+
+    @Test
+    void aFullStandardOutputEndsTheRunWithAReason() throws Exception {
+        Process process = start("--steps", "3");
+        assertTrue(process.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(0, process.exitValue(), text("err"));
+        assertTrue(text("out").contains("warm-up: "), text("out"));
+        out = Path.of("/dev/full");
+        process = start("--steps", "3");
+        assertTrue(process.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(1, process.exitValue(), text("err"));
+        assertEquals(
+                "train: standard output cannot be written: No space left on device; the run ends, since nothing would be"
+                        + " left of it: ask for --report or --plot",
+                text("err").lines().toList().getLast());
+    }
+
+    @Test
+    void aNameThatTheLocaleCannotExpressComesWithItsRemedy() throws Exception {
+        byte[] name = "sé.fasta".getBytes(StandardCharsets.UTF_8);
+        var octal = new StringBuilder();
+        for (byte letter : name) {
+            octal.append(String.format("\\%03o", letter & 0xff));
+        }
+        // Passed through a shell: the locale of this process may not express it either.
+        environment = List.of("LC_ALL=C", "sh", "-c", "exec \"$@\" --fasta \"$(printf '" + octal + "')\"", "sh");
+        Process process = start("--steps", "1");
+        assertTrue(process.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(2, process.exitValue(), text("err"));
+        assertEquals(
+                "train: Invalid value for option '--fasta': the locale's character set, ANSI_X3.4-1968, lacks a letter of"
+                        + " this name; begin the command with LC_ALL=C.UTF-8 (train --help lists the options)",
+                text("err").strip());
+        environment = List.of("LC_ALL=C.UTF-8", environment.get(1), environment.get(2), environment.get(3), "sh");
+        process = start("--steps", "1");
+        assertTrue(process.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(1, process.exitValue(), text("err"));
+        assertTrue(text("err").contains("sé.fasta: there is no such file"), text("err"));
+    }
+
+    @Test
+    void aPictureNeedsNoFolderForTemporaryFiles() throws Exception {
+        temporary = folder.resolve("absent").toString();
+        Path plot = folder.resolve("p.png");
+        Process process = start("--steps", "2", "--plot", plot.toString());
+        assertTrue(process.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(0, process.exitValue(), text("err"));
+        assertTrue(Files.size(plot) > 1000);
     }
 
     @Test
@@ -107,7 +232,9 @@ class TrainProcessTest {
         assertTrue(process.waitFor(120, TimeUnit.SECONDS));
         assertEquals(1, process.exitValue());
         assertTrue(
-                text("err").contains("train: /dev/stdout: is a second name of a file that may be in use; "),
+                text("err")
+                        .contains(
+                                "train: /dev/stdout: cannot be written: it is a second name of a file that may be in use; "),
                 text("err"));
         assertTrue(Files.isSymbolicLink(Path.of("/dev/stdout")));
 

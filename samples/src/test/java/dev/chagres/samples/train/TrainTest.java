@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.fasterxml.jackson.jr.ob.JSON;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -19,12 +20,14 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import picocli.CommandLine;
 
 @Tag("L0")
 @Timeout(60)
 class TrainTest {
     private FakePlatform platform = new FakePlatform();
     private final ByteArrayOutputStream out = new ByteArrayOutputStream();
+    private OutputStream stdout = out;
     private final ByteArrayOutputStream err = new ByteArrayOutputStream();
 
     @TempDir
@@ -33,7 +36,7 @@ class TrainTest {
     private int train(String... arguments) {
         return Train.run(
                 () -> platform,
-                new PrintStream(out, true, StandardCharsets.UTF_8),
+                new StandardOutput(stdout, StandardCharsets.UTF_8),
                 new PrintStream(err, true, StandardCharsets.UTF_8),
                 arguments);
     }
@@ -63,6 +66,11 @@ class TrainTest {
                 "--tokens-per-step 2040 | --tokens-per-step: expected a positive multiple of 16, got 2040",
                 "--tokens-per-step 512 | --tokens-per-step: expected at least the context, 1024, so that the longest"
                         + " sequence fits; got 512",
+                "--accumulate 0 | --accumulate: expected at least 1, got 0",
+                "--accumulate 4 | --tokens-per-step, --accumulate: expected at least the context, 1024, in each"
+                        + " micro-batch, so that the longest sequence fits; got 2048 tokens in 4, 512 each",
+                "--accumulate 3 | --tokens-per-step, --accumulate: expected a positive multiple of 16 tokens for each of 3"
+                        + " micro-batches, 48 in all, got 2048",
                 "--context 2 | --context: expected at least 3 (<cls>, one residue, <eos>), got 2",
                 "--context -5 | --context: expected at least 3 (<cls>, one residue, <eos>), got -5",
                 "--context 1000 --packing off | --context: expected a multiple of 16 without packing, got 1000",
@@ -81,6 +89,8 @@ class TrainTest {
                 "--plot loss.jpg | --plot: expected a name that ends with .png, got loss.jpg",
                 "--fasta a --report ./a | --report: ./a is the file of --fasta; name another one",
                 "--plot a.png --report a.png | --plot: a.png is the file of --report; name another one",
+                "--fasta a.part --report a | --report: a is called a.part until it is whole, and that is the file of"
+                        + " --fasta; name another one",
                 "--speed 3 | Unknown options: '--speed', '3'",
                 "fast | Unmatched argument at index 0: 'fast'"
             })
@@ -137,6 +147,7 @@ class TrainTest {
                 "fasta",
                 "steps",
                 "tokens-per-step",
+                "accumulate",
                 "context",
                 "packing",
                 "recipe",
@@ -195,6 +206,28 @@ class TrainTest {
     }
 
     @Test
+    void aStepOfMicroBatchesCountsThemAll() throws IOException {
+        Path report = folder.resolve("r.jsonl");
+        assertEquals(
+                0,
+                train(
+                        "--steps",
+                        "3",
+                        "--packing",
+                        "off",
+                        "--context",
+                        "64",
+                        "--accumulate",
+                        "4",
+                        "--report",
+                        "" + report));
+        List<String> lines = Files.readAllLines(report);
+        assertEquals(4, JSON.std.mapFrom(lines.getFirst()).get("accumulate"));
+        assertEquals(2048, JSON.std.mapFrom(lines.getLast()).get("paddedTokens"));
+        assertTrue(out().contains("3 steps of up to 2,048 tokens in 4 micro-batches, context 64"), out());
+    }
+
+    @Test
     void badDataIsToldInOneLineAndLeavesNoReport() throws IOException {
         Path fasta = Files.writeString(folder.resolve("x.fasta"), ">a\nMKX7\n");
         Path report = folder.resolve("r.jsonl");
@@ -234,9 +267,119 @@ class TrainTest {
     }
 
     @Test
+    void aRunThatMadeNoStepLeavesAnOlderReportAndPicture() throws Exception {
+        Path report = Files.writeString(folder.resolve("r.jsonl"), "older");
+        Path plot = Files.writeString(folder.resolve("p.png"), "older");
+        var options = new TrainOptions();
+        new CommandLine(options).parseArgs("--report", report.toString(), "--plot", plot.toString());
+        var session = new TrainingSession(
+                options.plan(false),
+                platform,
+                new StandardOutput(out, StandardCharsets.UTF_8),
+                new PrintStream(err, true, StandardCharsets.UTF_8));
+        session.stop();
+        session.train();
+        assertEquals("older older", Files.readString(report) + " " + Files.readString(plot));
+        assertTrue(out().endsWith("stopped after 0 of 200 steps" + System.lineSeparator()), out());
+        try (var files = Files.list(folder)) {
+            assertEquals(2, files.count());
+        }
+    }
+
+    @Test
     void aFullDiskEndsTheRunInOneLine() {
         assertEquals(1, train("--steps", "9", "--report", "/dev/full"));
         assertEquals("train: /dev/full: cannot be written: No space left on device" + System.lineSeparator(), err());
+    }
+
+    /** Standard output that takes so many bytes and then is a closed pipe. */
+    private final class Closing extends OutputStream {
+        private int left;
+
+        Closing(int bytes) {
+            left = bytes;
+        }
+
+        @Override
+        public void write(int b) throws IOException {
+            if (left-- <= 0) {
+                throw new IOException("Broken pipe");
+            }
+            out.write(b);
+        }
+    }
+
+    @Test
+    void aRunThatNobodyHearsOfEndsBeforeItsFirstStep() {
+        stdout = new Closing(40);
+        assertEquals(1, train("--steps", "9"));
+        assertEquals(
+                "train: standard output cannot be written: Broken pipe; the run ends, since nothing would be left of it:"
+                        + " ask for --report or --plot" + System.lineSeparator(),
+                err());
+        assertEquals("[]", platform.model.calls.toString());
+        assertTrue(platform.closed && platform.model.closed);
+    }
+
+    @Test
+    void aRunWithAReportGoesOnWithoutStandardOutput() throws IOException {
+        stdout = new Closing(40);
+        Path report = folder.resolve("r.jsonl");
+        assertEquals(1, train("--steps", "9", "--report", report.toString()));
+        assertEquals(
+                "train: standard output cannot be written: Broken pipe; training goes on for --report or --plot",
+                err().lines().findFirst().orElseThrow());
+        assertEquals(1, err().lines().filter(line -> line.startsWith("train: ")).count(), err());
+        assertEquals(10, Files.readAllLines(report).size());
+    }
+
+    @Test
+    void aSummaryThatIsLostIsAFailure() {
+        stdout = new Closing(250);
+        assertEquals(1, train("--steps", "9"));
+        assertTrue(out().contains("warm-up: "), out());
+        assertEquals(
+                "train: standard output cannot be written: Broken pipe",
+                err().lines().toList().getLast());
+    }
+
+    @Test
+    void helpThatIsLostIsAFailure() {
+        stdout = new Closing(0);
+        assertEquals(1, train("--help"));
+        assertEquals("train: standard output cannot be written: Broken pipe" + System.lineSeparator(), err());
+    }
+
+    @Test
+    void theWarmUpComesBeforeTheFirstStepAndCountsForNothing() {
+        platform.gpu = true;
+        platform.model.onWarmUp = () -> {
+            try {
+                Thread.sleep(150);
+            } catch (InterruptedException e) {
+                throw new IllegalStateException(e);
+            }
+        };
+        assertEquals(0, train("--steps", "3"), err());
+        assertEquals(
+                "[warmUp1, upload0, step0, ", platform.model.calls.toString().substring(0, 26));
+        String line =
+                out().lines().filter(l -> l.startsWith("warm-up")).findFirst().orElseThrow();
+        assertTrue(line.matches("warm-up, builds kernels and attention plans: 0\\.[1-9] s"), line);
+        // Steps of 10, 20 and 30 ms by the model's own clock.
+        assertTrue(out().contains(" tokens in 0.1 s, padding "), out());
+    }
+
+    @Test
+    void theRateIsThatOfTheLastHalf() {
+        assertEquals(0, train("--steps", "300"));
+        String line =
+                out().lines().filter(l -> l.contains("tokens/s")).findFirst().orElseThrow();
+        assertTrue(line.matches("[0-9,]+ tokens/s over the last 100 steps"), line);
+        platform = new FakePlatform();
+        out.reset();
+        assertEquals(0, train("--steps", "5"));
+        assertTrue(out().contains(" tokens/s over the last 3 steps"), out());
     }
 
     @Test
@@ -257,9 +400,14 @@ class TrainTest {
     }
 
     @Test
-    void tellsTheProjectsVersion() throws IOException {
+    void versionOptionAndReportNameTheProjectsVersion() throws IOException {
         String pom = Files.readString(Path.of("").toAbsolutePath().getParent().resolve("pom.xml"));
         String project = pom.replaceFirst("(?s).*?<version>(.*?)</version>.*", "$1");
-        assertEquals(project.replace("-SNAPSHOT", ""), Train.VERSION);
+        assertEquals(0, train("--version"));
+        assertEquals("Chagres " + project + System.lineSeparator(), out());
+        Path report = folder.resolve("r.jsonl");
+        assertEquals(0, train("--steps", "1", "--report", report.toString()));
+        assertEquals(
+                project, JSON.std.mapFrom(Files.readAllLines(report).getFirst()).get("version"));
     }
 }

@@ -5,14 +5,15 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.management.ThreadMXBean;
-import dev.chagres.samples.data.Batch;
-import dev.chagres.samples.data.BatchLayout;
-import dev.chagres.samples.data.BatchShape;
-import dev.chagres.samples.data.BatchSource;
 import dev.chagres.samples.data.FastaException;
 import dev.chagres.samples.data.FastaSource;
-import dev.chagres.samples.data.SequencePacker;
+import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import dev.chagres.train.BatchSource;
+import dev.chagres.train.SequencePacker;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
@@ -31,7 +32,8 @@ class TrainingRunTest {
 
     private static BatchSource open(FastaSource source, int window) {
         var shape = new BatchShape(BatchLayout.PACKED, 512, 256);
-        return new BatchSource(new SequencePacker(shape, new ShuffledSequences(source, 1, window)), 3);
+        return new BatchSource(
+                new SequencePacker(shape, new MaskedProteins(new ShuffledSequences(source, 1, window))), 3);
     }
 
     private static BatchSource shipped() {

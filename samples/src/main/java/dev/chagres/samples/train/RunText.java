@@ -1,0 +1,94 @@
+package dev.chagres.samples.train;
+
+import java.io.PrintStream;
+import java.util.Locale;
+
+/**
+ * What a run says on standard output: what it is going to do, how long the warm-up took, and what came out.
+ *
+ * <p>Threading: one thread at a time.
+ */
+final class RunText {
+    private final PrintStream out;
+    private final TrainingPlan plan;
+
+    RunText(PrintStream out, TrainingPlan plan) {
+        this.out = out;
+        this.plan = plan;
+    }
+
+    /** Says what is trained, and where. */
+    void announce(RunDescription description) {
+        int microBatches = plan.shape().microBatches();
+        out.printf(
+                Locale.ROOT,
+                "ESM-2 %s: %,d parameters, %s on %s (%s)%n",
+                plan.size().label(),
+                description.parameters(),
+                plan.recipe(),
+                description.device(),
+                description.provider());
+        out.printf(
+                Locale.ROOT,
+                "%s, %d steps of up to %,d tokens%s, context %,d, packing %s, seed %d%n",
+                plan.source().name(),
+                plan.steps(),
+                plan.shape().tokensPerStep(),
+                microBatches == 1 ? "" : " in " + microBatches + " micro-batches",
+                plan.shape().context(),
+                plan.packing(),
+                plan.seed());
+    }
+
+    /** Begins the line of the warm-up: it may take long, and nothing else is seen of it. */
+    void beginWarmUp(boolean gpu) {
+        out.print(gpu ? "warm-up, builds kernels and attention plans: " : "warm-up: ");
+        out.flush();
+    }
+
+    /** Ends that line. */
+    void endWarmUp(double seconds) {
+        out.printf(Locale.ROOT, "%.1f s%n", seconds);
+    }
+
+    /** Says how many steps a run made that was stopped. */
+    void stopped(int steps) {
+        out.printf(Locale.ROOT, "stopped after %d of %d steps%n", steps, plan.steps());
+    }
+
+    /**
+     * Says what came out of at least one step.
+     *
+     * @param all sums over all steps
+     * @param steady sums over the last steps
+     * @param peakFlops the device's rate, NaN when unknown
+     */
+    void summarize(Totals all, Totals steady, LossCurve losses, double peakFlops) {
+        int last = Math.min(LossPlot.SMOOTHED_STEPS, losses.steps());
+        out.printf(
+                Locale.ROOT,
+                "loss %.4f at first, %.4f over the last %d steps%n",
+                losses.at(0),
+                losses.mean(losses.steps() - 1, last),
+                last);
+        double mfu = steady.mfu(peakFlops);
+        out.printf(
+                Locale.ROOT,
+                "%,.0f tokens/s%s over the last %d steps%n",
+                steady.tokensPerSecond(),
+                Double.isNaN(mfu) ? "" : String.format(Locale.ROOT, ", MFU %.1f %%", 100 * mfu),
+                steady.steps());
+        out.printf(
+                Locale.ROOT,
+                "%,d tokens in %.1f s, padding %.1f %%, peak memory %,.1f MiB%n",
+                all.tokens(),
+                all.millis() / 1e3,
+                100 * all.paddingShare(),
+                all.memoryBytes() / 1048576.0);
+    }
+
+    /** Names a file that was written. */
+    void wrote(String what, Object file) {
+        out.println(what + ": " + file);
+    }
+}

@@ -1,0 +1,119 @@
+package dev.chagres.samples.train;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.bindings.Provider;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/**
+ * {@code --accumulate} through the whole program: the same sequences in one micro-batch and in several give the same steps.
+ *
+ * <p>Every sequence fills the context, so that each micro-batch of a step has the sequences that the whole would have there;
+ * their labelled tokens differ, as they are drawn.
+ */
+@Tag("L0")
+class AccumulationTest {
+    private static final int CONTEXT = 64;
+
+    /** Products on CUDA run as TF32: a last bit that differs may become one of 2^-11 of an operand. */
+    private static final boolean CUDA = Provider.current() == Provider.CUDA;
+
+    private static final double LOSS_TOLERANCE = CUDA ? 1e-3 : 1e-5;
+    private static final double NORM_TOLERANCE = CUDA ? 1e-2 : 1e-4;
+
+    @TempDir
+    private Path folder;
+
+    private Path fasta;
+
+    @BeforeEach
+    void write() throws IOException {
+        var random = new Random(6);
+        var text = new StringBuilder();
+        for (int i = 0; i < 100; i++) {
+            text.append(">s").append(i).append('\n');
+            int length = CONTEXT - 2 + random.nextInt(40);
+            // Half of the sequences are of few letters, which are soon learned: the losses of micro-batches differ.
+            int letters = i % 2 == 0 ? 2 : 20;
+            for (int r = 0; r < length; r++) {
+                text.append("LAGVSERTIDPKQNFYMHWC".charAt(random.nextInt(letters)));
+            }
+            text.append('\n');
+        }
+        fasta = Files.writeString(folder.resolve("x.fasta"), text);
+    }
+
+    private List<Map<String, Object>> train(int microBatches, String packing) throws IOException {
+        Path report = folder.resolve("r.jsonl");
+        var err = new ByteArrayOutputStream();
+        int status = Train.run(
+                DevicePlatform::open,
+                new StandardOutput(OutputStream.nullOutputStream(), StandardCharsets.UTF_8),
+                new PrintStream(err, true, StandardCharsets.UTF_8),
+                "--model=tiny",
+                "--recipe=fp32",
+                "--steps=5",
+                "--warm-up-steps=0",
+                "--fasta=" + fasta,
+                "--context=" + CONTEXT,
+                "--tokens-per-step=1024",
+                "--packing=" + packing,
+                "--accumulate=" + microBatches,
+                "--report=" + report);
+        assertEquals(0, status, err.toString(StandardCharsets.UTF_8));
+        var steps = new ArrayList<Map<String, Object>>();
+        for (String line : Files.readAllLines(report)) {
+            steps.add(JSON.std.mapFrom(line));
+        }
+        return steps.subList(1, steps.size());
+    }
+
+    private static double number(Map<String, Object> step, String key) {
+        return ((Number) step.get(key)).doubleValue();
+    }
+
+    private static void compare(List<Map<String, Object>> expected, List<Map<String, Object>> actual) {
+        assertEquals(5, actual.size());
+        for (int i = 0; i < 5; i++) {
+            assertEquals(1024, number(actual.get(i), "tokens"));
+            double loss = number(expected.get(i), "loss");
+            assertEquals(loss, number(actual.get(i), "loss"), LOSS_TOLERANCE * loss, "loss of step " + (i + 1));
+            double norm = number(expected.get(i), "gradNorm");
+            assertEquals(norm, number(actual.get(i), "gradNorm"), NORM_TOLERANCE * norm, "norm of step " + (i + 1));
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"on", "off"})
+    void microBatchesGiveTheStepsOfTheWhole(String packing) throws IOException {
+        List<Map<String, Object>> whole = train(1, packing);
+        for (int microBatches : new int[] {2, 4, 16}) {
+            compare(whole, train(microBatches, packing));
+        }
+    }
+
+    @Test
+    void microBatchesTakeLessMemory() throws IOException {
+        double whole = number(train(1, "on").getLast(), "memoryBytes");
+        double parts = number(train(8, "on").getLast(), "memoryBytes");
+        assertTrue(parts < 0.95 * whole, parts + " of " + whole + " bytes");
+    }
+}
