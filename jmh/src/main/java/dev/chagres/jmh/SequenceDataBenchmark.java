@@ -1,12 +1,11 @@
 package dev.chagres.jmh;
 
-import dev.chagres.samples.data.Batch;
-import dev.chagres.samples.data.BatchLayout;
-import dev.chagres.samples.data.BatchShape;
-import dev.chagres.samples.data.FastaReader;
-import dev.chagres.samples.data.FastaSource;
-import dev.chagres.samples.data.SequencePacker;
-import dev.chagres.samples.data.ShuffledSequences;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import dev.chagres.train.SequencePacker;
+import dev.chagres.train.TokenSequences;
+import java.util.SplittableRandom;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -15,6 +14,7 @@ import org.openjdk.jmh.annotations.Fork;
 import org.openjdk.jmh.annotations.Measurement;
 import org.openjdk.jmh.annotations.Mode;
 import org.openjdk.jmh.annotations.OutputTimeUnit;
+import org.openjdk.jmh.annotations.Param;
 import org.openjdk.jmh.annotations.Scope;
 import org.openjdk.jmh.annotations.Setup;
 import org.openjdk.jmh.annotations.State;
@@ -22,10 +22,10 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * How fast do sequences come: out of a FASTA file, and masked and packed into batches?
+ * How fast are sequences packed into the batch of a step, which a step of training must not outrun?
  *
- * <p>{@code readFasta} times one pass over the shipped, compressed file; {@code packBatch} the filling of one batch of 16,384
- * tokens, which a step of training must not outrun.
+ * <p>The batch has 16,384 tokens, in one micro-batch or in four. The sequences are made up: lengths as proteins have them, half
+ * of them below 300 and one in twenty longer than the context, tokens and labels by a simple rule.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -37,38 +37,28 @@ import org.openjdk.jmh.annotations.Warmup;
 public class SequenceDataBenchmark {
     private static final int TOKENS = 16_384;
     private static final int CONTEXT = 1_024;
-    private static final int WINDOW = 1 << 24;
 
-    private final FastaSource source = FastaSource.shipped();
-    private final BatchShape shape = new BatchShape(BatchLayout.PACKED, TOKENS, CONTEXT);
+    /** How many micro-batches the batch has. */
+    @Param({"1", "4"})
+    public int microBatches;
+
     private SequencePacker packer;
     private Batch batch;
-    private long residues;
 
-    /** Checks that two passes read the same number of residues, and that a batch is nearly full. */
+    /** Checks that a batch is nearly full, and that its labels are those of the rule. */
     @Setup
     public void prepare() {
-        residues = readFasta();
-        if (residues == 0 || readFasta() != residues) {
-            throw new IllegalStateException("expected the same residues twice, got " + residues);
-        }
-        packer = new SequencePacker(shape, new ShuffledSequences(source, 1, WINDOW));
+        var shape = new BatchShape(BatchLayout.PACKED, TOKENS, CONTEXT, microBatches);
+        packer = new SequencePacker(shape, new MadeUpSequences());
         batch = new Batch(shape);
-        if (packBatch() < TOKENS - CONTEXT) {
+        if (packBatch() < TOKENS - microBatches * CONTEXT) {
             throw new IllegalStateException("expected a nearly full batch, got " + batch.tokens() + " tokens");
         }
-    }
-
-    /** One pass over the file: the number of residues. */
-    @Benchmark
-    public long readFasta() {
-        long count = 0;
-        try (FastaReader reader = source.open()) {
-            while (reader.advance()) {
-                count += reader.length();
-            }
+        int labelled = batch.labelled() * MadeUpSequences.LABEL_EVERY;
+        if (Math.abs(labelled - batch.tokens()) > batch.tokens() / 10) {
+            throw new IllegalStateException("expected a label on every " + MadeUpSequences.LABEL_EVERY + "th of "
+                    + batch.tokens() + " tokens, got " + batch.labelled());
         }
-        return count;
     }
 
     /** One batch: the number of its tokens. */
@@ -80,9 +70,52 @@ public class SequenceDataBenchmark {
         return batch.tokens();
     }
 
-    /** Closes the file. */
+    /** Closes the sequences. */
     @TearDown
     public void close() {
         packer.close();
+    }
+
+    private static final class MadeUpSequences implements TokenSequences {
+        static final int LABEL_EVERY = 7;
+
+        private static final int SHORTEST = 30;
+        private static final double MEAN_SURPLUS = 350;
+
+        private final SplittableRandom random = new SplittableRandom(1);
+        private int number;
+        private int length;
+
+        @Override
+        public boolean advance() {
+            number++;
+            length = SHORTEST + (int) (-MEAN_SURPLUS * Math.log(1 - random.nextDouble()));
+            return true;
+        }
+
+        @Override
+        public int length() {
+            return length;
+        }
+
+        @Override
+        public int write(int[] ids, int[] labels, int start, int count) {
+            int labelled = 0;
+            for (int i = 0; i < count; i++) {
+                boolean has = (number + i) % LABEL_EVERY == 0;
+                ids[start + i] = 4 + (number + 31 * i) % 20;
+                labels[start + i] = has ? ids[start + i] : Batch.IGNORED;
+                labelled += has ? 1 : 0;
+            }
+            return labelled;
+        }
+
+        @Override
+        public int padding() {
+            return 1;
+        }
+
+        @Override
+        public void close() {}
     }
 }

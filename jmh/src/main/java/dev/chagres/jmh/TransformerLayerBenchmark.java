@@ -2,20 +2,16 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Dropout;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionConfig;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
-import dev.chagres.layer.Accumulation;
-import dev.chagres.layer.FeedForwardConfig;
-import dev.chagres.layer.Initializer;
-import dev.chagres.layer.NormConfig;
-import dev.chagres.layer.ParameterPlan;
-import dev.chagres.layer.Parameters;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.MlpConfig;
+import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
 import java.util.Arrays;
 import java.util.SplittableRandom;
 import java.util.concurrent.TimeUnit;
@@ -56,7 +52,7 @@ public class TransformerLayerBenchmark {
     private Device device;
     private Parameters parameters;
     private TransformerLayer layer;
-    private dev.chagres.Scope step;
+    private Pass pass;
     private Sequences sequences;
     private Tensor x;
     private Tensor dy;
@@ -66,17 +62,17 @@ public class TransformerLayerBenchmark {
     public void prepare() {
         device = Device.open();
         dev.chagres.Scope inputs = device.openScope();
-        step = device.openScope();
-        ParameterPlan plan = new ParameterPlan();
+        pass = Pass.training(device);
+        ModelPlan plan = new ModelPlan();
         layer = new TransformerLayer(config(), plan);
         parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
         int[] lengths = new int[shape.batch()];
         Arrays.fill(lengths, shape.length());
-        sequences = Sequences.packed(CuSeqlens.ofLengths(inputs, lengths));
+        sequences = Sequences.packed(inputs, lengths);
         x = normal(inputs, 1);
         dy = normal(inputs, 2);
         run();
-        float[] y = layer.forward(x, sequences, step).output().toFloats(device.stream());
+        float[] y = layer.forward(x, pass).toFloats(device.stream());
         double sum = 0;
         for (float value : y) {
             sum += Math.abs(value);
@@ -87,21 +83,12 @@ public class TransformerLayerBenchmark {
     }
 
     private TransformerLayerConfig config() {
-        Initializer initializer = Initializer.normal(0.02f);
-        NormConfig norm = NormConfig.layerNorm(shape.hidden());
         int headDim = (int) (shape.hidden() / shape.heads());
-        return new TransformerLayerConfig(
-                norm,
-                AttentionConfig.of(shape.heads(), headDim, AttentionMask.none(), Dropout.none()),
-                new FeedForwardConfig(
-                        norm,
-                        shape.inner(),
-                        FeedForwardConfig.Activation.GELU,
-                        FeedForwardConfig.Recomputation.NONE,
-                        initializer,
-                        initializer),
-                Dropout.none(),
-                initializer);
+        return TransformerLayerConfig.encoder(
+                        shape.hidden(), AttentionConfig.of(shape.heads(), headDim, AttentionMask.none()))
+                .withMlp(MlpConfig.gelu(shape.hidden())
+                        .withInner(shape.inner())
+                        .withRecomputation(MlpConfig.Recomputation.NONE));
     }
 
     private Tensor normal(dev.chagres.Scope scope, long seed) {
@@ -115,10 +102,12 @@ public class TransformerLayerBenchmark {
         return tensor;
     }
 
+    /** A step of its own: gradients are written, not added up. */
     private Tensor run() {
-        step.restart();
-        TransformerLayer.Saved saved = layer.forward(x, sequences, step);
-        return layer.backward(dy, saved, Accumulation.OVERWRITE, step);
+        parameters.nextStep();
+        pass.begin(sequences);
+        layer.forward(x, pass);
+        return layer.backward(dy, pass);
     }
 
     /** Waits, so that an enqueue never waits for room in the stream. */
@@ -144,6 +133,7 @@ public class TransformerLayerBenchmark {
     /** Closes what was opened. */
     @TearDown
     public void close() {
+        pass.close();
         parameters.close();
         device.close();
     }

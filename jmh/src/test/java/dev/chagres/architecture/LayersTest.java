@@ -5,22 +5,32 @@ import static com.tngtech.archunit.core.domain.JavaClass.Predicates.resideOutsid
 import static com.tngtech.archunit.core.domain.properties.HasName.Predicates.nameMatching;
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.classes;
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noClasses;
+import static com.tngtech.archunit.library.dependencies.SlicesRuleDefinition.slices;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import com.tngtech.archunit.base.DescribedPredicate;
 import com.tngtech.archunit.core.domain.JavaClass;
 import com.tngtech.archunit.core.domain.JavaClasses;
+import com.tngtech.archunit.core.domain.JavaCodeUnit;
+import com.tngtech.archunit.core.domain.JavaField;
+import com.tngtech.archunit.core.domain.JavaMember;
 import com.tngtech.archunit.core.domain.JavaModifier;
 import com.tngtech.archunit.core.domain.JavaPackage;
+import com.tngtech.archunit.core.domain.JavaType;
+import com.tngtech.archunit.core.domain.properties.HasModifiers;
+import com.tngtech.archunit.core.domain.properties.HasName;
 import com.tngtech.archunit.core.importer.ImportOption;
 import com.tngtech.archunit.junit.AnalyzeClasses;
 import com.tngtech.archunit.junit.ArchTag;
 import com.tngtech.archunit.junit.ArchTest;
 import com.tngtech.archunit.lang.ArchRule;
+import com.tngtech.archunit.library.dependencies.SliceAssignment;
+import com.tngtech.archunit.library.dependencies.SliceIdentifier;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.stream.Stream;
 import org.jspecify.annotations.NullMarked;
 
 /** The arrows of docs/architecture.md, and the house's names, held against every class of every module. */
@@ -37,6 +47,11 @@ class LayersTest {
     private static final String[] BINDINGS = {"dev.chagres.bindings.."};
     private static final String[] SAMPLES = {"dev.chagres.samples.."};
     private static final String[] JMH = {"dev.chagres.jmh.."};
+    /** The root has devices, streams, events and the copies of tensors. */
+    private static final String[] CALLERS = {
+        "dev.chagres", "dev.chagres.te", "dev.chagres.ops", "dev.chagres.internal.memory"
+    };
+
     private static final DescribedPredicate<JavaClass> API = resideInAnyPackage("dev.chagres..")
             .and(resideOutsideOfPackages("dev.chagres.bindings..", "dev.chagres.samples..", "dev.chagres.jmh.."))
             .as("belong to the api");
@@ -69,6 +84,74 @@ class LayersTest {
             .should()
             .dependOnClassesThat()
             .resideInAnyPackage("dev.chagres.internal..");
+
+    /** Who knows whom has one direction, between packages as between modules. */
+    @ArchTest
+    static final ArchRule noPackageCycles = slices().assignedFrom(new SliceAssignment() {
+                @Override
+                public SliceIdentifier getIdentifierOf(JavaClass type) {
+                    return API.test(type) ? SliceIdentifier.of(type.getPackageName()) : SliceIdentifier.ignore();
+                }
+
+                @Override
+                public String getDescription() {
+                    return "packages of the api";
+                }
+            })
+            .should()
+            .beFreeOfCycles();
+
+    /** Everybody else calls the safe methods over tensors. */
+    @ArchTest
+    static final ArchRule bindingsAreCalledFromFourPackages = noClasses()
+            .that(API.and(resideOutsideOfPackages(CALLERS)))
+            .should()
+            .dependOnClassesThat()
+            .resideInAnyPackage(GENERATED);
+
+    /** What a program can name or is handed is not internal, nor is a part of a generic type or an exception. */
+    @ArchTest
+    static void publicTypesShowNoInternalOnes(JavaClasses all) {
+        List<String> shown = all.that(API.and(resideOutsideOfPackages("dev.chagres.internal.."))).stream()
+                .filter(LayersTest::isOpen)
+                .flatMap(type -> Stream.concat(
+                        shown(type, Stream.concat(type.getInterfaces().stream(), type.getSuperclass().stream())),
+                        type.getMembers().stream()
+                                .filter(LayersTest::isOpen)
+                                .flatMap(member -> shown(member, types(member)))))
+                .distinct()
+                .sorted()
+                .toList();
+        assertEquals(List.of(), shown, "internal types that public ones show");
+    }
+
+    private static boolean isOpen(JavaClass type) {
+        boolean open = isOpen((HasModifiers) type);
+        return open && type.getEnclosingClass().map(LayersTest::isOpen).orElse(true);
+    }
+
+    private static boolean isOpen(HasModifiers member) {
+        return member.getModifiers().contains(JavaModifier.PUBLIC)
+                || member.getModifiers().contains(JavaModifier.PROTECTED);
+    }
+
+    private static Stream<JavaType> types(JavaMember member) {
+        if (member instanceof JavaField field) {
+            return Stream.of(field.getType());
+        }
+        JavaCodeUnit unit = (JavaCodeUnit) member;
+        Stream<JavaType> thrown = unit.getThrowsClause().getTypes().stream().map(JavaType.class::cast);
+        Stream<JavaType> bounds =
+                unit.getTypeParameters().stream().flatMap(variable -> variable.getUpperBounds().stream());
+        return Stream.of(Stream.of(unit.getReturnType()), unit.getParameterTypes().stream(), thrown, bounds)
+                .flatMap(types -> types);
+    }
+
+    private static Stream<String> shown(HasName.AndFullName owner, Stream<? extends JavaType> types) {
+        return types.flatMap(type -> type.getAllInvolvedRawTypes().stream())
+                .filter(type -> type.getPackageName().startsWith("dev.chagres.internal"))
+                .map(type -> owner.getFullName() + " shows " + type.getName());
+    }
 
     /** jextract splits a large header over X, X_1, X_2 …; which function lies where changes with every regeneration. */
     @ArchTest
