@@ -35,7 +35,7 @@ public final class BasicTensor {
     public MemorySegment create() {
         Status.te(
                 TransformerEngine.te_create_tensor(TransformerEngine.NVTE_DELAYED_TENSOR_SCALING(), device.out()),
-                "nvte_create_tensor");
+                "te_create_tensor");
         return device.out().get(ValueLayout.ADDRESS, 0);
     }
 
@@ -60,25 +60,29 @@ public final class BasicTensor {
         return this;
     }
 
+    /** Sets a handle to what this describes. */
     public void writeTo(MemorySegment handle) {
         Status.te(
                 TransformerEngine.te_set_tensor_param_v2(
                         handle, TransformerEngine.kNVTERowwiseData(), record, NVTEBasicTensor.sizeof()),
-                "nvte_set_tensor_param_v2");
+                "te_set_tensor_param_v2");
     }
 
+    /** Takes over what a handle describes. */
     public BasicTensor readFrom(MemorySegment handle) {
         Status.te(
                 TransformerEngine.te_get_tensor_param_v2(
                         handle, TransformerEngine.kNVTERowwiseData(), record, NVTEBasicTensor.sizeof(), sizeWritten),
-                "nvte_get_tensor_param_v2");
+                "te_get_tensor_param_v2");
         return this;
     }
 
+    /** Returns the number of dimensions. */
     public int rank() {
         return Math.toIntExact(record.get(ValueLayout.JAVA_LONG, RANK));
     }
 
+    /** Returns the size of {@code dimension}, counted from 0. */
     public long size(int dimension) {
         return record.get(ValueLayout.JAVA_LONG, SIZES + Long.BYTES * (long) dimension);
     }
