@@ -29,7 +29,19 @@ public final class FanOut {
         private final Kept tensor = new Kept("the tensor with several readers");
         private final Kept gradient = new Kept("the gradient of the tensor with several readers");
         private @Nullable Pass pass;
+        private long call;
         private boolean written;
+    }
+
+    /** What one pass gave last, whether it saves or not. */
+    private static final class Latest {
+        private final Kept tensor = new Kept("the tensor with several readers");
+        private final Pass pass;
+        private long call;
+
+        private Latest(Pass pass) {
+            this.pass = pass;
+        }
     }
 
     private final String name;
@@ -37,8 +49,9 @@ public final class FanOut {
     /** Those that forward made and backward has not undone, of all passes. */
     private final List<Fan> open = new ArrayList<>();
 
-    /** What forward was given last. */
-    private final Kept current = new Kept("the tensor with several readers");
+    private final List<Latest> latest = new ArrayList<>();
+    /** Forward calls so far. */
+    private long calls;
 
     /**
      * Makes one that is used again and again.
@@ -51,9 +64,16 @@ public final class FanOut {
 
     /** Says that several calls will read {@code x} from here on, and returns it. */
     public Tensor forward(Tensor x, Pass pass) {
+        Checks.given("pass", pass).ensureBegun(this);
         Checks.floats(pass.stream(), "x", x);
-        pass.ensureBegun(this);
-        current.set(x);
+        Latest last = latestOf(pass);
+        if (last == null) {
+            latest.removeIf(other -> !other.pass.isBegun());
+            last = new Latest(pass);
+            latest.add(last);
+        }
+        last.tensor.set(x);
+        last.call = ++calls;
         if (!pass.isSaving()) {
             return x;
         }
@@ -63,10 +83,11 @@ public final class FanOut {
         fan.tensor.set(x);
         fan.gradient.set(gradient);
         fan.pass = pass;
+        fan.call = calls;
         fan.written = false;
-        if (!open.contains(fan)) {
-            open.add(fan);
-        }
+        // The newest stands last, also where the object is one that was used before.
+        open.remove(fan);
+        open.add(fan);
         return x;
     }
 
@@ -76,10 +97,20 @@ public final class FanOut {
      * @throws IllegalStateException when {@link #forward} was not called
      */
     public Tensor tensor(Pass pass) {
-        if (!pass.isSaving()) {
-            return current.get();
+        Latest last = latestOf(pass);
+        if (pass.isSaving() || last == null || last.tensor.isEmpty()) {
+            return of(pass).tensor.get();
         }
-        return of(pass).tensor.get();
+        return last.tensor.get();
+    }
+
+    private @Nullable Latest latestOf(Pass pass) {
+        for (int i = 0; i < latest.size(); i++) {
+            if (latest.get(i).pass == pass) {
+                return latest.get(i);
+            }
+        }
+        return null;
     }
 
     /**
@@ -127,6 +158,11 @@ public final class FanOut {
         Fan fan = fans.pop(pass);
         open.remove(fan);
         fan.pass = null;
+        Latest last = latestOf(pass);
+        if (last != null && last.call == fan.call) {
+            // The call before it, if any, is now the last one.
+            last.tensor.clear();
+        }
         Tensor sum = fan.gradient.get();
         if (!fan.written) {
             sum.zero(pass.stream());

@@ -123,7 +123,7 @@ public abstract class Layer {
      * Enqueues the gradients: of the parameters, and of the input.
      *
      * @param dy gradient of the output, like it
-     * @return gradient of the input, like it; zeros where the input requires no gradient and the layer has nothing to learn
+     * @return gradient of the input, like it; zeros where the input requires none
      * @throws IllegalArgumentException when shape, type or device do not fit
      * @throws IllegalStateException when the last forward call of the pass was another layer's
      */
@@ -132,7 +132,7 @@ public abstract class Layer {
         Call call = calls.peek(pass);
         Tensor x = call.x.get();
         Tensor dx = pass.temporary().like(x);
-        boolean learns = call.learns;
+        boolean learns = call.learns && x.requiresGradient();
         backward(dy, dx, pass);
         if (!learns) {
             dx.zero(pass.stream());

@@ -276,6 +276,11 @@ public final class Pass implements AutoCloseable {
         return kept.usedBytes();
     }
 
+    /** Returns whether the pass is open and was begun. */
+    boolean isBegun() {
+        return begun;
+    }
+
     /** Checks that a layer's call may begin. */
     void ensureBegun(Object caller) {
         stream.handle();
