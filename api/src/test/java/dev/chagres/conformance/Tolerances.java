@@ -79,4 +79,11 @@ public final class Tolerances {
                 ? new Tolerance("layer FLOAT16", 2.5e-3, 2.5e-2)
                 : new Tolerance("layer BFLOAT16", 1.5e-2, 1.5e-1);
     }
+
+    /** {@code count} layers one after another: the errors of their roundings are independent and add up as squares do. */
+    public static Tolerance layers(DType dtype, int count) {
+        Tolerance one = layer(dtype);
+        double growth = Math.sqrt(count);
+        return new Tolerance(count + " times " + one.name(), growth * one.frobenius(), growth * one.element());
+    }
 }

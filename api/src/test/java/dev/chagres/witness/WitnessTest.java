@@ -9,6 +9,7 @@ import dev.chagres.attention.AttentionMask;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.te.Activation;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.UnaryOperator;
@@ -17,6 +18,8 @@ import org.apache.commons.math3.linear.RealMatrix;
 import org.apache.commons.math3.special.Erf;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** The witnesses' gradients against finite differences, their values against closed forms. */
 @Tag("L0")
@@ -110,6 +113,67 @@ class WitnessTest {
     void gelu() {
         GeluWitness gelu = new GeluWitness();
         check(module(gelu::forward, gelu::backward), new Weights(), normal(3, 7));
+    }
+
+    /** At 0 and where the clamped one stops there is no derivative; normal numbers do not meet these places. */
+    @ParameterizedTest
+    @EnumSource
+    void everyActivation(Activation activation) {
+        ActivationWitness witness = new ActivationWitness(activation);
+        RealMatrix x = normal(5, 8).scalarMultiply(4);
+        check(module(witness::forward, witness::backward), new Weights(), x);
+        assertEquals(activation.isGated() ? 4 : 8, witness.forward(x).getColumnDimension());
+    }
+
+    @Test
+    void gatedMlp() {
+        Weights weights =
+                draw("norm.weight", 1, 4, "fc1.weight", 6, 4, "fc1.bias", 1, 6, "fc2.weight", 4, 3, "fc2.bias", 1, 4);
+        MlpWitness mlp = new MlpWitness(NormConfig.rmsNorm(4), Activation.SWIGLU, weights, "");
+        check(module(mlp::forward, mlp::backward), weights, normal(3, 4));
+    }
+
+    /** Two key heads for four query heads, sequences of other lengths, one without keys. */
+    @Test
+    void crossAttention() {
+        AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.none()).withKeyHeads(2);
+        Weights weights = draw(
+                "query.weight",
+                32,
+                5,
+                "query.bias",
+                1,
+                32,
+                "key.weight",
+                16,
+                3,
+                "key.bias",
+                1,
+                16,
+                "value.weight",
+                16,
+                3,
+                "value.bias",
+                1,
+                16,
+                "projection.weight",
+                5,
+                32,
+                "projection.bias",
+                1,
+                5);
+        CrossAttentionWitness attention = new CrossAttentionWitness(
+                config, weights, "", List.of(new int[] {0, 1, 2}, new int[] {3}), List.of(new int[] {0, 1}, new int[] {
+                    2, 3, 4
+                }));
+        RealMatrix x = normal(4, 5);
+        RealMatrix memory = normal(5, 3);
+        check(module(at -> attention.forward(at, memory), attention::backward), weights, x);
+        RealMatrix dy = normal(4, 5);
+        attention.forward(x, memory);
+        attention.backward(dy);
+        RealMatrix gradient = attention.memoryGradient();
+        FiniteDifferences.check("dm", at -> weighted(attention.forward(x, at), dy), memory, gradient);
     }
 
     @Test

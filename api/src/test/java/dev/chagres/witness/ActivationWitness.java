@@ -1,0 +1,95 @@
+package dev.chagres.witness;
+
+import dev.chagres.te.Activation;
+import java.util.function.DoubleBinaryOperator;
+import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.RealMatrix;
+
+/** {@code y = f(x)}, or, with x = [a, b] by halves of the columns, {@code y = f(a) g(b)}, for each of TE's activations. */
+public final class ActivationWitness {
+    /** Where the clamped one stops both halves. */
+    private static final double LIMIT = 7;
+
+    private static final double QUICK = 1.702;
+
+    private final Activation activation;
+    private RealMatrix input;
+
+    /** Applies {@code activation}. */
+    public ActivationWitness(Activation activation) {
+        this.activation = activation;
+    }
+
+    /** Returns y. */
+    public RealMatrix forward(RealMatrix x) {
+        input = x;
+        RealMatrix a = half(x, 0);
+        return activation.isGated()
+                ? Rows.combine(a, half(x, 1), (p, q) -> value(p) * gate(q))
+                : Rows.map(a, this::value);
+    }
+
+    /** Returns the gradient of x. */
+    public RealMatrix backward(RealMatrix dy) {
+        RealMatrix a = half(input, 0);
+        if (!activation.isGated()) {
+            return Rows.combine(dy, a, (gradient, p) -> gradient * derivative(p));
+        }
+        RealMatrix b = half(input, 1);
+        RealMatrix dx = MatrixUtils.createRealMatrix(input.getRowDimension(), input.getColumnDimension());
+        DoubleBinaryOperator product = (p, q) -> p * q;
+        RealMatrix da = Rows.combine(Rows.map(a, this::derivative), Rows.map(b, this::gate), product);
+        RealMatrix db = Rows.combine(Rows.map(a, this::value), Rows.map(b, this::slopeOfGate), product);
+        dx.setSubMatrix(Rows.combine(dy, da, product).getData(), 0, 0);
+        dx.setSubMatrix(Rows.combine(dy, db, product).getData(), 0, a.getColumnDimension());
+        return dx;
+    }
+
+    private RealMatrix half(RealMatrix x, int which) {
+        if (!activation.isGated()) {
+            return x;
+        }
+        int columns = x.getColumnDimension() / 2;
+        return x.getSubMatrix(0, x.getRowDimension() - 1, which * columns, (which + 1) * columns - 1);
+    }
+
+    private double value(double x) {
+        return switch (activation) {
+            case GELU, GEGLU -> GeluWitness.value(x);
+            case GLU -> sigmoid(x);
+            case QGELU, QGEGLU -> x * sigmoid(QUICK * x);
+            case RELU, REGLU -> Math.max(x, 0);
+            case SRELU, SREGLU -> Math.max(x, 0) * Math.max(x, 0);
+            case SILU, SWIGLU -> x * sigmoid(x);
+            case CLAMPED_SWIGLU -> Math.min(x, LIMIT) * sigmoid(QUICK * Math.min(x, LIMIT));
+        };
+    }
+
+    private double derivative(double x) {
+        return switch (activation) {
+            case GELU, GEGLU -> GeluWitness.derivative(x);
+            case GLU -> slope(x);
+            case QGELU, QGEGLU -> sigmoid(QUICK * x) + x * QUICK * slope(QUICK * x);
+            case RELU, REGLU -> x > 0 ? 1 : 0;
+            case SRELU, SREGLU -> 2 * Math.max(x, 0);
+            case SILU, SWIGLU -> sigmoid(x) + x * slope(x);
+            case CLAMPED_SWIGLU -> x > LIMIT ? 0 : sigmoid(QUICK * x) + x * QUICK * slope(QUICK * x);
+        };
+    }
+
+    private double gate(double x) {
+        return activation == Activation.CLAMPED_SWIGLU ? Math.clamp(x, -LIMIT, LIMIT) + 1 : x;
+    }
+
+    private double slopeOfGate(double x) {
+        return activation == Activation.CLAMPED_SWIGLU && Math.abs(x) > LIMIT ? 0 : 1;
+    }
+
+    private static double sigmoid(double x) {
+        return 1 / (1 + Math.exp(-x));
+    }
+
+    private static double slope(double x) {
+        return sigmoid(x) * sigmoid(-x);
+    }
+}

@@ -1,0 +1,65 @@
+package dev.chagres.witness;
+
+import dev.chagres.layer.AttentionConfig;
+import java.util.List;
+import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * {@code y = attend(rotate(x Wqkv^T + bqkv)) Wo^T + bo}, without the norm before it; the rows of Wqkv are those of query, key,
+ * value.
+ */
+public final class AttentionLayerWitness {
+    private final int width;
+    private final LinearWitness qkv;
+    private final @Nullable RotaryWitness rotary;
+    private final AttentionWitness attention;
+    private final LinearWitness projection;
+
+    /** Attends within {@code sequences}; uses the weights of {@code qkv.linear} and {@code projection} under the prefix. */
+    public AttentionLayerWitness(
+            AttentionConfig config,
+            Weights weights,
+            String prefix,
+            List<int[]> sequences,
+            @Nullable RotaryWitness rotary) {
+        width = config.heads() * config.headDim();
+        qkv = new LinearWitness(weights, prefix + "qkv.linear.");
+        this.rotary = rotary;
+        attention = new AttentionWitness(config, sequences, AttentionWitness.Keep.ALL);
+        projection = new LinearWitness(weights, prefix + "projection.");
+    }
+
+    /** Returns y. */
+    public RealMatrix forward(RealMatrix x) {
+        RealMatrix projected = qkv.forward(x);
+        RealMatrix q = part(projected, 0);
+        RealMatrix k = part(projected, 1);
+        if (rotary != null) {
+            q = rotary.forward(q);
+            k = rotary.forward(k);
+        }
+        return projection.forward(attention.forward(q, k, part(projected, 2)));
+    }
+
+    /** Returns the gradient of x and leaves those of the weights. */
+    public RealMatrix backward(RealMatrix dy) {
+        attention.backward(projection.backward(dy));
+        RealMatrix dq = attention.dq();
+        RealMatrix dk = attention.dk();
+        if (rotary != null) {
+            dq = rotary.backward(dq);
+            dk = rotary.backward(dk);
+        }
+        RealMatrix dprojected = MatrixUtils.createRealMatrix(dy.getRowDimension(), 3 * width);
+        dprojected.setSubMatrix(dq.getData(), 0, 0);
+        dprojected.setSubMatrix(dk.getData(), 0, width);
+        dprojected.setSubMatrix(attention.dv().getData(), 0, 2 * width);
+        return qkv.backward(dprojected);
+    }
+
+    private RealMatrix part(RealMatrix projected, int which) {
+        return projected.getSubMatrix(0, projected.getRowDimension() - 1, which * width, (which + 1) * width - 1);
+    }
+}
