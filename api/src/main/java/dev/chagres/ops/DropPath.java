@@ -66,23 +66,7 @@ public final class DropPath {
             QkvFormat format,
             long extent,
             Stream stream) {
-        Checks.matrix(stream, "x", x);
-        if (residual != null) {
-            Checks.like(stream, "residual", residual, x);
-        }
-        Checks.like(stream, "y", y, x);
-        TokenLayout.check("x", x, cuSeqlens, format, extent, stream);
-        long sequences = format == QkvFormat.BSHD ? x.size(0) / extent : extent;
-        Checks.vector(stream, "factors", factors, DType.FLOAT32, sequences);
-        Checks.writable("y", y);
-        Checks.apartOrSame("y", y, "x", x);
-        if (residual != null) {
-            Checks.apartOrSame("y", y, "residual", residual);
-        }
-        Checks.apart("y", y, "factors", factors);
-        if (cuSeqlens != null) {
-            Checks.apart("y", y, "cuSeqlens", cuSeqlens);
-        }
+        check(x, residual, y, factors, cuSeqlens, format, extent, stream);
         if (x.count() == 0) {
             return;
         }
@@ -100,6 +84,34 @@ public final class DropPath {
                         x.dtype().code(),
                         stream.handle()),
                 "ops_scale_sequences_add");
+    }
+
+    private static void check(
+            Tensor x,
+            @Nullable Tensor residual,
+            Tensor y,
+            Tensor factors,
+            @Nullable Tensor cuSeqlens,
+            QkvFormat format,
+            long extent,
+            Stream stream) {
+        Checks.matrix(stream, "x", x);
+        if (residual != null) {
+            Checks.like(stream, "residual", residual, x);
+        }
+        Checks.like(stream, "y", y, x);
+        TokenLayout.check("x", x, cuSeqlens, format, extent, stream);
+        long sequences = format == QkvFormat.BSHD ? x.size(0) / extent : extent;
+        Checks.vector(stream, "factors", factors, DType.FLOAT32, sequences);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+        if (residual != null) {
+            Checks.apartOrSame("y", y, "residual", residual);
+        }
+        Checks.apart("y", y, "factors", factors);
+        if (cuSeqlens != null) {
+            Checks.apart("y", y, "cuSeqlens", cuSeqlens);
+        }
     }
 
     private static void checkFactors(Tensor factors, Stream stream) {

@@ -29,6 +29,31 @@ public final class FusedRope {
         INTERLEAVED
     }
 
+    /** TE's two functions, which take the same arguments. */
+    @FunctionalInterface
+    private interface Rotation {
+        int call(
+                MemorySegment x,
+                MemorySegment cuSeqlens,
+                MemorySegment freqs,
+                MemorySegment startPositions,
+                MemorySegment y,
+                int format,
+                boolean interleaved,
+                int contextParallelSize,
+                int contextParallelRank,
+                int longest,
+                int sequences,
+                int heads,
+                int headDim,
+                int rotatedDim,
+                int tokenStride,
+                int sequenceStride,
+                int headStride,
+                int elementStride,
+                MemorySegment stream);
+    }
+
     private FusedRope() {}
 
     /**
@@ -53,34 +78,20 @@ public final class FusedRope {
             Pairing pairing,
             long longest,
             Stream stream) {
-        FusedRopeCheck.check(
-                "input", input, cuSeqlens, freqs, startPositions, "output", output, format, longest, stream);
-        Checks.given("pairing", pairing);
-        if (input.count() == 0) {
-            return;
-        }
-        Status.te(
-                TransformerEngine.te_fused_rope_forward(
-                        input.handle(),
-                        handle(cuSeqlens, stream),
-                        freqs.handle(),
-                        handle(startPositions, stream),
-                        output.handle(),
-                        format.code(),
-                        pairing == Pairing.INTERLEAVED,
-                        1,
-                        0,
-                        (int) longest,
-                        sequences(input, cuSeqlens, format),
-                        heads(input),
-                        headDim(input),
-                        (int) freqs.size(3),
-                        tokenStride(input, format),
-                        sequenceStride(input, format),
-                        headDim(input),
-                        1,
-                        stream.handle()),
-                "te_fused_rope_forward");
+        run(
+                TransformerEngine::te_fused_rope_forward,
+                "te_fused_rope_forward",
+                "input",
+                input,
+                cuSeqlens,
+                freqs,
+                startPositions,
+                "output",
+                output,
+                format,
+                pairing,
+                longest,
+                stream);
     }
 
     /**
@@ -120,7 +131,9 @@ public final class FusedRope {
             Pairing pairing,
             long longest,
             Stream stream) {
-        FusedRopeCheck.check(
+        run(
+                TransformerEngine::te_fused_rope_backward,
+                "te_fused_rope_backward",
                 "outputGrads",
                 outputGrads,
                 cuSeqlens,
@@ -129,34 +142,9 @@ public final class FusedRope {
                 "inputGrads",
                 inputGrads,
                 format,
+                pairing,
                 longest,
                 stream);
-        Checks.given("pairing", pairing);
-        if (outputGrads.count() == 0) {
-            return;
-        }
-        Status.te(
-                TransformerEngine.te_fused_rope_backward(
-                        outputGrads.handle(),
-                        handle(cuSeqlens, stream),
-                        freqs.handle(),
-                        handle(startPositions, stream),
-                        inputGrads.handle(),
-                        format.code(),
-                        pairing == Pairing.INTERLEAVED,
-                        1,
-                        0,
-                        (int) longest,
-                        sequences(outputGrads, cuSeqlens, format),
-                        heads(outputGrads),
-                        headDim(outputGrads),
-                        (int) freqs.size(3),
-                        tokenStride(outputGrads, format),
-                        sequenceStride(outputGrads, format),
-                        headDim(outputGrads),
-                        1,
-                        stream.handle()),
-                "te_fused_rope_backward");
     }
 
     /**
@@ -188,37 +176,49 @@ public final class FusedRope {
         return input.size(format == QkvFormat.BSHD ? 1 : 0);
     }
 
+    private static void run(
+            Rotation rotation,
+            String function,
+            String argument,
+            Tensor x,
+            @Nullable Tensor cuSeqlens,
+            Tensor freqs,
+            @Nullable Tensor startPositions,
+            String resultArgument,
+            Tensor y,
+            QkvFormat format,
+            Pairing pairing,
+            long longest,
+            Stream stream) {
+        FusedRopeCheck.check(argument, x, cuSeqlens, freqs, startPositions, resultArgument, y, format, longest, stream);
+        Checks.given("pairing", pairing);
+        if (x.count() == 0) {
+            return;
+        }
+        int status = rotation.call(
+                x.handle(),
+                handle(cuSeqlens, stream),
+                freqs.handle(),
+                handle(startPositions, stream),
+                y.handle(),
+                format.code(),
+                pairing == Pairing.INTERLEAVED,
+                1,
+                0,
+                (int) longest,
+                FusedRopeSizes.sequences(x, cuSeqlens, format),
+                FusedRopeSizes.heads(x),
+                FusedRopeSizes.headDim(x),
+                (int) freqs.size(3),
+                FusedRopeSizes.tokenStride(x, format),
+                FusedRopeSizes.sequenceStride(x, format),
+                FusedRopeSizes.headDim(x),
+                1,
+                stream.handle());
+        Status.te(status, function);
+    }
+
     private static MemorySegment handle(@Nullable Tensor tensor, Stream stream) {
         return tensor == null ? Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle() : tensor.handle();
-    }
-
-    private static int sequences(Tensor tensor, @Nullable Tensor cuSeqlens, QkvFormat format) {
-        return switch (format) {
-            case THD -> (int) (Checks.given("cuSeqlens", cuSeqlens).count() - 1);
-            case BSHD -> (int) tensor.size(0);
-            case SBHD -> (int) tensor.size(1);
-        };
-    }
-
-    private static int heads(Tensor tensor) {
-        return (int) tensor.size(tensor.rank() - 2);
-    }
-
-    private static int headDim(Tensor tensor) {
-        return (int) tensor.size(tensor.rank() - 1);
-    }
-
-    private static int tokenStride(Tensor tensor, QkvFormat format) {
-        int token = heads(tensor) * headDim(tensor);
-        return format == QkvFormat.SBHD ? (int) tensor.size(1) * token : token;
-    }
-
-    private static int sequenceStride(Tensor tensor, QkvFormat format) {
-        int token = heads(tensor) * headDim(tensor);
-        return switch (format) {
-            case THD -> 0;
-            case BSHD -> (int) tensor.size(1) * token;
-            case SBHD -> token;
-        };
     }
 }

@@ -1,8 +1,6 @@
 package dev.chagres.te;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
-import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -11,8 +9,6 @@ import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.TransformerEngineException;
 import dev.chagres.conformance.OpenDevice;
-import dev.chagres.te.AttentionProblem.Mode;
-import dev.chagres.te.AttentionProblem.Order;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -60,69 +56,6 @@ class AttentionMisuseTest {
     private static void refusedBackward(String text, AttentionProblem problem, AttentionTensors tensors) {
         assertThrown(
                 IllegalArgumentException.class, text, () -> FusedAttention.backward(problem, tensors, open.stream()));
-    }
-
-    @Test
-    void problems() {
-        assertThrown(
-                IllegalArgumentException.class,
-                "window: expected -1 (unbounded) or more on each side, got -2 and 0",
-                () -> PACKED.withWindow(-2, 0));
-        assertThrown(
-                IllegalArgumentException.class,
-                "windowRight: expected 0 or -1 under PADDING_CAUSAL, which shows no later key, got 3",
-                () -> PACKED.withMask(MaskType.PADDING_CAUSAL).withWindow(4, 3));
-        assertThrown(
-                IllegalArgumentException.class,
-                "scale: expected a number above 0, got NaN",
-                () -> AttentionProblem.of(QkvLayout.T3HD, Float.NaN));
-        assertThrown(
-                IllegalArgumentException.class,
-                "dropout: expected a number of at least 0 and below 1, got 1.0",
-                () -> PACKED.withDropout(1));
-        assertThrown(NullPointerException.class, "mask: expected a value, got null", () -> PACKED.withMask(null));
-        assertThrown(
-                NullPointerException.class, "layout: expected a value, got null", () -> AttentionProblem.of(null, 1));
-        assertThrown(
-                IllegalArgumentException.class,
-                "sizes: expected no negative size, got -3",
-                () -> AttentionSizes.of(2, 5, -3, 16));
-    }
-
-    @Test
-    void problemsAreBuiltByName() {
-        AttentionProblem problem = AttentionProblem.of(QkvLayout.T3HD, 0.5f)
-                .withMask(MaskType.PADDING_CAUSAL)
-                .withWindow(7, 0)
-                .withDropout(0.1f)
-                .withLayout(QkvLayout.SB3HD)
-                .deterministic();
-        assertEquals(
-                new AttentionProblem(
-                        QkvLayout.SB3HD, MaskType.PADDING_CAUSAL, 7, 0, 0.5f, 0.1f, Mode.TRAINING, Order.DETERMINISTIC),
-                problem);
-        assertTrue(problem.draws());
-        assertFalse(problem.forInference().draws());
-        assertFalse(problem.withDropout(0).draws());
-        assertEquals(
-                new AttentionSizes(2, 4, 1, 16, 16, 5, 9, 10, 11),
-                AttentionSizes.of(2, 5, 4, 16).withKeyHeads(1).withKeys(9, 11));
-        assertEquals(7, AttentionSizes.of(2, 5, 4, 16).withTokens(7).keyTokens());
-    }
-
-    @Test
-    void layouts() {
-        for (QkvFormat format : QkvFormat.values()) {
-            assertEquals(QkvLayout.Packing.ALL, QkvLayout.packed(format).packing());
-            assertEquals(
-                    QkvLayout.Packing.KEY_VALUE,
-                    QkvLayout.packedKeyValue(format).packing());
-            assertEquals(QkvLayout.Packing.NONE, QkvLayout.separate(format).packing());
-            assertEquals(format, QkvLayout.packed(format).format());
-            assertEquals(format, QkvLayout.packedKeyValue(format).format());
-            assertEquals(format, QkvLayout.separate(format).format());
-            assertEquals(format.rank(), format.shape().split(",").length);
-        }
     }
 
     @Test
@@ -334,68 +267,5 @@ class AttentionMisuseTest {
         assertTrue(
                 refusal.getMessage().startsWith("Transformer Engine: te_fused_attn_fwd_v2 returned TE_ERROR (1)"),
                 refusal.getMessage());
-    }
-
-    @Test
-    void withoutTokensNothingIsRefused() {
-        AttentionTensors empty = new AttentionTensors()
-                .query(heads(0, 2, 16))
-                .key(heads(0, 2, 16))
-                .value(heads(0, 2, 16))
-                .output(heads(0, 2, 16))
-                .statistics(of(DType.FLOAT32, 0, 2, 1))
-                .queryLengths(open.ints(0, 0), 0)
-                .keyLengths(open.ints(0, 0), 0)
-                .outputGradient(heads(0, 2, 16))
-                .queryGradient(heads(0, 2, 16))
-                .keyGradient(heads(0, 2, 16))
-                .valueGradient(heads(0, 2, 16));
-        FusedAttention.forward(PACKED, empty, open.stream());
-        FusedAttention.backward(PACKED, empty, open.stream());
-        Tensor dk = open.unwritten(DType.BFLOAT16, 4, 2, 16);
-        Tensor dv = open.unwritten(DType.BFLOAT16, 4, 2, 16);
-        empty.key(heads(4, 2, 16))
-                .value(heads(4, 2, 16))
-                .keyLengths(open.ints(0, 4), 4)
-                .keyGradient(dk)
-                .valueGradient(dv);
-        FusedAttention.forward(PACKED, empty, open.stream());
-        FusedAttention.backward(PACKED, empty, open.stream());
-        assertEquals(0, open.read(dk)[17]);
-        assertEquals(0, open.read(dv)[127]);
-        AttentionTensors keyless = good().key(heads(0, 2, 16))
-                .value(heads(0, 2, 16))
-                .keyLengths(open.ints(0, 0, 0), 0)
-                .keyGradient(heads(0, 2, 16))
-                .valueGradient(heads(0, 2, 16))
-                .output(open.unwritten(DType.BFLOAT16, 8, 2, 16))
-                .queryGradient(open.unwritten(DType.BFLOAT16, 8, 2, 16));
-        FusedAttention.forward(PACKED, keyless, open.stream());
-        FusedAttention.backward(PACKED, keyless, open.stream());
-        assertEquals(0, open.read(keyless.output())[255]);
-        assertEquals(0, open.read(keyless.queryGradient())[255]);
-    }
-
-    /** Gradients of key and value in one buffer are zeroed to its end. */
-    @Test
-    void withoutQueriesAWholeBufferIsZero() {
-        Tensor keys = heads(4 * 64);
-        Tensor gradients = open.unwritten(DType.BFLOAT16, 4 * 64);
-        AttentionTensors tensors = new AttentionTensors()
-                .query(heads(0, 2, 16))
-                .key(open.scope().view(keys, 0, 4, 2, 16))
-                .value(open.scope().view(keys, 32, 4, 2, 16))
-                .output(heads(0, 2, 16))
-                .statistics(of(DType.FLOAT32, 0, 2, 1))
-                .queryLengths(open.ints(0, 0), 0)
-                .keyLengths(open.ints(0, 4), 4)
-                .outputGradient(heads(0, 2, 16))
-                .queryGradient(heads(0, 2, 16))
-                .keyGradient(open.scope().view(gradients, 0, 4, 2, 16))
-                .valueGradient(open.scope().view(gradients, 32, 4, 2, 16));
-        FusedAttention.backward(PACKED.withLayout(QkvLayout.THD_T2HD), tensors, open.stream());
-        for (float value : open.read(gradients)) {
-            assertEquals(0, value);
-        }
     }
 }

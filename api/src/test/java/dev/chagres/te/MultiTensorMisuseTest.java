@@ -1,0 +1,185 @@
+package dev.chagres.te;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.WeightDecay;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+
+/** The texts of what {@code TensorLists} and {@code MultiTensor} refuse. */
+@Tag("L0")
+@Tag("L1")
+class MultiTensorMisuseTest {
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    private static Tensor scalar(double value) {
+        return open.tensor(DType.FLOAT32, new double[] {value}, 1);
+    }
+
+    private static Tensor of(DType dtype, long... sizes) {
+        return open.scope().tensor(dtype, Shape.of(sizes));
+    }
+
+    private static void adam(
+            Tensor flag, TensorLists lists, Tensor lr, Tensor step, @Nullable WeightDecay mode, Tensor scale) {
+        MultiTensor.adamCapturable(
+                flag, lists, lr, 0.9f, 0.98f, 1e-8f, step, mode, BiasCorrection.YES, 0, scale, open.stream());
+    }
+
+    @Test
+    void refusedLists() {
+        Tensor a = of(DType.FLOAT32, 4);
+        Tensor b = of(DType.FLOAT32, 5);
+        assertThrown(IllegalArgumentException.class, "lists: expected at least one, got none", TensorLists::of);
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 1: expected 2 tensors as in list 0, got 1",
+                () -> TensorLists.of(new Tensor[] {a, b}, new Tensor[] {of(DType.FLOAT32, 4)}));
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 1, tensor 0: expected as many elements as list 0, tensor 0 has, from 1 to 1073741824, got FLOAT32[5]",
+                () -> TensorLists.of(new Tensor[] {a}, new Tensor[] {b}));
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 0, tensor 0: expected as many elements as list 0, tensor 0 has, from 1 to 1073741824, got FLOAT32[0]",
+                () -> TensorLists.of(new Tensor[] {of(DType.FLOAT32, 0)}));
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 1, tensor 0: expected memory of its own, got some of list 0, tensor 0's; it is written to while that is"
+                        + " read or written",
+                () -> TensorLists.of(new Tensor[] {a}, new Tensor[] {a}));
+        assertThrown(
+                IllegalArgumentException.class,
+                "count: expected no negative number, got -1",
+                () -> TensorLists.ofRange(open.scope(), 0, -1, a));
+    }
+
+    @Test
+    void listsThatAreGone() {
+        Tensor flag = open.ints(0);
+        Tensor norm = scalar(0);
+        Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        TensorLists closed = TensorLists.of(new Tensor[] {of(DType.FLOAT32, 4)});
+        closed.close();
+        closed.close();
+        assertThrown(
+                IllegalStateException.class,
+                "tensor lists are closed",
+                () -> MultiTensor.l2norm(flag, closed, partials, norm, open.stream()));
+        try (Scope scope = open.device().openScope();
+                TensorLists lists = TensorLists.of(new Tensor[] {scope.tensor(DType.FLOAT32, 4)})) {
+            scope.restart();
+            scope.tensor(DType.FLOAT32, 4);
+            assertThrown(
+                    IllegalStateException.class,
+                    "list 0, tensor 0: its scope was restarted since the lists were made, and has handed out its memory for"
+                            + " something else; make the lists again",
+                    () -> MultiTensor.l2norm(flag, lists, partials, norm, open.stream()));
+        }
+    }
+
+    @Test
+    void refusedNorms() {
+        Tensor flag = open.ints(0);
+        Tensor norm = scalar(0);
+        Tensor partials = open.unwritten(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        Tensor x = of(DType.FLOAT32, 400);
+        try (TensorLists two = TensorLists.of(new Tensor[] {x}, new Tensor[] {of(DType.FLOAT32, 400)});
+                TensorLists mixed = TensorLists.of(new Tensor[] {x, of(DType.BFLOAT16, 4)});
+                TensorLists integers = TensorLists.of(new Tensor[] {of(DType.INT32, 4)});
+                TensorLists one = TensorLists.of(new Tensor[] {x})) {
+            refusedNorm("lists: expected 1 lists, got 2", flag, two, partials, norm);
+            refusedNorm("list 0, tensor 1: expected elements of FLOAT32, got BFLOAT16[4]", flag, mixed, partials, norm);
+            refusedNorm(
+                    "list 0, tensor 0: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32[4]",
+                    flag,
+                    integers,
+                    partials,
+                    norm);
+            refusedNorm("partials: expected FLOAT32[320], got FLOAT32[400]", flag, one, x, norm);
+            refusedNorm("noopFlag: expected INT32[1], got FLOAT32[1]", norm, one, partials, norm);
+            refusedNorm(
+                    "partials: expected memory of its own, got some of list 0, tensor 0's; one is written to while the other"
+                            + " is read or written",
+                    flag,
+                    one,
+                    open.scope().view(x, 0, 320),
+                    norm);
+        }
+    }
+
+    private static void refusedNorm(String text, Tensor flag, TensorLists lists, Tensor partials, Tensor norm) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> MultiTensor.l2norm(flag, lists, partials, norm, open.stream()));
+    }
+
+    @Test
+    void refusedSteps() {
+        Tensor flag = open.ints(0);
+        Tensor step = open.ints(1);
+        Tensor scale = scalar(1);
+        Tensor lr = scalar(1);
+        try (TensorLists mixed = TensorLists.of(
+                        new Tensor[] {of(DType.FLOAT32, 4)},
+                        new Tensor[] {of(DType.BFLOAT16, 4)},
+                        new Tensor[] {of(DType.FLOAT32, 4)},
+                        new Tensor[] {of(DType.FLOAT32, 4)});
+                TensorLists three = TensorLists.of(
+                        new Tensor[] {of(DType.FLOAT32, 4)},
+                        new Tensor[] {of(DType.FLOAT32, 4)},
+                        new Tensor[] {of(DType.FLOAT32, 4)})) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "list 1, tensor 0: expected elements of FLOAT32, got BFLOAT16[4]",
+                    () -> adam(flag, mixed, lr, step, WeightDecay.L2, scale));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "lists: expected 4 lists, got 3",
+                    () -> adam(flag, three, lr, step, WeightDecay.L2, scale));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "step: expected INT32[1], got FLOAT32[1]",
+                    () -> adam(flag, mixed, lr, scale, WeightDecay.L2, scale));
+            assertThrown(
+                    NullPointerException.class,
+                    "mode: expected a value, got null",
+                    () -> adam(flag, mixed, lr, step, null, scale));
+        }
+        refusedNumbers("beta1, beta2: expected numbers within [0, 1), got 1.0 and 0.5", 1, 0.5f, 1e-8f, 0);
+        refusedNumbers("epsilon: expected a number of at least 0, got NaN", 0.5f, 0.5f, Float.NaN, 0);
+        refusedNumbers("weightDecay: expected a number of at least 0, got -1.0", 0.5f, 0.5f, 1e-8f, -1);
+    }
+
+    private static void refusedNumbers(String text, float beta1, float beta2, float epsilon, float decay) {
+        try (TensorLists lists =
+                TensorLists.of(new Tensor[0], new Tensor[0], new Tensor[0], new Tensor[0], new Tensor[0])) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    text,
+                    () -> MultiTensor.adamCapturableMaster(
+                            open.ints(0),
+                            lists,
+                            scalar(1),
+                            beta1,
+                            beta2,
+                            epsilon,
+                            open.ints(1),
+                            WeightDecay.L2,
+                            BiasCorrection.NO,
+                            decay,
+                            scalar(1),
+                            open.stream()));
+        }
+    }
+}
