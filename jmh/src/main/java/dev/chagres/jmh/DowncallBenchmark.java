@@ -44,14 +44,13 @@ public class DowncallBenchmark {
     @Setup
     public void prepare() {
         NativeLibraries.ensureLoaded();
-        Status.te(TransformerEngine.te_create_tensor(0, out), "nvte_create_tensor");
+        Status.te(TransformerEngine.te_create_tensor(0, out), "te_create_tensor");
         tensor = out.get(ValueLayout.ADDRESS, 0);
         record.set(ValueLayout.JAVA_INT, 8, FLOAT32);
         record.set(ValueLayout.JAVA_LONG, 16, 3);
         record.set(ValueLayout.JAVA_LONG, 24, 5);
         record.set(ValueLayout.JAVA_LONG, 136, 2);
-        Status.te(
-                TransformerEngine.te_set_tensor_param_v2(tensor, 0, record, RECORD_BYTES), "nvte_set_tensor_param_v2");
+        Status.te(TransformerEngine.te_set_tensor_param_v2(tensor, 0, record, RECORD_BYTES), "te_set_tensor_param_v2");
         if (guarded() != 15) {
             throw new IllegalStateException("expected 15 elements, got " + out.get(ValueLayout.JAVA_LONG, 0));
         }
@@ -63,7 +62,7 @@ public class DowncallBenchmark {
     /** Through the guard: the number of elements of a tensor. */
     @Benchmark
     public long guarded() {
-        Status.te(TransformerEngine.te_tensor_numel(tensor, out), "nvte_tensor_numel");
+        Status.te(TransformerEngine.te_tensor_numel(tensor, out), "te_tensor_numel");
         return out.get(ValueLayout.JAVA_LONG, 0);
     }
 
@@ -76,17 +75,16 @@ public class DowncallBenchmark {
     /** Three guarded calls: create a tensor handle, describe it, destroy it. */
     @Benchmark
     public void tensorHandle() {
-        Status.te(TransformerEngine.te_create_tensor(0, out), "nvte_create_tensor");
+        Status.te(TransformerEngine.te_create_tensor(0, out), "te_create_tensor");
         MemorySegment handle = out.get(ValueLayout.ADDRESS, 0);
-        Status.te(
-                TransformerEngine.te_set_tensor_param_v2(handle, 0, record, RECORD_BYTES), "nvte_set_tensor_param_v2");
-        Status.te(TransformerEngine.te_destroy_tensor(handle), "nvte_destroy_tensor");
+        Status.te(TransformerEngine.te_set_tensor_param_v2(handle, 0, record, RECORD_BYTES), "te_set_tensor_param_v2");
+        Status.te(TransformerEngine.te_destroy_tensor(handle), "te_destroy_tensor");
     }
 
     /** Gives the tensor back. */
     @TearDown
     public void close() {
-        Status.te(TransformerEngine.te_destroy_tensor(tensor), "nvte_destroy_tensor");
+        Status.te(TransformerEngine.te_destroy_tensor(tensor), "te_destroy_tensor");
         arena.close();
     }
 }

@@ -1,0 +1,142 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.ops.Clip;
+import dev.chagres.ops.DropPath;
+import dev.chagres.ops.Dropout;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.ops.RowSum;
+import dev.chagres.te.Output;
+import dev.chagres.te.QkvFormat;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What do our operations on elements and rows of a layer's tokens cost, in BFLOAT16? All are bound by memory. */
+@NullUnmarked
+public class ElementwiseOpsBenchmark extends OperationBenchmark {
+    private Tensor x;
+    private Tensor residual;
+    private Tensor y;
+    private Tensor wide;
+    private Tensor sum;
+    private Tensor mask;
+    private Tensor state;
+    private Tensor factors;
+    private Tensor norm;
+    private Tensor scale;
+
+    /** For JMH. */
+    public ElementwiseOpsBenchmark() {}
+
+    @Override
+    void prepare() {
+        long tokens = shape.tokens();
+        x = normal(DType.BFLOAT16, tokens, shape.hidden());
+        residual = normal(DType.BFLOAT16, tokens, shape.hidden());
+        y = empty(DType.BFLOAT16, tokens, shape.hidden());
+        wide = empty(DType.FLOAT32, tokens, shape.hidden());
+        sum = empty(DType.FLOAT32, shape.hidden());
+        mask = empty(DType.BYTE, Dropout.maskBytes(x.count()));
+        state = zeros(DType.INT64, 2);
+        factors = empty(DType.FLOAT32, shape.batch());
+        norm = empty(DType.FLOAT32, 1);
+        norm.set(stream, 4f);
+        scale = empty(DType.FLOAT32, 1);
+        float first = read(x)[0];
+        float other = read(residual)[0];
+        add();
+        near("add", first + other, read(y)[0], 0.01);
+        accumulate();
+        near("accumulate", first, read(wide)[0], 0);
+        cast();
+        near("cast", first, read(y)[0], 0);
+        rowSum();
+        double column = 0;
+        float[] values = read(x);
+        for (int token = 0; token < tokens; token++) {
+            column += values[Math.toIntExact(token * shape.hidden())];
+        }
+        near("rowSum", column, read(sum)[0], 1e-3);
+        clipScale();
+        near("clipScale", 0.25, read(scale)[0], 1e-5);
+        checkDropping(first, other);
+    }
+
+    private void checkDropping(float first, float other) {
+        dropoutAdd();
+        boolean kept = read(y)[0] != other;
+        near("dropoutAdd", other + (kept ? 2 * first : 0), read(y)[0], 0.02);
+        dropoutBackward();
+        near("dropoutBackward", kept ? 2 * first : 0, read(y)[0], 0.02);
+        dropPathFactors();
+        double factor = read(factors)[0];
+        near("dropPathFactors", 1, Math.abs(factor - 1), 0);
+        scaleSequencesAdd();
+        near("scaleSequencesAdd", other + factor * first, read(y)[0], 0.02);
+    }
+
+    /** y = x + residual. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void add() {
+        repeat(() -> Elementwise.add(x, residual, y, stream));
+    }
+
+    /** BFLOAT16 into FP32. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void accumulate() {
+        repeat(() -> Elementwise.accumulate(x, wide, Output.OVERWRITE, stream));
+    }
+
+    /** FP32 into BFLOAT16. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void cast() {
+        repeat(() -> Elementwise.cast(wide, y, stream));
+    }
+
+    /** The sum of the rows. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void rowSum() {
+        repeat(() -> RowSum.rowSum(x, sum, Output.OVERWRITE, stream));
+    }
+
+    /** The factor that clips. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void clipScale() {
+        repeat(() -> Clip.clipScale(norm, 1, scale, stream));
+    }
+
+    /** Half of the values dropped. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void dropoutAdd() {
+        repeat(() -> Dropout.dropoutAdd(x, residual, y, mask, state, 0.5f, stream));
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void dropoutBackward() {
+        repeat(() -> Dropout.dropoutBackward(x, mask, y, 0.5f, stream));
+    }
+
+    /** Half of the sequences left out. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void dropPathFactors() {
+        repeat(() -> DropPath.dropPathFactors(state, 0.5f, factors, stream));
+    }
+
+    /** Their sum with a residual. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void scaleSequencesAdd() {
+        repeat(() -> DropPath.scaleSequencesAdd(x, residual, y, factors, null, QkvFormat.BSHD, shape.length(), stream));
+    }
+}

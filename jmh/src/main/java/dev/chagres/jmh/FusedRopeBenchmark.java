@@ -1,0 +1,54 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.te.FusedRope;
+import dev.chagres.te.FusedRope.Pairing;
+import dev.chagres.te.QkvFormat;
+import java.util.Arrays;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What does Transformer Engine's rotation of a query cost over padded sequences, in BFLOAT16? */
+@NullUnmarked
+public class FusedRopeBenchmark extends OperationBenchmark {
+    private Tensor x;
+    private Tensor y;
+    private Tensor freqs;
+
+    /** For JMH. */
+    public FusedRopeBenchmark() {}
+
+    @Override
+    void prepare() {
+        long headDim = shape.hidden() / shape.heads();
+        x = normal(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
+        y = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
+        freqs = empty(DType.FLOAT32, shape.length(), 1, 1, headDim);
+        float[] angles = new float[Math.toIntExact(freqs.count())];
+        Arrays.fill(angles, 1);
+        freqs.set(stream, angles);
+        float[] values = read(x);
+        double a = values[0];
+        double b = values[Math.toIntExact(headDim / 2)];
+        forward();
+        near("forward", a * Math.cos(1) - b * Math.sin(1), read(y)[0], 0.02);
+        backward();
+        near("backward", a * Math.cos(1) + b * Math.sin(1), read(y)[0], 0.02);
+    }
+
+    /** The rotation. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void forward() {
+        repeat(() -> FusedRope.forward(x, null, freqs, null, y, QkvFormat.BSHD, Pairing.HALVES, stream));
+    }
+
+    /** Its inverse. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void backward() {
+        repeat(() -> FusedRope.backward(x, null, freqs, null, y, QkvFormat.BSHD, Pairing.HALVES, stream));
+    }
+}

@@ -1,0 +1,136 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.ops.Attention;
+import dev.chagres.ops.ResidualNorm;
+import dev.chagres.ops.Rotary;
+import dev.chagres.ops.Rotary.Direction;
+import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.AttentionTensors;
+import dev.chagres.te.MaskType;
+import dev.chagres.te.Output;
+import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QkvLayout;
+import java.util.Arrays;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What do our operations inside a layer cost: the residual norm and the rotation in BFLOAT16, attention in FLOAT32? */
+@NullUnmarked
+public class LayerOpsBenchmark extends OperationBenchmark {
+    private static final float EPSILON = 1e-5f;
+
+    private Tensor x;
+    private Tensor residual;
+    private Tensor gamma;
+    private Tensor beta;
+    private Tensor h;
+    private Tensor y;
+    private Tensor mean;
+    private Tensor inverse;
+    private Tensor dh;
+    private Tensor dgamma;
+    private Tensor dbeta;
+    private Tensor qkv;
+    private Tensor angles;
+    private AttentionProblem problem;
+    private AttentionTensors tensors;
+    private Tensor delta;
+
+    /** For JMH. */
+    public LayerOpsBenchmark() {}
+
+    @Override
+    void prepare() {
+        prepareNorm();
+        prepareRotation();
+        problem = AttentionBuffers.problem(shape, QkvLayout.T3HD).withMask(MaskType.PADDING);
+        tensors = AttentionBuffers.tensors(this, problem, DType.FLOAT32);
+        delta = scope.like(tensors.statistics());
+        attentionForward();
+        AttentionBuffers.checkForward(this, tensors);
+        attentionBackward();
+        AttentionBuffers.checkBackward(this, tensors);
+    }
+
+    private void prepareNorm() {
+        long tokens = shape.tokens();
+        x = normal(DType.BFLOAT16, tokens, shape.hidden());
+        residual = normal(DType.BFLOAT16, tokens, shape.hidden());
+        gamma = normal(DType.BFLOAT16, shape.hidden());
+        beta = zeros(DType.BFLOAT16, shape.hidden());
+        h = empty(DType.BFLOAT16, tokens, shape.hidden());
+        y = empty(DType.BFLOAT16, tokens, shape.hidden());
+        mean = empty(DType.FLOAT32, tokens);
+        inverse = empty(DType.FLOAT32, tokens);
+        dh = empty(DType.BFLOAT16, tokens, shape.hidden());
+        dgamma = empty(DType.FLOAT32, shape.hidden());
+        dbeta = empty(DType.FLOAT32, shape.hidden());
+        residualNormForward();
+        near("sum", read(x)[0] + read(residual)[0], read(h)[0], 0.01);
+        double normed = (read(h)[0] - read(mean)[0]) * read(inverse)[0];
+        near("residualNormForward", normed * read(gamma)[0], read(y)[0], 0.02);
+        residualNormBackward();
+        double column = 0;
+        float[] dy = read(y);
+        for (int token = 0; token < tokens; token++) {
+            column += dy[Math.toIntExact(token * shape.hidden())];
+        }
+        near("residualNormBackward", column, read(dbeta)[0], 1e-3);
+    }
+
+    private void prepareRotation() {
+        long headDim = shape.hidden() / shape.heads();
+        qkv = normal(DType.BFLOAT16, shape.tokens(), 3 * shape.hidden());
+        angles = empty(DType.FLOAT32, shape.length(), headDim);
+        float[] values = new float[Math.toIntExact(angles.count())];
+        Arrays.fill(values, 1);
+        angles.set(stream, values);
+        float[] before = read(qkv);
+        rotate();
+        double expected = before[0] * Math.cos(1) - before[Math.toIntExact(headDim / 2)] * Math.sin(1);
+        near("rotaryPacked", expected, read(qkv)[0], 0.02);
+    }
+
+    private void rotate() {
+        Rotary.rotaryPacked(qkv, null, angles, Direction.FORWARD, QkvFormat.BSHD, shape.length(), stream);
+    }
+
+    /** Sum and norm. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void residualNormForward() {
+        repeat(() -> ResidualNorm.forward(x, residual, gamma, beta, EPSILON, h, y, mean, inverse, stream));
+    }
+
+    /** Their gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void residualNormBackward() {
+        repeat(() -> ResidualNorm.backward(
+                y, h, mean, inverse, gamma, residual, dh, dgamma, dbeta, Output.OVERWRITE, stream));
+    }
+
+    /** Query and key rotated in place. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void rotaryPacked() {
+        repeat(this::rotate);
+    }
+
+    /** Our own attention. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void attentionForward() {
+        repeat(() -> Attention.forward(problem, tensors, stream));
+    }
+
+    /** Its gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void attentionBackward() {
+        repeat(() -> Attention.backward(problem, tensors, delta, stream));
+    }
+}

@@ -1,0 +1,131 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.te.MultiTensor;
+import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.TensorLists;
+import java.util.Arrays;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What do the norm of a layer's gradients and a step of Adam cost? */
+@NullUnmarked
+public class MultiTensorBenchmark extends OperationBenchmark {
+    private static final float RATE = 1e-3f;
+
+    private Tensor flag;
+    private Tensor partials;
+    private Tensor norm;
+    private Tensor rate;
+    private Tensor step;
+    private Tensor scale;
+    private TensorLists gradients;
+    private TensorLists plain;
+    private TensorLists withMaster;
+
+    /** For JMH. */
+    public MultiTensorBenchmark() {}
+
+    @Override
+    void prepare() {
+        long count = 4 * shape.hidden() * shape.hidden() + 2 * shape.hidden() * shape.inner();
+        flag = zeros(DType.INT32, 1);
+        partials = zeros(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        norm = zeros(DType.FLOAT32, 1);
+        rate = empty(DType.FLOAT32, 1);
+        rate.set(stream, RATE);
+        step = ints(1);
+        scale = empty(DType.FLOAT32, 1);
+        scale.set(stream, 1f);
+        Tensor g = ones(DType.FLOAT32, count);
+        Tensor p = zeros(DType.FLOAT32, count);
+        Tensor master = zeros(DType.FLOAT32, count);
+        gradients = TensorLists.of(new Tensor[] {g});
+        plain = TensorLists.ofRange(scope, 0, count, g, p, zeros(DType.FLOAT32, count), zeros(DType.FLOAT32, count));
+        withMaster = TensorLists.of(
+                new Tensor[] {ones(DType.BFLOAT16, count)},
+                new Tensor[] {zeros(DType.BFLOAT16, count)},
+                new Tensor[] {zeros(DType.FLOAT32, count)},
+                new Tensor[] {zeros(DType.FLOAT32, count)},
+                new Tensor[] {master});
+        l2norm();
+        near("l2norm", Math.sqrt(count), read(norm)[0], 1e-4);
+        // Equal gradients and no decay: the first step is one rate downwards, whatever their size.
+        adam(plain);
+        near("adamCapturable", -RATE, read(p)[0], RATE / 100);
+        adamMaster(withMaster);
+        near("adamCapturableMaster", -RATE, read(master)[0], RATE / 100);
+    }
+
+    private Tensor ones(DType dtype, long count) {
+        Tensor tensor = empty(dtype, count);
+        float[] values = new float[Math.toIntExact(count)];
+        Arrays.fill(values, 1);
+        tensor.set(stream, values);
+        return tensor;
+    }
+
+    private void adam(TensorLists lists) {
+        MultiTensor.adamCapturable(
+                flag,
+                lists,
+                rate,
+                0.9f,
+                0.999f,
+                1e-8f,
+                step,
+                WeightDecay.DECOUPLED,
+                BiasCorrection.YES,
+                0,
+                scale,
+                stream);
+    }
+
+    private void adamMaster(TensorLists lists) {
+        MultiTensor.adamCapturableMaster(
+                flag,
+                lists,
+                rate,
+                0.9f,
+                0.999f,
+                1e-8f,
+                step,
+                WeightDecay.DECOUPLED,
+                BiasCorrection.YES,
+                0,
+                scale,
+                stream);
+    }
+
+    /** The norm of all gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void l2norm() {
+        repeat(() -> MultiTensor.l2norm(flag, gradients, partials, norm, stream));
+    }
+
+    /** A step over FP32 weights. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void adamCapturable() {
+        repeat(() -> adam(plain));
+    }
+
+    /** A step over BFLOAT16 weights and gradients, and FP32 master weights. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void adamCapturableMaster() {
+        repeat(() -> adamMaster(withMaster));
+    }
+
+    @Override
+    public void close() {
+        gradients.close();
+        plain.close();
+        withMaster.close();
+        super.close();
+    }
+}

@@ -1,0 +1,104 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.te.Normalization;
+import dev.chagres.te.Normalization.Gamma;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What do Transformer Engine's norms cost over the rows of a layer, in BFLOAT16? */
+@NullUnmarked
+public class NormalizationBenchmark extends OperationBenchmark {
+    private static final float EPSILON = 1e-5f;
+
+    private Tensor x;
+    private Tensor gamma;
+    private Tensor beta;
+    private Tensor z;
+    private Tensor mu;
+    private Tensor rsigma;
+    private Tensor dx;
+    private Tensor dgamma;
+    private Tensor dbeta;
+
+    /** For JMH. */
+    public NormalizationBenchmark() {}
+
+    @Override
+    void prepare() {
+        long tokens = shape.tokens();
+        x = normal(DType.BFLOAT16, tokens, shape.hidden());
+        gamma = normal(DType.BFLOAT16, shape.hidden());
+        beta = zeros(DType.BFLOAT16, shape.hidden());
+        z = empty(DType.BFLOAT16, tokens, shape.hidden());
+        mu = empty(DType.FLOAT32, tokens);
+        rsigma = empty(DType.FLOAT32, tokens);
+        dx = empty(DType.BFLOAT16, tokens, shape.hidden());
+        dgamma = empty(DType.BFLOAT16, shape.hidden());
+        dbeta = empty(DType.BFLOAT16, shape.hidden());
+
+        float[] row = read(x);
+        double sum = 0;
+        double squares = 0;
+        for (int i = 0; i < shape.hidden(); i++) {
+            sum += row[i] / (double) shape.hidden();
+            squares += row[i] * (double) row[i] / shape.hidden();
+        }
+        double factor = read(gamma)[0];
+        layernormFwd();
+        double scale = 1 / Math.sqrt(squares - sum * sum + EPSILON);
+        near("layernormFwd", (row[0] - sum) * scale * factor, read(z)[0], 0.02);
+        layernormBwd();
+        near("layernormBwd", columnSum(z), read(dbeta)[0], 0.05);
+        rmsnormFwd();
+        near("rmsnormFwd", row[0] / Math.sqrt(squares + EPSILON) * factor, read(z)[0], 0.02);
+        rmsnormBwd();
+        // With z as the gradient that of gamma is the sum over the rows of z z / gamma.
+        float[] values = read(z);
+        double expected = 0;
+        for (int token = 0; token < tokens; token++) {
+            double value = values[Math.toIntExact(token * shape.hidden())];
+            expected += value * value / factor;
+        }
+        near("rmsnormBwd", expected, read(dgamma)[0], 0.05);
+    }
+
+    private double columnSum(Tensor matrix) {
+        float[] values = read(matrix);
+        double sum = 0;
+        for (int token = 0; token < shape.tokens(); token++) {
+            sum += values[Math.toIntExact(token * shape.hidden())];
+        }
+        return sum;
+    }
+
+    /** Layer norm. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void layernormFwd() {
+        repeat(() -> Normalization.layernormFwd(x, gamma, beta, EPSILON, z, mu, rsigma, Gamma.PLAIN, stream));
+    }
+
+    /** Its gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void layernormBwd() {
+        repeat(() -> Normalization.layernormBwd(z, x, mu, rsigma, gamma, dx, dgamma, dbeta, Gamma.PLAIN, stream));
+    }
+
+    /** RMS norm. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void rmsnormFwd() {
+        repeat(() -> Normalization.rmsnormFwd(x, gamma, EPSILON, z, rsigma, Gamma.PLAIN, stream));
+    }
+
+    /** Its gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void rmsnormBwd() {
+        repeat(() -> Normalization.rmsnormBwd(z, x, rsigma, gamma, dx, dgamma, Gamma.PLAIN, stream));
+    }
+}

@@ -1,0 +1,123 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Shape;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import java.util.SplittableRandom;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.BenchmarkMode;
+import org.openjdk.jmh.annotations.Fork;
+import org.openjdk.jmh.annotations.Measurement;
+import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OutputTimeUnit;
+import org.openjdk.jmh.annotations.Param;
+import org.openjdk.jmh.annotations.Scope;
+import org.openjdk.jmh.annotations.Setup;
+import org.openjdk.jmh.annotations.State;
+import org.openjdk.jmh.annotations.TearDown;
+import org.openjdk.jmh.annotations.Warmup;
+
+/**
+ * What the benchmarks of single operations share: device, memory, drawn numbers. Each makes its tensors in {@code prepare} and
+ * checks one number of each result against plain Java there.
+ *
+ * <p>Timed: {@value #CALLS} calls one after another and the wait until the device is done, divided by their number. So the
+ * figure is the larger of what a call costs the host and what it costs the device.
+ */
+@NullUnmarked
+@State(Scope.Thread)
+@BenchmarkMode(Mode.AverageTime)
+@OutputTimeUnit(TimeUnit.MICROSECONDS)
+@Warmup(iterations = 3, time = 1)
+@Measurement(iterations = 5, time = 1)
+@Fork(value = 1, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
+public abstract class OperationBenchmark {
+    /** Calls that one wait follows. */
+    static final int CALLS = 20;
+
+    /** Shape of the layer in which the operation would stand. */
+    @Param({"CPU"})
+    public LayerShape shape;
+
+    Device device;
+    dev.chagres.Scope scope;
+    Stream stream;
+    private SplittableRandom random;
+
+    /** For the benchmarks of this package. */
+    OperationBenchmark() {}
+
+    /** Opens the device, makes the tensors, and checks the answers. */
+    @Setup
+    public void open() {
+        device = Device.open();
+        scope = device.openScope();
+        stream = device.stream();
+        random = new SplittableRandom(1);
+        prepare();
+        stream.synchronize();
+    }
+
+    /** Makes the tensors, runs each operation once, and checks its answer. */
+    abstract void prepare();
+
+    /** Closes what was opened. */
+    @TearDown
+    public void close() {
+        scope.close();
+        device.close();
+    }
+
+    /** Calls and waits. */
+    final void repeat(Runnable call) {
+        for (int i = 0; i < CALLS; i++) {
+            call.run();
+        }
+        stream.synchronize();
+    }
+
+    final Tensor empty(DType dtype, long... sizes) {
+        return scope.tensor(dtype, Shape.of(sizes));
+    }
+
+    final Tensor zeros(DType dtype, long... sizes) {
+        Tensor tensor = empty(dtype, sizes);
+        tensor.zero(stream);
+        return tensor;
+    }
+
+    final Tensor normal(DType dtype, long... sizes) {
+        Tensor tensor = empty(dtype, sizes);
+        float[] values = new float[Math.toIntExact(tensor.count())];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = (float) random.nextGaussian();
+        }
+        tensor.set(stream, values);
+        return tensor;
+    }
+
+    final Tensor ints(int... values) {
+        Tensor tensor = empty(DType.INT32, values.length);
+        tensor.set(stream, values);
+        return tensor;
+    }
+
+    /** Returns numbers from 0 to {@code bound - 1}. */
+    final int[] drawn(int count, int bound) {
+        return random.ints(count, 0, bound).toArray();
+    }
+
+    final float[] read(Tensor tensor) {
+        return tensor.toFloats(stream);
+    }
+
+    /** Checks a number against plain Java. */
+    static void near(String what, double expected, double actual, double tolerance) {
+        if (!(Math.abs(actual - expected) <= tolerance * Math.max(1, Math.abs(expected)))) {
+            throw new IllegalStateException(what + ": expected " + expected + ", got " + actual);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.ops.CrossEntropy;
+import dev.chagres.ops.Embedding;
+import dev.chagres.ops.Rows;
+import dev.chagres.te.Output;
+import java.util.Arrays;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What do the ends of a model cost, in BFLOAT16: rows by identifier, and the loss over a vocabulary? */
+@NullUnmarked
+public class RowOpsBenchmark extends OperationBenchmark {
+    private static final int VOCABULARY = 64;
+
+    private Tensor table;
+    private Tensor ids;
+    private Tensor rows;
+    private Tensor gradient;
+    private Tensor order;
+    private Tensor target;
+    private Tensor logits;
+    private Tensor logSumExp;
+    private Tensor loss;
+    private Tensor counted;
+    private Tensor dlogits;
+
+    /** For JMH. */
+    public RowOpsBenchmark() {}
+
+    @Override
+    void prepare() {
+        int tokens = shape.tokens();
+        int[] drawn = drawn(tokens, VOCABULARY);
+        table = normal(DType.BFLOAT16, VOCABULARY, shape.hidden());
+        ids = ints(drawn);
+        rows = empty(DType.BFLOAT16, tokens, shape.hidden());
+        gradient = empty(DType.FLOAT32, VOCABULARY, shape.hidden());
+        int[] reversed = new int[tokens];
+        for (int i = 0; i < tokens; i++) {
+            reversed[i] = tokens - 1 - i;
+        }
+        order = ints(reversed);
+        target = empty(DType.BFLOAT16, tokens, shape.hidden());
+        logits = zeros(DType.BFLOAT16, tokens, VOCABULARY);
+        logSumExp = empty(DType.FLOAT32, tokens);
+        loss = empty(DType.FLOAT32, 1);
+        counted = empty(DType.INT32, 1);
+        dlogits = empty(DType.BFLOAT16, tokens, VOCABULARY);
+        int width = Math.toIntExact(shape.hidden());
+        embeddingForward();
+        near("embeddingForward", read(table)[drawn[0] * width], read(rows)[0], 0);
+        embeddingBackward();
+        long like = Arrays.stream(drawn).filter(id -> id == drawn[0]).count();
+        double expected = like * (double) read(rows)[0];
+        near("embeddingBackward", expected, read(gradient)[drawn[0] * width], 1e-3);
+        gatherRows();
+        near("gatherRows", read(rows)[(tokens - 1) * width], read(target)[0], 0);
+        scatterRows();
+        near("scatterRows", read(rows)[0], read(target)[(tokens - 1) * width], 0);
+        // Equal logits: every class has the same probability.
+        crossEntropyForward();
+        near("crossEntropyForward", Math.log(VOCABULARY), read(loss)[0], 1e-4);
+        crossEntropyBackward();
+        double wanted = (1.0 / VOCABULARY - 1) / tokens;
+        near("crossEntropyBackward", 1, read(dlogits)[drawn[0]] / wanted, 0.02);
+    }
+
+    /** Rows of the table. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void embeddingForward() {
+        repeat(() -> Embedding.forward(table, ids, rows, stream));
+    }
+
+    /** The table's gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void embeddingBackward() {
+        repeat(() -> Embedding.backward(rows, ids, gradient, Output.OVERWRITE, stream));
+    }
+
+    /** Rows taken out. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void gatherRows() {
+        repeat(() -> Rows.gatherRows(rows, order, target, stream));
+    }
+
+    /** Rows put in. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void scatterRows() {
+        repeat(() -> Rows.scatterRows(rows, order, target, stream));
+    }
+
+    /** The loss. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void crossEntropyForward() {
+        repeat(() -> CrossEntropy.forward(logits, ids, VOCABULARY, null, logSumExp, loss, counted, stream));
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void crossEntropyBackward() {
+        repeat(() -> CrossEntropy.backward(logits, ids, VOCABULARY, logSumExp, counted, 1, dlogits, stream));
+    }
+}
