@@ -42,7 +42,7 @@ final class RunText {
 
     /** Begins the line of the warm-up: it may take long, and nothing else is seen of it. */
     void beginWarmUp(boolean gpu) {
-        out.print(gpu ? "warm-up, builds kernels and attention plans: " : "warm-up: ");
+        out.print(gpu ? "building kernels and attention plans: " : "getting ready: ");
         out.flush();
     }
 

@@ -33,9 +33,12 @@ import picocli.CommandLine.Spec;
         description = "Trains ESM-2, a masked language model of proteins, on a CPU or a GPU.",
         footer = {
             "",
-            "Report: JSON Lines; first the run, then per step its loss, tokens (of sequences), paddedTokens (computed,",
-            "padding included), stepMillis, tokensPerSecond (of sequences), gradNorm, learningRate, memoryBytes, mfu.",
-            "Ctrl-C ends the run after the step under way and writes what was asked for; exit status 130."
+            "Report: JSON Lines; first the run, then per step its loss, tokens (of",
+            "sequences), paddedTokens (computed, padding included), stepMillis,",
+            "tokensPerSecond (of sequences), gradNorm, learningRate, memoryBytes, mfu.",
+            "Until it is whole it is called FILE.part; a second run cannot write it.",
+            "Ctrl-C ends the run after the step under way and writes what was asked for.",
+            "Exit status: 0 done, 1 failed, 2 wrong options, 130 Ctrl-C."
         })
 public final class Train implements Callable<Integer> {
     private static final int DONE = 0;

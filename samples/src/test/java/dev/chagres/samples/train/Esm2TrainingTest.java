@@ -32,7 +32,6 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -99,57 +98,6 @@ class Esm2TrainingTest {
         double[] losses = train(DType.FLOAT32, shape, 7, 8, 1e-3f);
         assertArrayEquals(losses, train(DType.FLOAT32, shape, 7, 8, 1e-3f));
         assertFalse(Arrays.equals(losses, train(DType.FLOAT32, shape, 8, 8, 1e-3f)));
-    }
-
-    /** Trains, after a warm-up with batches of these longest lengths; returns losses, norms and, at last, all weights. */
-    private double[] trainAfter(DType dtype, BatchShape shape, int... longest) {
-        var numbers = new ArrayList<Double>();
-        var batch = new Batch(shape);
-        try (var training = new Esm2Training(device, CONFIG, dtype, shape, 5);
-                var packer = shipped(shape, 5)) {
-            assertTrue(packer.fill(batch));
-            int tokens = batch.tokens();
-            training.warmUp(batch, () -> false, longest);
-            assertEquals(tokens, batch.tokens());
-            for (int i = 0; i < 4; i++) {
-                loss(training, batch);
-                numbers.add(result.loss());
-                numbers.add(result.gradNorm());
-                assertTrue(packer.fill(batch));
-            }
-            for (float weight : training.model().parameters().weights().toFloats(device.stream())) {
-                numbers.add((double) weight);
-            }
-        }
-        return numbers.stream().mapToDouble(Double::doubleValue).toArray();
-    }
-
-    @ParameterizedTest
-    @CsvSource({"FLOAT32, PACKED, 1", "BFLOAT16, PACKED, 1", "FLOAT32, PADDED, 1", "FLOAT32, PACKED, 2"})
-    void aWarmUpLeavesNoTrace(DType dtype, BatchLayout layout, int microBatches) {
-        Assumptions.assumeTrue(
-                Provider.current() == Provider.REFERENCE, "left out on CUDA: cuDNN's gradients differ from run to run");
-        var shape = new BatchShape(layout, 256, CONTEXT, microBatches);
-        double[] plain = trainAfter(dtype, shape);
-        assertArrayEquals(plain, trainAfter(dtype, shape, CONTEXT));
-        assertArrayEquals(plain, trainAfter(dtype, shape, 16, 32, 48, CONTEXT));
-    }
-
-    @Test
-    void aWarmUpEndsWhenItIsToldTo() {
-        var shape = new BatchShape(BatchLayout.PACKED, 256, CONTEXT);
-        var batch = new Batch(shape);
-        var asked = new int[1];
-        try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 5);
-                var packer = shipped(shape, 5)) {
-            assertTrue(packer.fill(batch));
-            long before = training.memoryBytes();
-            training.warmUp(batch, () -> ++asked[0] > 0, 16, 32);
-            assertEquals(1, asked[0]);
-            assertEquals(before, training.memoryBytes());
-            training.warmUp(batch, () -> false);
-            assertTrue(training.memoryBytes() > before, "a warm-up takes the memory that steps will use");
-        }
     }
 
     /** Lengths at the ends: one residue, one below, at and above the context. */

@@ -167,7 +167,7 @@ class TrainProcessTest {
         Process process = start("--steps", "3");
         assertTrue(process.waitFor(120, TimeUnit.SECONDS));
         assertEquals(0, process.exitValue(), text("err"));
-        assertTrue(text("out").contains("warm-up: "), text("out"));
+        assertTrue(text("out").contains("getting ready: "), text("out"));
         out = Path.of("/dev/full");
         process = start("--steps", "3");
         assertTrue(process.waitFor(120, TimeUnit.SECONDS));
