@@ -123,11 +123,20 @@ class MisuseOfConfigsTest {
                 ARGUMENT,
                 "mlp: expected 16 columns as the norm, got 8",
                 () -> new TransformerLayerConfig(
-                        NormConfig.layerNorm(16), attention(2, 8), fed, Dropout.none(), Initializer.ones()));
+                        NormConfig.layerNorm(16),
+                        attention(2, 8),
+                        fed,
+                        Dropout.none(),
+                        Dropout.none(),
+                        Initializer.ones()));
         assertThrown(
                 NullPointerException.class,
                 "hiddenDropout: expected a value, got null",
                 () -> TransformerLayerConfig.encoder(8, attention(1, 8)).withHiddenDropout(null));
+        assertThrown(
+                NullPointerException.class,
+                "dropPath: expected a value, got null",
+                () -> TransformerLayerConfig.encoder(8, attention(1, 8)).withDropPath(null));
         assertThrown(ARGUMENT, "classes: expected at least 1, got 0", () -> new CrossEntropy(0));
         assertThrown(
                 ARGUMENT,

@@ -1,14 +1,14 @@
 package dev.chagres.layer;
 
-import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.ops.Elementwise;
+import org.jspecify.annotations.Nullable;
 
 /**
- * {@code x = x + dropout(branch(norm(x)))} for each half of a layer. The sum forms where the branch wrote its output, and is what
- * the next norm keeps; backward keeps one gradient, in place.
+ * {@code x = x + path(dropout(branch(norm(x))))} for each half of a layer. The sum forms where the branch wrote its output,
+ * and is what the next norm keeps; backward keeps one gradient, in place.
  *
  * <p>Threading: the device's thread.
  */
@@ -16,14 +16,14 @@ final class ResidualStream {
     /** What backward needs of one half. */
     private static final class Half extends Saved {
         private final Kept normed = new Kept("the branch's input");
-        private final Kept mask = new Kept("the dropout's mask");
+        private final ResidualDropout.Drawn drawn = new ResidualDropout.Drawn();
     }
 
     private final PreNorm[] halves;
-    private final Dropout dropout;
+    private final ResidualDropout dropout;
     private final SavedPool<Half> saved;
 
-    ResidualStream(Layer owner, Dropout dropout, PreNorm... halves) {
+    ResidualStream(Layer owner, ResidualDropout dropout, PreNorm... halves) {
         this.halves = halves;
         this.dropout = dropout;
         saved = new SavedPool<>(owner, Half::new);
@@ -32,7 +32,7 @@ final class ResidualStream {
     /** {@code y} may be {@code x} while nothing is saved. */
     void run(Tensor x, Tensor y, Pass pass) {
         boolean saving = pass.isSaving();
-        boolean drops = pass.isTraining() && !dropout.isNone();
+        boolean drops = dropout.drops(pass);
         Tensor stream = x;
         Tensor update = null;
         Tensor normed = null;
@@ -56,7 +56,7 @@ final class ResidualStream {
             Half half = saved.push(pass);
             if (half != null) {
                 half.normed.set(normed);
-                half.mask.clear();
+                half.drawn.clear();
             }
             if (drops || last) {
                 boolean learns = stream.requiresGradient() || added.requiresGradient();
@@ -78,22 +78,11 @@ final class ResidualStream {
         return stream.address() == y.address() ? pass.temporary().like(y) : y;
     }
 
-    private void add(
-            Tensor added,
-            Tensor stream,
-            Tensor sum,
-            boolean drops,
-            @org.jspecify.annotations.Nullable Half half,
-            Pass pass) {
-        if (!drops) {
+    private void add(Tensor added, Tensor stream, Tensor sum, boolean drops, @Nullable Half half, Pass pass) {
+        if (drops) {
+            dropout.add(added, stream, sum, half == null ? null : half.drawn, pass);
+        } else {
             Elementwise.add(added, stream, sum, pass.stream());
-            return;
-        }
-        Scope kept = pass.kept();
-        Tensor mask = kept.tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(added.count()));
-        dev.chagres.ops.Dropout.dropoutAdd(added, stream, sum, mask, pass.draw(), dropout.probability(), pass.stream());
-        if (half != null) {
-            half.mask.set(mask);
         }
     }
 
@@ -106,10 +95,9 @@ final class ResidualStream {
         for (int i = halves.length - 1; i >= 0; i--) {
             Half half = saved.pop(pass);
             Tensor dadded = dstream;
-            if (!half.mask.isEmpty()) {
+            if (half.drawn.isPresent()) {
                 dropped = dropped == null ? temporary.like(dy) : dropped;
-                dev.chagres.ops.Dropout.dropoutBackward(
-                        dstream, half.mask.get(), dropped, dropout.probability(), pass.stream());
+                dropout.gradient(dstream, dropped, half.drawn, pass);
                 dadded = dropped;
             }
             Tensor normed = half.normed.get();

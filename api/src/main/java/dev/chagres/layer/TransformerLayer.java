@@ -6,8 +6,8 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 
 /**
- * {@code h = x + dropout(attention(norm(x)))}, {@code y = h + dropout(mlp(norm(h)))}: a pre-norm encoder layer over {@link
- * Pass#sequences()}.
+ * {@code h = x + path(dropout(attention(norm(x))))}, {@code y = h + path(dropout(mlp(norm(h))))}: a pre-norm encoder layer
+ * over {@link Pass#sequences()}. {@code path} leaves a branch out of whole sequences.
  *
  * <p>Parameters: {@code attention} as {@link MultiheadAttention}, {@code mlp} as {@link LayerNormMlp}.
  *
@@ -27,7 +27,8 @@ public final class TransformerLayer extends Layer {
         attention = new MultiheadAttention(
                 config.norm(), config.attention(), config.initializer(), plan.child("attention"));
         mlp = new LayerNormMlp(config.mlp(), plan.child("mlp"));
-        stream = new ResidualStream(this, config.hiddenDropout(), attention, mlp);
+        stream = new ResidualStream(
+                this, new ResidualDropout(config.hiddenDropout(), config.dropPath()), attention, mlp);
     }
 
     /** Returns the first half. */

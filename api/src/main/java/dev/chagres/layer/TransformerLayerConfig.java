@@ -12,10 +12,17 @@ import dev.chagres.model.Initializer;
  * @param attention heads, mask and dropout of attention weights
  * @param mlp second half
  * @param hiddenDropout of what each half adds to the residual stream
+ * @param dropPath of whole sequences in what each half adds: with its probability a sequence passes a half unchanged, and
+ *     what the half adds to the others is divided by {@code 1 - probability}
  * @param initializer of the attention's weights
  */
 public record TransformerLayerConfig(
-        NormConfig norm, AttentionConfig attention, MlpConfig mlp, Dropout hiddenDropout, Initializer initializer) {
+        NormConfig norm,
+        AttentionConfig attention,
+        MlpConfig mlp,
+        Dropout hiddenDropout,
+        Dropout dropPath,
+        Initializer initializer) {
     private static final float DEVIATION = 0.02f;
 
     /**
@@ -28,6 +35,7 @@ public record TransformerLayerConfig(
         Checks.given("attention", attention);
         Checks.given("mlp", mlp);
         Checks.given("hiddenDropout", hiddenDropout);
+        Checks.given("dropPath", dropPath);
         Checks.given("initializer", initializer);
         if (mlp.hidden() != norm.size()) {
             throw new IllegalArgumentException(
@@ -46,33 +54,45 @@ public record TransformerLayerConfig(
                 attention,
                 MlpConfig.gelu(hidden),
                 Dropout.none(),
+                Dropout.none(),
                 Initializer.normal(DEVIATION));
     }
 
     /** Returns the same with another norm before each half, over as many columns. */
     public TransformerLayerConfig withNorm(NormConfig newNorm) {
-        return new TransformerLayerConfig(newNorm, attention, mlp.withNorm(newNorm), hiddenDropout, initializer);
+        return new TransformerLayerConfig(
+                newNorm, attention, mlp.withNorm(newNorm), hiddenDropout, dropPath, initializer);
     }
 
     /** Returns the same with other attention. */
     public TransformerLayerConfig withAttention(AttentionConfig newAttention) {
-        return new TransformerLayerConfig(norm, newAttention, mlp, hiddenDropout, initializer);
+        return new TransformerLayerConfig(norm, newAttention, mlp, hiddenDropout, dropPath, initializer);
     }
 
     /** Returns the same with another second half. */
     public TransformerLayerConfig withMlp(MlpConfig newMlp) {
-        return new TransformerLayerConfig(norm, attention, newMlp, hiddenDropout, initializer);
+        return new TransformerLayerConfig(norm, attention, newMlp, hiddenDropout, dropPath, initializer);
     }
 
     /** Returns the same with values dropped from what each half adds. */
     public TransformerLayerConfig withHiddenDropout(Dropout newDropout) {
-        return new TransformerLayerConfig(norm, attention, mlp, newDropout, initializer);
+        return new TransformerLayerConfig(norm, attention, mlp, newDropout, dropPath, initializer);
+    }
+
+    /** Returns the same with sequences left out of what each half adds: stochastic depth. */
+    public TransformerLayerConfig withDropPath(Dropout newDropPath) {
+        return new TransformerLayerConfig(norm, attention, mlp, hiddenDropout, newDropPath, initializer);
     }
 
     /** Returns the same with all weights beginning otherwise. */
     public TransformerLayerConfig withInitializer(Initializer newInitializer) {
         return new TransformerLayerConfig(
-                norm, attention, mlp.withInitializers(newInitializer, newInitializer), hiddenDropout, newInitializer);
+                norm,
+                attention,
+                mlp.withInitializers(newInitializer, newInitializer),
+                hiddenDropout,
+                dropPath,
+                newInitializer);
     }
 
     /** Returns the columns H. */

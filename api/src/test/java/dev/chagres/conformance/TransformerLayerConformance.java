@@ -42,8 +42,6 @@ import org.junit.jupiter.params.provider.MethodSource;
 @Tag("L0")
 @Tag("L1")
 class TransformerLayerConformance {
-    private static final float DROPOUT = 0.2f;
-
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
@@ -53,20 +51,31 @@ class TransformerLayerConformance {
     }
 
     enum Residuals {
-        PLAIN,
-        DROPOUT
+        PLAIN(0, 0),
+        DROPOUT(0.2f, 0),
+        DROP_PATH(0, 0.4f),
+        DROPOUT_AND_DROP_PATH(0.2f, 0.4f);
+
+        private final Dropout values;
+        private final Dropout paths;
+
+        Residuals(float values, float paths) {
+            this.values = Dropout.of(values);
+            this.paths = Dropout.of(paths);
+        }
     }
 
     record Case(
             DType dtype, Kind kind, int hidden, int headDim, TokenRows tokens, Position position, Residuals residuals) {
 
-        TransformerLayerConfig config(Dropout dropout) {
+        TransformerLayerConfig config() {
             NormConfig norm = new NormConfig(kind, hidden, 1e-5f);
             AttentionConfig attention = AttentionConfig.of(3, headDim, AttentionMask.none());
             return TransformerLayerConfig.encoder(hidden, attention)
                     .withNorm(norm)
                     .withMlp(MlpConfig.gelu(hidden).withNorm(norm).withInner(2L * hidden))
-                    .withHiddenDropout(dropout)
+                    .withHiddenDropout(residuals.values)
+                    .withDropPath(residuals.paths)
                     .withInitializer(Initializer.zeros());
         }
     }
@@ -87,6 +96,7 @@ class TransformerLayerConformance {
             for (QkvFormat format : new QkvFormat[] {QkvFormat.BSHD, QkvFormat.SBHD}) {
                 TokenRows full = TokenRows.padded(format, 33, 33, 33);
                 cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, full, Position.ROTARY, Residuals.PLAIN));
+                cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, full, Position.ROTARY, Residuals.DROP_PATH));
             }
         }
         return cases;
@@ -104,9 +114,8 @@ class TransformerLayerConformance {
 
         Pair(Case c) {
             this.c = c;
-            Dropout dropout = c.residuals == Residuals.PLAIN ? Dropout.none() : Dropout.of(DROPOUT);
             seed = open.random().nextLong();
-            TransformerLayerConfig config = c.config(dropout);
+            TransformerLayerConfig config = c.config();
             ModelPlan plan = new ModelPlan();
             layer = new TransformerLayer(config, plan);
             parameters = Parameters.allocate(open.device(), plan, c.dtype, 1);
@@ -136,23 +145,42 @@ class TransformerLayerConformance {
             return pass;
         }
 
-        /** Gives the witness the masks that dropout will draw: first that of the attention, then that of the MLP. */
+        /** Gives the witness what the layer will leave out: first of the attention, then of the MLP. */
         void keep() {
-            if (c.residuals == Residuals.DROPOUT) {
+            if (c.residuals != Residuals.PLAIN) {
                 Pass pass = begin();
-                RealMatrix middle = factors(pass.draw());
-                witness.keep(middle, factors(pass.draw()));
+                RealMatrix middle = factors(pass);
+                witness.keep(middle, factors(pass));
             }
         }
 
-        private RealMatrix factors(Tensor rngState) {
-            long[] state = rngState.toLongs(open.stream());
-            RealMatrix factors = MatrixUtils.createRealMatrix(c.tokens.tokens(), c.hidden);
-            for (int i = 0; i < c.tokens.tokens() * c.hidden; i++) {
-                boolean kept = PhiloxWitness.word(state[0], state[1] + i / 4, i % 4) * 0x1p-32 >= DROPOUT;
-                factors.setEntry(i / c.hidden, i % c.hidden, kept ? 1 / (1 - (double) DROPOUT) : 0);
+        /** Draws the factors of one half as the layer does: those of sequences before those of values. */
+        private RealMatrix factors(Pass pass) {
+            RealMatrix factors =
+                    MatrixUtils.createRealMatrix(c.tokens.tokens(), c.hidden).scalarAdd(1);
+            if (!c.residuals.paths.isNone()) {
+                long[] state = pass.draw().toLongs(open.stream());
+                List<int[]> rows = c.tokens.rows();
+                for (int sequence = 0; sequence < rows.size(); sequence++) {
+                    double factor = factor(state, sequence, c.residuals.paths);
+                    for (int row : rows.get(sequence)) {
+                        factors.setRowVector(row, factors.getRowVector(row).mapMultiply(factor));
+                    }
+                }
+            }
+            if (!c.residuals.values.isNone()) {
+                long[] state = pass.draw().toLongs(open.stream());
+                for (int i = 0; i < c.tokens.tokens() * c.hidden; i++) {
+                    factors.multiplyEntry(i / c.hidden, i % c.hidden, factor(state, i, c.residuals.values));
+                }
             }
             return factors;
+        }
+
+        private static double factor(long[] state, int index, Dropout dropout) {
+            double probability = dropout.probability();
+            boolean kept = PhiloxWitness.word(state[0], state[1] + index / 4, index % 4) * 0x1p-32 >= probability;
+            return kept ? 1 / (1 - probability) : 0;
         }
 
         @Override
@@ -326,7 +354,12 @@ class TransformerLayerConformance {
                 IllegalArgumentException.class,
                 "mlp: expected 32 columns as the norm, got 48",
                 () -> new TransformerLayerConfig(
-                        NormConfig.layerNorm(32), attention, MlpConfig.gelu(48), Dropout.none(), Initializer.zeros()));
+                        NormConfig.layerNorm(32),
+                        attention,
+                        MlpConfig.gelu(48),
+                        Dropout.none(),
+                        Dropout.none(),
+                        Initializer.zeros()));
         TransformerLayer layer = new TransformerLayer(TransformerLayerConfig.encoder(32, attention), new ModelPlan());
         RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 8, 8);
         assertThrown(

@@ -97,9 +97,13 @@ final class EveryLayer implements AutoCloseable {
                         TransformerLayer.class,
                         (plan, m, s) -> new TransformerLayer(config().withNorm(NormConfig.rmsNorm(HIDDEN)), plan)),
                 new Kind(
-                        "dropping transformer",
+                        "transformer with dropout",
                         TransformerLayer.class,
                         (plan, m, s) -> transformer(Dropout.of(0.3f), plan, s)),
+                new Kind(
+                        "transformer with drop path",
+                        TransformerLayer.class,
+                        (plan, m, s) -> transformer(config().withDropPath(Dropout.of(0.4f)), plan, s)),
                 new Kind(
                         "recomputed",
                         Recomputed.class,
@@ -135,8 +139,11 @@ final class EveryLayer implements AutoCloseable {
 
     private static TransformerLayer transformer(Dropout dropout, ModelPlan plan, Scope scope) {
         AttentionConfig attention = config().attention().withDropout(dropout);
-        TransformerLayer layer =
-                new TransformerLayer(config().withAttention(attention).withHiddenDropout(dropout), plan);
+        return transformer(config().withAttention(attention).withHiddenDropout(dropout), plan, scope);
+    }
+
+    private static TransformerLayer transformer(TransformerLayerConfig config, ModelPlan plan, Scope scope) {
+        TransformerLayer layer = new TransformerLayer(config, plan);
         layer.rotate(RotaryEmbedding.of(scope, 16, 16));
         return layer;
     }

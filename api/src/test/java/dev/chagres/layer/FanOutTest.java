@@ -85,7 +85,7 @@ class FanOutTest {
             Initializer zeros = Initializer.zeros();
             stream = new ResidualStream(
                     this,
-                    dropout,
+                    new ResidualDropout(dropout, dropout),
                     new MultiheadAttention(norm, attention(AttentionMask.causal(), 4), zeros, plan.child("self")),
                     new CrossAttention(
                             norm,

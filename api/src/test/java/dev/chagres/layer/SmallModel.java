@@ -47,7 +47,8 @@ final class SmallModel implements AutoCloseable {
         AttentionConfig attention = AttentionConfig.of(2, 16, AttentionMask.none());
         TransformerLayerConfig config = TransformerLayerConfig.encoder(HIDDEN, attention)
                 .withInitializer(WEIGHTS)
-                .withHiddenDropout(Dropout.of(dropout));
+                .withHiddenDropout(Dropout.of(dropout))
+                .withDropPath(Dropout.of(dropout));
         List<TransformerLayer> stack = new ArrayList<>();
         for (int i = 0; i < LAYERS; i++) {
             stack.add(new TransformerLayer(config, plan.group("layers." + i)));

@@ -1,0 +1,112 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.ops.DropPath;
+import dev.chagres.te.QkvFormat;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What is left out of a branch before it is added to the residual stream: single values, and the branch of whole sequences.
+ * {@code sum = stream + path(dropout(branch))}; both only scale values, so that their order changes rounding alone.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ResidualDropout {
+    /** What backward needs of one sum. */
+    static final class Drawn {
+        private final Kept mask = new Kept("the dropout's mask");
+        private final Kept factors = new Kept("the factors of the sequences");
+        private final Kept offsets = new Kept("the offsets of the sequences");
+        private QkvFormat format = QkvFormat.THD;
+        private long extent;
+
+        /** Returns whether forward left anything out. */
+        boolean isPresent() {
+            return !mask.isEmpty() || !factors.isEmpty();
+        }
+
+        void clear() {
+            mask.clear();
+            factors.clear();
+            offsets.clear();
+        }
+    }
+
+    private final Dropout values;
+    private final Dropout paths;
+
+    ResidualDropout(Dropout values, Dropout paths) {
+        this.values = values;
+        this.paths = paths;
+    }
+
+    /** Returns whether forward in {@code pass} leaves anything out. */
+    boolean drops(Pass pass) {
+        return pass.isTraining() && !(values.isNone() && paths.isNone());
+    }
+
+    /**
+     * Enqueues the sum with what this micro-batch draws.
+     *
+     * @param added what the branch gave; overwritten where sequences are left out
+     * @param sum may be {@code added} or {@code stream}
+     * @param drawn receives what backward needs; null while nothing is saved
+     */
+    void add(Tensor added, Tensor stream, Tensor sum, @Nullable Drawn drawn, Pass pass) {
+        if (paths.isNone()) {
+            dropValues(added, stream, sum, drawn, pass);
+            return;
+        }
+        boolean both = !values.isNone();
+        scaleSequences(added, both ? null : stream, both ? added : sum, drawn, pass);
+        if (both) {
+            dropValues(added, stream, sum, drawn, pass);
+        }
+    }
+
+    private void dropValues(Tensor added, Tensor stream, Tensor sum, @Nullable Drawn drawn, Pass pass) {
+        Tensor mask = pass.kept().tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(added.count()));
+        dev.chagres.ops.Dropout.dropoutAdd(added, stream, sum, mask, pass.draw(), values.probability(), pass.stream());
+        if (drawn != null) {
+            drawn.mask.set(mask);
+        }
+    }
+
+    private void scaleSequences(Tensor added, @Nullable Tensor stream, Tensor sum, @Nullable Drawn drawn, Pass pass) {
+        Sequences sequences = pass.sequences().queries();
+        sequences.checkTokens("x", added, added.size(0));
+        QkvFormat format = sequences.format();
+        Scope kept = pass.kept();
+        Tensor offsets = format == QkvFormat.THD ? sequences.cuSeqlens().offsets() : null;
+        long extent = format == QkvFormat.BSHD ? sequences.length() : sequences.batch();
+        Tensor factors = kept.tensor(DType.FLOAT32, sequences.batch());
+        DropPath.dropPathFactors(pass.draw(), paths.probability(), factors, pass.stream());
+        DropPath.scaleSequencesAdd(added, stream, sum, factors, offsets, format, extent, pass.stream());
+        if (drawn != null) {
+            drawn.factors.set(factors);
+            drawn.format = format;
+            drawn.extent = extent;
+            if (offsets != null) {
+                drawn.offsets.set(offsets);
+            }
+        }
+    }
+
+    /** Enqueues the gradient {@code dadded} of what the branch gave from {@code dsum}, that of the sum. */
+    void gradient(Tensor dsum, Tensor dadded, Drawn drawn, Pass pass) {
+        Tensor from = dsum;
+        if (!drawn.mask.isEmpty()) {
+            dev.chagres.ops.Dropout.dropoutBackward(
+                    from, drawn.mask.get(), dadded, values.probability(), pass.stream());
+            from = dadded;
+        }
+        if (!drawn.factors.isEmpty()) {
+            Tensor offsets = drawn.offsets.isEmpty() ? null : drawn.offsets.get();
+            DropPath.scaleSequencesAdd(
+                    from, null, dadded, drawn.factors.get(), offsets, drawn.format, drawn.extent, pass.stream());
+        }
+    }
+}
