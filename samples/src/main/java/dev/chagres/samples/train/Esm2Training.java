@@ -61,12 +61,23 @@ public final class Esm2Training implements TrainingModel {
      * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
      */
     public Esm2Training(Device device, Esm2Config config, DType dtype, BatchShape shape, long seed) {
+        this(device, config, shape, new Esm2(device, config, dtype, seed));
+    }
+
+    /**
+     * Makes all that a step of {@code model} needs.
+     *
+     * @param config of the model
+     * @param shape the most that a batch may hold
+     * @param model closed together with this object
+     */
+    Esm2Training(Device device, Esm2Config config, BatchShape shape, Esm2 model) {
         this.device = device;
         this.config = config;
-        this.dtype = dtype;
         this.shape = shape;
+        this.model = model;
+        dtype = model.parameters().dtype();
         stream = device.stream();
-        model = new Esm2(device, config, dtype, seed);
         gradientNorm = new GradientNorm(model.parameters(), MAX_NORM);
         optimizer = new AdamW(model.parameters(), ADAM);
         pass = Pass.training(device);
