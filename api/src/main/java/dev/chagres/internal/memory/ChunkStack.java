@@ -37,8 +37,8 @@ final class ChunkStack {
     private long peak;
 
     /**
-     * Makes an empty stack. Its first chunk has at least {@code firstChunk} bytes; each later one as many as there are already,
-     * up to {@code laterChunk}.
+     * Makes an empty stack. Its first chunk has at least {@code firstChunk} bytes; each later one a
+     * quarter of what there is already, up to {@code laterChunk}.
      */
     ChunkStack(DeviceState device, long firstChunk, long laterChunk) {
         this.device = device;
@@ -57,7 +57,7 @@ final class ChunkStack {
             chunk++;
             offset = 0;
         }
-        chunks.add(reserve(Math.max(size, Math.clamp(reserved, firstChunk, laterChunk))));
+        chunks.add(reserve(Math.max(size, Math.clamp(reserved / 4, firstChunk, laterChunk))));
         return take(chunks.get(chunk).address, size);
     }
 

@@ -15,7 +15,7 @@ public final class DeviceMemory {
     public static final long ALIGNMENT = 256;
 
     private static final long LARGEST_SMALL = 4L << 20;
-    private static final long SMALL_CHUNK = 2L << 20;
+    private static final long SMALL_CHUNK = 1L << 20;
     private static final long LATER_SMALL_CHUNK = 32L << 20;
 
     private final ChunkStack small;
