@@ -48,7 +48,7 @@ named="libraries and headers"
 [ $what = headers ] && named=headers
 echo "fetch.sh: fetching the vendor's $named into $target (about a gigabyte of wheels, once)" >&2
 platforms=()
-for tag in manylinux_2_28 manylinux_2_27 manylinux_2_18 manylinux_2_17 manylinux2014 manylinux_2_12 manylinux2010; do
+for tag in manylinux_2_28 manylinux_2_27 manylinux_2_18 manylinux_2_17 manylinux2014 manylinux_2_12 manylinux2010 manylinux_2_5 manylinux1; do
   platforms+=(--platform "${tag}_x86_64")
 done
 python3 -m pip download --quiet --require-hashes --no-deps --only-binary :all: "${platforms[@]}" \

@@ -233,6 +233,14 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream stream);
 /* scale[0] = min(1, max_norm / (norm[0] + 1e-6)), max_norm > 0; a NaN or infinite norm gives 0. */
 int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream stream);
 
+/* Begins a range of host time called `name` (host string) on the calling thread, inside those that are open there.
+ * Profilers that listen to NVTX 3, such as Nsight Systems, show it above what is enqueued until its end. Without a
+ * profiler, and in the reference, the open ranges are counted and nothing more. Works before ops_open. */
+int ops_range_push(const char *name);
+
+/* Ends the range that the calling thread began last. OPS_INVALID_ARGUMENT when the thread has none open. */
+int ops_range_pop(void);
+
 #ifdef __cplusplus
 }
 #endif

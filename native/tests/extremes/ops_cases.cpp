@@ -81,11 +81,19 @@ std::vector<Case> drop_path() {
   };
 }
 
+/* Ends a range that it begins itself: with none open, a refusal would be right. */
+int range_pop() {
+  const int status = ops_range_push("range");
+  return status == OPS_SUCCESS ? ops_range_pop() : status;
+}
+
 std::vector<Case> library() {
   return {
       CASE(ops_open, "cudart", "nvrtc", "include", "cache"),
       CASE(ops_last_error),
       CASE(ops_compile_all, 9, 0, f.out<int>()),
+      CASE(ops_range_push, "range"),
+      CASE_OF("ops_range_pop", &range_pop),
   };
 }
 

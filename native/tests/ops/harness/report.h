@@ -91,6 +91,7 @@ void attention_cases(Session &session);
 void attention_argument_cases(Session &session);
 void argument_cases(Session &session);
 void graph_cases(Session &session);
+void range_cases(Session &session);
 void print_times(Session &session);
 
 }  // namespace chagres::tests

@@ -74,6 +74,7 @@ int check(const Options &options) {
   rotary_cases(session);
   attention_cases(session);
   graph_cases(session);
+  range_cases(session);
   const bool right = report.print();
   if (options.time) print_times(session);
   return right ? 0 : 1;

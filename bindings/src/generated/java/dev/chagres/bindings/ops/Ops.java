@@ -1641,5 +1641,123 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+
+    private static class ops_range_push {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_range_push");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_range_push(const char *name)
+     * }
+     */
+    public static FunctionDescriptor ops_range_push$descriptor() {
+        return ops_range_push.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_range_push(const char *name)
+     * }
+     */
+    public static MethodHandle ops_range_push$handle() {
+        return ops_range_push.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_range_push(const char *name)
+     * }
+     */
+    public static MemorySegment ops_range_push$address() {
+        return ops_range_push.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_range_push(const char *name)
+     * }
+     */
+    public static int ops_range_push(MemorySegment name) {
+        var mh$ = ops_range_push.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_range_push", name);
+            }
+            return (int)mh$.invokeExact(name);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_range_pop {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT    );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_range_pop");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_range_pop()
+     * }
+     */
+    public static FunctionDescriptor ops_range_pop$descriptor() {
+        return ops_range_pop.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_range_pop()
+     * }
+     */
+    public static MethodHandle ops_range_pop$handle() {
+        return ops_range_pop.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_range_pop()
+     * }
+     */
+    public static MemorySegment ops_range_pop$address() {
+        return ops_range_pop.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_range_pop()
+     * }
+     */
+    public static int ops_range_pop() {
+        var mh$ = ops_range_pop.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_range_pop");
+            }
+            return (int)mh$.invokeExact();
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
 }
 
