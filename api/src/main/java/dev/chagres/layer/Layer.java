@@ -6,7 +6,6 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.Parameter;
-import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -83,7 +82,7 @@ public abstract class Layer {
         boolean done = false;
         try {
             pass.saving(learns);
-            run(x, y, pass, Direction.FORWARD);
+            runObserved(x, y, pass);
             done = true;
         } finally {
             pass.saving(saving);
@@ -102,21 +101,21 @@ public abstract class Layer {
         }
     }
 
-    private void run(Tensor x, Tensor y, Pass pass, Direction direction) {
-        List<PassObserver> observers = pass.observers();
+    private void runObserved(Tensor x, Tensor y, Pass pass) {
+        Observers observers = pass.observers();
         if (observers.isEmpty()) {
             run(x, y, pass);
             return;
         }
-        for (int i = 0; i < observers.size(); i++) {
-            observers.get(i).entering(this, direction, pass);
-        }
+        observers.entering(this, Direction.FORWARD, pass);
         long keptBefore = pass.keptBytes();
-        run(x, y, pass);
-        long keptBytes = pass.keptBytes() - keptBefore;
-        for (int i = observers.size() - 1; i >= 0; i--) {
-            observers.get(i).left(this, direction, pass, keptBytes);
+        try {
+            run(x, y, pass);
+        } catch (RuntimeException | Error failure) {
+            observers.failed(this, Direction.FORWARD, pass);
+            throw failure;
         }
+        observers.left(this, Direction.FORWARD, pass, pass.keptBytes() - keptBefore);
     }
 
     /**
@@ -165,7 +164,7 @@ public abstract class Layer {
         Scope before = pass.enter();
         boolean done = false;
         try {
-            gradient(dy, dx, pass, Direction.BACKWARD);
+            gradientObserved(dy, dx, pass);
             done = true;
         } finally {
             pass.leave(before);
@@ -175,19 +174,20 @@ public abstract class Layer {
         }
     }
 
-    private void gradient(Tensor dy, Tensor dx, Pass pass, Direction direction) {
-        List<PassObserver> observers = pass.observers();
+    private void gradientObserved(Tensor dy, Tensor dx, Pass pass) {
+        Observers observers = pass.observers();
         if (observers.isEmpty()) {
             gradient(dy, dx, pass);
             return;
         }
-        for (int i = 0; i < observers.size(); i++) {
-            observers.get(i).entering(this, direction, pass);
+        observers.entering(this, Direction.BACKWARD, pass);
+        try {
+            gradient(dy, dx, pass);
+        } catch (RuntimeException | Error failure) {
+            observers.failed(this, Direction.BACKWARD, pass);
+            throw failure;
         }
-        gradient(dy, dx, pass);
-        for (int i = observers.size() - 1; i >= 0; i--) {
-            observers.get(i).left(this, direction, pass, 0);
-        }
+        observers.left(this, Direction.BACKWARD, pass, 0);
     }
 
     /** Returns the columns of the input of the forward call that {@link #backward} would undo now. */

@@ -38,7 +38,7 @@ public final class Pass implements AutoCloseable {
     private final Scope own;
     private final Draws draws;
     private final List<Parameters> written = new ArrayList<>();
-    private final List<PassObserver> observers = new ArrayList<>();
+    private final Observers observers = new Observers();
     private final SavingSwitch savingAgain = new SavingSwitch();
     private Scope kept;
     private Scope scratch;
@@ -268,7 +268,7 @@ public final class Pass implements AutoCloseable {
 
     // ---- for Layer, SavedPool and Recomputed
 
-    List<PassObserver> observers() {
+    Observers observers() {
         return observers;
     }
 

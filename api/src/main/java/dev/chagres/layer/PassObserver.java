@@ -1,7 +1,8 @@
 package dev.chagres.layer;
 
 /**
- * Is told when a pass enters and leaves each layer. Layers nest, so calls do.
+ * Is told when a pass enters and leaves each layer. Layers nest, so calls do. {@link PassProfile} measures, {@link
+ * ProfilerRanges} names ranges for profilers.
  *
  * <p>Threading: the device's thread.
  */
@@ -23,4 +24,7 @@ public interface PassObserver {
      * @param keptBytes memory that the call has added to what is kept for backward; 0 in backward
      */
     void left(Layer layer, Direction direction, Pass pass, long keptBytes);
+
+    /** A layer's call has thrown an exception: {@link #left} does not come. Does nothing unless an observer says otherwise. */
+    default void failed(Layer layer, Direction direction, Pass pass) {}
 }

@@ -1,0 +1,244 @@
+package dev.chagres.layer;
+
+import dev.chagres.Device;
+import dev.chagres.Event;
+import dev.chagres.Stream;
+import dev.chagres.internal.Checks;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Measures the calls of layers: time on the device, time on the host, and memory kept for backward, for each layer in each
+ * place where it is called.
+ *
+ * <pre>{@code
+ * try (PassProfile profile = new PassProfile(device)) {
+ *     pass.observe(profile);
+ *     …                                  // some steps
+ *     pass.forget(profile);
+ *     System.out.println(profile.table());
+ * }
+ * }</pre>
+ *
+ * <p>Time on the device is measured with events, which are used again once the device has passed them: nothing waits before
+ * {@link #rows()}, and steps that repeat their calls make no garbage. The events themselves take some time of the host, so
+ * that small layers look slower than they are. Times of a layer hold those of the layers inside it.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class PassProfile implements PassObserver, AutoCloseable {
+    private static final double BYTES_PER_MIB = 1 << 20;
+
+    /**
+     * What was measured of a layer, as means of its calls.
+     *
+     * @param layer its name
+     * @param depth number of layers that this one is called inside
+     * @param forwards number of forward calls, those of recomputation included
+     * @param backwards number of backward calls
+     * @param forwardMillis device time of a forward call
+     * @param backwardMillis device time of a backward call
+     * @param hostForwardMillis host time of a forward call, until all its work is enqueued
+     * @param hostBackwardMillis host time of a backward call, likewise
+     * @param keptBytes the most memory that one forward call has added to what is kept for backward, its own output left out
+     */
+    public record Row(
+            String layer,
+            int depth,
+            long forwards,
+            long backwards,
+            double forwardMillis,
+            double backwardMillis,
+            double hostForwardMillis,
+            double hostBackwardMillis,
+            long keptBytes) {}
+
+    /** One call, from when it begins until the device has passed its end. */
+    private static final class Call {
+        private final Event begin;
+        private final Event end;
+        private @Nullable ProfilePlace place;
+        private Direction direction = Direction.FORWARD;
+        private long hostBegan;
+        private long hostNanos;
+
+        private Call(Device device) {
+            begin = device.openEvent();
+            end = device.openEvent();
+        }
+
+        private void begin(ProfilePlace where, Direction which, Stream stream) {
+            place = where;
+            direction = which;
+            begin.record(stream);
+            hostBegan = System.nanoTime();
+        }
+
+        private void end(Stream stream) {
+            hostNanos = System.nanoTime() - hostBegan;
+            end.record(stream);
+        }
+
+        private ProfilePlace place() {
+            return Checks.given("place", place);
+        }
+
+        private void addUp() {
+            place().add(direction, end.millisSince(begin), hostNanos);
+        }
+    }
+
+    private final Device device;
+    private final ProfilePlace top = new ProfilePlace(null, -1);
+    private final List<Call> all = new ArrayList<>();
+    private final List<Call> free = new ArrayList<>();
+    /** Calls under way, outermost first. */
+    private final List<Call> open = new ArrayList<>();
+    /** Calls that have ended on the host and perhaps not on the device, oldest first. */
+    private final ArrayDeque<Call> unread = new ArrayDeque<>();
+
+    private boolean closed;
+
+    /** Makes an observer for passes on any stream of {@code device}. */
+    public PassProfile(Device device) {
+        this.device = Checks.given("device", device);
+    }
+
+    /**
+     * {@inheritDoc}
+     *
+     * @throws IllegalArgumentException when the pass is on another device
+     * @throws IllegalStateException when this profile is closed
+     */
+    @Override
+    public void entering(Layer layer, Direction direction, Pass pass) {
+        if (closed) {
+            throw new IllegalStateException("the pass profile is closed; call pass.forget(profile) before close()");
+        }
+        if (open.isEmpty()) {
+            readWhatIsDone();
+        }
+        ProfilePlace outer = open.isEmpty() ? top : open.getLast().place();
+        Call call = take();
+        try {
+            call.begin(outer.inside(layer), direction, pass.stream());
+        } catch (RuntimeException | Error failure) {
+            free.add(call);
+            throw failure;
+        }
+        open.add(call);
+    }
+
+    @Override
+    public void left(Layer layer, Direction direction, Pass pass, long keptBytes) {
+        Call call = removeOpen(layer);
+        if (call != null) {
+            call.end(pass.stream());
+            call.place().kept(keptBytes);
+            unread.add(call);
+        }
+    }
+
+    @Override
+    public void failed(Layer layer, Direction direction, Pass pass) {
+        Call call = removeOpen(layer);
+        if (call != null) {
+            free.add(call);
+        }
+    }
+
+    /** Null where observing began inside the call of {@code layer}. */
+    private @Nullable Call removeOpen(Layer layer) {
+        boolean known = !open.isEmpty() && open.getLast().place().layer == layer;
+        return known ? open.removeLast() : null;
+    }
+
+    private Call take() {
+        if (!free.isEmpty()) {
+            return free.removeLast();
+        }
+        Call made = new Call(device);
+        all.add(made);
+        return made;
+    }
+
+    private void readWhatIsDone() {
+        while (!unread.isEmpty() && unread.getFirst().end.isDone()) {
+            readFirst();
+        }
+    }
+
+    private void readFirst() {
+        Call call = unread.removeFirst();
+        free.add(call);
+        call.addUp();
+    }
+
+    /**
+     * Waits for the calls measured so far and returns a row for each layer in each place, before those inside it, in the order
+     * of their first calls.
+     */
+    public List<Row> rows() {
+        while (!unread.isEmpty()) {
+            unread.getFirst().end.synchronize();
+            readFirst();
+        }
+        List<Row> rows = new ArrayList<>();
+        top.addRows(rows);
+        return rows;
+    }
+
+    /** Waits as {@link #rows()} does and returns the rows as a table, layers inside others indented. */
+    public String table() {
+        List<Row> rows = rows();
+        int width = rows.stream()
+                .mapToInt(row -> 2 * row.depth + row.layer.length())
+                .reduce("layer".length(), Math::max);
+        StringBuilder text = new StringBuilder(String.format(
+                Locale.ROOT,
+                "%-" + width + "s %7s %11s %12s %16s %17s %10s",
+                "layer",
+                "calls",
+                "forward ms",
+                "backward ms",
+                "host forward ms",
+                "host backward ms",
+                "kept MiB"));
+        for (Row row : rows) {
+            text.append(String.format(
+                    Locale.ROOT,
+                    "%n%-" + width + "s %7d %11.3f %12.3f %16.3f %17.3f %10.3f",
+                    "  ".repeat(row.depth) + row.layer,
+                    row.forwards,
+                    row.forwardMillis,
+                    row.backwardMillis,
+                    row.hostForwardMillis,
+                    row.hostBackwardMillis,
+                    row.keptBytes / BYTES_PER_MIB));
+        }
+        return text.toString();
+    }
+
+    /** Forgets what was measured so far, such as the first steps, in which kernels are built. */
+    public void clear() {
+        rows();
+        top.clear();
+    }
+
+    /** Frees the events. A second call does nothing. */
+    @Override
+    public void close() {
+        closed = true;
+        for (Call call : all) {
+            call.begin.close();
+            call.end.close();
+        }
+        all.clear();
+        free.clear();
+        open.clear();
+        unread.clear();
+    }
+}
