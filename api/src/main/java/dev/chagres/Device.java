@@ -19,6 +19,8 @@ import org.jspecify.annotations.Nullable;
  * <p>The thread that opens a device drives it; TE, cuBLASLt and cuDNN keep state per OS thread. {@link #attach()} moves it
  * to another thread. One thread may drive several devices. Closing a device closes what was opened from it, newest first.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="device"}
+ *
  * <p>Threading: one thread at a time, a platform thread; any other gets a {@link WrongThreadException}.
  */
 public final class Device implements AutoCloseable {

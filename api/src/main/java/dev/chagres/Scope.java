@@ -19,6 +19,8 @@ import org.jspecify.annotations.Nullable;
  * with whatever type and shape is asked for. A program that restarts its scopes so makes no garbage, and addresses repeat
  * where shapes do. Until it is handed out again, a tensor from before the restart is closed.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="scope"}
+ *
  * <p>Threading: the device's thread.
  */
 public final class Scope implements AutoCloseable {

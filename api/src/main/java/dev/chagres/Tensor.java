@@ -15,6 +15,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Copies between host and device wait until they are done unless they say otherwise, and run on the stream that the
  * caller names, after the work enqueued there.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="tensor"}
+ *
  * <p>Threading: the device's thread.
  */
 public final class Tensor {

@@ -18,12 +18,7 @@ import java.util.Map;
 /**
  * Takes a {@link State} to a safetensors file and back: each tensor under its name, each number of the host as an I64 scalar.
  *
- * <pre>{@code
- * State state = State.of(parameters.state(), optimizer.state());
- * Safetensors.save(file, state, stream, Map.of());
- * …
- * Safetensors.load(file, state, stream);
- * }</pre>
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="safetensors"}
  *
  * <p>Threading: the device's thread.
  */

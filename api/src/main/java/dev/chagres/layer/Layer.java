@@ -18,6 +18,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>The last layer that {@code run} calls writes {@code y}; the last one that {@code gradient} calls writes {@code dx}.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="layer"}
+ *
  * <p>Threading: the device's thread.
  */
 public abstract class Layer {

@@ -25,6 +25,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Two switches: a <em>training</em> pass drops values, and a <em>saving</em> pass keeps what backward needs.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="pass"}
+ *
  * <p>Threading: the device's thread.
  */
 public final class Pass implements AutoCloseable {
@@ -213,11 +215,7 @@ public final class Pass implements AutoCloseable {
     /**
      * Keeps nothing until the returned object is closed: for a head whose output is only looked at.
      *
-     * <pre>{@code
-     * try (Pass.SavingSwitch off = pass.withoutSaving()) {
-     *     logits = head.forward(x, pass);
-     * }
-     * }</pre>
+     * {@snippet file="dev/chagres/ExamplesTest.java" region="withoutSaving"}
      *
      * @throws IllegalStateException when saving was switched off already
      */

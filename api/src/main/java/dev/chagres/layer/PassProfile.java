@@ -14,14 +14,7 @@ import org.jspecify.annotations.Nullable;
  * Measures the calls of layers: time on the device, time on the host, and memory kept for backward, for each layer in each
  * place where it is called.
  *
- * <pre>{@code
- * try (PassProfile profile = new PassProfile(device)) {
- *     pass.observe(profile);
- *     …                                  // some steps
- *     pass.forget(profile);
- *     System.out.println(profile.table());
- * }
- * }</pre>
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="observers"}
  *
  * <p>Time on the device is measured with events, which are used again once the device has passed them: nothing waits before
  * {@link #rows()}, and steps that repeat their calls make no garbage. The events themselves take some time of the host, so

@@ -11,6 +11,8 @@ import dev.chagres.model.ModelPlan;
  *
  * <p>Parameters: {@code attention} as {@link MultiheadAttention}, {@code mlp} as {@link LayerNormMlp}.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="transformerLayer"}
+ *
  * <p>Threading: the device's thread.
  *
  * <p>Source: TE's {@code TransformerLayer} with {@code layer_type="encoder"}.

@@ -18,6 +18,8 @@ import org.jspecify.annotations.Nullable;
  * <p>{@link #child} gives names a prefix. {@link #group} does so, too, and says that what is declared there belongs together:
  * its weights lie side by side in memory, so that they can be gathered, recomputed and saved as one.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="plan"}
+ *
  * <p>Threading: one thread at a time.
  */
 public final class ModelPlan {

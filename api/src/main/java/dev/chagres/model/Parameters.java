@@ -20,6 +20,8 @@ import java.util.Map;
  * <p>This object counts steps. A gradient belongs to the step in which a backward pass wrote it: {@link #nextStep}, which
  * optimizers call, makes the next backward pass overwrite it.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="parameters"}
+ *
  * <p>Threading: the device's thread.
  */
 public final class Parameters implements AutoCloseable {

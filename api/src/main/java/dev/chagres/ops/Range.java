@@ -13,13 +13,7 @@ import org.jspecify.annotations.Nullable;
  * A name under which profilers that listen to NVTX, such as Nsight Systems, show a stretch of host time and the work that was
  * enqueued in it. Made once, used for any number of ranges:
  *
- * <pre>{@code
- * try (Range upload = new Range("upload")) {
- *     upload.push();
- *     batch.upload();
- *     Range.pop();
- * }
- * }</pre>
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="range"}
  *
  * <p>Ranges nest, on each thread by itself. Without a profiler, and on the reference, they are counted and nothing more.
  *

@@ -26,6 +26,8 @@ import dev.chagres.te.TensorLists;
  * kernels read learning rate, step number and gradient scale on the device, and nothing waits. Everything runs on the
  * parameters' stream.
  *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="optimizer"}
+ *
  * <p>Threading: the device's thread.
  *
  * <p>Source: Loshchilov and Hutter, Decoupled weight decay regularization (2017);
