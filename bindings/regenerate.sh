@@ -102,7 +102,10 @@ for library in "${libraries[@]}"; do
       generate te TransformerEngine 'te\.h|guard\.h' "$native/generated/include/chagres/te.h" "$native/include" \
         "$native/generated/include"
       ;;
-    ops) generate ops Ops 'ops\.h' "$native/include/chagres/ops.h" "$native/include" ;;
+    ops)
+      generate ops Ops 'ops\.h' "$native/include/chagres/ops.h" "$native/include"
+      python3 "$bindings/addresses.py" "$generated/java/dev/chagres/bindings/ops"
+      ;;
     cuda)
       find_vendor_headers
       generate cuda CudaRuntime '(cuda_runtime_api|driver_types|texture_types|surface_types|device_types)\.h' \

@@ -166,7 +166,7 @@ public final class Tensor {
      * @throws WrongThreadException when the device belongs to another thread
      */
     public MemorySegment pointer() {
-        return scope.device().pointer(address());
+        return MemorySegment.ofAddress(address());
     }
 
     /**

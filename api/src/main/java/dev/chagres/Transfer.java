@@ -1,5 +1,6 @@
 package dev.chagres;
 
+import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.Arena;
@@ -125,7 +126,7 @@ final class Transfer {
         ensureBytes("source", tensor, host);
         tensor.ensureWritable();
         Status.cuda(
-                CudaRuntime.cudaMemcpyAsync(tensor.pointer(), host, tensor.byteSize(), HOST_TO_DEVICE, stream),
+                AddressCalls.cudaMemcpyAsync(tensor.address(), host, tensor.byteSize(), HOST_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
     }
 
@@ -133,7 +134,7 @@ final class Transfer {
     static void toHost(Tensor tensor, MemorySegment stream, MemorySegment host) {
         ensureBytes("target", tensor, host);
         Status.cuda(
-                CudaRuntime.cudaMemcpyAsync(host, tensor.pointer(), tensor.byteSize(), DEVICE_TO_HOST, stream),
+                AddressCalls.cudaMemcpyAsync(host, tensor.address(), tensor.byteSize(), DEVICE_TO_HOST, stream),
                 "cudaMemcpyAsync");
     }
 
@@ -151,15 +152,15 @@ final class Transfer {
         }
         ensureApart(tensor, source);
         Status.cuda(
-                CudaRuntime.cudaMemcpyAsync(
-                        tensor.pointer(), source.pointer(), tensor.byteSize(), DEVICE_TO_DEVICE, stream),
+                AddressCalls.cudaMemcpyAsync(
+                        tensor.address(), source.address(), tensor.byteSize(), DEVICE_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
     }
 
     /** Enqueues zeroing of every byte. */
     static void zero(Tensor tensor, MemorySegment stream) {
         tensor.ensureWritable();
-        Status.cuda(CudaRuntime.cudaMemsetAsync(tensor.pointer(), 0, tensor.byteSize(), stream), "cudaMemsetAsync");
+        Status.cuda(AddressCalls.cudaMemsetAsync(tensor.address(), 0, tensor.byteSize(), stream), "cudaMemsetAsync");
     }
 
     private static void synchronize(MemorySegment stream) {

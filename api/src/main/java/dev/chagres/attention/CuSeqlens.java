@@ -137,7 +137,7 @@ public final class CuSeqlens {
                     "sequences: the scope that holds the offsets of the CuSeqlens was restarted since they were set, and"
                             + " has handed out their memory for something else; set them again");
         }
-        present.pointer();
+        present.address();
         return present;
     }
 

@@ -18,7 +18,7 @@ public final class Checks {
     /** Checks that {@code tensor} may be used on {@code stream}: usable now, and on the stream's device. */
     public static Tensor on(Stream stream, String argument, Tensor tensor) {
         given("stream", stream);
-        given(argument, tensor).pointer();
+        given(argument, tensor).address();
         ensureDevice(stream, argument, tensor);
         return tensor;
     }
@@ -175,6 +175,11 @@ public final class Checks {
             throw new IllegalArgumentException(
                     argument + ": expected a number of at least 0 and below 1, got " + probability);
         }
+    }
+
+    /** Returns the device address of {@code tensor}; C's null, 0, when there is none. */
+    public static long addressOrNull(@Nullable Tensor tensor) {
+        return tensor == null ? 0 : tensor.address();
     }
 
     /** Checks that {@code value} is there. */

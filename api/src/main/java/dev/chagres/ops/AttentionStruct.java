@@ -4,6 +4,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsAttention;
 import dev.chagres.bindings.ops.OpsStrides;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
@@ -54,14 +55,14 @@ final class AttentionStruct implements AutoCloseable {
     /** Fills in what both directions say alike. */
     void describe(AttentionProblem problem, AttentionTensors tensors) {
         Tensor state = tensors.rngState();
-        OpsAttention.q(segment, tensors.query().pointer());
-        OpsAttention.k(segment, tensors.key().pointer());
-        OpsAttention.v(segment, tensors.value().pointer());
-        OpsAttention.o(segment, tensors.output().pointer());
-        OpsAttention.log_sum_exp(segment, tensors.statistics().pointer());
-        OpsAttention.cu_seqlens_q(segment, tensors.queryLengths().pointer());
-        OpsAttention.cu_seqlens_kv(segment, tensors.keyLengths().pointer());
-        OpsAttention.rng_state(segment, state == null ? MemorySegment.NULL : state.pointer());
+        OpsAttention.q(segment, tensors.query().address());
+        OpsAttention.k(segment, tensors.key().address());
+        OpsAttention.v(segment, tensors.value().address());
+        OpsAttention.o(segment, tensors.output().address());
+        OpsAttention.log_sum_exp(segment, tensors.statistics().address());
+        OpsAttention.cu_seqlens_q(segment, tensors.queryLengths().address());
+        OpsAttention.cu_seqlens_kv(segment, tensors.keyLengths().address());
+        OpsAttention.rng_state(segment, Checks.addressOrNull(state));
         describeProblem(problem);
         describeSizes(tensors);
         describeStrides(problem, tensors);
@@ -113,11 +114,11 @@ final class AttentionStruct implements AutoCloseable {
     void describeGradients(AttentionProblem problem, AttentionTensors tensors, Tensor delta) {
         QkvFormat format = problem.layout().format();
         QkvLayout.Packing packing = problem.layout().packing();
-        OpsAttention.d_o(segment, tensors.outputGradient().pointer());
-        OpsAttention.dq(segment, tensors.queryGradient().pointer());
-        OpsAttention.dk(segment, tensors.keyGradient().pointer());
-        OpsAttention.dv(segment, tensors.valueGradient().pointer());
-        OpsAttention.delta(segment, delta.pointer());
+        OpsAttention.d_o(segment, tensors.outputGradient().address());
+        OpsAttention.dq(segment, tensors.queryGradient().address());
+        OpsAttention.dk(segment, tensors.keyGradient().address());
+        OpsAttention.dv(segment, tensors.valueGradient().address());
+        OpsAttention.delta(segment, delta.address());
         write(queryGradient, tensors.queryGradient(), packing.queryParts(), format);
         write(keyGradient, tensors.keyGradient(), packing.keyParts(), format);
         write(valueGradient, tensors.valueGradient(), packing.keyParts(), format);

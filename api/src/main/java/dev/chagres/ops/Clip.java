@@ -34,6 +34,6 @@ public final class Clip {
         }
         Checks.writable("scale", scale);
         Checks.apart("scale", scale, "norm", norm);
-        Status.ops(Ops.ops_clip_scale(norm.pointer(), maxNorm, scale.pointer(), stream.handle()), "ops_clip_scale");
+        Status.ops(Ops.ops_clip_scale(norm.address(), maxNorm, scale.address(), stream.handle()), "ops_clip_scale");
     }
 }

@@ -6,7 +6,6 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
-import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -60,12 +59,12 @@ public final class CrossEntropy {
         }
         Status.ops(
                 Ops.ops_cross_entropy_forward(
-                        logits.pointer(),
-                        labels.pointer(),
-                        divisor == null ? MemorySegment.NULL : divisor.pointer(),
-                        logSumExp.pointer(),
-                        loss.pointer(),
-                        counted.pointer(),
+                        logits.address(),
+                        labels.address(),
+                        Checks.addressOrNull(divisor),
+                        logSumExp.address(),
+                        loss.address(),
+                        counted.address(),
                         logits.size(0),
                         classes,
                         logits.size(1),
@@ -110,12 +109,12 @@ public final class CrossEntropy {
         Checks.apart("dlogits", dlogits, "divisor", divisor);
         Status.ops(
                 Ops.ops_cross_entropy_backward(
-                        logits.pointer(),
-                        labels.pointer(),
-                        logSumExp.pointer(),
-                        divisor.pointer(),
+                        logits.address(),
+                        labels.address(),
+                        logSumExp.address(),
+                        divisor.address(),
                         factor,
-                        dlogits.pointer(),
+                        dlogits.address(),
                         logits.size(0),
                         classes,
                         logits.size(1),

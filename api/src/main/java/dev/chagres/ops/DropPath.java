@@ -7,7 +7,6 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.QkvFormat;
-import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -39,7 +38,7 @@ public final class DropPath {
         Checks.apart("factors", factors, "rngState", rngState);
         Status.ops(
                 Ops.ops_drop_path_factors(
-                        rngState.pointer(), probability, factors.pointer(), factors.size(0), stream.handle()),
+                        rngState.address(), probability, factors.address(), factors.size(0), stream.handle()),
                 "ops_drop_path_factors");
     }
 
@@ -72,11 +71,11 @@ public final class DropPath {
         }
         Status.ops(
                 Ops.ops_scale_sequences_add(
-                        x.pointer(),
-                        residual == null ? MemorySegment.NULL : residual.pointer(),
-                        y.pointer(),
-                        factors.pointer(),
-                        cuSeqlens == null ? MemorySegment.NULL : cuSeqlens.pointer(),
+                        x.address(),
+                        Checks.addressOrNull(residual),
+                        y.address(),
+                        factors.address(),
+                        Checks.addressOrNull(cuSeqlens),
                         TokenLayout.code(format),
                         x.size(0),
                         extent,

@@ -58,11 +58,11 @@ public final class Dropout {
         Checks.apart("mask", mask, "rngState", rngState);
         Status.ops(
                 Ops.ops_dropout_add(
-                        x.pointer(),
-                        residual.pointer(),
-                        y.pointer(),
-                        mask.pointer(),
-                        rngState.pointer(),
+                        x.address(),
+                        residual.address(),
+                        y.address(),
+                        mask.address(),
+                        rngState.address(),
                         probability,
                         x.count(),
                         x.dtype().code(),
@@ -90,9 +90,9 @@ public final class Dropout {
         Checks.apart("dx", dx, "mask", mask);
         Status.ops(
                 Ops.ops_dropout_backward(
-                        dy.pointer(),
-                        mask.pointer(),
-                        dx.pointer(),
+                        dy.address(),
+                        mask.address(),
+                        dx.address(),
                         probability,
                         dy.count(),
                         dy.dtype().code(),

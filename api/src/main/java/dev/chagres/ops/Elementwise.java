@@ -35,9 +35,9 @@ public final class Elementwise {
         Checks.apartOrSame("y", y, "residual", residual);
         Status.ops(
                 Ops.ops_add(
-                        x.pointer(),
-                        residual.pointer(),
-                        y.pointer(),
+                        x.address(),
+                        residual.address(),
+                        y.address(),
                         x.count(),
                         x.dtype().code(),
                         stream.handle()),
@@ -59,8 +59,8 @@ public final class Elementwise {
         Checks.apart("y", y, "x", x);
         Status.ops(
                 Ops.ops_accumulate(
-                        x.pointer(),
-                        y.pointer(),
+                        x.address(),
+                        y.address(),
                         output.beta(),
                         x.count(),
                         x.dtype().code(),
@@ -82,7 +82,7 @@ public final class Elementwise {
         Checks.apart("y", y, "x", x);
         Status.ops(
                 Ops.ops_cast(
-                        x.pointer(), x.dtype().code(), y.pointer(), y.dtype().code(), x.count(), stream.handle()),
+                        x.address(), x.dtype().code(), y.address(), y.dtype().code(), x.count(), stream.handle()),
                 "ops_cast");
     }
 }

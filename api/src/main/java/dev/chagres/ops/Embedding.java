@@ -35,9 +35,9 @@ public final class Embedding {
         Checks.apart("y", y, "ids", ids);
         Status.ops(
                 Ops.ops_embedding_forward(
-                        table.pointer(),
-                        ids.pointer(),
-                        y.pointer(),
+                        table.address(),
+                        ids.address(),
+                        y.address(),
                         ids.size(0),
                         table.size(0),
                         table.size(1),
@@ -66,9 +66,9 @@ public final class Embedding {
         Checks.apart("gradient", gradient, "ids", ids);
         Status.ops(
                 Ops.ops_embedding_backward(
-                        dy.pointer(),
-                        ids.pointer(),
-                        gradient.pointer(),
+                        dy.address(),
+                        ids.address(),
+                        gradient.address(),
                         output.beta(),
                         ids.size(0),
                         gradient.size(0),

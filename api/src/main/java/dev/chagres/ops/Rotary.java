@@ -7,7 +7,6 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.QkvFormat;
-import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -77,9 +76,9 @@ public final class Rotary {
         }
         Status.ops(
                 Ops.ops_rotary_packed(
-                        qkv.pointer(),
-                        cuSeqlens == null ? MemorySegment.NULL : cuSeqlens.pointer(),
-                        angles.pointer(),
+                        qkv.address(),
+                        Checks.addressOrNull(cuSeqlens),
+                        angles.address(),
                         direction.sign,
                         TokenLayout.code(format),
                         qkv.size(0),

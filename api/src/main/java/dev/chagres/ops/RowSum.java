@@ -33,8 +33,8 @@ public final class RowSum {
         Checks.apart("sum", sum, "x", x);
         Status.ops(
                 Ops.ops_row_sum(
-                        x.pointer(),
-                        sum.pointer(),
+                        x.address(),
+                        sum.address(),
                         output.beta(),
                         x.size(0),
                         x.size(1),

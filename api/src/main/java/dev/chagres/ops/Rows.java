@@ -32,9 +32,9 @@ public final class Rows {
         checkWritten(y, x, index);
         Status.ops(
                 Ops.ops_gather_rows(
-                        x.pointer(),
-                        index.pointer(),
-                        y.pointer(),
+                        x.address(),
+                        index.address(),
+                        y.address(),
                         index.size(0),
                         x.size(1),
                         x.size(0),
@@ -59,9 +59,9 @@ public final class Rows {
         checkWritten(y, x, index);
         Status.ops(
                 Ops.ops_scatter_rows(
-                        x.pointer(),
-                        index.pointer(),
-                        y.pointer(),
+                        x.address(),
+                        index.address(),
+                        y.address(),
                         index.size(0),
                         x.size(1),
                         y.size(0),

@@ -2,8 +2,8 @@ package dev.chagres.te;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 
@@ -107,7 +107,7 @@ final class AttentionPlaces {
 
     private static void zero(Tensor first, long byteSize, Stream stream) {
         if (byteSize > 0) {
-            Status.cuda(CudaRuntime.cudaMemsetAsync(first.pointer(), 0, byteSize, stream.handle()), "cudaMemsetAsync");
+            Status.cuda(AddressCalls.cudaMemsetAsync(first.address(), 0, byteSize, stream.handle()), "cudaMemsetAsync");
         }
     }
 

@@ -6,11 +6,10 @@ import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -106,15 +105,7 @@ public final class FusedAttention {
         Checks.vector(stream, "rngState", rngState, DType.INT64, 2);
         Checks.writable("rngState", rngState);
         Status.te(
-                TransformerEngine.te_extract_seed_and_offset(
-                        rngState.pointer(),
-                        0,
-                        MemorySegment.NULL,
-                        seed,
-                        MemorySegment.NULL,
-                        offset,
-                        0,
-                        stream.handle()),
+                AddressCalls.te_extract_seed_and_offset(rngState.address(), 0, 0, seed, 0, offset, 0, stream.handle()),
                 "te_extract_seed_and_offset");
     }
 
@@ -139,8 +130,8 @@ public final class FusedAttention {
         Checks.apart("rngState", rngState, "seed", seed);
         Checks.apart("rngState", rngState, "offset", offset);
         Status.te(
-                TransformerEngine.te_extract_seed_and_offset(
-                        rngState.pointer(), 1, seed.pointer(), 0, offset.pointer(), 0, draws, stream.handle()),
+                AddressCalls.te_extract_seed_and_offset(
+                        rngState.address(), 1, seed.address(), 0, offset.address(), 0, draws, stream.handle()),
                 "te_extract_seed_and_offset");
     }
 }

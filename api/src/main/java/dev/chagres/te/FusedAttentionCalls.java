@@ -73,9 +73,9 @@ final class FusedAttentionCalls implements AutoCloseable {
 
     /** Describes the random state {@code given}, or the one which nothing draws from, in {@code handle}. */
     void describeRandomness(@Nullable Tensor given, MemorySegment handle) {
-        MemorySegment state = given == null ? noRandomness : given.pointer();
+        long state = given == null ? noRandomness.address() : given.address();
         device.basicTensor()
-                .at(state.address(), TransformerEngine.kNVTEInt64())
+                .at(state, TransformerEngine.kNVTEInt64())
                 .vector(RANDOMNESS_WORDS)
                 .writeTo(handle);
     }

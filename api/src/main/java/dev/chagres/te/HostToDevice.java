@@ -2,8 +2,8 @@ package dev.chagres.te;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 
@@ -43,7 +43,7 @@ public final class HostToDevice {
         }
         if (bytes != 0) {
             Status.te(
-                    TransformerEngine.te_copy_host_to_device_via_kernel(host, target.pointer(), bytes, stream.handle()),
+                    AddressCalls.te_copy_host_to_device_via_kernel(host, target.address(), bytes, stream.handle()),
                     "te_copy_host_to_device_via_kernel");
         }
     }

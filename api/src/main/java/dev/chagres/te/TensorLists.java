@@ -145,7 +145,7 @@ public final class TensorLists implements AutoCloseable {
         }
         for (int i = 0; i < tensors.length; i++) {
             for (int j = 0; j < tensors[i].length; j++) {
-                tensors[i][j].pointer();
+                tensors[i][j].address();
                 if (Inside.issue(tensors[i][j]) != issues[i][j]) {
                     throw new IllegalStateException(
                             name(i, j) + ": its scope was restarted since the lists were made, and"

@@ -10,8 +10,11 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.internal.memory.MemoryReuse;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.SplittableRandom;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -173,6 +176,48 @@ class MemoryRuleTest {
             for (int i = 0; i < 9; i++) {
                 step.run();
             }
+            Allocation.assertNone("a step", step, 150);
+        }
+    }
+
+    /** No step repeats another one's tokens, so that addresses keep changing. */
+    @ParameterizedTest
+    @EnumSource(
+            value = DType.class,
+            names = {"FLOAT32", "BFLOAT16"})
+    void randomTokenCountsMakeNoGarbage(DType dtype) {
+        int most = 96;
+        try (Device device = Device.open();
+                SmallModel model = new SmallModel(device, dtype, 0.1f, UnaryOperator.identity(), plan -> {});
+                AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard());
+                Pass pass = Pass.training(device)) {
+            GradientNorm norm = new GradientNorm(model.parameters, 1);
+            Sequences[] sequences = new Sequences[most];
+            Tensor[] ids = new Tensor[most];
+            Tensor[] labels = new Tensor[most];
+            for (int tokens = 1; tokens <= most; tokens++) {
+                int[][] batch = SmallModel.batch(tokens, tokens);
+                int longest = Math.min(tokens, 60);
+                sequences[tokens - 1] = tokens == longest
+                        ? Sequences.packed(model.inputs, tokens)
+                        : Sequences.packed(model.inputs, longest, tokens - longest);
+                ids[tokens - 1] = model.ints(model.inputs, batch[0]);
+                labels[tokens - 1] = model.ints(model.inputs, batch[1]);
+            }
+            SplittableRandom random = new SplittableRandom(11);
+            Runnable step = () -> {
+                int which = random.nextInt(most);
+                pass.begin(sequences[which]);
+                // Moves everything behind it by up to 128 MiB: half a million addresses, more than could be remembered.
+                for (int i = random.nextInt(128); i > 0; i--) {
+                    pass.scope().tensor(DType.BYTE, 256L * random.nextInt(1 << 12));
+                }
+                Tensor x = model.layers.forward(model.embedding.forward(ids[which], pass), pass);
+                model.crossEntropy.forward(model.head.forward(x, pass), labels[which], pass);
+                model.backward(pass);
+                norm.compute();
+                optimizer.step(1e-3f, norm);
+            };
             Allocation.assertNone("a step", step, 150);
         }
     }

@@ -32,7 +32,6 @@ public final class DeviceState {
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 1f);
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
     private final BasicTensor basicTensor = new BasicTensor(this);
-    private final AddressTable addresses = new AddressTable();
     private final int multiprocessorCount;
     private Driver driver = DRIVERS.get();
     private long heldBytes;
@@ -87,11 +86,6 @@ public final class DeviceState {
     /** Returns a host float 0. */
     public MemorySegment zero() {
         return zero;
-    }
-
-    /** Returns {@code address} as a segment without length, the same object each time. */
-    public MemorySegment pointer(long address) {
-        return addresses.get(address);
     }
 
     /** Takes device memory from CUDA. */

@@ -1,7 +1,7 @@
 package dev.chagres.internal.memory;
 
+import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.MemorySegment;
 import java.util.Locale;
 
@@ -36,9 +36,7 @@ public enum MemoryReuse {
 
     static void poison(long address, long byteSize, MemorySegment stream) {
         if (byteSize > 0) {
-            Status.cuda(
-                    CudaRuntime.cudaMemsetAsync(MemorySegment.ofAddress(address), ONES, byteSize, stream),
-                    "cudaMemsetAsync");
+            Status.cuda(AddressCalls.cudaMemsetAsync(address, ONES, byteSize, stream), "cudaMemsetAsync");
         }
     }
 }
