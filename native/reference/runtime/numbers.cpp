@@ -1,5 +1,5 @@
 /* Number formats: element sizes, conversion to and from float, Philox. */
-#include "runtime/reference.h"
+#include "runtime/fp8.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -61,6 +61,11 @@ uint16_t float_to_fp16(float value) {
   return static_cast<uint16_t>(sign | (shifted - 0x3f000000u));
 }
 
+[[noreturn]] static void refuse_dtype(NVTEDType dtype) {
+  fail(Caller::here(), text("The reference computes Float32, Float16, BFloat16, Float8E4M3 and Float8E5M2, got ",
+                            dtype_name(dtype), " (", static_cast<int>(dtype), ")"));
+}
+
 float load(const void *data, int64_t index, NVTEDType dtype) {
   switch (dtype) {
     case kNVTEFloat32:
@@ -69,11 +74,13 @@ float load(const void *data, int64_t index, NVTEDType dtype) {
       return fp16_to_float(static_cast<const uint16_t *>(data)[index]);
     case kNVTEBFloat16:
       return bf16_to_float(static_cast<const uint16_t *>(data)[index]);
+    case kNVTEFloat8E4M3:
+      return e4m3_to_float(static_cast<const uint8_t *>(data)[index]);
+    case kNVTEFloat8E5M2:
+      return e5m2_to_float(static_cast<const uint8_t *>(data)[index]);
     default:
-      CHAGRES_CHECK(false, "The reference computes Float32, Float16 and BFloat16, got ", dtype_name(dtype), " (",
-                    static_cast<int>(dtype), ")");
+      refuse_dtype(dtype);
   }
-  return 0;
 }
 
 void store(void *data, int64_t index, NVTEDType dtype, float value) {
@@ -87,9 +94,14 @@ void store(void *data, int64_t index, NVTEDType dtype, float value) {
     case kNVTEBFloat16:
       static_cast<uint16_t *>(data)[index] = float_to_bf16(value);
       return;
+    case kNVTEFloat8E4M3:
+      static_cast<uint8_t *>(data)[index] = float_to_e4m3(value);
+      return;
+    case kNVTEFloat8E5M2:
+      static_cast<uint8_t *>(data)[index] = float_to_e5m2(value);
+      return;
     default:
-      CHAGRES_CHECK(false, "The reference computes Float32, Float16 and BFloat16, got ", dtype_name(dtype), " (",
-                    static_cast<int>(dtype), ")");
+      refuse_dtype(dtype);
   }
 }
 
@@ -101,6 +113,22 @@ CHAGRES_CLONES void bf16_run_to_float(float *destination, const uint16_t *source
 
 CHAGRES_CLONES void float_run_to_bf16(uint16_t *destination, const float *source, int64_t count) {
   for (int64_t i = 0; i < count; ++i) destination[i] = float_to_bf16(source[i]);
+}
+
+CHAGRES_CLONES void e4m3_run_to_float(float *destination, const uint8_t *source, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) destination[i] = e4m3_to_float(source[i]);
+}
+
+CHAGRES_CLONES void e5m2_run_to_float(float *destination, const uint8_t *source, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) destination[i] = e5m2_to_float(source[i]);
+}
+
+CHAGRES_CLONES void float_run_to_e4m3(uint8_t *destination, const float *source, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) destination[i] = float_to_e4m3(source[i]);
+}
+
+CHAGRES_CLONES void float_run_to_e5m2(uint8_t *destination, const float *source, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) destination[i] = float_to_e5m2(source[i]);
 }
 
 #if defined(__x86_64__)
@@ -151,6 +179,10 @@ void to_float(float *destination, const void *data, NVTEDType dtype, int64_t cou
     const auto *source = static_cast<const uint16_t *>(data);
     for (int64_t i = has_f16c() ? f16c_run_to_float(destination, source, count) : 0; i < count; ++i)
       destination[i] = fp16_to_float(source[i]);
+  } else if (dtype == kNVTEFloat8E4M3) {
+    e4m3_run_to_float(destination, static_cast<const uint8_t *>(data), count);
+  } else if (dtype == kNVTEFloat8E5M2) {
+    e5m2_run_to_float(destination, static_cast<const uint8_t *>(data), count);
   } else {
     load(data, 0, dtype);
   }
@@ -166,6 +198,10 @@ void from_float(void *destination, const float *source, NVTEDType dtype, int64_t
     auto *half = static_cast<uint16_t *>(destination);
     for (int64_t i = has_f16c() ? f16c_run_from_float(half, source, count) : 0; i < count; ++i)
       half[i] = float_to_fp16(source[i]);
+  } else if (dtype == kNVTEFloat8E4M3) {
+    float_run_to_e4m3(static_cast<uint8_t *>(destination), source, count);
+  } else if (dtype == kNVTEFloat8E5M2) {
+    float_run_to_e5m2(static_cast<uint8_t *>(destination), source, count);
   } else {
     store(destination, 0, dtype, source[0]);
   }
