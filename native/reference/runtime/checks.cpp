@@ -143,7 +143,9 @@ void merge_amax(const Tensor &tensor, float value) {
   if (amax.data_ptr == nullptr) return;
   CHAGRES_CHECK(amax.dtype == kNVTEFloat32, "An amax cell must be Float32, got ", dtype_name(amax.dtype));
   auto *cell = static_cast<float *>(amax.data_ptr);
-  *cell = std::fmax(*cell, std::fabs(value));
+  /* As the GPU's atomic maximum on the bits: a NaN in the cell stays, and anything negative gives way. */
+  const float magnitude = std::fabs(value);
+  if (bit_cast<int32_t>(magnitude) > bit_cast<int32_t>(*cell)) *cell = magnitude;
 }
 
 }  // namespace chagres::reference

@@ -5,50 +5,12 @@
  */
 #include <algorithm>
 
-#include "runtime/elementary.h"
-#include "te/pointwise.h"
+#include "te/activation.h"
+#include "te/cast_transpose.h"
 
 namespace chagres::reference {
 
 namespace {
-
-/* What an activation does to a run of floats. */
-struct Activation {
-  void (*values)(float *x, int64_t count);                    /* x = f(x) */
-  void (*gradients)(float *dy, const float *x, int64_t count); /* dy = dy f'(x) */
-};
-
-/* Two plain functions an activation, since only those can be compiled for several instruction sets. */
-#define CHAGRES_ACTIVATION(name, value, slope)                                    \
-  CHAGRES_CLONES void name##_values(float *run, int64_t count) {                  \
-    for (int64_t i = 0; i < count; ++i) {                                         \
-      const float x = run[i];                                                     \
-      run[i] = value;                                                             \
-    }                                                                             \
-  }                                                                               \
-  CHAGRES_CLONES void name##_gradients(float *dy, const float *run, int64_t count) { \
-    for (int64_t i = 0; i < count; ++i) {                                         \
-      const float x = run[i];                                                     \
-      dy[i] *= slope;                                                             \
-    }                                                                             \
-  }                                                                               \
-  constexpr Activation name{&name##_values, &name##_gradients};
-
-inline float sigmoid_slope(float x) {
-  const float s = fast_sigmoid(x);
-  return s * (1.0f - s);
-}
-
-/* x sigmoid(a x) and its derivative: SiLU with a = 1, QuickGELU with a = 1.702. */
-inline float swish(float x, float a) { return x * fast_sigmoid(a * x); }
-inline float swish_slope(float x, float a) { return a * x * sigmoid_slope(a * x) + fast_sigmoid(a * x); }
-
-CHAGRES_ACTIVATION(kGelu, gelu(x), gelu_derivative(x))
-CHAGRES_ACTIVATION(kSilu, swish(x, 1.0f), swish_slope(x, 1.0f))
-CHAGRES_ACTIVATION(kRelu, (x > 0 ? x : 0.0f), (x > 0 ? 1.0f : 0.0f))
-CHAGRES_ACTIVATION(kQgelu, swish(x, 1.702f), swish_slope(x, 1.702f))
-CHAGRES_ACTIVATION(kSrelu, (x > 0 ? x * x : 0.0f), (x > 0 ? 2.0f * x : 0.0f))
-CHAGRES_ACTIVATION(kSigmoid, fast_sigmoid(x), sigmoid_slope(x))
 
 CHAGRES_CLONES void multiply_run(float *values, const float *factors, int64_t count) {
   for (int64_t i = 0; i < count; ++i) values[i] *= factors[i];
@@ -56,11 +18,6 @@ CHAGRES_CLONES void multiply_run(float *values, const float *factors, int64_t co
 
 void load_run(float *run, const View &view, int64_t first, int64_t count) {
   to_float(run, element(view.data, first, view.dtype), view.dtype, count);
-}
-
-float store_run(const View &view, int64_t first, const float *run, int64_t count) {
-  from_float(element(view.data, first, view.dtype), run, view.dtype, count);
-  return largest_magnitude(run, count);
 }
 
 View unscaled_view(NVTETensor handle, const char *argument, const Caller &caller) {
@@ -74,31 +31,43 @@ View unscaled_view(NVTETensor handle, const char *argument, const Caller &caller
 
 void forward(const Activation &activation, NVTETensor input, NVTETensor output, Caller caller = Caller::here()) {
   const View x = unscaled_view(input, "input", caller);
-  const View y = unscaled_view(output, "output", caller);
-  expect_same_shape(y, "output", x, "input", caller);
-  pointwise(x.count(), output, "output", [&](int64_t first, int64_t count) {
-    Scratch run(count);
-    load_run(run.data(), x, first, count);
-    activation.values(run.data(), count);
-    return store_run(y, first, run.data(), count);
-  });
+  const Quantized y = quantized_output(output, "output", caller);
+  expect_same_shape(y.rowwise, "output", x, "input", caller);
+  if (y.columnwise != nullptr) check_fused_shape(x, y.rowwise.dtype, Fusion::Activation, caller);
+  finish(y, pointwise(x.count(), [&](int64_t first, int64_t count) {
+           Scratch run(count);
+           load_run(run.data(), x, first, count);
+           activation.values(run.data(), count);
+           return store_run(y, first, run.data(), count);
+         }));
 }
 
 void backward(const Activation &activation, NVTETensor grad, NVTETensor input, NVTETensor output,
               Caller caller = Caller::here()) {
   const View dy = unscaled_view(grad, "grad", caller);
   const View x = unscaled_view(input, "input", caller);
-  const View dx = unscaled_view(output, "output", caller);
+  const Quantized dx = quantized_output(output, "output", caller);
   expect_dtype(dy, "grad", x.dtype, caller);
   expect_same_shape(dy, "grad", x, "input", caller);
-  expect_same_shape(dx, "output", x, "input", caller);
-  pointwise(x.count(), output, "output", [&](int64_t first, int64_t count) {
-    Scratch run(count), slope(count);
-    load_run(run.data(), x, first, count);
-    load_run(slope.data(), dy, first, count);
-    activation.gradients(slope.data(), run.data(), count);
-    return store_run(dx, first, slope.data(), count);
-  });
+  expect_same_shape(dx.rowwise, "output", x, "input", caller);
+  if (dx.columnwise != nullptr) check_fused_shape(x, dx.rowwise.dtype, Fusion::Gradient, caller);
+  finish(dx, pointwise(x.count(), [&](int64_t first, int64_t count) {
+           Scratch run(count), slope(count);
+           load_run(run.data(), x, first, count);
+           load_run(slope.data(), dy, first, count);
+           activation.gradients(slope.data(), run.data(), count);
+           return store_run(dx, first, slope.data(), count);
+         }));
+}
+
+/* Only FP8 outputs get a transpose from gated activations. */
+Quantized gated_output(NVTETensor handle, const Caller &caller) {
+  const Quantized result = quantized_output(handle, "output", caller);
+  if (result.columnwise != nullptr && !is_fp8(result.rowwise.dtype)) {
+    fail(caller, text("Tensor \"output\" has columnwise data of ", dtype_name(result.rowwise.dtype),
+                      ", which gated activations write for FP8 alone"));
+  }
+  return result;
 }
 
 void check_gated(const View &input, const char *argument, const Caller &caller) {
@@ -107,9 +76,9 @@ void check_gated(const View &input, const char *argument, const Caller &caller) 
   }
 }
 
-/* Rows of `columns` elements, with the largest magnitude a row. */
+/* Calls row(i) for each; it answers the largest magnitude that it met. Answers the largest of all. */
 template <class Row>
-void by_rows(int64_t rows, int64_t columns, NVTETensor output, Caller caller, Row &&row) {
+float by_rows(int64_t rows, int64_t columns, Row &&row) {
   const int64_t grain = grain_for(columns * 8);
   Scratch largest(rows / grain + 1);
   parallel_for(0, rows, grain, [&](int64_t first, int64_t last) {
@@ -117,7 +86,7 @@ void by_rows(int64_t rows, int64_t columns, NVTETensor output, Caller caller, Ro
     for (int64_t i = first; i < last; ++i) piece = std::max(piece, row(i));
     largest[first / grain] = piece;
   });
-  merge_amax(tensor(output, "output", caller), largest_magnitude(largest.data(), (rows + grain - 1) / grain));
+  return largest_magnitude(largest.data(), (rows + grain - 1) / grain);
 }
 
 /* y = f(a) b. */
@@ -174,17 +143,17 @@ struct ClampedSwiglu {
 template <class G>
 void gated_forward(const G &gate, NVTETensor input, NVTETensor output, Caller caller = Caller::here()) {
   const View x = unscaled_view(input, "input", caller);
-  const View y = unscaled_view(output, "output", caller);
+  const Quantized y = gated_output(output, caller);
   check_gated(x, "input", caller);
   const int64_t columns = x.columns / 2;
-  expect_matrix(y, "output", x.rows, columns, caller);
-  by_rows(x.rows, columns, output, caller, [&](int64_t row) {
-    Scratch a(columns), b(columns);
-    load_run(a.data(), x, row * 2 * columns, columns);
-    load_run(b.data(), x, row * 2 * columns + columns, columns);
-    gate.values(a.data(), b.data(), columns);
-    return store_run(y, row * columns, a.data(), columns);
-  });
+  expect_matrix(y.rowwise, "output", x.rows, columns, caller);
+  finish(y, by_rows(x.rows, columns, [&](int64_t row) {
+           Scratch a(columns), b(columns);
+           load_run(a.data(), x, row * 2 * columns, columns);
+           load_run(b.data(), x, row * 2 * columns + columns, columns);
+           gate.values(a.data(), b.data(), columns);
+           return store_run(y, row * columns, a.data(), columns);
+         }));
 }
 
 template <class G>
@@ -192,40 +161,27 @@ void gated_backward(const G &gate, NVTETensor grad, NVTETensor input, NVTETensor
                     Caller caller = Caller::here()) {
   const View dy = unscaled_view(grad, "grad", caller);
   const View x = unscaled_view(input, "input", caller);
-  const View dx = unscaled_view(output, "output", caller);
+  const Quantized dx = gated_output(output, caller);
   check_gated(x, "input", caller);
   const int64_t columns = x.columns / 2;
   expect_dtype(dy, "grad", x.dtype, caller);
   expect_matrix(dy, "grad", x.rows, columns, caller);
-  expect_matrix(dx, "output", x.rows, 2 * columns, caller);
-  by_rows(x.rows, columns, output, caller, [&](int64_t row) {
-    Scratch a(columns), b(columns), slope(columns);
-    load_run(a.data(), x, row * 2 * columns, columns);
-    load_run(b.data(), x, row * 2 * columns + columns, columns);
-    load_run(slope.data(), dy, row * columns, columns);
-    gate.gradients(a.data(), b.data(), slope.data(), columns);
-    const float of_a = store_run(dx, row * 2 * columns, b.data(), columns);
-    return std::max(of_a, store_run(dx, row * 2 * columns + columns, a.data(), columns));
-  });
+  expect_matrix(dx.rowwise, "output", x.rows, 2 * columns, caller);
+  finish(dx, by_rows(x.rows, columns, [&](int64_t row) {
+           Scratch a(columns), b(columns), slope(columns);
+           load_run(a.data(), x, row * 2 * columns, columns);
+           load_run(b.data(), x, row * 2 * columns + columns, columns);
+           load_run(slope.data(), dy, row * columns, columns);
+           gate.gradients(a.data(), b.data(), slope.data(), columns);
+           const float of_a = store_run(dx, row * 2 * columns, b.data(), columns);
+           return std::max(of_a, store_run(dx, row * 2 * columns + columns, a.data(), columns));
+         }));
 }
 
 }  // namespace
 
-CHAGRES_CLONES float largest_magnitude(const float *values, int64_t count) {
-  constexpr int kLanes = 16;
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const float value = values[i + lane], magnitude = value < 0 ? -value : value;
-      lanes[lane] = magnitude > lanes[lane] ? magnitude : lanes[lane];
-    }
-  }
-  for (int lane = 0; i < count; ++i, ++lane) {
-    const float magnitude = values[i] < 0 ? -values[i] : values[i];
-    lanes[lane] = magnitude > lanes[lane] ? magnitude : lanes[lane];
-  }
-  return *std::max_element(lanes, lanes + kLanes);
+void gated_gradient(const Activation &activation, NVTETensor grad, NVTETensor input, NVTETensor output, Caller caller) {
+  gated_backward(Gate{activation}, grad, input, output, caller);
 }
 
 }  // namespace chagres::reference

@@ -1,35 +1,34 @@
-/* Quantization to dtypes that are no quantization at all: casts between Float32, Float16 and BFloat16. */
+/*
+ * Quantization and dequantization. Scaling mode 0: a cast to Float32, Float16, BFloat16 or FP8 with one scale, with
+ * the transpose where the output has columnwise data.
+ */
+#include "te/cast_transpose.h"
 #include "te/config.h"
-#include "te/pointwise.h"
 
 namespace chagres::reference {
 
-namespace {
-
-/* A set noop tensor is one Float32; 1 makes the call do nothing. */
-bool is_noop(NVTETensor noop, const Caller &caller) {
-  if (noop == nullptr || !tensor(noop, "noop", caller).has(kNVTERowwiseData)) return false;
-  const View flag = view(noop, "noop", {kNVTEFloat32}, caller);
-  expect_count(flag, "noop", 1, caller);
-  return *static_cast<const float *>(flag.data) == 1.0f;
-}
-
 void cast(NVTETensor input, NVTETensor output, NVTETensor noop, const Caller &caller) {
   const View x = view(input, "input", {}, caller);
-  const View y = view(output, "output", {}, caller);
   expect_unscaled(input, "input", caller);
-  expect_unscaled(output, "output", caller);
-  if (tensor(output, "output", caller).has(kNVTEColumnwiseData)) {
-    fail(caller, "Tensor \"output\" has columnwise data; the reference casts the rowwise data alone");
-  }
-  expect_same_shape(y, "output", x, "input", caller);
+  const Quantized y = quantized_output(output, "output", caller);
+  expect_same_shape(y.rowwise, "output", x, "input", caller);
   if (is_noop(noop, caller)) return;
-  pointwise(x.count(), output, "output", [&](int64_t first, int64_t count) {
-    Scratch run(count);
-    to_float(run.data(), element(x.data, first, x.dtype), x.dtype, count);
-    from_float(element(y.data, first, y.dtype), run.data(), y.dtype, count);
-    return largest_magnitude(run.data(), count);
-  });
+  finish(y, pointwise(x.count(), [&](int64_t first, int64_t count) {
+           Scratch run(count);
+           to_float(run.data(), element(x.data, first, x.dtype), x.dtype, count);
+           return store_run(y, first, run.data(), count);
+         }));
+}
+
+namespace {
+
+void quantize(NVTETensor input, NVTETensor output, const QuantizationConfig &config, const Caller &caller) {
+  const int mode = tensor(output, "output", caller).scaling_mode;
+  if (mode == NVTE_DELAYED_TENSOR_SCALING) return cast(input, output, config.noop_tensor, caller);
+  fail(caller, text("Tensor \"output\" has scaling mode ", mode, ", to which the reference does not quantize",
+                    mode == NVTE_MXFP8_1D_SCALING || mode == NVTE_NVFP4_1D_SCALING
+                        ? ": MXFP8 and NVFP4 need compute capability 10.0, it computes as 9.0 does"
+                        : ""));
 }
 
 QuantizationConfig checked_config(NVTEQuantizationConfig config, const Caller &caller) {
@@ -46,16 +45,18 @@ QuantizationConfig checked_config(NVTEQuantizationConfig config, const Caller &c
 
 using namespace chagres::reference;
 
-void nvte_quantize(NVTETensor input, NVTETensor output, cudaStream_t) { cast(input, output, nullptr, Caller::here()); }
+void nvte_quantize(NVTETensor input, NVTETensor output, cudaStream_t) { quantize(input, output, {}, Caller::here()); }
 
 void nvte_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor noop, cudaStream_t) {
   tensor(noop, "noop");
-  cast(input, output, noop, Caller::here());
+  QuantizationConfig config;
+  config.noop_tensor = noop;
+  quantize(input, output, config, Caller::here());
 }
 
 void nvte_quantize_v2(NVTETensor input, NVTETensor output, NVTEQuantizationConfig quant_config, cudaStream_t) {
   const Caller caller = Caller::here();
-  cast(input, output, checked_config(quant_config, caller).noop_tensor, caller);
+  quantize(input, output, checked_config(quant_config, caller), caller);
 }
 
 void nvte_multi_tensor_quantize(const NVTETensor *inputs, NVTETensor *outputs, NVTEQuantizationConfig quant_config,
@@ -64,5 +65,20 @@ void nvte_multi_tensor_quantize(const NVTETensor *inputs, NVTETensor *outputs, N
   CHAGRES_CHECK(num_tensors == 0 || (inputs != nullptr && outputs != nullptr),
                 "Arguments \"inputs\" and \"outputs\" must be arrays of ", num_tensors, " handles, got NULL");
   const QuantizationConfig config = checked_config(quant_config, caller);
-  for (size_t i = 0; i < num_tensors; ++i) cast(inputs[i], outputs[i], config.noop_tensor, caller);
+  for (size_t i = 0; i < num_tensors; ++i) quantize(inputs[i], outputs[i], config, caller);
+}
+
+/* output = input * scale_inv */
+void nvte_dequantize(NVTETensor input, NVTETensor output, cudaStream_t) {
+  const Fp8Input x = fp8_input(input, "input");
+  const View y = view(output, "output");
+  expect_unscaled(output, "output");
+  expect_same_shape(y, "output", x.rowwise, "input");
+  pointwise(y.count(), [&](int64_t first, int64_t count) {
+    Scratch run(count);
+    to_float(run.data(), element(x.rowwise.data, first, x.rowwise.dtype), x.rowwise.dtype, count);
+    scale_run(run.data(), x.scale_inv, count);
+    from_float(element(y.data, first, y.dtype), run.data(), y.dtype, count);
+    return 0.0f;
+  });
 }

@@ -7,7 +7,7 @@
  */
 #include <cmath>
 
-#include "te/pointwise.h"
+#include "te/quantized.h"
 
 namespace chagres::reference {
 

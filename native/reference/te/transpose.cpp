@@ -1,7 +1,7 @@
 /* Transposes: elements are moved, not computed, so every dtype of whole bytes is taken. */
 #include <algorithm>
 
-#include "runtime/reference.h"
+#include "te/quantized.h"
 
 namespace chagres::reference {
 
@@ -11,44 +11,14 @@ constexpr std::initializer_list<NVTEDType> kByteDtypes = {
     kNVTEByte,     kNVTEInt16,    kNVTEInt32,       kNVTEInt64,       kNVTEFloat32,
     kNVTEFloat16,  kNVTEBFloat16, kNVTEFloat8E4M3,  kNVTEFloat8E5M2,  kNVTEFloat8E8M0};
 
-/* Tiles keep the rows read and the rows written in the cache. */
-template <class Element>
-void move_elements(const void *input, void *output, int64_t rows, int64_t columns) {
-  constexpr int64_t kTile = 32;
-  const auto *source = static_cast<const Element *>(input);
-  auto *destination = static_cast<Element *>(output);
-  const int64_t column_tiles = (columns + kTile - 1) / kTile;
-  parallel_for(0, (rows + kTile - 1) / kTile * column_tiles, 16, [&](int64_t first, int64_t last) {
-    for (int64_t tile = first; tile < last; ++tile) {
-      const int64_t row = tile / column_tiles * kTile, column = tile % column_tiles * kTile;
-      for (int64_t j = column; j < std::min(column + kTile, columns); ++j) {
-        for (int64_t i = row; i < std::min(row + kTile, rows); ++i) destination[j * rows + i] = source[i * columns + j];
-      }
-    }
-  });
-}
-
 void transpose(NVTETensor input, NVTETensor output, NVTETensor noop, const Caller &caller) {
   const View x = view(input, "input", kByteDtypes, caller);
   const View y = view(output, "output", kByteDtypes, caller);
   if (x.shape.ndim != 2) fail(caller, text("Tensor \"input\" must have two dimensions, got ", shape_text(x.shape)));
   expect_shape(y, "output", {x.shape.data[1], x.shape.data[0]}, caller);
   expect_dtype(y, "output", x.dtype, caller);
-  if (noop != nullptr && tensor(noop, "noop", caller).data().data_ptr != nullptr) {
-    const View flag = view(noop, "noop", {kNVTEFloat32}, caller);
-    expect_count(flag, "noop", 1, caller);
-    if (*static_cast<const float *>(flag.data) == 1.0f) return;
-  }
-  switch (element_size(x.dtype)) {
-    case 1:
-      return move_elements<uint8_t>(x.data, y.data, x.rows, x.columns);
-    case 2:
-      return move_elements<uint16_t>(x.data, y.data, x.rows, x.columns);
-    case 4:
-      return move_elements<uint32_t>(x.data, y.data, x.rows, x.columns);
-    default:
-      return move_elements<uint64_t>(x.data, y.data, x.rows, x.columns);
-  }
+  if (is_noop(noop, caller)) return;
+  transpose_elements(x.data, y.data, x.rows, x.columns, element_size(x.dtype));
 }
 
 }  // namespace

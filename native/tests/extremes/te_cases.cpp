@@ -1,5 +1,5 @@
 /* Transformer Engine's functions, through the guard: those over single tensors. */
-#include "cases.h"
+#include "te_cases_fp8.h"
 
 namespace extremes {
 
@@ -179,7 +179,7 @@ std::vector<Case> norm_cases() {
 std::vector<Case> te_cases() {
   std::vector<Case> all;
   for (const auto &some :
-       {handle_cases(), activation_cases(), conversion_cases(), rope_cases(), softmax_cases(), norm_cases()})
+       {handle_cases(), activation_cases(), conversion_cases(), rope_cases(), softmax_cases(), norm_cases(), fp8_cases()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

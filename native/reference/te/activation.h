@@ -1,0 +1,31 @@
+/* The activations, as functions on runs of floats: shared by forward, backward and the casts that they are fused with. */
+#ifndef CHAGRES_ACTIVATION_H
+#define CHAGRES_ACTIVATION_H
+
+#include "runtime/elementary.h"
+
+namespace chagres::reference {
+
+struct Activation {
+  void (*values)(float *x, int64_t count);                     /* x = f(x) */
+  void (*gradients)(float *dy, const float *x, int64_t count); /* dy = dy f'(x) */
+};
+
+extern const Activation kGelu, kSilu, kRelu, kQgelu, kSrelu, kSigmoid;
+
+inline float sigmoid_slope(float x) {
+  const float s = fast_sigmoid(x);
+  return s * (1.0f - s);
+}
+
+/* x sigmoid(a x) and its derivative: SiLU with a = 1, QuickGELU with a = 1.702. */
+inline float swish(float x, float a) { return x * fast_sigmoid(a * x); }
+inline float swish_slope(float x, float a) { return a * x * sigmoid_slope(a * x) + fast_sigmoid(a * x); }
+
+/* da = dy f'(a) b, db = dy f(a) for x = [a, b]; output = [da, db]. */
+void gated_gradient(const Activation &activation, NVTETensor grad, NVTETensor input, NVTETensor output,
+                    Caller caller = Caller::here());
+
+}  // namespace chagres::reference
+
+#endif /* CHAGRES_ACTIVATION_H */

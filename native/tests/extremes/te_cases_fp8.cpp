@@ -1,0 +1,112 @@
+/* Transformer Engine's functions over FP8 tensors, through the guard. */
+#include "te_cases_fp8.h"
+
+namespace extremes {
+
+namespace {
+
+void set(NVTETensor tensor, NVTETensorParam parameter, NVTEDType dtype, const NVTEShape &shape, void *data) {
+  const NVTEBasicTensor record = {data, dtype, shape};
+  te_set_tensor_param_v2(tensor, parameter, &record, sizeof(record));
+}
+
+NVTEShape matrix(size_t rows, size_t columns) { return NVTEShape{{rows, columns}, 2}; }
+
+const NVTEShape kCell = {{1}, 1};
+
+NVTETensor fp8_with(Fixture &f, NVTETensor tensor, size_t rows, size_t columns, NVTEDType dtype, bool transposed) {
+  float *const scale_inv = f.device_values<float>({1});
+  set(tensor, kNVTERowwiseData, dtype, matrix(rows, columns), f.device(rows * columns));
+  set(tensor, kNVTEScale, kNVTEFloat32, kCell, f.device_values<float>({1}));
+  set(tensor, kNVTEAmax, kNVTEFloat32, kCell, f.device_values<float>({0}));
+  set(tensor, kNVTERowwiseScaleInv, kNVTEFloat32, kCell, scale_inv);
+  if (!transposed) return tensor;
+  set(tensor, kNVTEColumnwiseData, dtype, matrix(columns, rows), f.device(rows * columns));
+  set(tensor, kNVTEColumnwiseScaleInv, kNVTEFloat32, kCell, scale_inv);
+  return tensor;
+}
+
+using Fused = int (*)(NVTETensor, NVTETensor, NVTETensor, NVTETensor, NVTETensor, cudaStream_t);
+
+/* The query of a workspace for a bias gradient with an activation's. */
+NVTETensor sums(Fixture &f, Fused call) {
+  return f.workspace([&](NVTETensor query) {
+    return call(f.bf16({32, 32}), f.bf16({32, 32}), fp8(f, 32, 32), f.bf16({32}), query, nullptr);
+  });
+}
+
+using Bias = int (*)(NVTETensor, NVTETensor, NVTETensor, NVTETensor, cudaStream_t);
+
+NVTETensor sums(Fixture &f, Bias call) {
+  return f.workspace(
+      [&](NVTETensor query) { return call(f.bf16({32, 32}), fp8(f, 32, 32), f.bf16({32}), query, nullptr); });
+}
+
+NVTETensor transpose_sums(Fixture &f) {
+  return f.workspace([&](NVTETensor query) {
+    return te_fp8_transpose_dbias(fp8_rowwise(f, 32, 16), fp8_rowwise(f, 16, 32), f.bf16({16}), query, nullptr);
+  });
+}
+
+#define BIAS(function) \
+  CASE(function, f.bf16({32, 32}), fp8(f, 32, 32), f.bf16({32}), sums(f, &function), f.stream())
+#define FUSED(function) \
+  CASE(function, f.bf16({32, 32}), f.bf16({32, 32}), fp8(f, 32, 32), f.bf16({32}), sums(f, &function), f.stream())
+#define GATED_CAST_TRANSPOSE(function) CASE(function, f.bf16({32, 32}), f.bf16({32, 64}), fp8(f, 32, 64), f.stream())
+
+std::vector<Case> cast_cases() {
+  return {
+      CASE(te_quantize, f.bf16({32, 48}), fp8(f, 32, 48), f.stream()),
+      CASE(te_quantize_v2, f.bf16({32, 48}), fp8_rowwise(f, 32, 48), f.quantization_config(), f.stream()),
+      CASE(te_dequantize, fp8_rowwise(f, 32, 48), f.bf16({32, 48}), f.stream()),
+      CASE(te_cast_transpose, f.bf16({32, 48}), fp8(f, 32, 48), f.stream()),
+      CASE(te_cast_transpose_with_noop, f.bf16({32, 48}), f.floats({0}), fp8(f, 32, 48), f.stream()),
+      CASE(te_multi_cast_transpose, 2, f.handles({f.bf16({8, 4}), f.bf16({32, 32})}),
+           f.handles({fp8(f, 8, 4), fp8(f, 32, 32)}), f.stream()),
+      CASE(te_gelu, f.bf16({32, 48}), fp8(f, 32, 48), f.stream()),
+      CASE(te_dgelu, f.bf16({32, 48}), f.bf16({32, 48}), fp8(f, 32, 48), f.stream()),
+      CASE(te_geglu, f.bf16({32, 64}), fp8(f, 32, 32), f.stream()),
+      CASE(te_fp8_transpose_dbias, fp8_rowwise(f, 32, 16), fp8_rowwise(f, 16, 32), f.bf16({16}), transpose_sums(f),
+           f.stream()),
+  };
+}
+
+std::vector<Case> fused_cases() {
+  return {
+      BIAS(te_quantize_dbias),
+      BIAS(te_cast_transpose_dbias),
+      FUSED(te_quantize_dbias_dgelu),
+      FUSED(te_quantize_dbias_dsilu),
+      FUSED(te_quantize_dbias_drelu),
+      FUSED(te_quantize_dbias_dqgelu),
+      FUSED(te_quantize_dbias_dsrelu),
+      FUSED(te_cast_transpose_dbias_dgelu),
+      FUSED(te_cast_transpose_dbias_dsilu),
+      FUSED(te_cast_transpose_dbias_drelu),
+      FUSED(te_cast_transpose_dbias_dqgelu),
+      FUSED(te_cast_transpose_dbias_dsrelu),
+      GATED_CAST_TRANSPOSE(te_dgeglu_cast_transpose),
+      GATED_CAST_TRANSPOSE(te_dswiglu_cast_transpose),
+      GATED_CAST_TRANSPOSE(te_dreglu_cast_transpose),
+      GATED_CAST_TRANSPOSE(te_dqgeglu_cast_transpose),
+      GATED_CAST_TRANSPOSE(te_dsreglu_cast_transpose),
+  };
+}
+
+}  // namespace
+
+NVTETensor fp8(Fixture &f, size_t rows, size_t columns, NVTEDType dtype) {
+  return fp8_with(f, f.unset(), rows, columns, dtype, true);
+}
+
+NVTETensor fp8_rowwise(Fixture &f, size_t rows, size_t columns, NVTEDType dtype) {
+  return fp8_with(f, f.unset(), rows, columns, dtype, false);
+}
+
+std::vector<Case> fp8_cases() {
+  std::vector<Case> all;
+  for (const auto &some : {cast_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
+
+}  // namespace extremes
