@@ -71,6 +71,21 @@ std::vector<Case> cast_cases() {
   };
 }
 
+/* C and D are one tensor. */
+int product(int transa, int transb, const float *alpha, NVTETensor a, NVTETensor b, const float *beta, NVTETensor d,
+            NVTETensor workspace, NVTEMatmulConfig config, cudaStream_t stream) {
+  return te_cublas_gemm_v2(transa, transb, alpha, a, b, beta, d, d, workspace, config, stream);
+}
+
+std::vector<Case> product_cases() {
+  return {
+      CASE_OF("te_cublas_gemm_v2", &product, 1, 0, f.values<float>({1}), fp8(f, 32, 16), fp8(f, 8, 16),
+              f.values<float>({0}), f.bf16({8, 32}), f.tensor(kNVTEByte, {64}), f.matmul_config(), f.stream()),
+      CASE_OF("te_cublas_gemm_v2", &product, 0, 1, f.values<float>({1}), fp8(f, 16, 32), fp8(f, 16, 8),
+              f.values<float>({0}), fp8_rowwise(f, 8, 32), f.tensor(kNVTEByte, {64}), f.matmul_config(), f.stream()),
+  };
+}
+
 std::vector<Case> fused_cases() {
   return {
       BIAS(te_quantize_dbias),
@@ -105,7 +120,7 @@ NVTETensor fp8_rowwise(Fixture &f, size_t rows, size_t columns, NVTEDType dtype)
 
 std::vector<Case> fp8_cases() {
   std::vector<Case> all;
-  for (const auto &some : {cast_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto &some : {cast_cases(), product_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 
