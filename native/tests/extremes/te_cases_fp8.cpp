@@ -86,6 +86,24 @@ std::vector<Case> product_cases() {
   };
 }
 
+const char kMax[] = "max";
+
+std::vector<Case> recipe_cases() {
+  return {
+      CASE(te_compute_amax, f.bf16({8, 16}), fp8(f, 8, 16), f.stream()),
+      CASE(te_compute_amax_with_config, f.bf16({8, 16}), fp8(f, 8, 16), f.quantization_config(), f.stream()),
+      CASE(te_compute_scale_from_amax, fp8(f, 8, 16), f.quantization_config(), f.stream()),
+      CASE(te_delayed_scaling_recipe_amax_and_scale_update, f.f32({4, 3}), f.floats({1, 1, 1}), f.f32({4, 3}), f.f32({3}),
+           kMax, kNVTEFloat8E4M3, 0.0f, f.stream()),
+      CASE(te_delayed_scaling_recipe_amax_and_scale_update_after_reduction, f.f32({5}),
+           f.handles({f.f32({4, 3}), f.f32({4, 2})}), 2, f.handles({f.f32({3}), f.f32({2})}), 2, kMax, kNVTEFloat8E4M3,
+           0.0f, f.stream()),
+      CASE(te_multi_tensor_compute_scale_and_scale_inv_cuda, 64, f.int32s({0}),
+           f.lists({f.handles({f.f32({7})}), f.handles({f.f32({7})}), f.handles({f.f32({7})})}), 3, 1, 448.0f, 1, 0.0f,
+           f.stream()),
+  };
+}
+
 std::vector<Case> fused_cases() {
   return {
       BIAS(te_quantize_dbias),
@@ -120,7 +138,7 @@ NVTETensor fp8_rowwise(Fixture &f, size_t rows, size_t columns, NVTEDType dtype)
 
 std::vector<Case> fp8_cases() {
   std::vector<Case> all;
-  for (const auto &some : {cast_cases(), product_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto &some : {cast_cases(), product_cases(), recipe_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 
