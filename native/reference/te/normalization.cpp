@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "runtime/sums.h"
+#include "te/quantized.h"
 
 namespace chagres::reference {
 
@@ -34,17 +35,12 @@ CHAGRES_CLONES Moments rms_moments(const float *x, int64_t count, float epsilon)
   return {0, 1.0f / std::sqrt(squares / static_cast<float>(count) + epsilon)};
 }
 
-/* beta may be null. Returns the largest magnitude. */
-CHAGRES_CLONES float scale_row(float *z, const float *x, const float *g, const float *beta, Moments moments,
-                               int64_t count) {
-  float largest = 0;
+/* beta may be null. */
+CHAGRES_CLONES void scale_row(float *z, const float *x, const float *g, const float *beta, Moments moments,
+                              int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    const float value = (x[i] - moments.mu) * moments.rsigma * g[i] + (beta == nullptr ? 0.0f : beta[i]);
-    z[i] = value;
-    const float magnitude = value < 0 ? -value : value;
-    largest = magnitude > largest ? magnitude : largest;
+    z[i] = (x[i] - moments.mu) * moments.rsigma * g[i] + (beta == nullptr ? 0.0f : beta[i]);
   }
-  return largest;
 }
 
 struct BackwardRow {
@@ -92,9 +88,10 @@ void check_column_values(const View &values, const char *argument, const View &x
 
 /* The combinations for which Transformer Engine has kernels. */
 void check_forward_dtypes(NVTEDType gamma, NVTEDType x, NVTEDType z, const Caller &caller) {
-  if (gamma == x && (x == z || x == kNVTEFloat32)) return;
+  if (gamma == x && (x == z || z == kNVTEFloat8E4M3 || (x == kNVTEFloat32 && z != kNVTEFloat8E5M2))) return;
   fail(caller, text("Unavailable kernel for this normalization: gamma ", dtype_name(gamma), ", x ", dtype_name(x), ", z ",
-                    dtype_name(z), "; gamma and x must have one dtype, and z too unless they are Float32"));
+                    dtype_name(z), "; gamma and x must have one dtype, and z too unless it is Float8E4M3 or they are "
+                    "Float32"));
 }
 
 void check_backward_dtypes(NVTEDType gamma, NVTEDType x, const Caller &caller) {
@@ -120,12 +117,35 @@ std::unique_ptr<Scratch> widen_gamma(const View &gamma, bool zero_centered) {
 int64_t rows_per_piece(int64_t rows) { return std::max<int64_t>(16, (rows + 127) / 128); }
 
 struct Forward {
-  View x, gamma, beta, z, mu, rsigma; /* beta, mu: Norm::Layer only */
+  View x, gamma, beta; /* beta, mu: Norm::Layer only */
+  Quantized z;
+  View mu, rsigma;
   float epsilon;
   bool zero_centered;
 };
 
-void run_forward(const Forward &call, Norm norm, const Tensor &output) {
+/* Answers the largest magnitude: of FP8 before scaling, else of what was stored. */
+float store_row(const Quantized &output, int64_t first, float *z, int64_t count) {
+  const float largest = store_run(output, first, z, count);
+  const NVTEDType dtype = output.rowwise.dtype;
+  if (is_fp8(dtype) || dtype == kNVTEFloat32 || !output.tensor->has(kNVTEAmax)) return largest;
+  to_float(z, element(output.rowwise.data, first, dtype), dtype, count);
+  return largest_magnitude(z, count);
+}
+
+/* z, as it is described; its scale, which the GPU's kernels read. */
+Quantized described_z(NVTETensor z, const Caller &caller) {
+  const int mode = tensor(z, "z", caller).scaling_mode;
+  if (mode != NVTE_DELAYED_TENSOR_SCALING) {
+    fail(caller, text("Tensor \"z\" has scaling mode ", mode, ", which normalization does not write: normalize to "
+                      "BFloat16 and quantize then"));
+  }
+  const Quantized result = described_quantized(z, "z", caller);
+  if (is_fp8(result.rowwise.dtype) && result.scale == nullptr) fail(caller, "Tensor \"z\" is FP8, so it must have a scale");
+  return result;
+}
+
+void run_forward(const Forward &call, Norm norm) {
   const int64_t columns = call.x.columns;
   const auto g = widen_gamma(call.gamma, call.zero_centered);
   std::unique_ptr<Scratch> beta;
@@ -141,16 +161,14 @@ void run_forward(const Forward &call, Norm norm, const Tensor &output) {
                                                   : rms_moments(x.data(), columns, call.epsilon);
       if (norm == Norm::Layer) static_cast<float *>(call.mu.data)[row] = moments.mu;
       static_cast<float *>(call.rsigma.data)[row] = moments.rsigma;
-      const float magnitude =
-          scale_row(z.data(), x.data(), g->data(), beta ? beta->data() : nullptr, moments, columns);
-      piece_largest = std::max(piece_largest, magnitude);
-      from_float(element(call.z.data, row * columns, call.z.dtype), z.data(), call.z.dtype, columns);
+      scale_row(z.data(), x.data(), g->data(), beta ? beta->data() : nullptr, moments, columns);
+      piece_largest = std::max(piece_largest, store_row(call.z, row * columns, z.data(), columns));
     }
     largest[first / piece] = piece_largest;
   });
   float all = 0;
   for (int64_t i = 0; i * piece < call.x.rows; ++i) all = std::max(all, largest[i]);
-  merge_amax(output, all);
+  finish(call.z, all);
 }
 
 struct Backward {
@@ -230,36 +248,38 @@ using namespace chagres::reference;
 void nvte_layernorm_fwd(NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu,
                         NVTETensor rsigma, NVTETensor workspace, int, bool zero_centered_gamma, cudaStream_t) {
   const Caller caller = Caller::here();
-  Forward call{described(x, "x"),   described(gamma, "gamma"), described(beta, "beta"),     described(z, "z"),
-               described(mu, "mu"), described(rsigma, "rsigma"), epsilon, zero_centered_gamma};
+  const Forward call{described(x, "x"),   described(gamma, "gamma"),   described(beta, "beta"), described_z(z, caller),
+                     described(mu, "mu"), described(rsigma, "rsigma"), epsilon,                 zero_centered_gamma};
   check_matrix(call.x, "x", caller);
   check_column_values(call.gamma, "gamma", call.x, call.gamma.dtype, caller);
   check_column_values(call.beta, "beta", call.x, call.gamma.dtype, caller);
   check_epsilon(epsilon, caller);
-  expect_same_shape(call.z, "z", call.x, "x");
+  expect_same_shape(call.z.rowwise, "z", call.x, "x");
   check_row_values(call.mu, "mu", call.x, caller);
   check_row_values(call.rsigma, "rsigma", call.x, caller);
-  check_forward_dtypes(call.gamma.dtype, call.x.dtype, call.z.dtype, caller);
+  check_forward_dtypes(call.gamma.dtype, call.x.dtype, call.z.rowwise.dtype, caller);
   if (workspace_query(workspace, "workspace", {forward_workspace(call.x)}, kNVTEByte)) return;
-  expect_all_data({{&call.x, "x"}, {&call.gamma, "gamma"}, {&call.beta, "beta"}, {&call.z, "z"}, {&call.mu, "mu"},
+  expect_all_data({{&call.x, "x"}, {&call.gamma, "gamma"}, {&call.beta, "beta"}, {&call.mu, "mu"},
                    {&call.rsigma, "rsigma"}}, caller);
-  run_forward(call, Norm::Layer, tensor(z, "z"));
+  expect_data(call.z, "z");
+  run_forward(call, Norm::Layer);
 }
 
 void nvte_rmsnorm_fwd(NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma,
                       NVTETensor workspace, int, bool zero_centered_gamma, cudaStream_t) {
   const Caller caller = Caller::here();
-  Forward call{described(x, "x"), described(gamma, "gamma"), {}, described(z, "z"), {}, described(rsigma, "rsigma"),
-               epsilon, zero_centered_gamma};
+  const Forward call{described(x, "x"), described(gamma, "gamma"),   {},      described_z(z, caller),
+                     {},                described(rsigma, "rsigma"), epsilon, zero_centered_gamma};
   check_matrix(call.x, "x", caller);
   check_column_values(call.gamma, "gamma", call.x, call.gamma.dtype, caller);
   check_epsilon(epsilon, caller);
-  expect_same_shape(call.z, "z", call.x, "x");
+  expect_same_shape(call.z.rowwise, "z", call.x, "x");
   check_row_values(call.rsigma, "rsigma", call.x, caller);
-  check_forward_dtypes(call.gamma.dtype, call.x.dtype, call.z.dtype, caller);
+  check_forward_dtypes(call.gamma.dtype, call.x.dtype, call.z.rowwise.dtype, caller);
   if (workspace_query(workspace, "workspace", {forward_workspace(call.x)}, kNVTEByte)) return;
-  expect_all_data({{&call.x, "x"}, {&call.gamma, "gamma"}, {&call.z, "z"}, {&call.rsigma, "rsigma"}}, caller);
-  run_forward(call, Norm::Rms, tensor(z, "z"));
+  expect_all_data({{&call.x, "x"}, {&call.gamma, "gamma"}, {&call.rsigma, "rsigma"}}, caller);
+  expect_data(call.z, "z");
+  run_forward(call, Norm::Rms);
 }
 
 void nvte_layernorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,

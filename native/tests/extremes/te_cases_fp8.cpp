@@ -86,6 +86,17 @@ std::vector<Case> product_cases() {
   };
 }
 
+int normalize(Fixture &f, NVTETensor query) {
+  return te_rmsnorm_fwd(f.bf16({8, 64}), f.bf16({64}), 1e-5f, fp8(f, 8, 64), f.f32({8}), query, 1, true, nullptr);
+}
+
+std::vector<Case> norm_cases() {
+  return {
+      CASE(te_rmsnorm_fwd, f.bf16({8, 64}), f.bf16({64}), 1e-5f, fp8(f, 8, 64), f.f32({8}),
+           f.workspace([&](NVTETensor query) { return normalize(f, query); }), 1, true, f.stream()),
+  };
+}
+
 const char kMax[] = "max";
 
 std::vector<Case> recipe_cases() {
@@ -138,7 +149,7 @@ NVTETensor fp8_rowwise(Fixture &f, size_t rows, size_t columns, NVTEDType dtype)
 
 std::vector<Case> fp8_cases() {
   std::vector<Case> all;
-  for (const auto &some : {cast_cases(), product_cases(), recipe_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto &some : {cast_cases(), product_cases(), recipe_cases(), norm_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 

@@ -1,7 +1,7 @@
 /* Normalization against double loops, gradients against finite differences in double, error texts. */
 #include <array>
 
-#include "check.h"
+#include "fp8_matrix.h"
 
 using namespace chagres::reference;
 using check::Array;
@@ -87,17 +87,57 @@ TEST(forward_against_double) {
     const check::Known known_amax(amax);
     in.z.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
     forward(c, in);
-    double largest = 0.5;
+    const double largest = std::max(0.5, check::largest_of(in.z.values()));
     for (size_t row = 0; row < c.rows; ++row) {
       double mu, rsigma;
       const auto expected = normalized(c, row_of(in.x, row, c.columns), in.gamma.values(), in.beta.values(), &mu, &rsigma);
       EXPECT_CLOSE(row_of(in.z, row, c.columns), expected, check::rounding(c.z), 1e-5);
       if (!c.rms) EXPECT(check::close(in.mu.get(row), mu, 1e-6, 1e-6));
       EXPECT(check::close(in.rsigma.get(row), rsigma, 1e-5, 0));
-      for (const double value : expected) largest = std::max(largest, std::fabs(value));
     }
-    EXPECT(check::close(amax, largest, 1e-4, 0));
+    EXPECT_EQUAL(static_cast<double>(amax), largest); /* of what was stored, rounded */
   }
+}
+
+TEST(forward_to_fp8) {
+  for (const NVTEDType dtype : {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16}) {
+    for (const bool rms : {false, true}) {
+      for (const check::Parts parts : {check::Parts::Rowwise, check::Parts::Both}) {
+        const Case c{40, 33, dtype, dtype, dtype, rms, true};
+        Inputs in(c);
+        check::Fp8Matrix z({c.rows, c.columns}, kNVTEFloat8E4M3, parts, 20);
+        check::with_workspace([&](NVTETensor workspace) {
+          if (rms) {
+            nvte_rmsnorm_fwd(in.x, in.gamma, kEpsilon, z, in.rsigma, workspace, 132, true, nullptr);
+          } else {
+            nvte_layernorm_fwd(in.x, in.gamma, in.beta, kEpsilon, z, in.mu, in.rsigma, workspace, 132, true, nullptr);
+          }
+        });
+        std::vector<double> expected;
+        for (size_t row = 0; row < c.rows; ++row) {
+          double mu, rsigma;
+          for (const double value : normalized(c, row_of(in.x, row, c.columns), in.gamma.values(), in.beta.values(), &mu, &rsigma))
+            expected.push_back(value);
+        }
+        EXPECT_QUANTIZED(z, expected, 1e-5);
+        if (parts == check::Parts::Both) EXPECT_TRANSPOSED(z);
+      }
+    }
+  }
+}
+
+TEST(fp8_refusals) {
+  const Case c{4, 8, kNVTEBFloat16, kNVTEBFloat16, kNVTEBFloat16, true, false};
+  Inputs in(c);
+  Unset query;
+  const auto normalize = [&](NVTETensor z) { nvte_rmsnorm_fwd(in.x, in.gamma, kEpsilon, z, in.rsigma, query, 132, false, nullptr); };
+  check::Fp8Matrix e5m2({4, 8}, kNVTEFloat8E5M2), unscaled({4, 8}, kNVTEFloat8E4M3);
+  unscaled.data.record(kNVTEScale, nullptr, kNVTEFloat32, {0});
+  EXPECT_THROWS(normalize(e5m2), "nvte_rmsnorm_fwd", "Unavailable kernel", "Float8E5M2");
+  EXPECT_THROWS(normalize(unscaled), "\"z\"", "must have a scale");
+  NVTETensor blocks = nvte_create_tensor(NVTE_BLOCK_SCALING_1D);
+  EXPECT_THROWS(normalize(blocks), "\"z\"", "scaling mode 2", "quantize then");
+  nvte_destroy_tensor(blocks);
 }
 
 TEST(gradients_against_finite_differences) {
