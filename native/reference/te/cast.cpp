@@ -1,9 +1,9 @@
 /*
  * Quantization and dequantization. Scaling mode 0: a cast to Float32, Float16, BFloat16 or FP8 with one scale, with
- * the transpose where the output has columnwise data.
+ * the transpose where the output has columnwise data. Modes 2 and 3 are block_scaling.cpp's.
  */
+#include "te/block_scaling.h"
 #include "te/cast_transpose.h"
-#include "te/config.h"
 
 namespace chagres::reference {
 
@@ -25,10 +25,11 @@ namespace {
 void quantize(NVTETensor input, NVTETensor output, const QuantizationConfig &config, const Caller &caller) {
   const int mode = tensor(output, "output", caller).scaling_mode;
   if (mode == NVTE_DELAYED_TENSOR_SCALING) return cast(input, output, config.noop_tensor, caller);
-  fail(caller, text("Tensor \"output\" has scaling mode ", mode, ", to which the reference does not quantize",
-                    mode == NVTE_MXFP8_1D_SCALING || mode == NVTE_NVFP4_1D_SCALING
-                        ? ": MXFP8 and NVFP4 need compute capability 10.0, it computes as 9.0 does"
-                        : ""));
+  if (mode == NVTE_BLOCK_SCALING_1D || mode == NVTE_BLOCK_SCALING_2D) {
+    return quantize_blocks(input, output, config, caller);
+  }
+  fail(caller, text("Tensor \"output\" has scaling mode ", mode,
+                    ": MXFP8 and NVFP4 need compute capability 10.0, the reference computes as 9.0 does"));
 }
 
 QuantizationConfig checked_config(NVTEQuantizationConfig config, const Caller &caller) {

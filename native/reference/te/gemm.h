@@ -7,6 +7,7 @@
 #ifndef CHAGRES_GEMM_H
 #define CHAGRES_GEMM_H
 
+#include "te/block_scaling.h"
 #include "te/quantized.h"
 
 namespace chagres::reference {
@@ -18,7 +19,7 @@ struct BlockScales {
   int64_t stride;
   bool square;
   float at(int64_t row, int64_t column) const {
-    return square ? data[row / 128 * stride + column / 128] : data[column / 128 * stride + row];
+    return square ? data[row / kBlock * stride + column / kBlock] : data[column / kBlock * stride + row];
   }
 };
 

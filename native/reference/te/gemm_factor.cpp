@@ -26,16 +26,15 @@ View flat(const NVTEBasicTensor &record) {
   return result;
 }
 
-size_t blocks_of(int64_t count) { return (static_cast<size_t>(count) + 127) / 128; }
-size_t padded(size_t count) { return (count + 3) / 4 * 4; }
+size_t padded(int64_t count) { return (static_cast<size_t>(count) + 3) / 4 * 4; }
 
 /* [inner blocks, rows rounded up to 4], or [row blocks, inner blocks rounded up to 4]. */
 BlockScales read_blocks(const Tensor &tensor, const Copy &copy, int64_t rows, int64_t columns, Side side,
                         const Caller &caller) {
   const NVTEBasicTensor &scales = tensor.record(copy.scale_inv);
   const bool square = tensor.scaling_mode == NVTE_BLOCK_SCALING_2D;
-  const NVTEShape expected = square ? make_shape({blocks_of(rows), padded(blocks_of(columns))})
-                                    : make_shape({blocks_of(columns), padded(static_cast<size_t>(rows))});
+  const NVTEShape expected = square ? make_shape({static_cast<size_t>(blocks_of(rows)), padded(blocks_of(columns))})
+                                    : make_shape({static_cast<size_t>(blocks_of(columns)), padded(rows)});
   if (scales.data_ptr == nullptr || scales.dtype != kNVTEFloat32 || !same_shape(scales.shape, expected)) {
     fail(caller, text("Tensor \"", name_of(side), "\" must have a ", copy.usage, " scale_inv of Float32 ",
                       shape_text(expected), " in scaling mode ", static_cast<int>(tensor.scaling_mode), ", got ",

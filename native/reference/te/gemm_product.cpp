@@ -55,7 +55,7 @@ float finish_row(const Gemm &gemm, float *values, float *terms, const float *bia
 /* Columns begin..end of a row, which `values` has. */
 void apply_scales(float *values, const BlockScales &blocks, int64_t row, int64_t begin, int64_t end) {
   for (int64_t column = begin; column < end;) {
-    const int64_t next = std::min((column / 128 + 1) * 128, end);
+    const int64_t next = std::min((column / kBlock + 1) * kBlock, end);
     scale_run(values + (column - begin), blocks.at(row, column), next - column);
     column = next;
   }
@@ -188,9 +188,9 @@ void multiply(const Gemm &gemm) {
 }
 
 void sum_b(const Gemm &gemm) {
-  constexpr int64_t kBlock = 64;
+  constexpr int64_t kColumns = 64;
   const View &b = gemm.b.matrix;
-  parallel_for(0, gemm.n, kBlock, [&](int64_t first, int64_t last) {
+  parallel_for(0, gemm.n, kColumns, [&](int64_t first, int64_t last) {
     const int64_t count = last - first;
     Scratch sum(count), values(std::max(count, gemm.k));
     std::fill(sum.data(), sum.data() + count, 0.0f);

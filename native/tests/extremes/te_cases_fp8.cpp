@@ -26,6 +26,23 @@ NVTETensor fp8_with(Fixture &f, NVTETensor tensor, size_t rows, size_t columns, 
   return tensor;
 }
 
+/* FP8 [rows, columns] with a scale a block, rowwise and columnwise. */
+NVTETensor fp8_blocks(Fixture &f, NVTEScalingMode mode, size_t rows, size_t columns) {
+  NVTETensor tensor = nullptr;
+  te_create_tensor(mode, &tensor);
+  f.finally([=] { te_destroy_tensor(tensor); });
+  const auto blocks = [](size_t count) { return (count + 127) / 128; };
+  const auto padded = [](size_t count) { return (count + 3) / 4 * 4; };
+  const bool square = mode == NVTE_BLOCK_SCALING_2D;
+  const NVTEShape scales = square ? matrix(blocks(rows), padded(blocks(columns))) : matrix(blocks(columns), padded(rows));
+  const NVTEShape other = square ? matrix(blocks(columns), padded(blocks(rows))) : matrix(blocks(rows), padded(columns));
+  set(tensor, kNVTERowwiseData, kNVTEFloat8E4M3, matrix(rows, columns), f.device(rows * columns));
+  set(tensor, kNVTEColumnwiseData, kNVTEFloat8E4M3, matrix(columns, rows), f.device(rows * columns));
+  set(tensor, kNVTERowwiseScaleInv, kNVTEFloat32, scales, f.device(scales.data[0] * scales.data[1] * 4));
+  set(tensor, kNVTEColumnwiseScaleInv, kNVTEFloat32, other, f.device(other.data[0] * other.data[1] * 4));
+  return tensor;
+}
+
 using Fused = int (*)(NVTETensor, NVTETensor, NVTETensor, NVTETensor, NVTETensor, cudaStream_t);
 
 /* The query of a workspace for a bias gradient with an activation's. */
@@ -58,6 +75,10 @@ std::vector<Case> cast_cases() {
   return {
       CASE(te_quantize, f.bf16({32, 48}), fp8(f, 32, 48), f.stream()),
       CASE(te_quantize_v2, f.bf16({32, 48}), fp8_rowwise(f, 32, 48), f.quantization_config(), f.stream()),
+      CASE(te_quantize_v2, f.bf16({130, 48}), fp8_blocks(f, NVTE_BLOCK_SCALING_1D, 130, 48), f.quantization_config(),
+           f.stream()),
+      CASE(te_quantize_v2, f.bf16({130, 48}), fp8_blocks(f, NVTE_BLOCK_SCALING_2D, 130, 48), f.quantization_config(),
+           f.stream()),
       CASE(te_dequantize, fp8_rowwise(f, 32, 48), f.bf16({32, 48}), f.stream()),
       CASE(te_cast_transpose, f.bf16({32, 48}), fp8(f, 32, 48), f.stream()),
       CASE(te_cast_transpose_with_noop, f.bf16({32, 48}), f.floats({0}), fp8(f, 32, 48), f.stream()),
@@ -77,10 +98,20 @@ int product(int transa, int transb, const float *alpha, NVTETensor a, NVTETensor
   return te_cublas_gemm_v2(transa, transb, alpha, a, b, beta, d, d, workspace, config, stream);
 }
 
+NVTEMatmulConfig split_accumulator(Fixture &f) {
+  const uint8_t yes = 1;
+  NVTEMatmulConfig config = f.matmul_config();
+  te_set_matmul_config_attribute(config, kNVTEMatmulConfigUseSplitAccumulator, &yes, 1);
+  return config;
+}
+
 std::vector<Case> product_cases() {
   return {
       CASE_OF("te_cublas_gemm_v2", &product, 1, 0, f.values<float>({1}), fp8(f, 32, 16), fp8(f, 8, 16),
               f.values<float>({0}), f.bf16({8, 32}), f.tensor(kNVTEByte, {64}), f.matmul_config(), f.stream()),
+      CASE_OF("te_cublas_gemm_v2", &product, 1, 0, f.values<float>({1}), fp8_blocks(f, NVTE_BLOCK_SCALING_2D, 136, 144),
+              fp8_blocks(f, NVTE_BLOCK_SCALING_1D, 8, 144), f.values<float>({0}), f.bf16({8, 136}),
+              f.tensor(kNVTEByte, {64}), split_accumulator(f), f.stream()),
       CASE_OF("te_cublas_gemm_v2", &product, 0, 1, f.values<float>({1}), fp8(f, 16, 32), fp8(f, 16, 8),
               f.values<float>({0}), fp8_rowwise(f, 8, 32), f.tensor(kNVTEByte, {64}), f.matmul_config(), f.stream()),
   };
