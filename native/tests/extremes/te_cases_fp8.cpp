@@ -128,6 +128,22 @@ std::vector<Case> norm_cases() {
   };
 }
 
+std::vector<Case> shard_cases() {
+  return {
+      CASE(te_multi_padding, 2, f.handles({f.bf16({3, 5}), f.bf16({4, 2})}), f.handles({f.bf16({8, 5}), f.bf16({8, 2})}),
+           f.values<int>({8, 8}), f.stream()),
+      CASE(te_multi_unpadding, 2, f.handles({f.bf16({8, 5}), f.bf16({8, 2})}),
+           f.handles({f.bf16({3, 5}), f.bf16({4, 2})}), f.values<int>({3, 4}), f.stream()),
+      CASE(te_splits_to_offsets, f.device_values<int64_t>({3, 4}), f.device_values<int64_t>({0, 0, 0}), 2, 8, f.stream()),
+      CASE(te_splits_to_offsets_2d, f.int64s({3, 4}), f.int64s({2, 2}), f.int64s({0, 0, 0}), f.stream()),
+      CASE(te_splits_to_offsets_multi, f.int32s({3, 4}), f.handles({f.int32s({0, 0, 0}), f.int64s({0, 0})}),
+           f.values<int64_t>({1, 8}), f.values<int>({1, 0}), 2, f.stream()),
+      CASE(te_fp8_block_scaling_compute_partial_amax, f.bf16({1000}), f.f32({2, 3}), 130, 260, 3, 1, 5, 128, f.stream()),
+      CASE(te_fp8_block_scaling_partial_cast, f.bf16({1000}), f.tensor(kNVTEByte, {1000}), f.f32({2, 3}), 130, 260, 3, 1, 5,
+           128, kNVTEFloat8E4M3, f.stream()),
+  };
+}
+
 const char kMax[] = "max";
 
 std::vector<Case> recipe_cases() {
@@ -180,7 +196,7 @@ NVTETensor fp8_rowwise(Fixture &f, size_t rows, size_t columns, NVTEDType dtype)
 
 std::vector<Case> fp8_cases() {
   std::vector<Case> all;
-  for (const auto &some : {cast_cases(), product_cases(), recipe_cases(), norm_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto &some : {cast_cases(), product_cases(), recipe_cases(), norm_cases(), shard_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 
