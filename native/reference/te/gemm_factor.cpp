@@ -142,6 +142,11 @@ void check_fp8_factors(const Gemm &gemm, NVTETensor a, NVTETensor b, const Calle
 void check_fp8_epilogue(const Gemm &gemm, const Caller &caller) {
   const bool blocks = gemm.a.blocks.data != nullptr, fp8_output = gemm.quantized.tensor != nullptr;
   const NVTEDType d = gemm.d.dtype;
+  const auto row_bytes = gemm.m * static_cast<int64_t>(element_size(d));
+  if (row_bytes % 16 != 0) {
+    fail(caller, text("Unable to find suitable cuBLAS GEMM algorithm: rows of \"D\" must be a multiple of 16 bytes, got m = ",
+                      gemm.m, " of ", dtype_name(d), ", ", row_bytes, " bytes"));
+  }
   if (gemm.gradient && gemm.with_bias) {
     fail(caller, "cuBLAS has no FP8 product with a bias gradient: take it from nvte_quantize_dbias");
   }

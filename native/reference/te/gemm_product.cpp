@@ -180,7 +180,12 @@ void multiply(const Gemm &gemm) {
     });
     largest = std::max(largest, largest_magnitude(block_largest.data(), row_blocks * column_blocks));
   }
-  if (gemm.quantized.tensor != nullptr) finish(gemm.quantized, largest);
+  if (gemm.quantized.tensor != nullptr) {
+    /* cuBLAS overwrites the amax cell, where casts merge into it. */
+    auto *amax = static_cast<float *>(gemm.quantized.tensor->record(kNVTEAmax).data_ptr);
+    if (amax != nullptr) *amax = 0;
+    finish(gemm.quantized, largest);
+  }
   if (sums_wanted) {
     for (int64_t row = 1; row < row_blocks; ++row) add_scaled(sums.partial, sums.partial + row * gemm.m, 1, gemm.m);
     from_float(gemm.bias.data, sums.partial, gemm.bias.dtype, gemm.m);

@@ -143,6 +143,7 @@ TEST(outputs_of_fp8) {
   for (const NVTEDType dtype : {kNVTEFloat8E4M3, kNVTEFloat8E5M2}) {
     Fp8Matrix d({n, m}, dtype, Parts::Rowwise, 30);
     d.scale_inv.fill(0);
+    d.amax.fill(1e9); /* overwritten, not merged */
     multiply(true, false, a.matrix, b.matrix, d);
     EXPECT_QUANTIZED(d, expected, 1e-5);
   }
@@ -190,6 +191,9 @@ TEST(refusals) {
       e5m2_out({16, 16}, kNVTEFloat8E5M2, Parts::Rowwise), row_out({16, 16}, kNVTEFloat8E4M3, Parts::Rowwise);
   Array d({16, 16}, kNVTEBFloat16), floats({16, 16}, kNVTEFloat32), bf16({16, 32}, kNVTEBFloat16), bias({16}, kNVTEBFloat16),
       float_bias({16}, kNVTEFloat32), half_aux({16, 16}, kNVTEFloat16), aux({16, 16}, kNVTEBFloat16);
+  Fp8Matrix narrow({12, 32}, kNVTEFloat8E4M3);
+  Array narrow_d({16, 12}, kNVTEBFloat16);
+  EXPECT_THROWS(multiply(true, false, narrow, a, narrow_d), "16 bytes", "m = 12 of BFloat16", "24 bytes");
   EXPECT_THROWS(multiply(true, false, e5m2, e5m2, d), "both Float8E5M2");
   EXPECT_THROWS(multiply(true, false, odd, odd, d), "multiple of 16", "got 24", "pad");
   EXPECT_THROWS(multiply(true, false, a, bf16, d), "both be FP8", "BFloat16");
