@@ -144,6 +144,23 @@ std::vector<Case> shard_cases() {
   };
 }
 
+#define SCALED(function, ...) CASE(function, f.bf16({8, 128}), f.f32({8}), f.bf16({8, 64}), __VA_ARGS__, f.stream())
+#define SCALED_GRADIENT(function, ...) \
+  CASE(function, f.bf16({8, 64}), f.bf16({8, 128}), f.f32({8}), f.bf16({8, 128}), f.f32({8}), __VA_ARGS__, f.stream())
+
+std::vector<Case> scaled_activation_cases() {
+  return {
+      SCALED(te_scaled_swiglu, 32),
+      SCALED(te_scaled_situglu, 1.0f, 2.0f, 0),
+      SCALED(te_scaled_clamped_swiglu, 7.0f, 1.7f, 1.0f, 64),
+      SCALED_GRADIENT(te_scaled_dswiglu, 32),
+      SCALED_GRADIENT(te_scaled_dsituglu, 1.0f, 2.0f, 0),
+      SCALED_GRADIENT(te_scaled_clamped_dswiglu, 7.0f, 1.7f, 1.0f, 64),
+      CASE(te_scaled_srelu, f.bf16({8, 64}), f.f32({8}), f.bf16({8, 64}), f.stream()),
+      CASE(te_scaled_dsrelu, f.bf16({8, 64}), f.bf16({8, 64}), f.f32({8}), f.bf16({8, 64}), f.f32({8}), f.stream()),
+  };
+}
+
 const char kMax[] = "max";
 
 std::vector<Case> recipe_cases() {
@@ -196,7 +213,7 @@ NVTETensor fp8_rowwise(Fixture &f, size_t rows, size_t columns, NVTEDType dtype)
 
 std::vector<Case> fp8_cases() {
   std::vector<Case> all;
-  for (const auto &some : {cast_cases(), product_cases(), recipe_cases(), norm_cases(), shard_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto &some : {cast_cases(), product_cases(), recipe_cases(), norm_cases(), shard_cases(), scaled_activation_cases(), fused_cases()}) all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 
