@@ -39,6 +39,25 @@ class Fp8Matrix {
   Array data, transposed, scale, scale_inv, amax;
 };
 
+/* A quantization configuration, destroyed with it. */
+class QuantizationConfig {
+ public:
+  explicit QuantizationConfig(bool power_of_2 = false, float epsilon = 0) : handle_(nvte_create_quantization_config()) {
+    const uint8_t byte = power_of_2;
+    nvte_set_quantization_config_attribute(handle_, kNVTEQuantizationConfigForcePow2Scales, &byte, 1);
+    nvte_set_quantization_config_attribute(handle_, kNVTEQuantizationConfigAmaxEpsilon, &epsilon, sizeof(epsilon));
+  }
+  ~QuantizationConfig() { nvte_destroy_quantization_config(handle_); }
+  QuantizationConfig &noop(NVTETensor value) {
+    nvte_set_quantization_config_attribute(handle_, kNVTEQuantizationConfigNoopTensor, &value, sizeof(value));
+    return *this;
+  }
+  operator NVTEQuantizationConfig() const { return handle_; }
+
+ private:
+  NVTEQuantizationConfig handle_;
+};
+
 /* Half a unit in the last place of an FP8 dtype, and half its least number. */
 inline double fp8_rounding(NVTEDType dtype) { return dtype == kNVTEFloat8E4M3 ? 0x1p-4 : 0x1p-3; }
 inline double fp8_least(NVTEDType dtype) { return dtype == kNVTEFloat8E4M3 ? 0x1p-10 : 0x1p-17; }

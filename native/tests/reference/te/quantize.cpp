@@ -6,25 +6,12 @@ using check::Array;
 using check::Fp8Matrix;
 using check::Parts;
 using check::Unset;
+using Config = check::QuantizationConfig;
 
 namespace {
 
 constexpr NVTEDType kFp8[] = {kNVTEFloat8E4M3, kNVTEFloat8E5M2};
 constexpr NVTEDType kInputs[] = {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16};
-
-class Config {
- public:
-  Config() : handle_(nvte_create_quantization_config()) {}
-  ~Config() { nvte_destroy_quantization_config(handle_); }
-  Config &noop(NVTETensor value) {
-    nvte_set_quantization_config_attribute(handle_, kNVTEQuantizationConfigNoopTensor, &value, sizeof(value));
-    return *this;
-  }
-  operator NVTEQuantizationConfig() const { return handle_; }
-
- private:
-  NVTEQuantizationConfig handle_;
-};
 
 }  // namespace
 

@@ -5,26 +5,9 @@ using namespace chagres::reference;
 using check::Array;
 using check::Fp8Matrix;
 using check::Parts;
+using Config = check::QuantizationConfig;
 
 namespace {
-
-class Config {
- public:
-  explicit Config(bool power_of_2 = false, float epsilon = 0) : handle_(nvte_create_quantization_config()) {
-    const uint8_t byte = power_of_2;
-    nvte_set_quantization_config_attribute(handle_, kNVTEQuantizationConfigForcePow2Scales, &byte, 1);
-    nvte_set_quantization_config_attribute(handle_, kNVTEQuantizationConfigAmaxEpsilon, &epsilon, sizeof(epsilon));
-  }
-  ~Config() { nvte_destroy_quantization_config(handle_); }
-  Config &noop(NVTETensor value) {
-    nvte_set_quantization_config_attribute(handle_, kNVTEQuantizationConfigNoopTensor, &value, sizeof(value));
-    return *this;
-  }
-  operator NVTEQuantizationConfig() const { return handle_; }
-
- private:
-  NVTEQuantizationConfig handle_;
-};
 
 constexpr auto update = nvte_delayed_scaling_recipe_amax_and_scale_update;
 constexpr auto update_after_reduction = nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction;
