@@ -99,7 +99,7 @@ BlockOutput read_output(const Tensor &output, const View &x, const QuantizationC
 /* Scales `run` by its own amax; answers the inverse scale. */
 float scale_block(float *run, int64_t count, const ScaleRule &rule) {
   const float scale = scale_of(largest_magnitude(run, count), rule);
-  scale_run(run, scale, count);
+  rescale(run, scale, count);
   return static_cast<float>(1.0 / scale);
 }
 
@@ -152,7 +152,7 @@ void quantize_squares(const View &x, const BlockOutput &y) {
   const NVTEDType dtype = y.rowwise.data != nullptr ? y.rowwise.dtype : y.columnwise.dtype;
   for_tiles(x, [&](int64_t row, int64_t column, int64_t rows, int64_t columns, float *values) {
     const float scale = scale_of(largest_magnitude(values, rows * columns), y.rule);
-    scale_run(values, scale, rows * columns);
+    rescale(values, scale, rows * columns);
     uint8_t codes[kBlock * kBlock];
     from_float(codes, values, dtype, rows * columns);
     if (y.rowwise.data != nullptr) {

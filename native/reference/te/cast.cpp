@@ -78,7 +78,7 @@ void nvte_dequantize(NVTETensor input, NVTETensor output, cudaStream_t) {
   pointwise(y.count(), [&](int64_t first, int64_t count) {
     Scratch run(count);
     to_float(run.data(), element(x.rowwise.data, first, x.rowwise.dtype), x.rowwise.dtype, count);
-    scale_run(run.data(), x.scale_inv, count);
+    rescale(run.data(), x.scale_inv, count);
     from_float(element(y.data, first, y.dtype), run.data(), y.dtype, count);
     return 0.0f;
   });

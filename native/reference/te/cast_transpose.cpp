@@ -250,7 +250,7 @@ void nvte_fp8_transpose_dbias(NVTETensor input, NVTETensor transposed_output, NV
       std::fill(sum, sum + columns, 0.0f);
       for (int64_t row = i * block; row < std::min((i + 1) * block, rows); ++row) {
         to_float(run.data(), element(x.rowwise.data, row * columns, x.rowwise.dtype), x.rowwise.dtype, columns);
-        scale_run(run.data(), y.scale_inv, columns);
+        rescale(run.data(), y.scale_inv, columns);
         add_run(sum, run.data(), columns);
       }
     }

@@ -56,7 +56,7 @@ float finish_row(const Gemm &gemm, float *values, float *terms, const float *bia
 void apply_scales(float *values, const BlockScales &blocks, int64_t row, int64_t begin, int64_t end) {
   for (int64_t column = begin; column < end;) {
     const int64_t next = std::min((column / kBlock + 1) * kBlock, end);
-    scale_run(values + (column - begin), blocks.at(row, column), next - column);
+    rescale(values + (column - begin), blocks.at(row, column), next - column);
     column = next;
   }
 }

@@ -105,7 +105,7 @@ void nvte_fp8_block_scaling_partial_cast(NVTETensor inp, NVTETensor out, NVTETen
   Scratch run(kBlock);
   for_runs(shard, [&](int64_t row, int64_t column, int64_t first, int64_t count) {
     to_float(run.data(), element(shard.x.data, first, shard.x.dtype), shard.x.dtype, count);
-    scale_run(run.data(), blocks.at(row, column), count);
+    rescale(run.data(), blocks.at(row, column), count);
     from_float(static_cast<uint8_t *>(y.data) + first, run.data(), out_dtype, count);
   });
 }

@@ -117,7 +117,7 @@ Quantized quantized_output(NVTETensor handle, const char *argument, Caller calle
 
 float store_run(const Quantized &output, int64_t first, float *run, int64_t count) {
   const float largest = largest_magnitude(run, count);
-  if (output.scale != nullptr) scale_run(run, *output.scale, count);
+  if (output.scale != nullptr) rescale(run, *output.scale, count);
   from_float(element(output.rowwise.data, first, output.rowwise.dtype), run, output.rowwise.dtype, count);
   return largest;
 }
@@ -162,7 +162,7 @@ CHAGRES_CLONES float largest_magnitude(const float *values, int64_t count) {
   return *std::max_element(lanes, lanes + kLanes);
 }
 
-CHAGRES_CLONES void scale_run(float *values, float factor, int64_t count) {
+CHAGRES_CLONES void rescale(float *values, float factor, int64_t count) {
   for (int64_t i = 0; i < count; ++i) values[i] *= factor;
 }
 

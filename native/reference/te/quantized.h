@@ -40,7 +40,7 @@ void transpose_elements(const void *source, void *destination, int64_t rows, int
 float largest_magnitude(const float *values, int64_t count);
 
 /* values[i] *= factor */
-void scale_run(float *values, float factor, int64_t count);
+void rescale(float *values, float factor, int64_t count);
 
 /* A noop tensor without data is none; else it is one Float32, and 1 makes the call do nothing. */
 bool is_noop(NVTETensor noop, const Caller &caller);

@@ -7,6 +7,7 @@
 
 #include "runtime/sums.h"
 #include "te/activation.h"
+#include "te/quantized.h"
 
 namespace chagres::reference {
 
@@ -106,10 +107,6 @@ CHAGRES_CLONES void multiply_all(float *values, const float *terms, float factor
   for (int64_t i = 0; i < count; ++i) values[i] *= terms[i] * factor;
 }
 
-CHAGRES_CLONES void multiply_by(float *values, float factor, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) values[i] *= factor;
-}
-
 /* ---- arguments ---- */
 
 struct Layout {
@@ -164,7 +161,7 @@ void forward(const Rule &rule, const Parameters &parameters, NVTETensor input, N
         load_run(a.data(), x, a_first, layout.segment);
         if (rule.gated) load_run(b.data(), x, b_first, layout.segment);
         rule.values(a.data(), b.data(), parameters, layout.segment);
-        multiply_by(a.data(), scale, layout.segment);
+        rescale(a.data(), scale, layout.segment);
         store_values(y, y_first, a.data(), layout.segment);
       });
     }
