@@ -19,7 +19,14 @@ public enum DType {
     /** IEEE 754 binary16. */
     FLOAT16(5, 2),
     /** bfloat16: the upper half of binary32. */
-    BFLOAT16(6, 2);
+    BFLOAT16(6, 2),
+    /**
+     * 8-bit floating point: 4 bits of exponent, 3 of mantissa, up to 448, no infinities. A plain tensor of these holds bytes
+     * alone; what they stand for follows from a scale, which a {@link QuantizedTensor} keeps beside them.
+     */
+    FLOAT8_E4M3(7, 1),
+    /** 8-bit floating point: 5 bits of exponent, 2 of mantissa, up to 57344. Like {@link #FLOAT8_E4M3} it wants a scale. */
+    FLOAT8_E5M2(8, 1);
 
     private final int code;
     private final int byteSize;
@@ -39,9 +46,14 @@ public enum DType {
         return byteSize;
     }
 
-    /** Returns whether elements are floating-point numbers. */
+    /** Returns whether elements are floating-point numbers that need no scale: those of 32 and 16 bits. */
     public boolean isFloat() {
         return this == FLOAT32 || this == FLOAT16 || this == BFLOAT16;
+    }
+
+    /** Returns whether elements are floating-point numbers of 8 bits, which a scale goes with. */
+    public boolean isFloat8() {
+        return this == FLOAT8_E4M3 || this == FLOAT8_E5M2;
     }
 
     /** Returns {@code value} rounded to nearest even in BFLOAT16, as its 16 bits; NaN stays NaN. */

@@ -38,7 +38,11 @@ public final class Scope implements AutoCloseable {
     /** Tensors in the order in which they are handed out. */
     private final List<Tensor> issued = new ArrayList<>();
 
+    /** Quantized tensors in the order in which they are handed out. */
+    private final List<QuantizedTensor> issuedQuantized = new ArrayList<>();
+
     private int cursor;
+    private int cursorQuantized;
     /** The scope on top of this one; made once and opened again. */
     private @Nullable Scope nested;
 
@@ -177,6 +181,29 @@ public final class Scope implements AutoCloseable {
         return view;
     }
 
+    /**
+     * Hands out a quantized matrix without parts, which takes no memory; see {@link QuantizedTensor}.
+     *
+     * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2
+     * @throws IllegalArgumentException when {@code dtype} is another, or a size is negative
+     */
+    public QuantizedTensor quantized(Scaling scaling, DType dtype, long rows, long columns) {
+        ensureOnTop();
+        if (scaling == null || dtype == null) {
+            throw new NullPointerException((scaling == null ? "scaling" : "dtype") + ": expected a value, got null");
+        }
+        if (!dtype.isFloat8()) {
+            throw new IllegalArgumentException("dtype: expected FLOAT8_E4M3 or FLOAT8_E5M2, got " + dtype);
+        }
+        count(dtype, 2, rows, columns, 1, 1);
+        if (cursorQuantized == issuedQuantized.size()) {
+            issuedQuantized.add(new QuantizedTensor(state));
+        }
+        QuantizedTensor quantized = issuedQuantized.get(cursorQuantized++);
+        quantized.issue(scaling, dtype, rows, columns);
+        return quantized;
+    }
+
     private void ensureHere(Tensor tensor) {
         tensor.ensureUsable();
         if (tensor.device() != state.device()) {
@@ -282,6 +309,7 @@ public final class Scope implements AutoCloseable {
 
     private void begin() {
         cursor = 0;
+        cursorQuantized = 0;
         state.renew();
     }
 
@@ -363,6 +391,9 @@ public final class Scope implements AutoCloseable {
             for (Tensor tensor : scope.issued) {
                 tensor.destroyHandle();
                 tensor.expire();
+            }
+            for (QuantizedTensor quantized : scope.issuedQuantized) {
+                quantized.destroy();
             }
         }
     }

@@ -234,6 +234,18 @@ public final class Tensor {
     }
 
     /**
+     * Copies the elements from bytes, bit by bit.
+     *
+     * @param stream the stream that copies
+     * @param values as many as the tensor has elements
+     * @throws IllegalArgumentException when the number of values differs, or the elements are not BYTE, FLOAT8_E4M3 or
+     *     FLOAT8_E5M2
+     */
+    public void set(Stream stream, byte... values) {
+        Transfer.fromBytes(this, on(stream), values);
+    }
+
+    /**
      * Returns the elements as floats, exactly.
      *
      * @param stream the stream that copies
@@ -261,6 +273,16 @@ public final class Tensor {
      */
     public long[] toLongs(Stream stream) {
         return Transfer.toLongs(this, on(stream));
+    }
+
+    /**
+     * Returns the elements as bytes, bit by bit.
+     *
+     * @param stream the stream that copies
+     * @throws IllegalArgumentException when the elements are not BYTE, FLOAT8_E4M3 or FLOAT8_E5M2
+     */
+    public byte[] toBytes(Stream stream) {
+        return Transfer.toBytes(this, on(stream));
     }
 
     /**
@@ -349,6 +371,11 @@ public final class Tensor {
             throw new IllegalArgumentException("tensor: expected one whose elements may change, got the offsets of a"
                     + " CuSeqlens or the angles of a RotaryEmbedding, which are trusted once made; make another one");
         }
+    }
+
+    /** Returns how often this object was handed out. */
+    int issueNumber() {
+        return issue;
     }
 
     DeviceState device() {

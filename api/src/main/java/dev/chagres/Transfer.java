@@ -121,6 +121,31 @@ final class Transfer {
         return values;
     }
 
+    /** Copies bytes into a tensor whose elements have one each and waits. */
+    static void fromBytes(Tensor tensor, MemorySegment stream, byte[] values) {
+        ensureSingleBytes(tensor);
+        ensureCount(tensor, values.length);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+            MemorySegment.copy(values, 0, host, ValueLayout.JAVA_BYTE, 0, values.length);
+            fromHost(tensor, stream, host);
+            synchronize(stream);
+        }
+    }
+
+    /** Waits and returns the bytes of a tensor whose elements have one each. */
+    static byte[] toBytes(Tensor tensor, MemorySegment stream) {
+        ensureSingleBytes(tensor);
+        byte[] values = new byte[arrayLength(tensor)];
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+            toHost(tensor, stream, host);
+            synchronize(stream);
+            MemorySegment.copy(host, ValueLayout.JAVA_BYTE, 0, values, 0, values.length);
+        }
+        return values;
+    }
+
     /** Enqueues a copy of the first bytes of {@code host}. */
     static void fromHost(Tensor tensor, MemorySegment stream, MemorySegment host) {
         ensureBytes("source", tensor, host);
@@ -180,24 +205,37 @@ final class Transfer {
 
     private static void ensureFloats(Tensor tensor) {
         if (!tensor.dtype().isFloat()) {
-            throw new IllegalArgumentException(
-                    "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got " + tensor.dtype());
+            throw new IllegalArgumentException("tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got "
+                    + tensor.dtype()
+                    + (tensor.dtype().isFloat8()
+                            ? ", which stand for numbers only with a scale; Cast.quantize and Cast.dequantize convert, byte"
+                                    + " values and toBytes copy"
+                            : ""));
+        }
+    }
+
+    private static void ensureSingleBytes(Tensor tensor) {
+        if (tensor.dtype().byteSize() != 1) {
+            throw new IllegalArgumentException("tensor: expected elements of BYTE, FLOAT8_E4M3 or FLOAT8_E5M2, got "
+                    + tensor.dtype() + tensor.shape() + "; " + copiesOf(tensor.dtype()) + " for it");
         }
     }
 
     private static void ensureType(Tensor tensor, DType dtype) {
         if (tensor.dtype() != dtype) {
             throw new IllegalArgumentException("tensor: expected " + dtype + ", got " + tensor.dtype() + tensor.shape()
-                    + "; "
-                    + (tensor.dtype().isFloat()
-                            ? "float values (1f, 2f) and toFloats are"
-                            : tensor.dtype() == DType.INT64
-                                    ? "long values (1L, 2L) and toLongs are"
-                                    : tensor.dtype() == DType.INT32
-                                            ? "int values (1, 2) and toInts are"
-                                            : "a HostBuffer with copyFrom and copyTo is")
-                    + " for it");
+                    + "; " + copiesOf(tensor.dtype()) + " for it");
         }
+    }
+
+    /** Says which copies there are for elements of {@code dtype}. */
+    private static String copiesOf(DType dtype) {
+        return switch (dtype) {
+            case FLOAT32, FLOAT16, BFLOAT16 -> "float values (1f, 2f) and toFloats are";
+            case INT32 -> "int values (1, 2) and toInts are";
+            case INT64 -> "long values (1L, 2L) and toLongs are";
+            case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> "byte values ((byte) 1, (byte) 2) and toBytes are";
+        };
     }
 
     private static void ensureApart(Tensor tensor, Tensor source) {

@@ -57,9 +57,11 @@ class ShapeTest {
         assertEquals(TransformerEngine.kNVTEFloat32(), DType.FLOAT32.code());
         assertEquals(TransformerEngine.kNVTEFloat16(), DType.FLOAT16.code());
         assertEquals(TransformerEngine.kNVTEBFloat16(), DType.BFLOAT16.code());
+        assertEquals(TransformerEngine.kNVTEFloat8E4M3(), DType.FLOAT8_E4M3.code());
+        assertEquals(TransformerEngine.kNVTEFloat8E5M2(), DType.FLOAT8_E5M2.code());
         for (DType dtype : DType.values()) {
             int expected = switch (dtype) {
-                case BYTE -> 1;
+                case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> 1;
                 case FLOAT16, BFLOAT16 -> 2;
                 case INT32, FLOAT32 -> 4;
                 case INT64 -> 8;

@@ -64,6 +64,51 @@ class TransferTest {
         assertArrayEquals(new int[] {0, -1, Integer.MAX_VALUE, Integer.MIN_VALUE}, tensor.toInts(stream));
     }
 
+    @ParameterizedTest
+    @EnumSource(names = {"BYTE", "FLOAT8_E4M3", "FLOAT8_E5M2"})
+    void everyByteIsCopied(DType dtype) {
+        byte[] values = new byte[256];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = (byte) i;
+        }
+        Tensor tensor = scope.tensor(dtype, 16, 16);
+        tensor.set(stream, values);
+        assertArrayEquals(values, tensor.toBytes(stream));
+        assertArrayEquals(new byte[0], scope.tensor(dtype, 0, 3).toBytes(stream));
+    }
+
+    @Test
+    void bytesOfWiderElementsAndFloatsOfBytesAreRefused() {
+        Tensor quantized = scope.tensor(DType.FLOAT8_E4M3, 2);
+        String wanted =
+                "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got FLOAT8_E4M3, which stand for numbers"
+                        + " only with a scale; Cast.quantize and Cast.dequantize convert, byte values and toBytes copy";
+        assertThrown(IllegalArgumentException.class, wanted, () -> quantized.set(stream, 1f, 2f));
+        assertThrown(IllegalArgumentException.class, wanted, () -> quantized.toFloats(stream));
+        assertThrown(
+                IllegalArgumentException.class,
+                "tensor: expected INT32, got FLOAT8_E4M3[2]; byte values ((byte) 1, (byte) 2) and toBytes are for it",
+                () -> quantized.set(stream, 1, 2));
+        assertThrown(
+                IllegalArgumentException.class,
+                "values: expected 2 for FLOAT8_E4M3[2], got 1",
+                () -> quantized.set(stream, (byte) 1));
+        String notBytes = "tensor: expected elements of BYTE, FLOAT8_E4M3 or FLOAT8_E5M2, got ";
+        Tensor floats = scope.tensor(DType.BFLOAT16, 2);
+        assertThrown(
+                IllegalArgumentException.class,
+                notBytes + "BFLOAT16[2]; float values (1f, 2f) and toFloats are for it",
+                () -> floats.set(stream, (byte) 1, (byte) 2));
+        assertThrown(
+                IllegalArgumentException.class,
+                notBytes + "BFLOAT16[2]; float values (1f, 2f) and toFloats are for it",
+                () -> floats.toBytes(stream));
+        assertThrown(
+                IllegalArgumentException.class,
+                notBytes + "INT64[1]; long values (1L, 2L) and toLongs are for it",
+                () -> scope.tensor(DType.INT64, 1).toBytes(stream));
+    }
+
     /** Every number of a 16-bit type comes back as itself; every NaN as a NaN. */
     @ParameterizedTest
     @EnumSource(names = {"BFLOAT16", "FLOAT16"})
@@ -170,7 +215,7 @@ class TransferTest {
                 () -> longs.toInts(stream));
         assertThrown(
                 IllegalArgumentException.class,
-                "tensor: expected INT32, got BYTE[2]; a HostBuffer with copyFrom and copyTo is for it",
+                "tensor: expected INT32, got BYTE[2]; byte values ((byte) 1, (byte) 2) and toBytes are for it",
                 () -> scope.tensor(DType.BYTE, 2).set(stream, 1, 2));
         assertThrown(
                 IllegalArgumentException.class, "values: expected 2 for INT64[2], got 1", () -> longs.set(stream, 1L));

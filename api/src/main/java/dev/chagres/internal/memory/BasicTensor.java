@@ -33,9 +33,12 @@ public final class BasicTensor {
 
     /** Makes a handle that describes nothing yet. */
     public MemorySegment create() {
-        Status.te(
-                TransformerEngine.te_create_tensor(TransformerEngine.NVTE_DELAYED_TENSOR_SCALING(), device.out()),
-                "te_create_tensor");
+        return create(TransformerEngine.NVTE_DELAYED_TENSOR_SCALING());
+    }
+
+    /** Makes a handle that describes nothing yet, of {@code scalingMode}, TE's number. */
+    public MemorySegment create(int scalingMode) {
+        Status.te(TransformerEngine.te_create_tensor(scalingMode, device.out()), "te_create_tensor");
         return device.out().get(ValueLayout.ADDRESS, 0);
     }
 
@@ -53,6 +56,14 @@ public final class BasicTensor {
         return this;
     }
 
+    /** Sets the shape to two dimensions. */
+    public BasicTensor matrix(long rows, long columns) {
+        record.set(ValueLayout.JAVA_LONG, RANK, 2);
+        record.set(ValueLayout.JAVA_LONG, SIZES, rows);
+        record.set(ValueLayout.JAVA_LONG, SIZES + Long.BYTES, columns);
+        return this;
+    }
+
     /** Sets the shape to the first {@code rank} of {@code sizes}. */
     public BasicTensor shape(long[] sizes, int rank) {
         record.set(ValueLayout.JAVA_LONG, RANK, rank);
@@ -60,11 +71,15 @@ public final class BasicTensor {
         return this;
     }
 
-    /** Sets a handle to what this describes. */
+    /** Sets the data of a handle to what this describes. */
     public void writeTo(MemorySegment handle) {
+        writeTo(handle, TransformerEngine.kNVTERowwiseData());
+    }
+
+    /** Sets one parameter of a handle, TE's number, to what this describes. */
+    public void writeTo(MemorySegment handle, int parameter) {
         Status.te(
-                TransformerEngine.te_set_tensor_param_v2(
-                        handle, TransformerEngine.kNVTERowwiseData(), record, NVTEBasicTensor.sizeof()),
+                TransformerEngine.te_set_tensor_param_v2(handle, parameter, record, NVTEBasicTensor.sizeof()),
                 "te_set_tensor_param_v2");
     }
 
