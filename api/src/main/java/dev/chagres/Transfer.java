@@ -6,6 +6,7 @@ import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.function.Consumer;
 
 /**
  * Copies between host and device, with the conversions that Java needs for 16-bit floats.
@@ -24,10 +25,9 @@ final class Transfer {
 
     /** Copies floats into a tensor of floats and waits. */
     static void fromFloats(Tensor tensor, MemorySegment stream, float[] values) {
-        ensureFloats(tensor);
-        ensureCount(tensor, values.length);
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
+        ElementChecks.ensureFloats(tensor);
+        ElementChecks.ensureCount(tensor, values.length);
+        send(tensor, stream, host -> {
             switch (tensor.dtype()) {
                 case FLOAT32 -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_FLOAT, 0, values.length);
                 case BFLOAT16 -> {
@@ -41,31 +41,21 @@ final class Transfer {
                     }
                 }
             }
-            fromHost(tensor, stream, host);
-            synchronize(stream);
-        }
+        });
     }
 
     /** Copies ints into an INT32 tensor and waits. */
     static void fromInts(Tensor tensor, MemorySegment stream, int[] values) {
-        ensureType(tensor, DType.INT32);
-        ensureCount(tensor, values.length);
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
-            MemorySegment.copy(values, 0, host, ValueLayout.JAVA_INT, 0, values.length);
-            fromHost(tensor, stream, host);
-            synchronize(stream);
-        }
+        ElementChecks.ensureType(tensor, DType.INT32);
+        ElementChecks.ensureCount(tensor, values.length);
+        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_INT, 0, values.length));
     }
 
     /** Waits and returns the elements of a tensor of floats. */
     static float[] toFloats(Tensor tensor, MemorySegment stream) {
-        ensureFloats(tensor);
+        ElementChecks.ensureFloats(tensor);
         float[] values = new float[arrayLength(tensor)];
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
-            toHost(tensor, stream, host);
-            synchronize(stream);
+        receive(tensor, stream, host -> {
             switch (tensor.dtype()) {
                 case FLOAT32 -> MemorySegment.copy(host, ValueLayout.JAVA_FLOAT, 0, values, 0, values.length);
                 case BFLOAT16 -> {
@@ -79,71 +69,66 @@ final class Transfer {
                     }
                 }
             }
-        }
+        });
         return values;
     }
 
     /** Copies longs into an INT64 tensor and waits. */
     static void fromLongs(Tensor tensor, MemorySegment stream, long[] values) {
-        ensureType(tensor, DType.INT64);
-        ensureCount(tensor, values.length);
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
-            MemorySegment.copy(values, 0, host, ValueLayout.JAVA_LONG, 0, values.length);
-            fromHost(tensor, stream, host);
-            synchronize(stream);
-        }
+        ElementChecks.ensureType(tensor, DType.INT64);
+        ElementChecks.ensureCount(tensor, values.length);
+        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_LONG, 0, values.length));
     }
 
     /** Waits and returns the elements of an INT64 tensor. */
     static long[] toLongs(Tensor tensor, MemorySegment stream) {
-        ensureType(tensor, DType.INT64);
+        ElementChecks.ensureType(tensor, DType.INT64);
         long[] values = new long[arrayLength(tensor)];
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
-            toHost(tensor, stream, host);
-            synchronize(stream);
-            MemorySegment.copy(host, ValueLayout.JAVA_LONG, 0, values, 0, values.length);
-        }
+        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_LONG, 0, values, 0, values.length));
         return values;
     }
 
     /** Waits and returns the elements of an INT32 tensor. */
     static int[] toInts(Tensor tensor, MemorySegment stream) {
-        ensureType(tensor, DType.INT32);
+        ElementChecks.ensureType(tensor, DType.INT32);
         int[] values = new int[arrayLength(tensor)];
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = arena.allocate(tensor.byteSize(), 16);
-            toHost(tensor, stream, host);
-            synchronize(stream);
-            MemorySegment.copy(host, ValueLayout.JAVA_INT, 0, values, 0, values.length);
-        }
+        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_INT, 0, values, 0, values.length));
         return values;
     }
 
     /** Copies bytes into a tensor whose elements have one each and waits. */
     static void fromBytes(Tensor tensor, MemorySegment stream, byte[] values) {
-        ensureSingleBytes(tensor);
-        ensureCount(tensor, values.length);
+        ElementChecks.ensureSingleBytes(tensor);
+        ElementChecks.ensureCount(tensor, values.length);
+        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_BYTE, 0, values.length));
+    }
+
+    /** Waits and returns the bytes of a tensor whose elements have one each. */
+    static byte[] toBytes(Tensor tensor, MemorySegment stream) {
+        ElementChecks.ensureSingleBytes(tensor);
+        byte[] values = new byte[arrayLength(tensor)];
+        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_BYTE, 0, values, 0, values.length));
+        return values;
+    }
+
+    /** Copies what {@code fill} writes to host memory, and waits. */
+    private static void send(Tensor tensor, MemorySegment stream, Consumer<MemorySegment> fill) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment host = arena.allocate(tensor.byteSize(), 16);
-            MemorySegment.copy(values, 0, host, ValueLayout.JAVA_BYTE, 0, values.length);
+            fill.accept(host);
             fromHost(tensor, stream, host);
             synchronize(stream);
         }
     }
 
-    /** Waits and returns the bytes of a tensor whose elements have one each. */
-    static byte[] toBytes(Tensor tensor, MemorySegment stream) {
-        ensureSingleBytes(tensor);
-        byte[] values = new byte[arrayLength(tensor)];
+    /** Waits and hands {@code take} a copy in host memory. */
+    private static void receive(Tensor tensor, MemorySegment stream, Consumer<MemorySegment> take) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment host = arena.allocate(tensor.byteSize(), 16);
             toHost(tensor, stream, host);
             synchronize(stream);
-            MemorySegment.copy(host, ValueLayout.JAVA_BYTE, 0, values, 0, values.length);
+            take.accept(host);
         }
-        return values;
     }
 
     /** Enqueues a copy of the first bytes of {@code host}. */
@@ -203,54 +188,12 @@ final class Transfer {
         return (int) tensor.count();
     }
 
-    private static void ensureFloats(Tensor tensor) {
-        if (!tensor.dtype().isFloat()) {
-            throw new IllegalArgumentException("tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got "
-                    + tensor.dtype()
-                    + (tensor.dtype().isFloat8()
-                            ? ", which stand for numbers only with a scale; Cast.quantize and Cast.dequantize convert, byte"
-                                    + " values and toBytes copy"
-                            : ""));
-        }
-    }
-
-    private static void ensureSingleBytes(Tensor tensor) {
-        if (tensor.dtype().byteSize() != 1) {
-            throw new IllegalArgumentException("tensor: expected elements of BYTE, FLOAT8_E4M3 or FLOAT8_E5M2, got "
-                    + tensor.dtype() + tensor.shape() + "; " + copiesOf(tensor.dtype()) + " for it");
-        }
-    }
-
-    private static void ensureType(Tensor tensor, DType dtype) {
-        if (tensor.dtype() != dtype) {
-            throw new IllegalArgumentException("tensor: expected " + dtype + ", got " + tensor.dtype() + tensor.shape()
-                    + "; " + copiesOf(tensor.dtype()) + " for it");
-        }
-    }
-
-    /** Says which copies there are for elements of {@code dtype}. */
-    private static String copiesOf(DType dtype) {
-        return switch (dtype) {
-            case FLOAT32, FLOAT16, BFLOAT16 -> "float values (1f, 2f) and toFloats are";
-            case INT32 -> "int values (1, 2) and toInts are";
-            case INT64 -> "long values (1L, 2L) and toLongs are";
-            case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> "byte values ((byte) 1, (byte) 2) and toBytes are";
-        };
-    }
-
     private static void ensureApart(Tensor tensor, Tensor source) {
         long begin = tensor.address();
         long sourceBegin = source.address();
         if (begin < sourceBegin + source.byteSize() && sourceBegin < begin + tensor.byteSize()) {
             throw new IllegalArgumentException("this tensor: expected memory of its own, got some of source's; it is"
                     + " written to while that is read");
-        }
-    }
-
-    private static void ensureCount(Tensor tensor, int count) {
-        if (count != tensor.count()) {
-            throw new IllegalArgumentException("values: expected " + tensor.count() + " for " + tensor.dtype()
-                    + tensor.shape() + ", got " + count);
         }
     }
 

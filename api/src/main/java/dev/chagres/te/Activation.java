@@ -1,5 +1,6 @@
 package dev.chagres.te;
 
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
@@ -166,6 +167,29 @@ public enum Activation {
         }
         checkWritten("y", y, "x", x);
         if (y.count() != 0) {
+            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
+        }
+    }
+
+    /**
+     * Enqueues {@code y = f(x)}, or {@code y = f(a) b}, quantized as {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} does;
+     * amax is of y before scaling.
+     *
+     * @param x [T, F], for both copies of y T a multiple of 8 and F one of 4, where FLOAT32 of 2; gated [T, 2F] of any size
+     * @param y [T, F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where wanted
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or y shares memory
+     */
+    public void forward(Tensor x, QuantizedTensor y, Stream stream) {
+        checkInput(x, stream);
+        Checks.matrix(stream, "x", x);
+        QuantizedChecks.output(stream, "y", y, x.size(0), isGated() ? x.size(1) / 2 : x.size(1));
+        QuantizedChecks.requireTensorScaling("y", y, "TE's activations find no scales of blocks");
+        QuantizedChecks.apart("y", y, "x", x);
+        QuantizedChecks.aligned("x", x, "y", y);
+        if (y.columnwise() != null && !isGated()) {
+            QuantizedChecks.divisible("x", x, 8);
+        }
+        if (x.count() != 0) {
             Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
         }
     }

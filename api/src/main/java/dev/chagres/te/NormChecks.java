@@ -1,6 +1,7 @@
 package dev.chagres.te;
 
 import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -13,7 +14,7 @@ import dev.chagres.internal.Checks;
 final class NormChecks {
     private NormChecks() {}
 
-    /** Checks what both norms take forward. */
+    /** Checks what both norms take forward where they write plain numbers. */
     static void forward(
             Tensor x,
             Tensor gamma,
@@ -22,31 +23,71 @@ final class NormChecks {
             Tensor rsigma,
             Normalization.Gamma gammaKind,
             Stream stream) {
+        operands(x, gamma, epsilon, rsigma, gammaKind, stream);
+        if (x.dtype() == DType.FLOAT32) {
+            Checks.shaped(stream, "z", Checks.floats(stream, "z", z), x);
+        } else {
+            Checks.like(stream, "z", z, x);
+        }
+        written("z", z, "x", x, "gamma", gamma);
+        Checks.apart("rsigma", rsigma, "z", z);
+    }
+
+    /** Checks what both norms take forward where they quantize. */
+    static void forward(
+            Tensor x,
+            Tensor gamma,
+            float epsilon,
+            QuantizedTensor z,
+            Tensor rsigma,
+            Normalization.Gamma gammaKind,
+            Stream stream) {
+        operands(x, gamma, epsilon, rsigma, gammaKind, stream);
+        QuantizedChecks.output(stream, "z", z, x.size(0), x.size(1));
+        QuantizedChecks.requireTensorScaling("z", z, "TE's norms find no scales of blocks");
+        if (z.dtype() != DType.FLOAT8_E4M3) {
+            throw new IllegalArgumentException("z: expected FLOAT8_E4M3, the one FP8 type that TE's norms write, got "
+                    + QuantizedChecks.describe(z));
+        }
+        QuantizedChecks.aligned("x", x, "z", z);
+        QuantizedChecks.apart("z", z, "x", x);
+        QuantizedChecks.apart("z", z, "gamma", gamma);
+        QuantizedChecks.apart("z", z, "rsigma", rsigma);
+    }
+
+    private static void operands(
+            Tensor x, Tensor gamma, float epsilon, Tensor rsigma, Normalization.Gamma gammaKind, Stream stream) {
         Checks.given("gammaKind", gammaKind);
         input(x, stream);
         Checks.vector(stream, "gamma", gamma, x.dtype(), x.size(1));
         if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
             throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
         }
-        if (x.dtype() == DType.FLOAT32) {
-            Checks.shaped(stream, "z", Checks.floats(stream, "z", z), x);
-        } else {
-            Checks.like(stream, "z", z, x);
-        }
         Checks.vector(stream, "rsigma", rsigma, DType.FLOAT32, x.size(0));
-        written("z", z, "x", x, "gamma", gamma);
         written("rsigma", rsigma, "x", x, "gamma", gamma);
-        Checks.apart("rsigma", rsigma, "z", z);
     }
 
     /** Checks what layer norm takes forward besides. */
     static void centredForward(Tensor x, Tensor gamma, Tensor beta, Tensor z, Tensor mu, Tensor rsigma, Stream stream) {
+        centred(x, gamma, beta, mu, rsigma, stream);
+        Checks.apart("z", z, "beta", beta);
+        Checks.apart("mu", mu, "z", z);
+    }
+
+    /** Checks what layer norm takes forward besides where it quantizes. */
+    static void centredForward(
+            Tensor x, Tensor gamma, Tensor beta, QuantizedTensor z, Tensor mu, Tensor rsigma, Stream stream) {
+        centred(x, gamma, beta, mu, rsigma, stream);
+        QuantizedChecks.apart("z", z, "beta", beta);
+        QuantizedChecks.apart("z", z, "mu", mu);
+    }
+
+    private static void centred(Tensor x, Tensor gamma, Tensor beta, Tensor mu, Tensor rsigma, Stream stream) {
         Checks.vector(stream, "beta", beta, x.dtype(), x.size(1));
         Checks.vector(stream, "mu", mu, DType.FLOAT32, x.size(0));
-        Checks.apart("z", z, "beta", beta);
         Checks.apart("rsigma", rsigma, "beta", beta);
         written("mu", mu, "x", x, "gamma", gamma);
-        written("mu", mu, "beta", beta, "z", z);
+        Checks.apart("mu", mu, "beta", beta);
         Checks.apart("mu", mu, "rsigma", rsigma);
     }
 

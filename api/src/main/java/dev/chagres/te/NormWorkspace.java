@@ -23,22 +23,22 @@ final class NormWorkspace {
     private long bytes;
 
     /** Returns whether the last {@link #remember} was of a norm like this one. */
-    boolean isKnown(Tensor x, Tensor newGamma, Tensor z, Normalization.Gamma newKind) {
+    boolean isKnown(Tensor x, Tensor newGamma, DType newOutput, Normalization.Gamma newKind) {
         return x.size(0) == rows
                 && x.size(1) == columns
                 && x.dtype() == input
                 && newGamma.dtype() == gamma
-                && z.dtype() == output
+                && newOutput == output
                 && newKind == kind;
     }
 
     /** Remembers what was asked for, of this norm, through {@link Workspace#asking}. */
-    void remember(Tensor x, Tensor newGamma, Tensor z, Normalization.Gamma newKind, Workspace workspace) {
+    void remember(Tensor x, Tensor newGamma, DType newOutput, Normalization.Gamma newKind, Workspace workspace) {
         rows = x.size(0);
         columns = x.size(1);
         input = x.dtype();
         gamma = newGamma.dtype();
-        output = z.dtype();
+        output = newOutput;
         kind = newKind;
         bytes = workspace.asked();
     }

@@ -1,9 +1,12 @@
 package dev.chagres.te;
 
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Workspace;
+import java.lang.foreign.MemorySegment;
 
 /**
  * Layer norm, {@code z = (x - mu) rsigma g + beta}, and RMS norm, {@code z = x rsigma g}, over each row, and their
@@ -58,13 +61,38 @@ public final class Normalization {
         if (x.count() == 0) {
             return;
         }
-        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormFwd;
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, z, gammaKind)) {
-            NormCalls.layernormFwd(x, gamma, beta, epsilon, z, mu, rsigma, workspace.asking(), gammaKind, stream);
-            known.remember(x, gamma, z, gammaKind, workspace);
+        layernormFwd(x, gamma, beta, epsilon, z.handle(), z.dtype(), mu, rsigma, gammaKind, stream);
+    }
+
+    /**
+     * Enqueues layer norm and quantizes z as {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} does; amax is of z before
+     * scaling.
+     *
+     * @param x [T, H], H at least 1
+     * @param gamma [H], in the type of x
+     * @param beta [H], in the type of x
+     * @param epsilon at least 0
+     * @param z [T, H], FLOAT8_E4M3 scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where
+     *     wanted
+     * @param mu FLOAT32 [T]
+     * @param rsigma FLOAT32 [T]
+     * @throws IllegalArgumentException when shapes, types, parts, epsilon or devices do not fit, or what is written shares memory
+     */
+    public static void layernormFwd(
+            Tensor x,
+            Tensor gamma,
+            Tensor beta,
+            float epsilon,
+            QuantizedTensor z,
+            Tensor mu,
+            Tensor rsigma,
+            Gamma gammaKind,
+            Stream stream) {
+        NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
+        NormChecks.centredForward(x, gamma, beta, z, mu, rsigma, stream);
+        if (x.count() != 0) {
+            layernormFwd(x, gamma, beta, epsilon, z.handle(), z.dtype(), mu, rsigma, gammaKind, stream);
         }
-        NormCalls.layernormFwd(x, gamma, beta, epsilon, z, mu, rsigma, known.provided(workspace), gammaKind, stream);
     }
 
     /**
@@ -100,9 +128,9 @@ public final class Normalization {
         }
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormBwd;
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz, gammaKind)) {
+        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind)) {
             NormCalls.layernormBwd(dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, workspace.asking(), gammaKind, stream);
-            known.remember(x, gamma, dz, gammaKind, workspace);
+            known.remember(x, gamma, dz.dtype(), gammaKind, workspace);
         }
         NormCalls.layernormBwd(
                 dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, known.provided(workspace), gammaKind, stream);
@@ -124,13 +152,27 @@ public final class Normalization {
         if (x.count() == 0) {
             return;
         }
-        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormFwd;
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, z, gammaKind)) {
-            NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, workspace.asking(), gammaKind, stream);
-            known.remember(x, gamma, z, gammaKind, workspace);
+        rmsnormFwd(x, gamma, epsilon, z.handle(), z.dtype(), rsigma, gammaKind, stream);
+    }
+
+    /**
+     * Enqueues RMS norm and quantizes z as {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} does; amax is of z before
+     * scaling.
+     *
+     * @param x [T, H], H at least 1
+     * @param gamma [H], in the type of x
+     * @param epsilon at least 0
+     * @param z [T, H], FLOAT8_E4M3 scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where
+     *     wanted
+     * @param rsigma FLOAT32 [T]
+     * @throws IllegalArgumentException when shapes, types, parts, epsilon or devices do not fit, or what is written shares memory
+     */
+    public static void rmsnormFwd(
+            Tensor x, Tensor gamma, float epsilon, QuantizedTensor z, Tensor rsigma, Gamma gammaKind, Stream stream) {
+        NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
+        if (x.count() != 0) {
+            rmsnormFwd(x, gamma, epsilon, z.handle(), z.dtype(), rsigma, gammaKind, stream);
         }
-        NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, known.provided(workspace), gammaKind, stream);
     }
 
     /**
@@ -160,10 +202,48 @@ public final class Normalization {
         }
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormBwd;
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz, gammaKind)) {
+        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind)) {
             NormCalls.rmsnormBwd(dz, x, rsigma, gamma, dx, dgamma, workspace.asking(), gammaKind, stream);
-            known.remember(x, gamma, dz, gammaKind, workspace);
+            known.remember(x, gamma, dz.dtype(), gammaKind, workspace);
         }
         NormCalls.rmsnormBwd(dz, x, rsigma, gamma, dx, dgamma, known.provided(workspace), gammaKind, stream);
+    }
+
+    private static void layernormFwd(
+            Tensor x,
+            Tensor gamma,
+            Tensor beta,
+            float epsilon,
+            MemorySegment z,
+            DType output,
+            Tensor mu,
+            Tensor rsigma,
+            Gamma gammaKind,
+            Stream stream) {
+        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormFwd;
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(x, gamma, output, gammaKind)) {
+            NormCalls.layernormFwd(x, gamma, beta, epsilon, z, mu, rsigma, workspace.asking(), gammaKind, stream);
+            known.remember(x, gamma, output, gammaKind, workspace);
+        }
+        NormCalls.layernormFwd(x, gamma, beta, epsilon, z, mu, rsigma, known.provided(workspace), gammaKind, stream);
+    }
+
+    private static void rmsnormFwd(
+            Tensor x,
+            Tensor gamma,
+            float epsilon,
+            MemorySegment z,
+            DType output,
+            Tensor rsigma,
+            Gamma gammaKind,
+            Stream stream) {
+        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormFwd;
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(x, gamma, output, gammaKind)) {
+            NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, workspace.asking(), gammaKind, stream);
+            known.remember(x, gamma, output, gammaKind, workspace);
+        }
+        NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, known.provided(workspace), gammaKind, stream);
     }
 }

@@ -1,0 +1,52 @@
+package dev.chagres;
+
+/**
+ * Checks that a tensor has the elements that a copy from or to a Java array is for.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ElementChecks {
+    private ElementChecks() {}
+
+    static void ensureFloats(Tensor tensor) {
+        if (!tensor.dtype().isFloat()) {
+            throw new IllegalArgumentException("tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got "
+                    + tensor.dtype()
+                    + (tensor.dtype().isFloat8()
+                            ? ", which stand for numbers only with a scale; Cast.quantize and Cast.dequantize convert, byte"
+                                    + " values and toBytes copy"
+                            : ""));
+        }
+    }
+
+    static void ensureSingleBytes(Tensor tensor) {
+        if (tensor.dtype().byteSize() != 1) {
+            throw new IllegalArgumentException("tensor: expected elements of BYTE, FLOAT8_E4M3 or FLOAT8_E5M2, got "
+                    + tensor.dtype() + tensor.shape() + "; " + copiesOf(tensor.dtype()) + " for it");
+        }
+    }
+
+    static void ensureType(Tensor tensor, DType dtype) {
+        if (tensor.dtype() != dtype) {
+            throw new IllegalArgumentException("tensor: expected " + dtype + ", got " + tensor.dtype() + tensor.shape()
+                    + "; " + copiesOf(tensor.dtype()) + " for it");
+        }
+    }
+
+    /** Says which copies there are for elements of {@code dtype}. */
+    private static String copiesOf(DType dtype) {
+        return switch (dtype) {
+            case FLOAT32, FLOAT16, BFLOAT16 -> "float values (1f, 2f) and toFloats are";
+            case INT32 -> "int values (1, 2) and toInts are";
+            case INT64 -> "long values (1L, 2L) and toLongs are";
+            case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> "byte values ((byte) 1, (byte) 2) and toBytes are";
+        };
+    }
+
+    static void ensureCount(Tensor tensor, int count) {
+        if (count != tensor.count()) {
+            throw new IllegalArgumentException("values: expected " + tensor.count() + " for " + tensor.dtype()
+                    + tensor.shape() + ", got " + count);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+package dev.chagres.te;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Workspace;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Casts between floating-point numbers and FP8 with scales.
+ *
+ * <p>With {@link dev.chagres.Scaling#TENSOR} quantizing reads the scale of its output and writes {@code q = round(x scale)},
+ * limited to the largest number of the type (NaN stays NaN, an infinity becomes that number), {@code scaleInverse = 1 / scale}
+ * and, where the output has one, {@code amax = max(amax, max |x|)}. By blocks it finds each scale from the largest magnitude of
+ * the block, as {@link QuantizationConfig} says. It writes the rowwise data, the columnwise data, or both, as the output has
+ * them; with {@code TENSOR} it needs the rowwise data always.
+ *
+ * <p>Inputs are FLOAT32, FLOAT16 or BFLOAT16 matrices; products with scales are FP32. What is written shares no byte with
+ * anything else.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code cast.h}; Micikevicius et al., FP8 formats for deep learning (2022).
+ */
+public final class Cast {
+    private Cast() {}
+
+    /**
+     * Enqueues quantizing with {@link QuantizationConfig#standard}, {@code nvte_quantize_v2}.
+     *
+     * @param input [M, K]
+     * @param output [M, K]
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or what is written shares memory
+     */
+    public static void quantize(Tensor input, QuantizedTensor output, Stream stream) {
+        quantize(input, output, QuantizationConfig.standard(), stream);
+    }
+
+    /**
+     * Enqueues quantizing, {@code nvte_quantize_v2}.
+     *
+     * @param input [M, K]
+     * @param output [M, K]
+     * @param config how blocks find their scales, and whether to quantize at all
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or what is written shares memory
+     */
+    public static void quantize(Tensor input, QuantizedTensor output, QuantizationConfig config, Stream stream) {
+        checkInput(input, output, stream);
+        MemorySegment attributes = QuantizationCalls.of(stream).config(config, stream);
+        QuantizedChecks.apart("output", output, "noop", config.noop());
+        if (input.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_quantize_v2(input.handle(), output.handle(), attributes, stream.handle()),
+                    "te_quantize_v2");
+        }
+    }
+
+    /**
+     * Enqueues {@code x = q scaleInverse} from the rowwise data, {@code nvte_dequantize}.
+     *
+     * @param input [M, K], scaled by {@link dev.chagres.Scaling#TENSOR}: TE has no kernel for blocks
+     * @param output [M, K], FLOAT32, FLOAT16 or BFLOAT16
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or output shares memory with input
+     */
+    public static void dequantize(QuantizedTensor input, Tensor output, Stream stream) {
+        QuantizedChecks.on(stream, "input", input);
+        QuantizedChecks.requireTensorScaling("input", input, "TE has no kernel that dequantizes blocks");
+        QuantizedChecks.requireRowwise("input", input, "that is what is dequantized");
+        Checks.matrix(stream, "output", output);
+        if (output.size(0) != input.rows() || output.size(1) != input.columns()) {
+            throw new IllegalArgumentException(
+                    "output: expected [" + input.rows() + ", " + input.columns() + "], got " + Checks.describe(output));
+        }
+        Checks.writable("output", output);
+        QuantizedChecks.apart("output", output, "input", input);
+        if (output.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_dequantize(input.handle(), output.handle(), stream.handle()), "te_dequantize");
+        }
+    }
+
+    /**
+     * Enqueues quantizing to both copies, and {@code dbias[k] = sum over m of input[m, k]}, {@code nvte_quantize_dbias}.
+     *
+     * @param input gradient of a sum with a bias, [M, K], M a multiple of 8, K one of 4, where FLOAT32 of 2
+     * @param output [M, K], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise and columnwise data
+     * @param dbias [K], in the type of input
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or what is written shares memory
+     */
+    public static void quantizeDbias(Tensor input, QuantizedTensor output, Tensor dbias, Stream stream) {
+        checkInput(input, output, stream);
+        quantizeDbias(null, input, input, output, dbias, 8, stream);
+    }
+
+    /**
+     * Enqueues {@code dx = input f'(actInput)}, quantized to both copies, and {@code dbias[k] = sum over m of dx[m, k]},
+     * {@code nvte_quantize_dbias_d*}: the backward of an activation, with what the product before it needs.
+     *
+     * @param activation GELU, SILU, RELU, QGELU or SRELU
+     * @param input gradient of what the activation returned, [M, K], M a multiple of 4, K one of 4, where FLOAT32 of 2
+     * @param actInput what the activation read, like input
+     * @param output dx, [M, K], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise and columnwise data
+     * @param dbias [K], in the type of input
+     * @throws IllegalArgumentException when the activation has no such kernel, shapes, types, parts or devices do not fit, or
+     *     what is written shares memory
+     */
+    public static void quantizeDbiasDact(
+            Activation activation, Tensor input, Tensor actInput, QuantizedTensor output, Tensor dbias, Stream stream) {
+        DbiasDact.require(Checks.given("activation", activation));
+        checkInput(input, output, stream);
+        Checks.like(stream, "actInput", actInput, input);
+        Checks.aligned("actInput", actInput);
+        QuantizedChecks.apart("output", output, "actInput", actInput);
+        quantizeDbias(activation, input, actInput, output, dbias, 4, stream);
+    }
+
+    private static void quantizeDbias(
+            @Nullable Activation activation,
+            Tensor input,
+            Tensor actInput,
+            QuantizedTensor output,
+            Tensor dbias,
+            int rowsAtOnce,
+            Stream stream) {
+        QuantizedChecks.requireTensorScaling(
+                "output", output, "TE has no kernel that sums a bias gradient beside blocks");
+        QuantizedChecks.requireBoth("output", output, "the kernel that sums a bias gradient makes both copies");
+        QuantizedChecks.divisible("input", input, rowsAtOnce);
+        Checks.vector(stream, "dbias", dbias, input.dtype(), input.size(1));
+        Checks.writable("dbias", dbias);
+        Checks.apart("dbias", dbias, "input", input);
+        Checks.apart("dbias", dbias, "actInput", actInput);
+        QuantizedChecks.apart("dbias", dbias, "output", output);
+        if (input.count() == 0) {
+            dbias.zero(stream);
+            return;
+        }
+        DbiasWorkspace known = QuantizationCalls.of(stream).dbias;
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(input, activation)) {
+            DbiasDact.call(activation, input, actInput, output, dbias, workspace.asking(), stream);
+            known.remember(input, activation, workspace);
+        }
+        DbiasDact.call(activation, input, actInput, output, dbias, known.provided(workspace), stream);
+    }
+
+    private static void checkInput(Tensor input, QuantizedTensor output, Stream stream) {
+        Checks.matrix(stream, "input", input);
+        QuantizedChecks.output(stream, "output", output, input.size(0), input.size(1));
+        QuantizedChecks.apart("output", output, "input", input);
+        QuantizedChecks.aligned("input", input, "output", output);
+    }
+}

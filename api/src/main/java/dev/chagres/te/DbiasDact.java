@@ -1,0 +1,74 @@
+package dev.chagres.te;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The functions of cast.h that sum a bias gradient, without an activation and with the gradient of one, over checked tensors.
+ * With an unset workspace each says what it wants; with memory it runs.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class DbiasDact {
+    private DbiasDact() {}
+
+    /** Checks that there is a function with the gradient of {@code activation}. */
+    static void require(Activation activation) {
+        switch (activation) {
+            case GELU, SILU, RELU, QGELU, SRELU -> {}
+            default ->
+                throw new IllegalArgumentException(
+                        "activation: expected GELU, SILU, RELU, QGELU or SRELU, whose gradients"
+                                + " TE quantizes in one kernel, got " + activation
+                                + "; call its backward and then quantizeDbias");
+        }
+    }
+
+    /** Calls the function of {@code activation}, or the one without where it is null. */
+    static void call(
+            @Nullable Activation activation,
+            Tensor input,
+            Tensor actInput,
+            QuantizedTensor output,
+            Tensor dbias,
+            MemorySegment workspace,
+            Stream stream) {
+        MemorySegment dy = input.handle();
+        MemorySegment x = actInput.handle();
+        MemorySegment q = output.handle();
+        MemorySegment db = dbias.handle();
+        MemorySegment queue = stream.handle();
+        if (activation == null) {
+            Status.te(TransformerEngine.te_quantize_dbias(dy, q, db, workspace, queue), "te_quantize_dbias");
+            return;
+        }
+        switch (activation) {
+            case GELU ->
+                Status.te(
+                        TransformerEngine.te_quantize_dbias_dgelu(dy, x, q, db, workspace, queue),
+                        "te_quantize_dbias_dgelu");
+            case SILU ->
+                Status.te(
+                        TransformerEngine.te_quantize_dbias_dsilu(dy, x, q, db, workspace, queue),
+                        "te_quantize_dbias_dsilu");
+            case RELU ->
+                Status.te(
+                        TransformerEngine.te_quantize_dbias_drelu(dy, x, q, db, workspace, queue),
+                        "te_quantize_dbias_drelu");
+            case QGELU ->
+                Status.te(
+                        TransformerEngine.te_quantize_dbias_dqgelu(dy, x, q, db, workspace, queue),
+                        "te_quantize_dbias_dqgelu");
+            case SRELU ->
+                Status.te(
+                        TransformerEngine.te_quantize_dbias_dsrelu(dy, x, q, db, workspace, queue),
+                        "te_quantize_dbias_dsrelu");
+            default -> throw new IllegalStateException("activation " + activation + " was not checked");
+        }
+    }
+}

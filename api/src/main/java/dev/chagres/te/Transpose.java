@@ -1,0 +1,109 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Transposes, and casts of several matrices with their transposes. One matrix is cast together with its transpose by {@link
+ * Cast#quantize(Tensor, QuantizedTensor, Stream)}.
+ *
+ * <p>What is written shares no byte with anything else.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code transpose.h}.
+ */
+public final class Transpose {
+    private Transpose() {}
+
+    /**
+     * Enqueues {@code output[k, m] = input[m, k]}, {@code nvte_transpose}. From rowwise FP8 data it makes columnwise data, with
+     * {@link dev.chagres.Scaling#TENSOR} under the same scale inverse.
+     *
+     * @param input [M, K], FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3 or FLOAT8_E5M2
+     * @param output [K, M], in the type of input
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or output shares memory with input
+     */
+    public static void transpose(Tensor input, Tensor output, Stream stream) {
+        Checks.on(stream, "input", input);
+        DType dtype = input.dtype();
+        if (input.rank() != 2 || !(dtype.isFloat() || dtype.isFloat8())) {
+            throw new IllegalArgumentException("input: expected a matrix of FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3 or"
+                    + " FLOAT8_E5M2, got " + Checks.describe(input));
+        }
+        Checks.on(stream, "output", output);
+        if (output.rank() != 2
+                || output.size(0) != input.size(1)
+                || output.size(1) != input.size(0)
+                || output.dtype() != dtype) {
+            throw new IllegalArgumentException("output: expected " + dtype + "[" + input.size(1) + ", " + input.size(0)
+                    + "], got " + Checks.describe(output));
+        }
+        Checks.writable("output", output);
+        Checks.apart("output", output, "input", input);
+        Checks.aligned("input", input);
+        Checks.aligned("output", output);
+        if (input.count() != 0) {
+            Status.te(TransformerEngine.te_transpose(input.handle(), output.handle(), stream.handle()), "te_transpose");
+        }
+    }
+
+    /**
+     * Enqueues quantizing of each input to both copies of its output, a few kernels for all, {@code nvte_multi_cast_transpose}:
+     * all weights of a model, say. Each is what {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} computes.
+     *
+     * @param inputs matrices of one type, FLOAT32, FLOAT16 or BFLOAT16
+     * @param outputs as many, each of the shape of its input, of one type, scaled by {@link dev.chagres.Scaling#TENSOR}, with
+     *     rowwise and columnwise data. No two may share memory
+     * @throws IllegalArgumentException when numbers, shapes, types, parts or devices do not fit, or an output shares memory with
+     *     its input
+     */
+    public static void multiCastTranspose(Tensor[] inputs, QuantizedTensor[] outputs, Stream stream) {
+        Checks.given("stream", stream);
+        if (Checks.given("inputs", inputs).length != Checks.given("outputs", outputs).length) {
+            throw new IllegalArgumentException(
+                    "outputs: expected " + inputs.length + ", one an input, got " + outputs.length);
+        }
+        for (int i = 0; i < inputs.length; i++) {
+            checkPair(inputs, outputs, i, stream);
+        }
+        HandleArrays arrays = HandleArrays.of(stream, inputs.length);
+        int count = 0;
+        for (int i = 0; i < inputs.length; i++) {
+            if (inputs[i].count() != 0) {
+                arrays.set(count++, inputs[i].handle(), outputs[i].handle());
+            }
+        }
+        if (count != 0) {
+            MemorySegment first = arrays.first();
+            Status.te(
+                    TransformerEngine.te_multi_cast_transpose(count, first, arrays.second(), stream.handle()),
+                    "te_multi_cast_transpose");
+        }
+    }
+
+    private static void checkPair(Tensor[] inputs, QuantizedTensor[] outputs, int i, Stream stream) {
+        Tensor input = inputs[i];
+        QuantizedTensor output = outputs[i];
+        try {
+            Checks.matrix(stream, "input", input);
+            QuantizedChecks.output(stream, "output", output, input.size(0), input.size(1));
+            QuantizedChecks.requireTensorScaling("output", output, "TE casts several matrices with one scale each");
+            QuantizedChecks.requireBoth("output", output, "the kernel makes both copies");
+            QuantizedChecks.apart("output", output, "input", input);
+            QuantizedChecks.aligned("input", input, "output", output);
+            if (input.dtype() != inputs[0].dtype() || output.dtype() != outputs[0].dtype()) {
+                throw new IllegalArgumentException("input: expected " + inputs[0].dtype() + " to " + outputs[0].dtype()
+                        + " as the first pair, got " + input.dtype() + " to " + output.dtype());
+            }
+        } catch (IllegalArgumentException refusal) {
+            throw new IllegalArgumentException("pair " + i + ", " + refusal.getMessage(), refusal);
+        }
+    }
+}

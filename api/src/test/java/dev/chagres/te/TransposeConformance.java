@@ -1,0 +1,134 @@
+package dev.chagres.te;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.Allocation;
+import dev.chagres.conformance.OpenDevice;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** {@code Transpose} bit by bit, and what it refuses. */
+@Tag("L0")
+@Tag("L1")
+class TransposeConformance {
+    private static final int[][] SIZES = {{1, 1}, {3, 5}, {1, 64}, {32, 64}, {33, 127}, {128, 96}};
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void numbers(DType dtype) {
+        for (int[] size : SIZES) {
+            RealMatrix x = open.normal(dtype, size[0], size[1], 1);
+            Tensor y = open.unwritten(dtype, size[1], size[0]);
+            Transpose.transpose(open.tensor(dtype, x), y, open.stream());
+            assertArrayEquals(open.read(open.tensor(dtype, x.transpose())), open.read(y));
+        }
+    }
+
+    /** Rowwise data becomes the columnwise data that quantizing makes. */
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT8_E4M3", "FLOAT8_E5M2"})
+    void bytes(DType dtype) {
+        for (int[] size : SIZES) {
+            Tensor x = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, size[0], size[1], 1));
+            QuantizedTensor both = Float8Matrix.empty(open, dtype, size[0], size[1], 100);
+            Cast.quantize(x, both, open.stream());
+            Tensor y = open.scope().like(both.columnwise());
+            Transpose.transpose(both.rowwise(), y, open.stream());
+            assertArrayEquals(both.columnwise().toBytes(open.stream()), y.toBytes(open.stream()));
+        }
+    }
+
+    @Test
+    void severalAtOnce() {
+        Tensor[] inputs = new Tensor[SIZES.length + 1];
+        QuantizedTensor[] outputs = new QuantizedTensor[inputs.length];
+        double[][] values = new double[inputs.length][];
+        for (int i = 0; i < inputs.length; i++) {
+            int rows = i == SIZES.length ? 0 : SIZES[i][0];
+            int columns = i == SIZES.length ? 8 : SIZES[i][1];
+            values[i] = open.normal(DType.BFLOAT16, rows * columns, 1);
+            inputs[i] = open.tensor(DType.BFLOAT16, values[i], rows, columns);
+            outputs[i] = Float8Matrix.empty(open, DType.FLOAT8_E4M3, rows, columns, 10 + i);
+        }
+        Transpose.multiCastTranspose(inputs, outputs, open.stream());
+        for (int i = 0; i < SIZES.length; i++) {
+            CastConformance.assertQuantized(open, values[i], 10 + i, outputs[i]);
+            CastConformance.assertTransposed(open, outputs[i]);
+        }
+        Transpose.multiCastTranspose(new Tensor[0], new QuantizedTensor[0], open.stream());
+        Allocation.assertNone("several casts", () -> Transpose.multiCastTranspose(inputs, outputs, open.stream()), 100);
+    }
+
+    @Test
+    void withoutElements() {
+        Transpose.transpose(of(DType.FLOAT8_E4M3, 0, 8), of(DType.FLOAT8_E4M3, 8, 0), open.stream());
+        open.stream().synchronize();
+    }
+
+    private static Tensor of(DType dtype, long... sizes) {
+        return open.scope().tensor(dtype, Shape.of(sizes));
+    }
+
+    private static void refused(String text, Tensor input, Tensor output) {
+        assertThrown(IllegalArgumentException.class, text, () -> Transpose.transpose(input, output, open.stream()));
+    }
+
+    @Test
+    void refusals() {
+        Tensor x = of(DType.FLOAT8_E4M3, 16, 32);
+        refused(
+                "input: expected a matrix of FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3 or FLOAT8_E5M2, got INT32[2, 2]",
+                of(DType.INT32, 2, 2),
+                x);
+        refused("output: expected FLOAT8_E4M3[32, 16], got FLOAT8_E4M3[16, 32]", x, of(DType.FLOAT8_E4M3, 16, 32));
+        refused("output: expected FLOAT8_E4M3[32, 16], got FLOAT8_E5M2[32, 16]", x, of(DType.FLOAT8_E5M2, 32, 16));
+        refused(
+                "output: expected memory of its own, got some of input's; it is written to while that is read or written",
+                x,
+                open.scope().view(x, 0, 32, 16));
+    }
+
+    @Test
+    void refusalsOfSeveral() {
+        Tensor x = of(DType.BFLOAT16, 16, 32);
+        QuantizedTensor q = Float8Matrix.empty(open, DType.FLOAT8_E4M3, 16, 32, 1);
+        refusedSeveral("outputs: expected 2, one an input, got 1", new Tensor[] {x, x}, q);
+        refusedSeveral(
+                "pair 0, output: expected columnwise data, for the kernel makes both copies, got FLOAT8_E4M3[16, 32] TENSOR"
+                        + " without; set it by columnwise or allocateColumnwise",
+                new Tensor[] {x},
+                Float8Matrix.emptyRowwise(open, DType.FLOAT8_E4M3, 16, 32, 1));
+        refusedSeveral(
+                "pair 0, output: expected scaling by TENSOR, for TE casts several matrices with one scale each, got"
+                        + " FLOAT8_E4M3[16, 32] BLOCK_1D",
+                new Tensor[] {x},
+                open.scope()
+                        .quantized(Scaling.BLOCK_1D, DType.FLOAT8_E4M3, 16, 32)
+                        .allocateRowwise(open.scope()));
+        refusedSeveral(
+                "pair 1, input: expected BFLOAT16 to FLOAT8_E4M3 as the first pair, got FLOAT32 to FLOAT8_E4M3",
+                new Tensor[] {x, of(DType.FLOAT32, 16, 32)},
+                q,
+                Float8Matrix.empty(open, DType.FLOAT8_E4M3, 16, 32, 1));
+    }
+
+    private static void refusedSeveral(String text, Tensor[] inputs, QuantizedTensor... outputs) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> Transpose.multiCastTranspose(inputs, outputs, open.stream()));
+    }
+}
