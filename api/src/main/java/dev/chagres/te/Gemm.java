@@ -1,9 +1,8 @@
 package dev.chagres.te;
 
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.Status;
-import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
@@ -17,8 +16,8 @@ import java.lang.foreign.MemorySegment;
  * transposed. So a linear layer's three products are {@code gemm(x, NO, w, YES, y)}, {@code gemm(dy, NO, w, NO, dx)} and
  * {@code gemm(dy, YES, x, NO, dw)}.
  *
- * <p>a and b have one floating-point type; sums are FP32. On GPUs products of FLOAT32 use TF32. The methods share no byte
- * between what is written and what is read.
+ * <p>a and b have one floating-point type, or are FP8 with scales; sums are FP32. On GPUs products of FLOAT32 use TF32. The
+ * methods share no byte between what is written and what is read.
  *
  * <p>Threading: the device's thread.
  *
@@ -37,6 +36,14 @@ public final class Gemm {
         }
     }
 
+    /** How a product of FP8 numbers sums. */
+    public enum Accumulator {
+        /** In the accumulators of the tensor cores, which keep about 14 bits: faster. */
+        FAST,
+        /** In FP32 from time to time, so that long sums keep their precision. */
+        SPLIT
+    }
+
     private static final DeviceState.Attachment<GemmConfigs> CONFIGS = new DeviceState.Attachment<>(GemmConfigs::new);
 
     private Gemm() {}
@@ -53,18 +60,12 @@ public final class Gemm {
             Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor d, Output output, Stream stream) {
         Checks.given("output", output);
         long inner = GemmChecks.product(a, transA, b, transB, d, stream);
-        if (d.count() == 0) {
-            return;
-        }
-        if (inner == 0) {
-            if (output == Output.OVERWRITE) {
-                d.zero(stream);
-            }
+        if (isOverNothing(inner, d, output, stream)) {
             return;
         }
         DeviceState device = Inside.state(stream);
         MemorySegment beta = output == Output.OVERWRITE ? device.zero() : device.one();
-        call(a, transA, b, transB, d, beta, MemorySegment.NULL, stream);
+        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, beta, MemorySegment.NULL, stream);
     }
 
     /**
@@ -86,7 +87,7 @@ public final class Gemm {
         }
         GemmChecks.requireSum(inner, a);
         GemmConfigs configs = configs(stream);
-        call(a, transA, b, transB, d, configs.zero(), configs.bias(bias), stream);
+        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.bias(bias), stream);
     }
 
     /**
@@ -121,7 +122,8 @@ public final class Gemm {
         }
         GemmChecks.requireSum(inner, a);
         GemmConfigs configs = configs(stream);
-        call(a, transA, b, transB, d, configs.zero(), configs.biasGelu(bias, preGelu), stream);
+        GemmCalls.call(
+                a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.biasGelu(bias, preGelu), stream);
     }
 
     /**
@@ -139,15 +141,12 @@ public final class Gemm {
         GemmChecks.requireSixteenBits(a, d);
         Checks.like(stream, "preGelu", preGelu, d);
         Checks.apart("d", d, "preGelu", preGelu);
-        if (d.count() == 0) {
-            return;
-        }
-        if (inner == 0) {
-            d.zero(stream);
+        if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             return;
         }
         GemmConfigs configs = configs(stream);
-        call(a, transA, b, transB, d, configs.zero(), configs.geluGradient(preGelu), stream);
+        GemmCalls.call(
+                a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.geluGradient(preGelu), stream);
     }
 
     /**
@@ -180,34 +179,84 @@ public final class Gemm {
             return;
         }
         GemmConfigs configs = configs(stream);
-        call(a, Transpose.YES, b, transB, d, configs.zero(), configs.biasGradient(dbias), stream);
+        GemmCalls.call(
+                a.handle(), Transpose.YES, b.handle(), transB, d, configs.zero(), configs.biasGradient(dbias), stream);
     }
 
-    /** cuBLAS is column-major: seen so, every row-major matrix is its transpose, and the product's operands change places. */
-    private static void call(
-            Tensor a,
+    /**
+     * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}, of FP8 numbers with their scales. A sum over nothing, K =
+     * 0, is 0.
+     *
+     * <p>Products read rows of K numbers. So a that is taken as it is needs rowwise data, a transposed columnwise data; b as it
+     * is needs columnwise data, b transposed rowwise data. K is a multiple of 16, and so are the bytes of a row of d.
+     *
+     * <p>Both are scaled by {@link dev.chagres.Scaling#TENSOR}, or both by blocks, not both by BLOCK_2D. By blocks N is a
+     * multiple of 8, and M is where a is scaled by BLOCK_1D.
+     *
+     * @param a [M, K], transposed [K, M]
+     * @param b [K, N], transposed [N, K]; not FLOAT8_E5M2 where a is
+     * @param d [M, N], BFLOAT16, FLOAT16 or FLOAT32; a sum is rounded to that type each time
+     * @param accumulator SPLIT where scaled by blocks
+     * @throws IllegalArgumentException when shapes, types, copies, scalings or devices do not fit, or d shares memory
+     */
+    public static void gemm(
+            QuantizedTensor a,
             Transpose transA,
-            Tensor b,
+            QuantizedTensor b,
             Transpose transB,
             Tensor d,
-            MemorySegment beta,
-            MemorySegment config,
+            Output output,
+            Accumulator accumulator,
             Stream stream) {
-        MemorySegment destination = d.handle();
-        Status.te(
-                TransformerEngine.te_cublas_gemm_v2(
-                        transB.code(),
-                        transA.code(),
-                        Inside.state(stream).one(),
-                        b.handle(),
-                        a.handle(),
-                        beta,
-                        destination,
-                        destination,
-                        Inside.workspace(stream).products(),
-                        config,
-                        stream.handle()),
-                "te_cublas_gemm_v2");
+        Checks.given("output", output);
+        long inner = QuantizedGemmChecks.product(a, transA, b, transB, d, accumulator, stream);
+        if (isOverNothing(inner, d, output, stream)) {
+            return;
+        }
+        DeviceState device = Inside.state(stream);
+        MemorySegment beta = output == Output.OVERWRITE ? device.zero() : device.one();
+        MemorySegment config = configs(stream).plain(accumulator);
+        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, beta, config, stream);
+    }
+
+    /**
+     * Enqueues {@code d = op(a) op(b) + bias} of FP8 numbers with their scales, the bias added to every row. What {@link
+     * #gemm(QuantizedTensor, Transpose, QuantizedTensor, Transpose, Tensor, Output, Accumulator, Stream)} says of copies, sizes
+     * and scalings holds.
+     *
+     * @param a [M, K], transposed [K, M], K at least 16
+     * @param b [K, N], transposed [N, K]; not FLOAT8_E5M2 where a is
+     * @param bias [N], in the type of d; BFLOAT16 where d is FLOAT32
+     * @param d [M, N], BFLOAT16, FLOAT16 or FLOAT32
+     * @param accumulator SPLIT where scaled by blocks
+     * @throws IllegalArgumentException when shapes, types, copies, scalings or devices do not fit, or d shares memory
+     */
+    public static void gemmBias(
+            QuantizedTensor a,
+            Transpose transA,
+            QuantizedTensor b,
+            Transpose transB,
+            Tensor bias,
+            Tensor d,
+            Accumulator accumulator,
+            Stream stream) {
+        long inner = QuantizedGemmChecks.product(a, transA, b, transB, d, accumulator, stream);
+        QuantizedGemmChecks.bias(bias, d, stream);
+        if (d.count() == 0) {
+            return;
+        }
+        QuantizedGemmChecks.requireSum(inner, a);
+        GemmConfigs configs = configs(stream);
+        MemorySegment config = configs.bias(bias, accumulator);
+        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), config, stream);
+    }
+
+    /** Returns whether there is nothing to multiply; a sum over nothing, which is 0, is then in d. */
+    private static boolean isOverNothing(long inner, Tensor d, Output output, Stream stream) {
+        if (inner == 0 && d.count() != 0 && output == Output.OVERWRITE) {
+            d.zero(stream);
+        }
+        return inner == 0 || d.count() == 0;
     }
 
     private static GemmConfigs configs(Stream stream) {

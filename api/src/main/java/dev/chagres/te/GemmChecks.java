@@ -46,7 +46,7 @@ final class GemmChecks {
         Checks.apart(argument, tensor, "b", b);
     }
 
-    private static void countable(String argument, Tensor matrix) {
+    static void countable(String argument, Tensor matrix) {
         if (matrix.size(0) > Integer.MAX_VALUE || matrix.size(1) > Integer.MAX_VALUE) {
             throw new IllegalArgumentException(argument + ": expected at most " + Integer.MAX_VALUE
                     + " rows and columns, which TE counts in 32 bits, got " + Checks.describe(matrix));

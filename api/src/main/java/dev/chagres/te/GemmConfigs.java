@@ -18,6 +18,7 @@ final class GemmConfigs implements AutoCloseable {
     private static final int BIAS_GRADIENT = TransformerEngine.kNVTEMatmulConfigDBiasTensor();
     private static final int WITH_GELU = TransformerEngine.kNVTEMatmulConfigWithGELUEpilogue();
     private static final int WITH_GELU_GRADIENT = TransformerEngine.kNVTEMatmulConfigWithDGELUEpilogue();
+    private static final int SPLIT_ACCUMULATOR = TransformerEngine.kNVTEMatmulConfigUseSplitAccumulator();
     private static final int AUXILIARY = TransformerEngine.kNVTEMatmulConfigEpilogueAuxTensor();
 
     private final DeviceState device;
@@ -26,6 +27,8 @@ final class GemmConfigs implements AutoCloseable {
     private final MemorySegment biasGelu;
     private final MemorySegment geluGradient;
     private final MemorySegment biasGradient;
+    private final MemorySegment split;
+    private final MemorySegment splitBias;
 
     GemmConfigs(DeviceState device) {
         this.device = device;
@@ -34,12 +37,24 @@ final class GemmConfigs implements AutoCloseable {
         biasGelu = create();
         geluGradient = create();
         biasGradient = create();
+        split = create();
+        splitBias = create();
         flag(biasGelu, WITH_GELU);
         flag(geluGradient, WITH_GELU_GRADIENT);
+        flag(split, SPLIT_ACCUMULATOR);
+        flag(splitBias, SPLIT_ACCUMULATOR);
     }
 
     MemorySegment bias(Tensor added) {
         return with(bias, BIAS, added);
+    }
+
+    MemorySegment bias(Tensor added, Gemm.Accumulator accumulator) {
+        return with(accumulator == Gemm.Accumulator.SPLIT ? splitBias : bias, BIAS, added);
+    }
+
+    MemorySegment plain(Gemm.Accumulator accumulator) {
+        return accumulator == Gemm.Accumulator.SPLIT ? split : MemorySegment.NULL;
     }
 
     MemorySegment biasGelu(Tensor added, Tensor preGelu) {
@@ -86,5 +101,7 @@ final class GemmConfigs implements AutoCloseable {
         TransformerEngine.te_destroy_matmul_config(biasGelu);
         TransformerEngine.te_destroy_matmul_config(geluGradient);
         TransformerEngine.te_destroy_matmul_config(biasGradient);
+        TransformerEngine.te_destroy_matmul_config(split);
+        TransformerEngine.te_destroy_matmul_config(splitBias);
     }
 }

@@ -46,6 +46,17 @@ public final class Tolerances {
                 : new Tolerance("weight gradient " + dtype, 1e-5, 1e-4);
     }
 
+    /**
+     * A product of FP8 numbers, stored as {@code result}. The reference sums in FP32. Tensor cores of Hopper align the summands of
+     * an instruction to the largest and keep about 13 bits below it, so that each sum is off by some 2^-13 of its largest part
+     * before it is rounded.
+     */
+    public static Tolerance float8Product(DType result) {
+        Tolerance stored = rounded(result);
+        double sum = Provider.current() == Provider.CUDA ? 0x1p-11 : 4e-6;
+        return new Tolerance("FP8 product, " + result, stored.frobenius() + sum, stored.element() + 10 * sum);
+    }
+
     private static Tolerance singlePrecisionProduct(String name) {
         return Provider.current() == Provider.CUDA
                 ? new Tolerance(name + " (TF32)", 1.5e-3, 1e-2)
