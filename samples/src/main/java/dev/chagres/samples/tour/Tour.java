@@ -32,7 +32,8 @@ public final class Tour {
                     "fusedattention",
                     "fused attention, forward and backward, without a layer",
                     Sample08FusedAttention::run),
-            new Sample(9, "ownlayer", "a layer of one's own", Sample09OwnLayer::run));
+            new Sample(9, "ownlayer", "a layer of one's own", Sample09OwnLayer::run),
+            new Sample(10, "float8", "a product in FP8, quantized by hand", Sample10Float8Product::run));
 
     private Tour() {}
 
@@ -64,5 +65,21 @@ public final class Tour {
                     what + ": expected " + expected + " within " + tolerance + ", got " + value);
         }
         return value;
+    }
+
+    /** Returns the norm of the difference over the norm of {@code expected}, when that is at most {@code tolerance}. */
+    static double near(String what, float[] expected, float[] values, double tolerance) {
+        double squares = 0;
+        double differences = 0;
+        for (int i = 0; i < expected.length; i++) {
+            squares += expected[i] * (double) expected[i];
+            differences += (values[i] - expected[i]) * (double) (values[i] - expected[i]);
+        }
+        double relative = Math.sqrt(differences / squares);
+        if (!(relative <= tolerance)) {
+            throw new IllegalStateException(
+                    what + ": expected a relative difference of at most " + tolerance + ", got " + relative);
+        }
+        return relative;
     }
 }

@@ -18,7 +18,8 @@ class TourTest {
                 "allreduce",
                 "epilogue",
                 "fusedattention",
-                "ownlayer"
+                "ownlayer",
+                "float8"
             })
     void everySampleVerifiesItsResult(String name) throws Exception {
         Tour.main(new String[] {name});
