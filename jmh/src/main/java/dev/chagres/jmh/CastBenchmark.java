@@ -1,0 +1,166 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Tensor;
+import dev.chagres.te.AmaxHistories;
+import dev.chagres.te.Cast;
+import dev.chagres.te.QuantizationConfig;
+import dev.chagres.te.RecipeUpdates;
+import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
+import dev.chagres.te.Transpose;
+import java.util.Arrays;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What does it cost to quantize a layer's tokens from BFLOAT16, and to find the scales for it? */
+@NullUnmarked
+public class CastBenchmark extends OperationBenchmark {
+    private static final QuantizationConfig CONFIG = QuantizationConfig.standard();
+    private static final int STEPS = 1024;
+    private static final int SCALES = 100;
+
+    private Tensor x;
+    private QuantizedTensor rowwise;
+    private QuantizedTensor both;
+    private QuantizedTensor blocks;
+    private Tensor transposed;
+    private Tensor back;
+    private Tensor dbias;
+    private Tensor scales;
+    private AmaxHistories histories;
+
+    /** For JMH. */
+    public CastBenchmark() {}
+
+    @Override
+    void prepare() {
+        long tokens = shape.tokens();
+        x = normal(DType.BFLOAT16, tokens, shape.hidden());
+        rowwise = oneScale().allocateRowwise(scope);
+        both = oneScale().allocateRowwise(scope).allocateColumnwise(scope);
+        blocks = scope.quantized(Scaling.BLOCK_1D, DType.FLOAT8_E4M3, tokens, shape.hidden())
+                .allocateRowwise(scope)
+                .allocateColumnwise(scope);
+        transposed = empty(DType.FLOAT8_E4M3, shape.hidden(), tokens);
+        back = empty(DType.BFLOAT16, tokens, shape.hidden());
+        dbias = empty(DType.BFLOAT16, shape.hidden());
+        scales = zeros(DType.FLOAT32, SCALES);
+        Tensor history = empty(DType.FLOAT32, STEPS, SCALES);
+        float[] magnitudes = new float[STEPS * SCALES];
+        Arrays.fill(magnitudes, 2);
+        history.set(stream, magnitudes);
+        histories = AmaxHistories.of(new Tensor[] {history}, new Tensor[] {scales}, stream);
+        check();
+    }
+
+    private QuantizedTensor oneScale() {
+        Tensor scale = empty(DType.FLOAT32, 1);
+        scale.set(stream, 64f);
+        return scope.quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, shape.tokens(), shape.hidden())
+                .scale(scale)
+                .amax(zeros(DType.FLOAT32, 1));
+    }
+
+    private void check() {
+        float[] values = read(x);
+        double largest = 0;
+        double column = 0;
+        for (int i = 0; i < values.length; i++) {
+            largest = Math.max(largest, Math.abs(values[i]));
+            column += i % shape.hidden() == 0 ? values[i] : 0;
+        }
+        computeAmax();
+        near("computeAmax", largest, read(rowwise.amax())[0], 0);
+        computeScaleFromAmax();
+        near("computeScaleFromAmax", 448 / largest, read(rowwise.scale())[0], 1e-6);
+        quantizeRowwise();
+        dequantize();
+        near("dequantize", values[0], read(back)[0], 0.07);
+        quantizeDbias();
+        near("quantizeDbias", column, read(dbias)[0], 0.02);
+        quantize();
+        transpose();
+        near("transpose", both.columnwise().toBytes(stream)[1], transposed.toBytes(stream)[1], 0);
+        quantizeBlocks();
+        double first = 0;
+        for (int i = 0; i < Math.min(Scaling.BLOCK, shape.hidden()); i++) {
+            first = Math.max(first, Math.abs(values[i]));
+        }
+        near("quantizeBlocks", first / 448, read(blocks.rowwiseScaleInverse())[0], 1e-6);
+        delayedScalingUpdate();
+        near("delayedScalingUpdate", 224, read(scales)[0], 1e-6);
+    }
+
+    @Override
+    public void close() {
+        histories.close();
+        super.close();
+    }
+
+    /** Rowwise data, one scale. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void quantizeRowwise() {
+        repeat(() -> Cast.quantize(x, rowwise, stream));
+    }
+
+    /** Both copies, one scale. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void quantize() {
+        repeat(() -> Cast.quantize(x, both, stream));
+    }
+
+    /** Both copies, a scale for each 128 numbers of a row. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void quantizeBlocks() {
+        repeat(() -> Cast.quantize(x, blocks, stream));
+    }
+
+    /** Both copies, and the sum of each column. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void quantizeDbias() {
+        repeat(() -> Cast.quantizeDbias(x, both, dbias, stream));
+    }
+
+    /** Numbers from rowwise data. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void dequantize() {
+        repeat(() -> Cast.dequantize(rowwise, back, stream));
+    }
+
+    /** Columnwise from rowwise data. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void transpose() {
+        repeat(() -> Transpose.transpose(both.rowwise(), transposed, stream));
+    }
+
+    /** The largest magnitude. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void computeAmax() {
+        repeat(() -> RecipeUpdates.computeAmax(x, rowwise, CONFIG, stream));
+    }
+
+    /** A scale from it. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void computeScaleFromAmax() {
+        repeat(() -> RecipeUpdates.computeScaleFromAmax(rowwise, CONFIG, stream));
+    }
+
+    /** 100 scales from histories of 1,024 steps. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void delayedScalingUpdate() {
+        repeat(() -> RecipeUpdates.delayedScalingUpdateAfterReduction(
+                null, histories, AmaxAlgorithm.MAX, DType.FLOAT8_E4M3, 0, stream));
+    }
+}
