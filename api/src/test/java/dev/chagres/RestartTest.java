@@ -139,7 +139,7 @@ class RestartTest {
                 x = y;
             }
         });
-        assertEquals(2L << 20, scope.reservedBytes(), "nor does it take device memory");
+        assertEquals(1L << 20, scope.reservedBytes(), "nor does it take device memory");
     }
 
     /** Random steps against a simple model of a stack: no two live tensors overlap, and contents stay. */

@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
@@ -16,8 +17,8 @@ import org.jspecify.annotations.Nullable;
  */
 final class AttentionBranch extends Layer {
     private static final class Heads extends Saved {
-        private final Kept x = new Kept("the input");
-        private final Kept attended = new Kept("the heads' output");
+        private final Operand x = new Operand("the input");
+        private final Operand attended = new Operand("the heads' output");
         private @Nullable RotaryEmbedding rotary;
         private @Nullable Sequences sequences;
     }
@@ -62,43 +63,45 @@ final class AttentionBranch extends Layer {
         if (present != null) {
             present.checkSequences(sequences, stream);
         }
+        Heads heads = saved.take();
+        Scope keptIn = pass.isSaving() ? pass.kept() : null;
+        qkv.products().prepare(x, heads.x, keptIn, pass);
         Tensor projected = pass.kept().tensor(x.dtype(), x.size(0), qkv.outputColumns(x.size(1)));
-        qkv.product(x, projected, stream);
+        qkv.products().product(heads.x, projected, pass);
         if (present != null) {
             present.rotatePacked(projected, sequences, stream);
         }
         Tensor attended = attention.forwardPacked(projected, pass);
-        projection.product(attended, y, stream);
-        Heads heads = saved.push(pass);
-        if (heads != null) {
-            heads.x.set(x);
-            heads.attended.set(attended);
-            heads.rotary = present;
-            heads.sequences = sequences;
-        }
+        projection.products().prepare(attended, heads.attended, keptIn, pass);
+        projection.products().product(heads.attended, y, pass);
+        heads.rotary = present;
+        heads.sequences = sequences;
+        saved.keep(heads, pass);
     }
 
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
         Heads heads = saved.pop(pass);
-        Stream stream = pass.stream();
-        Tensor x = heads.x.get();
-        Tensor attended = heads.attended.get();
-        projection.parameterGradients(dy, attended, pass);
-        if (!qkv.requiresGradient() && !x.requiresGradient()) {
+        LinearProducts first = qkv.products();
+        LinearProducts last = projection.products();
+        last.begin(dy, heads.attended, pass);
+        last.parameterGradients(heads.attended, pass);
+        if (!qkv.requiresGradient() && !heads.x.learns()) {
             attention.discard(pass);
             return;
         }
-        Tensor dattended = pass.temporary().like(attended);
-        Tensor dqkv = pass.temporary().tensor(x.dtype(), x.size(0), 3 * attended.size(1));
-        projection.inputGradient(dy, dattended, stream);
+        Tensor dattended =
+                pass.temporary().tensor(dy.dtype(), dy.size(0), projection.weight().shape().size(1));
+        Tensor dqkv = pass.temporary().tensor(dy.dtype(), dy.size(0), 3 * dattended.size(1));
+        last.inputGradient(heads.attended, dattended, pass);
         attention.backwardPacked(dattended, dqkv, pass);
         if (heads.rotary != null && heads.sequences != null) {
-            heads.rotary.rotatePackedBack(dqkv, heads.sequences, stream);
+            heads.rotary.rotatePackedBack(dqkv, heads.sequences, pass.stream());
         }
-        qkv.parameterGradients(dqkv, x, pass);
-        if (x.requiresGradient()) {
-            qkv.inputGradient(dqkv, dx, stream);
+        first.begin(dqkv, heads.x, pass);
+        first.parameterGradients(heads.x, pass);
+        if (heads.x.learns()) {
+            first.inputGradient(heads.x, dx, pass);
         }
     }
 

@@ -1,7 +1,6 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
-import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
@@ -17,9 +16,11 @@ import org.jspecify.annotations.Nullable;
  */
 final class CrossAttentionBranch extends Layer {
     private static final class Heads extends Saved {
-        private final Kept x = new Kept("the input");
+        private final Operand x = new Operand("the input");
         private final Kept memory = new Kept("the other stream's output");
-        private final Kept attended = new Kept("the heads' output");
+        private final Operand keyInput = new Operand("the other stream's output");
+        private final Operand valueInput = new Operand("the other stream's output");
+        private final Operand attended = new Operand("the heads' output");
         private @Nullable Sequences sequences;
     }
 
@@ -53,7 +54,6 @@ final class CrossAttentionBranch extends Layer {
 
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
-        Stream stream = pass.stream();
         Sequences sequences = pass.sequences();
         Tensor m = memory.tensor(pass);
         key.checkInput(m);
@@ -63,38 +63,44 @@ final class CrossAttentionBranch extends Layer {
         Tensor q = kept.tensor(x.dtype(), x.size(0), query.outputColumns(x.size(1)));
         Tensor k = kept.tensor(x.dtype(), m.size(0), key.outputColumns(m.size(1)));
         Tensor v = kept.like(k);
-        query.product(x, q, stream);
-        key.product(m, k, stream);
-        value.product(m, v, stream);
+        Heads record = saved.take();
+        product(query, x, record.x, q, pass);
+        product(key, m, record.keyInput, k, pass);
+        product(value, m, record.valueInput, v, pass);
         Tensor heads = attention.forward(
                 shaped(kept, q, config.heads(), sequences),
                 shaped(kept, k, config.keyHeads(), sequences.keys()),
                 shaped(kept, v, config.keyHeads(), sequences.keys()),
                 pass);
         Tensor attended = kept.view(heads, 0, q.size(0), q.size(1));
-        projection.product(attended, y, stream);
-        Heads record = saved.push(pass);
-        if (record != null) {
-            record.x.set(x);
-            record.memory.set(m);
-            record.attended.set(attended);
-            record.sequences = sequences;
-        }
+        product(projection, attended, record.attended, y, pass);
+        record.memory.set(m);
+        record.sequences = sequences;
+        saved.keep(record, pass);
+    }
+
+    private static void product(Linear linear, Tensor x, Operand operand, Tensor y, Pass pass) {
+        linear.products().prepare(x, operand, pass.isSaving() ? pass.kept() : null, pass);
+        linear.products().product(operand, y, pass);
+    }
+
+    /** Begins the gradients of one product, and enqueues those of its parameters. */
+    private static void parameterGradients(Linear linear, Tensor dy, Operand x, Pass pass) {
+        linear.products().begin(dy, x, pass);
+        linear.products().parameterGradients(x, pass);
     }
 
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
         Heads record = saved.pop(pass);
-        Stream stream = pass.stream();
-        Tensor x = record.x.get();
         Tensor m = record.memory.get();
-        Tensor attended = record.attended.get();
         Sequences sequences = Checks.given("sequences", record.sequences);
-        projection.parameterGradients(dy, attended, pass);
+        parameterGradients(projection, dy, record.attended, pass);
         Scope temporary = pass.temporary();
-        Tensor dattended = temporary.like(attended);
-        projection.inputGradient(dy, dattended, stream);
-        Tensor dq = temporary.like(attended);
+        Tensor dattended = temporary.tensor(
+                dy.dtype(), dy.size(0), projection.weight().shape().size(1));
+        projection.products().inputGradient(record.attended, dattended, pass);
+        Tensor dq = temporary.like(dattended);
         Tensor dk = temporary.tensor(m.dtype(), m.size(0), key.outputColumns(m.size(1)));
         Tensor dv = temporary.like(dk);
         attention.backward(
@@ -103,22 +109,22 @@ final class CrossAttentionBranch extends Layer {
                 shaped(temporary, dk, config.keyHeads(), sequences.keys()),
                 shaped(temporary, dv, config.keyHeads(), sequences.keys()),
                 pass);
-        query.parameterGradients(dq, x, pass);
-        key.parameterGradients(dk, m, pass);
-        value.parameterGradients(dv, m, pass);
-        if (x.requiresGradient()) {
-            query.inputGradient(dq, dx, stream);
+        parameterGradients(query, dq, record.x, pass);
+        parameterGradients(key, dk, record.keyInput, pass);
+        parameterGradients(value, dv, record.valueInput, pass);
+        if (record.x.learns()) {
+            query.products().inputGradient(record.x, dx, pass);
         }
         if (m.requiresGradient()) {
-            addToMemory(dk, dv, m, pass);
+            addToMemory(record, m, pass);
         }
     }
 
-    private void addToMemory(Tensor dk, Tensor dv, Tensor m, Pass pass) {
+    private void addToMemory(Heads record, Tensor m, Pass pass) {
         Tensor first = pass.temporary().like(m);
         Tensor second = pass.temporary().like(m);
-        key.inputGradient(dk, first, pass.stream());
-        value.inputGradient(dv, second, pass.stream());
+        key.products().inputGradient(record.keyInput, first, pass);
+        value.products().inputGradient(record.valueInput, second, pass);
         Elementwise.add(first, second, first, pass.stream());
         memory.add(first, pass);
     }

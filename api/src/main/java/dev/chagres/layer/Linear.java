@@ -1,15 +1,10 @@
 package dev.chagres.layer;
 
-import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
-import dev.chagres.ops.RowSum;
-import dev.chagres.te.Gemm;
-import dev.chagres.te.Gemm.Transpose;
-import dev.chagres.te.Output;
 
 /**
  * {@code y = x W^T + b}.
@@ -22,13 +17,14 @@ import dev.chagres.te.Output;
  */
 public final class Linear extends Layer {
     private static final class Input extends Saved {
-        private final Kept x = new Kept("the input");
+        private final Operand x = new Operand("the input");
     }
 
     private final long inputs;
     private final long outputs;
     private final Parameter weight;
     private final Parameter bias;
+    private final LinearProducts products;
     private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
 
     /**
@@ -43,6 +39,7 @@ public final class Linear extends Layer {
         this.outputs = outputs;
         weight = plan.declare("weight", initializer, outputs, inputs);
         bias = plan.declare("bias", Initializer.zeros(), outputs);
+        products = new LinearProducts(weight, bias, plan);
     }
 
     private Linear(Parameter weight, ModelPlan plan) {
@@ -51,6 +48,7 @@ public final class Linear extends Layer {
         outputs = weight.shape().size(0);
         this.weight = weight;
         bias = plan.declare("bias", Initializer.zeros(), outputs);
+        products = new LinearProducts(weight, bias, plan);
     }
 
     /**
@@ -78,50 +76,26 @@ public final class Linear extends Layer {
         return bias;
     }
 
+    /** Returns its three products, for layers that put something between them. */
+    LinearProducts products() {
+        return products;
+    }
+
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
-        product(x, y, pass.stream());
-        Input input = saved.push(pass);
-        if (input != null) {
-            input.x.set(x);
-        }
+        Input input = saved.take();
+        products.prepare(x, input.x, pass.isSaving() ? pass.kept() : null, pass);
+        products.product(input.x, y, pass);
+        saved.keep(input, pass);
     }
 
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
-        Tensor x = saved.pop(pass).x.get();
-        parameterGradients(dy, x, pass);
-        if (x.requiresGradient()) {
-            inputGradient(dy, dx, pass.stream());
-        }
-    }
-
-    /** Enqueues {@code y = x W^T + b}. */
-    void product(Tensor x, Tensor y, Stream stream) {
-        Gemm.gemmBias(x, Transpose.NO, weight.weight(), Transpose.YES, bias.weight(), y, stream);
-    }
-
-    /** Enqueues {@code dx = dy W}. */
-    void inputGradient(Tensor dy, Tensor dx, Stream stream) {
-        Gemm.gemm(dy, Transpose.NO, weight.weight(), Transpose.NO, dx, Output.OVERWRITE, stream);
-    }
-
-    /** Enqueues the gradients of weight and bias from dy [T, out] and x [T, in]. */
-    void parameterGradients(Tensor dy, Tensor x, Pass pass) {
-        boolean both = !weight.isFrozen() && !bias.isFrozen();
-        if (both && x.size(0) > 0 && !weight.hasGradient() && !bias.hasGradient()) {
-            pass.nextGradient(weight);
-            pass.nextGradient(bias);
-            Gemm.gemmBiasGradient(dy, x, Transpose.NO, bias.gradient(), weight.gradient(), pass.stream());
-            return;
-        }
-        // The product's epilogue can write a bias gradient, but not add to one.
-        if (!weight.isFrozen()) {
-            Output output = pass.nextGradient(weight);
-            Gemm.gemm(dy, Transpose.YES, x, Transpose.NO, weight.gradient(), output, pass.stream());
-        }
-        if (!bias.isFrozen()) {
-            RowSum.rowSum(dy, bias.gradient(), pass.nextGradient(bias), pass.stream());
+        Operand x = saved.pop(pass).x;
+        products.begin(dy, x, pass);
+        products.parameterGradients(x, pass);
+        if (x.learns()) {
+            products.inputGradient(x, dx, pass);
         }
     }
 
@@ -153,8 +127,6 @@ public final class Linear extends Layer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        return name()
-                + ": te_cublas_gemm_v2, the bias in its epilogue, and so the bias gradient in the first backward of a"
-                + " step; later ones add it by ops_row_sum";
+        return name() + ": " + products.explain(pass);
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.layer.KernelChoice.ActivationKernel;
@@ -16,24 +17,25 @@ import dev.chagres.te.Gemm.Transpose;
  */
 final class MlpBranch extends Layer {
     private static final class Inner extends Saved {
-        private final Kept x = new Kept("the input");
+        private final Operand x = new Operand("the input");
         private final Kept before = new Kept("the activation's input");
-        private final Kept after = new Kept("the activation's output");
+        private final Operand after = new Operand("the activation's output");
     }
 
     private final Activation activation;
     private final Recomputation recomputation;
     private final Linear fc1;
     private final Linear fc2;
+    private final long inner;
     private final SavedPool<Inner> saved = new SavedPool<>(this, Inner::new);
 
     MlpBranch(MlpConfig config, ModelPlan plan) {
         super(plan.name());
         activation = config.activation();
         recomputation = config.recomputation();
-        long before = activation.inputColumns(config.inner());
-        fc1 = new Linear(config.hidden(), before, config.inputInitializer(), plan.child("fc1"));
-        fc2 = new Linear(config.inner(), config.hidden(), config.outputInitializer(), plan.child("fc2"));
+        inner = config.inner();
+        fc1 = new Linear(config.hidden(), activation.inputColumns(inner), config.inputInitializer(), plan.child("fc1"));
+        fc2 = new Linear(inner, config.hidden(), config.outputInitializer(), plan.child("fc2"));
     }
 
     Linear fc1() {
@@ -46,13 +48,15 @@ final class MlpBranch extends Layer {
 
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
-        Stream stream = pass.stream();
-        long rows = x.size(0);
-        Tensor before = pass.kept().tensor(x.dtype(), rows, fc1.outputColumns(x.size(1)));
-        long inner = fc2.weight().shape().size(1);
-        Tensor after =
-                (recomputation == Recomputation.NONE ? pass.kept() : pass.temporary()).tensor(x.dtype(), rows, inner);
-        if (KernelChoice.activation(activation, x.dtype()) == ActivationKernel.EPILOGUE) {
+        Inner inside = saved.take();
+        LinearProducts first = fc1.products();
+        LinearProducts second = fc2.products();
+        boolean keepsAfter = recomputation == Recomputation.NONE;
+        first.prepare(x, inside.x, pass.isSaving() ? pass.kept() : null, pass);
+        Tensor before = pass.kept().tensor(x.dtype(), x.size(0), fc1.outputColumns(x.size(1)));
+        Scope afterIn = keepsAfter && second.keepsWhole(pass) ? pass.kept() : pass.temporary();
+        Tensor after = afterIn.tensor(x.dtype(), x.size(0), inner);
+        if (!inside.x.isQuantized() && KernelChoice.activation(activation, x.dtype()) == ActivationKernel.EPILOGUE) {
             Gemm.gemmBiasGelu(
                     x,
                     Transpose.NO,
@@ -61,67 +65,64 @@ final class MlpBranch extends Layer {
                     fc1.bias().weight(),
                     before,
                     after,
-                    stream);
+                    pass.stream());
         } else {
-            fc1.product(x, before, stream);
-            activation.forward(before, after, stream);
+            first.product(inside.x, before, pass);
+            activation.forward(before, after, pass.stream());
         }
-        fc2.product(after, y, stream);
-        Inner inside = saved.push(pass);
-        if (inside != null) {
-            inside.x.set(x);
-            inside.before.set(before);
-            if (recomputation == Recomputation.NONE) {
-                inside.after.set(after);
-            } else {
-                inside.after.clear();
-            }
-        }
+        second.prepare(after, inside.after, pass.isSaving() && keepsAfter ? pass.kept() : null, pass);
+        second.product(inside.after, y, pass);
+        inside.before.set(before);
+        saved.keep(inside, pass);
     }
 
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
         Inner inside = saved.pop(pass);
-        Stream stream = pass.stream();
-        Tensor x = inside.x.get();
+        LinearProducts first = fc1.products();
+        LinearProducts second = fc2.products();
         Tensor before = inside.before.get();
-        Tensor dbefore = pass.temporary().like(before);
+        second.begin(dy, inside.after, pass);
         if (fc2.requiresGradient()) {
-            fc2.parameterGradients(dy, activated(inside, pass), pass);
+            if (recomputation == Recomputation.ACTIVATION) {
+                activateAgain(inside, before, pass);
+            }
+            second.parameterGradients(inside.after, pass);
         }
-        if (!fc1.requiresGradient() && !x.requiresGradient()) {
+        if (!fc1.requiresGradient() && !inside.x.learns()) {
             return;
         }
-        gradientOfActivation(dy, before, dbefore, pass);
-        fc1.parameterGradients(dbefore, x, pass);
-        if (x.requiresGradient()) {
-            fc1.inputGradient(dbefore, dx, stream);
+        Tensor dbefore = pass.temporary().like(before);
+        gradientOfActivation(dy, inside, before, dbefore, pass);
+        first.begin(dbefore, inside.x, pass);
+        first.parameterGradients(inside.x, pass);
+        if (inside.x.learns()) {
+            first.inputGradient(inside.x, dx, pass);
         }
     }
 
-    private Tensor activated(Inner inside, Pass pass) {
-        if (!inside.after.isEmpty()) {
-            return inside.after.get();
-        }
-        Tensor before = inside.before.get();
-        Tensor after = pass.temporary()
-                .tensor(before.dtype(), before.size(0), fc2.weight().shape().size(1));
+    /** Enqueues what forward did not keep, as forward computed it. */
+    private void activateAgain(Inner inside, Tensor before, Pass pass) {
+        Scope temporary = pass.temporary();
+        Tensor after = temporary.tensor(before.dtype(), before.size(0), inner);
         activation.forward(before, after, pass.stream());
-        return after;
+        fc2.products().prepareAgain(after, inside.after, pass);
     }
 
     /** Enqueues {@code dbefore = (dy W2) activation'(before)}. */
-    private void gradientOfActivation(Tensor dy, Tensor before, Tensor dbefore, Pass pass) {
+    private void gradientOfActivation(Tensor dy, Inner inside, Tensor before, Tensor dbefore, Pass pass) {
         Stream stream = pass.stream();
-        Tensor weight = fc2.weight().weight();
-        if (KernelChoice.activation(activation, dy.dtype()) == ActivationKernel.EPILOGUE) {
+        LinearProducts second = fc2.products();
+        if (!second.isQuantizedBackward()
+                && KernelChoice.activation(activation, dy.dtype()) == ActivationKernel.EPILOGUE) {
+            Tensor weight = second.weightOf(inside.after, pass);
             Gemm.gemmGeluGradient(dy, Transpose.NO, weight, Transpose.NO, before, dbefore, stream);
         } else if (activation.isGated()) {
-            Tensor dafter = pass.temporary().tensor(dy.dtype(), dy.size(0), weight.size(1));
-            fc2.inputGradient(dy, dafter, stream);
+            Tensor dafter = pass.temporary().tensor(dy.dtype(), dy.size(0), inner);
+            second.inputGradient(inside.after, dafter, pass);
             activation.backward(dafter, before, dbefore, stream);
         } else {
-            fc2.inputGradient(dy, dbefore, stream);
+            second.inputGradient(inside.after, dbefore, pass);
             activation.backward(dbefore, before, dbefore, stream);
         }
     }
@@ -144,10 +145,17 @@ final class MlpBranch extends Layer {
     @Override
     public String explain(Tensor x, Pass pass) {
         return fc1.explain(x, pass) + "\n" + name() + ": " + activation + " "
-                + KernelChoice.activationReason(activation, x.dtype()) + "; "
+                + activationReason(x, pass) + "; "
                 + (recomputation == Recomputation.NONE
                         ? "its output is kept"
                         : "backward computes its output again by " + activation.forwardFunction())
                 + "\n" + fc2.explain(x, pass);
+    }
+
+    private String activationReason(Tensor x, Pass pass) {
+        return fc1.products().quantizers(pass) == null
+                ? KernelChoice.activationReason(activation, x.dtype())
+                : activation.forwardFunction() + " and " + activation.backwardFunction()
+                        + ", for products in eight bits have no epilogue for it here";
     }
 }

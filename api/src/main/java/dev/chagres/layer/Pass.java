@@ -10,6 +10,8 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recording;
 import dev.chagres.te.Output;
 import java.util.ArrayList;
 import java.util.List;
@@ -50,6 +52,8 @@ public final class Pass implements AutoCloseable {
     private boolean begun;
     private @Nullable Saved top;
     private @Nullable Sequences sequences;
+    private @Nullable Quantizers quantizers;
+    private boolean calibrating;
 
     private Pass(Stream stream, Mode mode) {
         this.stream = stream;
@@ -143,6 +147,65 @@ public final class Pass implements AutoCloseable {
 
     void restoreSequences(@Nullable Sequences before) {
         sequences = before;
+    }
+
+    /**
+     * Computes the products that {@code newQuantizers} covers in eight bits from here on, until {@link #noAutocast}; {@link
+     * #begin()} leaves that as it is. Backward computes as its forward did.
+     *
+     * <p>Source: TE's {@code autocast(enabled=True)}.
+     *
+     * @throws IllegalArgumentException when they are those of another device
+     */
+    public void autocast(Quantizers newQuantizers) {
+        quantizers = here(newQuantizers);
+        calibrating = false;
+    }
+
+    /**
+     * Computes every product in the model's type from here on, but records what the recipe would: the largest magnitudes.
+     *
+     * <p>Source: TE's {@code autocast(enabled=False, calibrating=True)}.
+     *
+     * @throws IllegalArgumentException when they are those of another device
+     */
+    public void calibrate(Quantizers newQuantizers) {
+        quantizers = here(newQuantizers);
+        calibrating = true;
+    }
+
+    /** Computes every product in the model's type from here on. */
+    public void noAutocast() {
+        quantizers = null;
+        calibrating = false;
+    }
+
+    private Quantizers here(Quantizers given) {
+        Device other = Checks.given("quantizers", given).parameters().scope().device();
+        if (other != device()) {
+            throw new IllegalArgumentException("quantizers: expected those of " + device() + ", got those of " + other);
+        }
+        return given;
+    }
+
+    /** For authors of layers: returns the recipe's state, or null where products have the model's type. */
+    public @Nullable Quantizers quantizers() {
+        return quantizers;
+    }
+
+    /** Returns whether the pass only records what the recipe would. */
+    public boolean isCalibrating() {
+        return calibrating;
+    }
+
+    /** For authors of layers: returns whether casts of this pass record: where it trains. */
+    public Recording recording() {
+        return mode == Mode.TRAINING ? Recording.ON : Recording.OFF;
+    }
+
+    void restoreQuantizers(@Nullable Quantizers before, boolean calibratingBefore) {
+        quantizers = before;
+        calibrating = calibratingBefore;
     }
 
     /**

@@ -47,7 +47,12 @@ public final class PassProfile implements PassObserver, AutoCloseable {
             double backwardMillis,
             double hostForwardMillis,
             double hostBackwardMillis,
-            long keptBytes) {}
+            long keptBytes) {
+        /** Checks that the name is there. */
+        public Row {
+            Checks.given("layer", layer);
+        }
+    }
 
     /** One call, from when it begins until the device has passed its end. */
     private static final class Call {

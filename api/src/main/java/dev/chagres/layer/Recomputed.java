@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -21,6 +22,8 @@ public final class Recomputed extends Layer {
         private final Kept y = new Kept("the output");
         private long site;
         private @Nullable Sequences sequences;
+        private @Nullable Quantizers quantizers;
+        private boolean calibrating;
     }
 
     private final Layer inner;
@@ -45,6 +48,8 @@ public final class Recomputed extends Layer {
             context.y.set(y);
             context.site = pass.site();
             context.sequences = pass.sequencesOrNull();
+            context.quantizers = pass.quantizers();
+            context.calibrating = pass.isCalibrating();
         }
         boolean saving = pass.isSaving();
         pass.saving(false);
@@ -62,6 +67,8 @@ public final class Recomputed extends Layer {
         Tensor y = context.y.get();
         long site = pass.site();
         Sequences sequences = pass.sequencesOrNull();
+        Quantizers quantizers = pass.quantizers();
+        boolean calibrating = pass.isCalibrating();
         boolean saving = pass.isSaving();
         Scope kept = pass.keptScope();
         // Where a recomputed layer holds this one, the memory is in use already: this call's lies on top of it.
@@ -71,6 +78,7 @@ public final class Recomputed extends Layer {
             pass.keepIn(again);
             pass.restoreSite(context.site);
             pass.restoreSequences(context.sequences);
+            pass.restoreQuantizers(context.quantizers, context.calibrating);
             pass.saving(true);
             // The output forms again where it stood, unless its gradient has taken that place.
             inner.forward(x, Checks.overlaps(dy, y) ? again.like(y) : y, pass);
@@ -78,6 +86,7 @@ public final class Recomputed extends Layer {
         } finally {
             pass.saving(saving);
             pass.restoreSequences(sequences);
+            pass.restoreQuantizers(quantizers, calibrating);
             pass.restoreSite(site);
             pass.keepIn(kept);
             again.close();

@@ -43,7 +43,7 @@ public final class SavedPool<S extends Saved> {
         return object;
     }
 
-    /** Takes an object out of the pool without pushing it yet; {@link #pushTaken} or {@link #recycle} follows. */
+    /** Takes an object out of the pool without pushing it yet; {@link #keep}, {@link #pushTaken} or {@link #recycle} follows. */
     S take() {
         Saved object = free;
         if (object == null) {
@@ -53,6 +53,15 @@ public final class SavedPool<S extends Saved> {
             free = object.below;
         }
         return typed(object);
+    }
+
+    /** Puts an object that {@link #take} gave on top of what the pass has saved, or back while the pass saves nothing. */
+    void keep(S object, Pass pass) {
+        if (pass.isSaving()) {
+            pass.push(object);
+        } else {
+            recycle(object);
+        }
     }
 
     void pushTaken(S object, Pass pass) {

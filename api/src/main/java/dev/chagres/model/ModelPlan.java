@@ -3,6 +3,7 @@ package dev.chagres.model;
 import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
+import dev.chagres.model.QuantizerSite.Role;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
@@ -37,6 +38,7 @@ public final class ModelPlan {
         private final Map<String, List<Parameter>> groups = new LinkedHashMap<>();
         private final List<Parameter> all = new ArrayList<>();
         private final Set<String> names = new HashSet<>();
+        private final List<QuantizerSite> sites = new ArrayList<>();
         private int ranks = 1;
 
         private Shared(Grouping grouping) {
@@ -135,6 +137,35 @@ public final class ModelPlan {
         } catch (ArithmeticException e) {
             return true;
         }
+    }
+
+    /**
+     * Declares a place where a recipe may cast what is no weight.
+     *
+     * @param name behind this part's prefix
+     * @throws IllegalArgumentException when the role is that of a weight
+     */
+    public QuantizerSite quantizer(String name, Role role) {
+        if (Checks.given("role", role) == Role.WEIGHT) {
+            throw new IllegalArgumentException("role: expected INPUT or GRADIENT, got WEIGHT; name the parameter instead");
+        }
+        return add(new QuantizerSite(
+                prefix + Checks.given("name", name), group, role, shared.sites.size(), null));
+    }
+
+    /** Declares a place where a recipe may cast {@code weight}. */
+    public QuantizerSite quantizer(String name, Parameter weight) {
+        return add(QuantizerSite.ofWeight(prefix + Checks.given("name", name), group, shared.sites.size(), weight));
+    }
+
+    private QuantizerSite add(QuantizerSite site) {
+        shared.sites.add(site);
+        return site;
+    }
+
+    /** Returns the places of the whole plan where a recipe may cast, in the order of their declaration. */
+    public List<QuantizerSite> quantizers() {
+        return Collections.unmodifiableList(shared.sites);
     }
 
     /** Freezes everything declared so far under this part's prefix: see {@link Parameter#freeze}. */

@@ -34,6 +34,9 @@ public final class Parameters implements AutoCloseable {
     private final int issue;
 
     private final List<ParameterRange> ranges;
+    private final List<QuantizerSite> quantizers;
+    private final List<Runnable> atNextStep = new ArrayList<>();
+    private final List<Runnable> atForgetting = new ArrayList<>();
     private final List<AutoCloseable> adopted = new ArrayList<>();
     private int generation;
     private long step;
@@ -48,6 +51,7 @@ public final class Parameters implements AutoCloseable {
             vector.zero(scope.stream());
             weights.put(type, vector);
         });
+        quantizers = List.copyOf(plan.quantizers());
         gradients = scope.tensor(DType.FLOAT32, layout.gradientCount());
         issue = Inside.issue(gradients);
         gradients.zero(scope.stream());
@@ -164,6 +168,11 @@ public final class Parameters implements AutoCloseable {
         return ranges;
     }
 
+    /** Returns the places where a recipe may cast, in the order of their declaration. */
+    public List<QuantizerSite> quantizers() {
+        return quantizers;
+    }
+
     /** Returns the number of elements of all parameters, without alignment. */
     public long count() {
         return all.stream().mapToLong(p -> p.shape().count()).sum();
@@ -203,11 +212,35 @@ public final class Parameters implements AutoCloseable {
     public void nextStep() {
         step++;
         generation++;
+        run(atNextStep);
+    }
+
+    /** Runs {@code action} at the end of every {@link #nextStep}, such as the update of scales. */
+    public void atNextStep(Runnable action) {
+        atNextStep.add(Checks.given("action", action));
+    }
+
+    /** Runs {@code action} at the end of every {@link #forgetGradients}. */
+    public void atForgetting(Runnable action) {
+        atForgetting.add(Checks.given("action", action));
+    }
+
+    /** Runs {@code action} no more. */
+    public void forget(Runnable action) {
+        atNextStep.remove(action);
+        atForgetting.remove(action);
     }
 
     /** Abandons the gradients of this step, such as those of a backward pass that failed: the next one overwrites them. */
     public void forgetGradients() {
         generation++;
+        run(atForgetting);
+    }
+
+    private static void run(List<Runnable> actions) {
+        for (int i = 0; i < actions.size(); i++) {
+            actions.get(i).run();
+        }
     }
 
     /** Says that weights were written from outside, as loading a model does: optimizers take them over before their next step. */

@@ -14,10 +14,13 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.te.Activation;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
+import org.jspecify.annotations.Nullable;
 
 /** One layer of every class, and a model of it alone: the same weights and inputs each time. */
 final class EveryLayer implements AutoCloseable {
@@ -40,6 +43,11 @@ final class EveryLayer implements AutoCloseable {
             return name;
         }
 
+        /** Returns whether a recipe changes what it computes: products whose sizes are multiples of 16. */
+        boolean multiplies() {
+            return attends() || name.contains("MLP") || name.equals("linear");
+        }
+
         /** Returns whether it wants sequences, with tokens in them. */
         boolean attends() {
             return name.contains("attention") || name.contains("transformer") || name.contains("stack");
@@ -58,8 +66,15 @@ final class EveryLayer implements AutoCloseable {
     final Tensor x;
     final Tensor memoryInput;
     private final DType dtype;
+    private final @Nullable Quantizers quantizers;
 
-    EveryLayer(Device device, Kind kind, DType dtype, UnaryOperator<Layer> wrapper, Consumer<ModelPlan> change) {
+    EveryLayer(
+            Device device,
+            Kind kind,
+            DType dtype,
+            @Nullable Recipe recipe,
+            UnaryOperator<Layer> wrapper,
+            Consumer<ModelPlan> change) {
         this.device = device;
         this.dtype = dtype;
         inputs = device.openScope();
@@ -74,6 +89,7 @@ final class EveryLayer implements AutoCloseable {
             float middle = !matrix && parameter.name().endsWith("weight") ? 1 : 0;
             fill(parameter.weight(), CounterRandom.key(2, parameter.name()), middle, size);
         }
+        quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe);
         sequences = Sequences.packed(inputs, LENGTHS).withKeys(Sequences.packed(inputs, 2, 3, 0, 4));
         x = inputs.tensor(dtype, TOKENS, HIDDEN);
         fill(x, 3, 0, 1);
@@ -83,7 +99,7 @@ final class EveryLayer implements AutoCloseable {
 
     static List<Kind> kinds() {
         List<Kind> kinds = new ArrayList<>(List.of(
-                new Kind("linear", Linear.class, (plan, m, s) -> new Linear(HIDDEN, 40, ZEROS, plan)),
+                new Kind("linear", Linear.class, (plan, m, s) -> new Linear(HIDDEN, 48, ZEROS, plan)),
                 new Kind("layer norm", LayerNorm.class, (plan, m, s) -> new LayerNorm(norm(), plan)),
                 new Kind("RMS norm", RmsNorm.class, (plan, m, s) -> new RmsNorm(NormConfig.rmsNorm(HIDDEN), plan)),
                 new Kind("norm, linear", LayerNormLinear.class, (p, m, s) -> new LayerNormLinear(norm(), 40, ZEROS, p)),
@@ -181,6 +197,9 @@ final class EveryLayer implements AutoCloseable {
     /** Begins a micro-batch over the usual sequences, in which draws repeat. */
     Pass begin(Pass pass) {
         pass.begin(sequences);
+        if (quantizers != null) {
+            pass.autocast(quantizers);
+        }
         pass.seed(9, 8, 7);
         memory.forward(memoryInput, pass);
         return pass;

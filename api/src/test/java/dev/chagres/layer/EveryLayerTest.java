@@ -13,6 +13,10 @@ import dev.chagres.conformance.Allocation;
 import dev.chagres.internal.memory.MemoryReuse;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Float8BlockScaling;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Recipe;
 import java.io.IOException;
 import java.lang.reflect.Modifier;
 import java.net.URISyntaxException;
@@ -26,6 +30,7 @@ import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -38,15 +43,25 @@ class EveryLayerTest {
     private static final UnaryOperator<Layer> PLAIN = UnaryOperator.identity();
     private static final List<UnaryOperator<Layer>> WRAPPERS = List.of(
             PLAIN, Recomputed::new, layer -> new Recomputed(new Sequential(layer.name(), new Recomputed(layer))));
+    private static final List<Recipe> RECIPES =
+            List.of(DelayedScaling.standard(), Float8CurrentScaling.standard(), Float8BlockScaling.standard());
     private static final Consumer<ModelPlan> ALL = plan -> {};
 
-    record Case(EveryLayer.Kind kind, DType dtype) {}
+    record Case(EveryLayer.Kind kind, DType dtype, @Nullable Recipe recipe) {
+        @Override
+        public String toString() {
+            return kind + ", " + dtype + (recipe == null ? "" : ", " + recipe.getClass().getSimpleName());
+        }
+    }
 
     static List<Case> cases() {
         List<Case> cases = new ArrayList<>();
         for (EveryLayer.Kind kind : EveryLayer.kinds()) {
-            cases.add(new Case(kind, DType.FLOAT32));
-            cases.add(new Case(kind, DType.BFLOAT16));
+            cases.add(new Case(kind, DType.FLOAT32, null));
+            cases.add(new Case(kind, DType.BFLOAT16, null));
+            if (kind.multiplies()) {
+                RECIPES.forEach(recipe -> cases.add(new Case(kind, DType.BFLOAT16, recipe)));
+            }
         }
         return cases;
     }
@@ -96,7 +111,7 @@ class EveryLayerTest {
             Run<R> run) {
         MemoryReuse.choose(reuse);
         try (Device device = Device.open();
-                EveryLayer model = new EveryLayer(device, c.kind, c.dtype, wrapper, change);
+                EveryLayer model = new EveryLayer(device, c.kind, c.dtype, c.recipe, wrapper, change);
                 Pass pass = training ? Pass.training(device) : Pass.evaluation(device)) {
             return run.of(model, pass);
         } finally {
@@ -121,17 +136,22 @@ class EveryLayerTest {
     @ParameterizedTest
     @MethodSource("cases")
     void wrappingAndReuseChangeNoBit(Case c) {
-        EveryLayer.Step expected = train(c);
+        EveryLayer.Step expected = run(c, PLAIN, MemoryReuse.USUAL, ALL, true, EveryLayerTest::secondStep);
         assertTrue(finite(expected.y()) && finite(expected.dx()));
+        if (!(c.recipe instanceof DelayedScaling)) {
+            assertSame(train(c), expected);
+        }
         for (UnaryOperator<Layer> wrapper : WRAPPERS) {
             for (MemoryReuse reuse : MemoryReuse.values()) {
-                assertSame(expected, run(c, wrapper, reuse, ALL, true, (model, pass) -> {
-                    model.step(pass);
-                    model.parameters.nextStep();
-                    return model.step(pass);
-                }));
+                assertSame(expected, run(c, wrapper, reuse, ALL, true, EveryLayerTest::secondStep));
             }
         }
+    }
+
+    private static EveryLayer.Step secondStep(EveryLayer model, Pass pass) {
+        model.step(pass);
+        model.parameters.nextStep();
+        return model.step(pass);
     }
 
     private static boolean finite(float... values) {
@@ -148,7 +168,7 @@ class EveryLayerTest {
     void evaluationComputesTheSameAndKeepsItsOutputAlone(Case c) {
         boolean drops = c.kind.name().contains("drop");
         float[] expected =
-                train(drops ? new Case(named("transformer"), c.dtype) : c).y();
+                train(drops ? new Case(named("transformer"), c.dtype, c.recipe) : c).y();
         for (MemoryReuse reuse : MemoryReuse.values()) {
             run(c, PLAIN, reuse, ALL, false, (model, pass) -> {
                 assertFalse(pass.isSaving());

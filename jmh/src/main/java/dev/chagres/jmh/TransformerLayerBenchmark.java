@@ -31,7 +31,7 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does one TransformerLayer cost, forward and backward, in BFLOAT16 over packed sequences: to the host, and to the
+ * What does one TransformerLayer cost, forward and backward, over packed sequences of BFLOAT16: to the host, and to the
  * device?
  *
  * <p>{@code enqueue} times the host until the last call has returned, beginning with an idle stream; {@code untilIdle} until
@@ -48,6 +48,10 @@ public class TransformerLayerBenchmark {
     /** Shape of the layer and its input. */
     @Param({"CPU"})
     public LayerShape shape;
+
+    /** In what precision its products are computed. */
+    @Param({"BF16"})
+    public LayerRecipe recipe;
 
     private Device device;
     private Parameters parameters;
@@ -66,6 +70,7 @@ public class TransformerLayerBenchmark {
         ModelPlan plan = new ModelPlan();
         layer = new TransformerLayer(config(), plan);
         parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
+        recipe.begin(parameters, pass);
         int[] lengths = new int[shape.batch()];
         Arrays.fill(lengths, shape.length());
         sequences = Sequences.packed(inputs, lengths);

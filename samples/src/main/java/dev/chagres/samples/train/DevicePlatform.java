@@ -1,6 +1,5 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.bindings.Doctor;
 import dev.chagres.bindings.Provider;
@@ -68,11 +67,9 @@ final class DevicePlatform implements Platform {
     @Override
     public TrainingModel open(TrainingPlan plan) {
         Esm2Config config = Esm2Config.of(plan.size(), plan.shape().context());
-        DType dtype = switch (plan.recipe()) {
-            case BF16 -> DType.BFLOAT16;
-            case FP32 -> DType.FLOAT32;
-        };
-        return new Esm2Training(device, config, dtype, plan.shape(), plan.seed());
+        Esm2Training training = new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed());
+        plan.recipe().eightBit().ifPresent(training::autocast);
+        return training;
     }
 
     @Override

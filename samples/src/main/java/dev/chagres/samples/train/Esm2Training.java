@@ -8,6 +8,8 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.train.Batch;
@@ -88,6 +90,11 @@ public final class Esm2Training implements TrainingModel {
     /** Returns the model. */
     public Esm2 model() {
         return model;
+    }
+
+    /** Computes the products of the layers in eight bits from now on; the head's stay in the model's type. */
+    public void autocast(Recipe recipe) {
+        pass.autocast(Quantizers.allocate(model.parameters(), recipe));
     }
 
     @Override

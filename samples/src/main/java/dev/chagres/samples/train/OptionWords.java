@@ -50,9 +50,9 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         }
     }
 
-    static final class OfRecipe extends OptionWords<Recipe> {
+    static final class OfRecipe extends OptionWords<TrainingRecipe> {
         OfRecipe() {
-            super(Recipe.class);
+            super(TrainingRecipe.class);
         }
     }
 

@@ -39,15 +39,23 @@ final class PeakRate {
      * @param device the device's name as CUDA gives it
      * @return NaN when the device is not in the table
      */
-    static double flopsPerSecond(String device, Recipe recipe) {
+    static double flopsPerSecond(String device, TrainingRecipe recipe) {
         String[] words = device.toLowerCase(Locale.ROOT).split("[^a-z0-9]+");
         String name = " " + String.join(" ", words) + " ";
         for (Row row : ROWS) {
             if (name.contains(" " + row.part + " ")) {
-                // FP32 products run as TF32, at half the BF16 rate on every GPU above.
-                return row.bf16 * 1e12 / (recipe == Recipe.FP32 ? 2 : 1);
+                return row.bf16 * 1e12 * toBf16(recipe);
             }
         }
         return Double.NaN;
+    }
+
+    /** FP32 products run as TF32, at half the BF16 rate on every GPU above; eight-bit ones at twice that rate. */
+    private static double toBf16(TrainingRecipe recipe) {
+        return switch (recipe) {
+            case BF16 -> 1;
+            case FP32 -> 0.5;
+            case FP8_DELAYED, FP8_CURRENT, FP8_BLOCK -> 2;
+        };
     }
 }

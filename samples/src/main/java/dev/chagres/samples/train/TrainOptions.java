@@ -90,9 +90,9 @@ final class TrainOptions {
     @Option(
             names = "--recipe",
             converter = OptionWords.OfRecipe.class,
-            paramLabel = "bf16|fp32",
+            paramLabel = "bf16|fp32|fp8-delayed|fp8-current|fp8-block",
             description = "precision of the layers (default: bf16 on a GPU, fp32 on a CPU)")
-    private @Nullable Recipe recipe;
+    private @Nullable TrainingRecipe recipe;
 
     @Option(
             names = "--learning-rate",
@@ -185,7 +185,7 @@ final class TrainOptions {
      */
     TrainingPlan plan(boolean gpu) {
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
-        Recipe precision = recipe != null ? recipe : gpu ? Recipe.BF16 : Recipe.FP32;
+        TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         return new TrainingPlan(

@@ -26,7 +26,7 @@ record TrainingPlan(
         Esm2Size size,
         FastaSource source,
         BatchShape shape,
-        Recipe recipe,
+        TrainingRecipe recipe,
         int steps,
         LearningRateSchedule schedule,
         long seed,

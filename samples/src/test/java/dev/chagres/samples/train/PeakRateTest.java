@@ -9,12 +9,12 @@ import org.junit.jupiter.api.Test;
 class PeakRateTest {
     @Test
     void knowsDevicesByTheNamesThatCudaGives() {
-        assertEquals(989.4e12, PeakRate.flopsPerSecond("NVIDIA H200", Recipe.BF16));
-        assertEquals(494.7e12, PeakRate.flopsPerSecond("NVIDIA H100 80GB HBM3", Recipe.FP32));
-        assertEquals(756e12, PeakRate.flopsPerSecond("NVIDIA H100 PCIe", Recipe.BF16));
-        assertEquals(312e12, PeakRate.flopsPerSecond("NVIDIA A100-SXM4-80GB", Recipe.BF16));
-        assertEquals(362e12, PeakRate.flopsPerSecond("NVIDIA L40S", Recipe.BF16));
-        assertEquals(Double.NaN, PeakRate.flopsPerSecond("NVIDIA L40", Recipe.BF16));
-        assertEquals(Double.NaN, PeakRate.flopsPerSecond("CPU", Recipe.FP32));
+        assertEquals(989.4e12, PeakRate.flopsPerSecond("NVIDIA H200", TrainingRecipe.BF16));
+        assertEquals(494.7e12, PeakRate.flopsPerSecond("NVIDIA H100 80GB HBM3", TrainingRecipe.FP32));
+        assertEquals(756e12, PeakRate.flopsPerSecond("NVIDIA H100 PCIe", TrainingRecipe.BF16));
+        assertEquals(312e12, PeakRate.flopsPerSecond("NVIDIA A100-SXM4-80GB", TrainingRecipe.BF16));
+        assertEquals(362e12, PeakRate.flopsPerSecond("NVIDIA L40S", TrainingRecipe.BF16));
+        assertEquals(Double.NaN, PeakRate.flopsPerSecond("NVIDIA L40", TrainingRecipe.BF16));
+        assertEquals(Double.NaN, PeakRate.flopsPerSecond("CPU", TrainingRecipe.FP32));
     }
 }

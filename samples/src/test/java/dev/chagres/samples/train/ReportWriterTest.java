@@ -31,7 +31,7 @@ class ReportWriterTest {
             Esm2Size.M8,
             FastaSource.shipped(),
             new BatchShape(BatchLayout.PACKED, 512, 256),
-            Recipe.BF16,
+            TrainingRecipe.BF16,
             100,
             new LearningRateSchedule(4e-4f, 7, 100, LearningRateSchedule.Decay.LINEAR, 0.1f),
             42,

@@ -1,0 +1,307 @@
+package dev.chagres.layer;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.ops.RowSum;
+import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
+import dev.chagres.recipe.Recipe.Product;
+import dev.chagres.te.Cast;
+import dev.chagres.te.Gemm;
+import dev.chagres.te.Gemm.Transpose;
+import dev.chagres.te.Output;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The three products of a linear layer, {@code y = x W^T + b}, {@code dx = dy W} and {@code dW = dy^T x}: in the type of the
+ * weights, or in eight bits where the pass's recipe says so.
+ *
+ * <p>Backward computes as forward did, whatever the pass says by then: the operand remembers.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class LinearProducts {
+    private final Parameter weight;
+    private final Parameter bias;
+    private final QuantizerSite inputSite;
+    private final QuantizerSite weightSite;
+    private final QuantizerSite gradientSite;
+    private final EightBitCopies inputCopies;
+    private final EightBitCopies gradientCopies;
+    /** The gradient of the output that {@link #begin} was called with. */
+    private @Nullable Tensor dy;
+    /** The recipe's state that dy was cast with; null where products read dy itself. */
+    private @Nullable Quantizers gradientQuantizers;
+
+    LinearProducts(Parameter weight, Parameter bias, ModelPlan plan) {
+        this.weight = weight;
+        this.bias = bias;
+        inputSite = plan.quantizer("input", Role.INPUT);
+        weightSite = plan.quantizer("weight", weight);
+        gradientSite = plan.quantizer("output_gradient", Role.GRADIENT);
+        inputCopies = new EightBitCopies(inputSite);
+        gradientCopies = new EightBitCopies(gradientSite);
+    }
+
+    /** Returns the recipe's state where forward of {@code pass} computes in eight bits, or null. */
+    @Nullable Quantizers quantizers(Pass pass) {
+        Quantizers present = covering(pass);
+        return present == null || pass.isCalibrating() ? null : present;
+    }
+
+    private @Nullable Quantizers covering(Pass pass) {
+        Quantizers present = pass.quantizers();
+        return present != null && present.covers(inputSite) && fits() ? present : null;
+    }
+
+    /** Returns whether backward reads the whole input, where forward of {@code pass} is followed by one. */
+    boolean keepsWhole(Pass pass) {
+        Quantizers present = quantizers(pass);
+        return present == null || present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION;
+    }
+
+    /** Returns whether both sizes of the weight are ones that eight-bit products sum over. */
+    boolean fits() {
+        return weight.shape().size(0) % EightBitCopies.STEP == 0 && weight.shape().size(1) % EightBitCopies.STEP == 0;
+    }
+
+    /**
+     * Makes {@code operand} of the input x [T, in].
+     *
+     * @param keptIn holds what backward needs; null where no backward comes
+     */
+    void prepare(Tensor x, Operand operand, @Nullable Scope keptIn, Pass pass) {
+        Quantizers present = covering(pass);
+        if (present == null || x.size(0) == 0) {
+            operand.set(x);
+            return;
+        }
+        Scope temporary = pass.temporary();
+        if (pass.isCalibrating()) {
+            inputCopies.cast(x, present, temporary, null, pass);
+            present.weight(weightSite, pass.recording(), temporary, pass.stream());
+            operand.set(x);
+            return;
+        }
+        BackwardOverride override = present.recipe().backwardOverride();
+        boolean keeps = keptIn != null && !weight.isFrozen();
+        boolean transposes = keeps && override == BackwardOverride.NONE;
+        boolean dequantizes = keeps && override == BackwardOverride.DEQUANTIZED;
+        inputCopies.cast(
+                x, present, dequantizes ? Checks.given("keptIn", keptIn) : temporary, transposes ? keptIn : null, pass);
+        operand.set(x, inputCopies.rowwise(), present);
+        if (transposes) {
+            operand.keepColumnwise(inputCopies.columnwise());
+        } else if (dequantizes) {
+            operand.keepRowwise(inputCopies.rowwise());
+        } else if (keeps) {
+            operand.keepWhole(x);
+        }
+    }
+
+    /** Makes {@code operand} of the same input again in backward, as {@link #prepare} did without a place to keep it. */
+    void prepareAgain(Tensor x, Operand operand, Pass pass) {
+        Quantizers present = operand.quantizers();
+        if (present == null || present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION) {
+            operand.keepWhole(x);
+            return;
+        }
+        Scope temporary = pass.temporary();
+        boolean transposes = present.recipe().backwardOverride() == BackwardOverride.NONE;
+        inputCopies.cast(x, present, temporary, transposes ? temporary : null, pass);
+        if (transposes) {
+            operand.keepColumnwise(inputCopies.columnwise());
+        } else {
+            operand.keepRowwise(inputCopies.rowwise());
+        }
+    }
+
+    /** Enqueues {@code y = x W^T + b}. */
+    void product(Operand x, Tensor y, Pass pass) {
+        Quantizers present = x.quantizers();
+        if (present == null) {
+            Gemm.gemmBias(
+                    x.whole(), Transpose.NO, weight.weight(), Transpose.YES, bias.weight(), y, pass.stream());
+            return;
+        }
+        Tensor filled = filled(x.rowwise(), y, pass);
+        Gemm.gemmBias(
+                x.rowwise(),
+                Transpose.NO,
+                weightIn(present, pass),
+                Transpose.YES,
+                bias.weight(),
+                filled,
+                present.recipe().accumulator(Product.FORWARD),
+                pass.stream());
+        cut(filled, y, pass);
+    }
+
+    /** Returns where a product of {@code copy} is stored: {@code result}, or more rows where the copy was filled up. */
+    private static Tensor filled(QuantizedTensor copy, Tensor result, Pass pass) {
+        return copy.rows() == result.size(0)
+                ? result
+                : pass.temporary().tensor(result.dtype(), copy.rows(), result.size(1));
+    }
+
+    /** Enqueues a copy of the first rows of {@code filled} where it is longer than {@code result}. */
+    private static void cut(Tensor filled, Tensor result, Pass pass) {
+        if (filled != result) {
+            result.copyFrom(pass.stream(), pass.temporary().view(filled, 0, result.size(0), result.size(1)));
+        }
+    }
+
+    private QuantizedTensor weightIn(Quantizers present, Pass pass) {
+        return present.weight(weightSite, pass.recording(), pass.temporary(), pass.stream());
+    }
+
+    /** Begins backward: casts the gradient of the output where forward read eight bits, and backward does, too. */
+    void begin(Tensor newDy, Operand x, Pass pass) {
+        dy = newDy;
+        gradientQuantizers = null;
+        Quantizers present = x.quantizers();
+        if (present != null && present.recipe().backwardOverride() == BackwardOverride.NONE) {
+            gradientCopies.cast(
+                    newDy, present, pass.temporary(), weight.isFrozen() ? null : pass.temporary(), pass);
+            gradientQuantizers = present;
+        } else if (covering(pass) != null && pass.isCalibrating() && newDy.size(0) > 0) {
+            gradientCopies.cast(newDy, Checks.given("quantizers", covering(pass)), pass.temporary(), null, pass);
+        }
+    }
+
+    /** Returns whether the products of backward read eight bits. */
+    boolean isQuantizedBackward() {
+        return gradientQuantizers != null;
+    }
+
+    /** Enqueues {@code dx = dy W}. */
+    void inputGradient(Operand x, Tensor dx, Pass pass) {
+        Quantizers present = gradientQuantizers;
+        Stream stream = pass.stream();
+        if (present == null) {
+            Gemm.gemm(gradient(), Transpose.NO, weightOf(x, pass), Transpose.NO, dx, Output.OVERWRITE, stream);
+            return;
+        }
+        Tensor filled = filled(gradientCopies.rowwise(), dx, pass);
+        Gemm.gemm(
+                gradientCopies.rowwise(),
+                Transpose.NO,
+                weightIn(present, pass),
+                Transpose.NO,
+                filled,
+                Output.OVERWRITE,
+                present.recipe().accumulator(Product.INPUT_GRADIENT),
+                stream);
+        cut(filled, dx, pass);
+    }
+
+    /** Returns the weight in its own type: itself or, where backward dequantizes, what forward has read. */
+    Tensor weightOf(Operand x, Pass pass) {
+        Quantizers present = x.quantizers();
+        if (present == null || present.recipe().backwardOverride() != BackwardOverride.DEQUANTIZED) {
+            return weight.weight();
+        }
+        Tensor again = pass.temporary().like(weight.weight());
+        Cast.dequantize(weightIn(present, pass), again, pass.stream());
+        return again;
+    }
+
+    /** Enqueues the gradients of weight and bias. */
+    void parameterGradients(Operand x, Pass pass) {
+        if (x.isQuantized()) {
+            quantizedWeightGradient(x, pass);
+            sumBiasGradient(pass);
+            return;
+        }
+        boolean both = !weight.isFrozen() && !bias.isFrozen();
+        if (both && x.rows() > 0 && !weight.hasGradient() && !bias.hasGradient()) {
+            pass.nextGradient(weight);
+            pass.nextGradient(bias);
+            Gemm.gemmBiasGradient(
+                    gradient(), x.whole(), Transpose.NO, bias.gradient(), weight.gradient(), pass.stream());
+            return;
+        }
+        // The product's epilogue can write a bias gradient, but not add to one.
+        if (!weight.isFrozen()) {
+            weightGradient(x.whole(), pass);
+        }
+        sumBiasGradient(pass);
+    }
+
+    private void quantizedWeightGradient(Operand x, Pass pass) {
+        if (weight.isFrozen()) {
+            return;
+        }
+        Quantizers present = gradientQuantizers;
+        if (present != null) {
+            Output output = pass.nextGradient(weight);
+            Gemm.gemm(
+                    gradientCopies.columnwise(),
+                    Transpose.YES,
+                    x.columnwise(pass.temporary()),
+                    Transpose.NO,
+                    weight.gradient(),
+                    output,
+                    present.recipe().accumulator(Product.WEIGHT_GRADIENT),
+                    pass.stream());
+            return;
+        }
+        Recipe recipe = Checks.given("quantizers", x.quantizers()).recipe();
+        if (recipe.backwardOverride() == BackwardOverride.HIGH_PRECISION) {
+            weightGradient(x.whole(), pass);
+            return;
+        }
+        Scope temporary = pass.temporary();
+        QuantizedTensor kept = x.keptRowwise(temporary);
+        Tensor again = temporary.tensor(gradient().dtype(), kept.rows(), kept.columns());
+        Cast.dequantize(kept, again, pass.stream());
+        weightGradient(temporary.view(again, 0, x.rows(), kept.columns()), pass);
+    }
+
+    private void weightGradient(Tensor x, Pass pass) {
+        Output output = pass.nextGradient(weight);
+        Gemm.gemm(gradient(), Transpose.YES, x, Transpose.NO, weight.gradient(), output, pass.stream());
+    }
+
+    private void sumBiasGradient(Pass pass) {
+        if (!bias.isFrozen()) {
+            RowSum.rowSum(gradient(), bias.gradient(), pass.nextGradient(bias), pass.stream());
+        }
+    }
+
+    /** Returns which kernels compute the products of {@code pass}, and why not the others. */
+    String explain(Pass pass) {
+        Quantizers present = covering(pass);
+        if (present != null && !pass.isCalibrating()) {
+            return "te_cublas_gemm_v2 in eight bits, " + present.recipe() + "; te_quantize_v2 casts the input and the"
+                    + " gradient, and the weight once a step; ops_row_sum sums the bias gradient";
+        }
+        return "te_cublas_gemm_v2, the bias in its epilogue, and so the bias gradient in the first backward of a step;"
+                + " later ones add it by ops_row_sum" + whyNot(pass);
+    }
+
+    private String whyNot(Pass pass) {
+        Quantizers present = pass.quantizers();
+        if (present == null) {
+            return "";
+        }
+        if (pass.isCalibrating()) {
+            return "; not in eight bits, for the pass calibrates";
+        }
+        return fits()
+                ? "; not in eight bits, for group " + inputSite.group() + " keeps the model's type"
+                : "; not in eight bits, for " + weight + " has a size that is no multiple of " + EightBitCopies.STEP;
+    }
+
+    private Tensor gradient() {
+        return Checks.given("dy", dy);
+    }
+}

@@ -1,0 +1,131 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.recipe.Quantizers;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The input of a product: a tensor, or its copies in eight bits. {@link LinearProducts#prepare} fills it; the copy that
+ * forward reads dies with forward's call, what backward needs is kept.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class Operand {
+    private final Kept whole;
+    private final Kept copy;
+    private final Kept scaleInverse;
+    private boolean learns;
+    private long rows;
+    /** The recipe's state that the copies were made with; null where forward reads the tensor itself. */
+    private @Nullable Quantizers quantizers;
+    /** The rowwise copy, until the call that made it returns. */
+    private @Nullable QuantizedTensor rowwise;
+
+    private Scaling scaling = Scaling.TENSOR;
+    private DType copyType = DType.FLOAT8_E4M3;
+    private long copyRows;
+    private long copyColumns;
+
+    /**
+     * Makes an empty one.
+     *
+     * @param what names the tensor in errors, such as {@code the input}
+     */
+    Operand(String what) {
+        whole = new Kept(what);
+        copy = new Kept(what + " in eight bits");
+        scaleInverse = new Kept("the scale inverse of " + what);
+    }
+
+    /** Takes the tensor as it is. */
+    void set(Tensor x) {
+        begin(x);
+        whole.set(x);
+    }
+
+    /** Takes the copy that forward's product reads. */
+    void set(Tensor x, QuantizedTensor newRowwise, Quantizers newQuantizers) {
+        begin(x);
+        rowwise = newRowwise;
+        quantizers = newQuantizers;
+    }
+
+    private void begin(Tensor x) {
+        learns = x.requiresGradient();
+        rows = x.size(0);
+        quantizers = null;
+        rowwise = null;
+        whole.clear();
+        copy.clear();
+        scaleInverse.clear();
+    }
+
+    /** Keeps the tensor itself for backward, beside the copy that forward reads. */
+    void keepWhole(Tensor x) {
+        whole.set(x);
+    }
+
+    /** Keeps the columnwise copy, for the weight's gradient. */
+    void keepColumnwise(QuantizedTensor from) {
+        keep(from, from.columnwise(), from.columnwiseScaleInverse());
+    }
+
+    /** Keeps the rowwise copy, which backward dequantizes. */
+    void keepRowwise(QuantizedTensor from) {
+        keep(from, from.rowwise(), from.rowwiseScaleInverse());
+    }
+
+    private void keep(QuantizedTensor from, @Nullable Tensor data, @Nullable Tensor scales) {
+        copy.set(Checks.given("copy", data));
+        scaleInverse.set(Checks.given("scaleInverse", scales));
+        scaling = from.scaling();
+        copyType = from.dtype();
+        copyRows = from.rows();
+        copyColumns = from.columns();
+    }
+
+    /** Returns the recipe's state that the copies were made with, or null where forward reads the tensor itself. */
+    @Nullable Quantizers quantizers() {
+        return quantizers;
+    }
+
+    /** Returns whether forward reads a copy in eight bits. */
+    boolean isQuantized() {
+        return quantizers != null;
+    }
+
+    /** Returns whether the gradient of the tensor is wanted. */
+    boolean learns() {
+        return learns;
+    }
+
+    /** Returns the tensor's rows, without what copies are filled up with. */
+    long rows() {
+        return rows;
+    }
+
+    /** Returns the tensor itself. */
+    Tensor whole() {
+        return whole.get();
+    }
+
+    /** Returns the copy that forward's product reads. */
+    QuantizedTensor rowwise() {
+        return Checks.given("rowwise", rowwise);
+    }
+
+    /** Returns the kept columnwise copy. */
+    QuantizedTensor columnwise(Scope scope) {
+        return scope.quantized(scaling, copyType, copyRows, copyColumns).columnwise(copy.get(), scaleInverse.get());
+    }
+
+    /** Returns the kept rowwise copy. */
+    QuantizedTensor keptRowwise(Scope scope) {
+        return scope.quantized(scaling, copyType, copyRows, copyColumns).rowwise(copy.get(), scaleInverse.get());
+    }
+}

@@ -1,0 +1,78 @@
+package dev.chagres.model;
+
+import dev.chagres.internal.Checks;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A place in a model where a recipe may cast a tensor to eight bits: an input, a weight or a gradient of one product. {@link
+ * ModelPlan#quantizer} declares it.
+ *
+ * <p>Threading: immutable.
+ */
+public final class QuantizerSite {
+    /** What is cast. */
+    public enum Role {
+        /** The input of a product, forward. */
+        INPUT,
+        /** Its weight, forward. */
+        WEIGHT,
+        /** The gradient of its output, backward. */
+        GRADIENT
+    }
+
+    private final String name;
+    private final String group;
+    private final Role role;
+    private final int index;
+    private final @Nullable Parameter weight;
+
+    QuantizerSite(String name, String group, Role role, int index, @Nullable Parameter weight) {
+        this.name = name;
+        this.group = group;
+        this.role = role;
+        this.index = index;
+        this.weight = weight;
+    }
+
+    /** Returns the full name, such as {@code layers.0.mlp.fc1.input}. */
+    public String name() {
+        return name;
+    }
+
+    /** Returns the name of the group of the plan that the site was declared in. */
+    public String group() {
+        return group;
+    }
+
+    /** Returns what is cast. */
+    public Role role() {
+        return role;
+    }
+
+    /** Returns the number of sites of the plan that were declared before this one. */
+    public int index() {
+        return index;
+    }
+
+    /**
+     * Returns the weight that is cast.
+     *
+     * @throws IllegalStateException where the site is none of a weight
+     */
+    public Parameter weight() {
+        Parameter present = weight;
+        if (present == null) {
+            throw new IllegalStateException(name + " casts no weight, but an " + role);
+        }
+        return present;
+    }
+
+    static QuantizerSite ofWeight(String name, String group, int index, Parameter weight) {
+        return new QuantizerSite(name, group, Role.WEIGHT, index, Checks.given("weight", weight));
+    }
+
+    @Override
+    public String toString() {
+        return name;
+    }
+}

@@ -1,0 +1,29 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.te.Cast;
+import dev.chagres.te.QuantizationConfig;
+
+/**
+ * Scales each block by the largest magnitude in it.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class BlockQuantizer extends Quantizer {
+    private final QuantizationConfig config;
+
+    BlockQuantizer(Scaling scaling, DType dtype, QuantizationConfig config) {
+        super(scaling, dtype);
+        this.config = config;
+    }
+
+    @Override
+    void cast(Tensor x, QuantizedTensor y, Recording recording, Scope temporary, Stream stream) {
+        Cast.quantize(x, y, config, stream);
+    }
+}

@@ -1,0 +1,62 @@
+package dev.chagres.recipe;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A weight in eight bits, with both copies, cast when it is asked for first after it changed.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class CachedWeight {
+    private static final long NEVER = -1;
+
+    private final Quantizer quantizer;
+    private final Parameter weight;
+    private final Parameters parameters;
+    private final QuantizedTensor copies;
+    private long step = NEVER;
+    private int version;
+    private Recording recorded = Recording.OFF;
+
+    CachedWeight(Quantizer quantizer, Parameter weight, Parameters parameters, Scope scope) {
+        this.quantizer = quantizer;
+        this.weight = weight;
+        this.parameters = parameters;
+        long rows = weight.shape().size(0);
+        long columns = weight.shape().size(1);
+        copies = quantizer.empty(scope, rows, columns).allocateRowwise(scope).allocateColumnwise(scope);
+    }
+
+    QuantizedTensor get(Recording recording, Scope temporary, Stream stream) {
+        boolean stale = step != parameters.step() || version != parameters.version();
+        // A weight that evaluation has cast was not recorded: the first training pass of the step casts it again.
+        if (stale || (recording == Recording.ON && recorded == Recording.OFF)) {
+            // Scale and amax belong to this cast alone: what products read has none.
+            QuantizedTensor target = quantizer
+                    .empty(temporary, copies.rows(), copies.columns())
+                    .rowwise(present(copies.rowwise()), present(copies.rowwiseScaleInverse()))
+                    .columnwise(present(copies.columnwise()), present(copies.columnwiseScaleInverse()));
+            quantizer.cast(weight.weight(), target, recording, temporary, stream);
+            step = parameters.step();
+            version = parameters.version();
+            recorded = recording;
+        }
+        return copies;
+    }
+
+    private static Tensor present(@Nullable Tensor copy) {
+        return Checks.given("copy", copy);
+    }
+
+    /** Casts anew at the next call. */
+    void forget() {
+        step = NEVER;
+    }
+}

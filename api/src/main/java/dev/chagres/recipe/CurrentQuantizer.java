@@ -1,0 +1,33 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.te.Cast;
+import dev.chagres.te.QuantizationConfig;
+import dev.chagres.te.RecipeUpdates;
+
+/**
+ * Scales by the largest magnitude in the tensor itself.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class CurrentQuantizer extends Quantizer {
+    private final QuantizationConfig config;
+
+    CurrentQuantizer(DType dtype, QuantizationConfig config) {
+        super(Scaling.TENSOR, dtype);
+        this.config = config;
+    }
+
+    @Override
+    void cast(Tensor x, QuantizedTensor y, Recording recording, Scope temporary, Stream stream) {
+        y.scale(temporary.tensor(DType.FLOAT32, 1)).amax(temporary.tensor(DType.FLOAT32, 1));
+        RecipeUpdates.computeAmax(x, y, config, stream);
+        RecipeUpdates.computeScaleFromAmax(y, config, stream);
+        Cast.quantize(x, y, stream);
+    }
+}

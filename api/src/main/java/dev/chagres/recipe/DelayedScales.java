@@ -1,0 +1,73 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.model.State;
+import dev.chagres.te.AmaxHistories;
+import dev.chagres.te.RecipeUpdates;
+import java.util.Arrays;
+
+/**
+ * The scales of one direction, forward or backward, and the largest magnitudes of the steps before: one column a place.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class DelayedScales {
+    private final DelayedScaling recipe;
+    private final DType dtype;
+    private final Scope scope;
+    private final Tensor scale;
+    private final Tensor history;
+    private final Tensor newest;
+    private final AmaxHistories updates;
+    private final int places;
+    private int taken;
+
+    DelayedScales(DelayedScaling recipe, DType dtype, int places, Scope scope) {
+        this.recipe = recipe;
+        this.dtype = dtype;
+        this.scope = scope;
+        this.places = places;
+        Stream stream = scope.stream();
+        scale = scope.tensor(DType.FLOAT32, places);
+        float[] ones = new float[places];
+        Arrays.fill(ones, 1);
+        scale.set(stream, ones);
+        history = scope.tensor(DType.FLOAT32, recipe.amaxHistoryLength(), places);
+        history.zero(stream);
+        newest = scope.view(history, 0, places);
+        updates = AmaxHistories.of(new Tensor[] {history}, new Tensor[] {scale}, stream);
+    }
+
+    /** Returns the quantizer of the next place. */
+    Quantizer next() {
+        int place = taken++;
+        return new DelayedQuantizer(dtype, scope.view(scale, place, 1), scope.view(history, place, 1));
+    }
+
+    /** Enqueues the end of a step: the first row of the history moves on, and scales follow. */
+    void update(Stream stream) {
+        if (places > 0) {
+            RecipeUpdates.delayedScalingUpdateAfterReduction(
+                    null, updates, recipe.amaxComputeAlgorithm(), dtype, recipe.margin(), stream);
+        }
+    }
+
+    /** Enqueues forgetting of what this step has recorded so far. */
+    void forgetStep(Stream stream) {
+        newest.zero(stream);
+    }
+
+    void close() {
+        updates.close();
+    }
+
+    void list(String direction, State.Builder state) {
+        if (places > 0) {
+            state.tensor("quantizers." + direction + ".scale", scale)
+                    .tensor("quantizers." + direction + ".amax_history", history);
+        }
+    }
+}

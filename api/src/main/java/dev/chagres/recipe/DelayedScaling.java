@@ -1,0 +1,79 @@
+package dev.chagres.recipe;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.te.Gemm.Accumulator;
+import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
+
+/**
+ * One scale a tensor, from the largest magnitudes of the steps before: {@code scale = fp8max 2^-margin / amax}. Nothing is
+ * read twice: while values are cast, the largest of them is written down for the steps to come.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: TE's {@code DelayedScaling}.
+ *
+ * @param margin powers of two by which the largest value stays below the type's; 0
+ * @param format HYBRID
+ * @param amaxHistoryLength steps that are remembered; 1024
+ * @param amaxComputeAlgorithm which of them counts; MAX
+ */
+public record DelayedScaling(
+        int margin, Format format, int amaxHistoryLength, AmaxAlgorithm amaxComputeAlgorithm)
+        implements Recipe {
+    private static final int HISTORY = 1024;
+    private static final int LARGEST_MARGIN = 127;
+
+    /**
+     * Checks the values.
+     *
+     * @throws IllegalArgumentException when the history has no step, or the margin is beyond what a FLOAT32 scale holds
+     */
+    public DelayedScaling {
+        Checks.given("format", format);
+        Checks.given("amaxComputeAlgorithm", amaxComputeAlgorithm);
+        if (amaxHistoryLength < 1) {
+            throw new IllegalArgumentException(
+                    "amaxHistoryLength: expected at least 1 step, got " + amaxHistoryLength);
+        }
+        if (Math.abs((long) margin) > LARGEST_MARGIN) {
+            throw new IllegalArgumentException(
+                    "margin: expected within -" + LARGEST_MARGIN + " and " + LARGEST_MARGIN + ", got " + margin);
+        }
+    }
+
+    /** Returns TE's defaults. */
+    public static DelayedScaling standard() {
+        return new DelayedScaling(0, Format.HYBRID, HISTORY, AmaxAlgorithm.MAX);
+    }
+
+    /** Returns the same with another margin. */
+    public DelayedScaling withMargin(int newMargin) {
+        return new DelayedScaling(newMargin, format, amaxHistoryLength, amaxComputeAlgorithm);
+    }
+
+    /** Returns the same with other types. */
+    public DelayedScaling withFormat(Format newFormat) {
+        return new DelayedScaling(margin, newFormat, amaxHistoryLength, amaxComputeAlgorithm);
+    }
+
+    /** Returns the same with another number of steps remembered. */
+    public DelayedScaling withAmaxHistoryLength(int newLength) {
+        return new DelayedScaling(margin, format, newLength, amaxComputeAlgorithm);
+    }
+
+    /** Returns the same with another choice among the remembered magnitudes. */
+    public DelayedScaling withAmaxComputeAlgorithm(AmaxAlgorithm newAlgorithm) {
+        return new DelayedScaling(margin, format, amaxHistoryLength, newAlgorithm);
+    }
+
+    /** Returns {@link BackwardOverride#NONE}: as in TE, delayed scaling takes no other. */
+    @Override
+    public BackwardOverride backwardOverride() {
+        return BackwardOverride.NONE;
+    }
+
+    @Override
+    public Accumulator accumulator(Product product) {
+        return product == Product.FORWARD ? Accumulator.FAST : Accumulator.SPLIT;
+    }
+}

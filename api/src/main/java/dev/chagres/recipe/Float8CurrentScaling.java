@@ -1,0 +1,123 @@
+package dev.chagres.recipe;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.te.Gemm.Accumulator;
+import dev.chagres.te.QuantizationConfig;
+import dev.chagres.te.QuantizationConfig.Scales;
+
+/**
+ * One scale a tensor, from the largest magnitude in it: {@code scale = fp8max / amax}. The data is read once more than with
+ * {@link DelayedScaling}, and nothing need be remembered.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: TE's {@code Float8CurrentScaling}.
+ *
+ * @param format HYBRID
+ * @param input how scales of inputs are found; any FLOAT32 number
+ * @param weight how scales of weights are found; any FLOAT32 number
+ * @param gradient how scales of gradients are found; any FLOAT32 number
+ * @param forwardSums how the sums of {@code y = x W^T} are carried; FAST
+ * @param inputGradientSums how the sums of {@code dx = dy W} are carried; SPLIT
+ * @param weightGradientSums how the sums of {@code dW = dy^T x} are carried; SPLIT
+ * @param backwardOverride in which precision backward computes; NONE
+ */
+public record Float8CurrentScaling(
+        Format format,
+        QuantizationConfig input,
+        QuantizationConfig weight,
+        QuantizationConfig gradient,
+        Accumulator forwardSums,
+        Accumulator inputGradientSums,
+        Accumulator weightGradientSums,
+        BackwardOverride backwardOverride)
+        implements Recipe {
+    /** Checks that every value is there. */
+    public Float8CurrentScaling {
+        Checks.given("format", format);
+        Checks.given("input", input);
+        Checks.given("weight", weight);
+        Checks.given("gradient", gradient);
+        Checks.given("forwardSums", forwardSums);
+        Checks.given("inputGradientSums", inputGradientSums);
+        Checks.given("weightGradientSums", weightGradientSums);
+        Checks.given("backwardOverride", backwardOverride);
+    }
+
+    /** Returns TE's defaults. */
+    public static Float8CurrentScaling standard() {
+        QuantizationConfig any = QuantizationConfig.standard();
+        return new Float8CurrentScaling(
+                Format.HYBRID, any, any, any, Accumulator.FAST, Accumulator.SPLIT, Accumulator.SPLIT, BackwardOverride.NONE);
+    }
+
+    /** Returns the same with other types. */
+    public Float8CurrentScaling withFormat(Format newFormat) {
+        return new Float8CurrentScaling(
+                newFormat, input, weight, gradient, forwardSums, inputGradientSums, weightGradientSums, backwardOverride);
+    }
+
+    /** Returns the same with scales that may be other numbers, everywhere. */
+    public Float8CurrentScaling withScales(Scales scales) {
+        return new Float8CurrentScaling(
+                format,
+                input.withScales(scales),
+                weight.withScales(scales),
+                gradient.withScales(scales),
+                forwardSums,
+                inputGradientSums,
+                weightGradientSums,
+                backwardOverride);
+    }
+
+    /** Returns the same with scales of one kind of tensor found otherwise. */
+    public Float8CurrentScaling withQuantization(Role role, QuantizationConfig config) {
+        return new Float8CurrentScaling(
+                format,
+                Checks.given("role", role) == Role.INPUT ? config : input,
+                role == Role.WEIGHT ? config : weight,
+                role == Role.GRADIENT ? config : gradient,
+                forwardSums,
+                inputGradientSums,
+                weightGradientSums,
+                backwardOverride);
+    }
+
+    /** Returns the same with the sums of one product carried otherwise. */
+    public Float8CurrentScaling withAccumulator(Product product, Accumulator accumulator) {
+        return new Float8CurrentScaling(
+                format,
+                input,
+                weight,
+                gradient,
+                Checks.given("product", product) == Product.FORWARD ? accumulator : forwardSums,
+                product == Product.INPUT_GRADIENT ? accumulator : inputGradientSums,
+                product == Product.WEIGHT_GRADIENT ? accumulator : weightGradientSums,
+                backwardOverride);
+    }
+
+    /** Returns the same with backward in another precision. */
+    public Float8CurrentScaling withBackwardOverride(BackwardOverride newOverride) {
+        return new Float8CurrentScaling(
+                format, input, weight, gradient, forwardSums, inputGradientSums, weightGradientSums, newOverride);
+    }
+
+    @Override
+    public Accumulator accumulator(Product product) {
+        return switch (Checks.given("product", product)) {
+            case FORWARD -> forwardSums;
+            case INPUT_GRADIENT -> inputGradientSums;
+            case WEIGHT_GRADIENT -> weightGradientSums;
+        };
+    }
+
+    /** Returns how scales of one kind of tensor are found. */
+    QuantizationConfig config(Role role) {
+        return switch (role) {
+            case INPUT -> input;
+            case WEIGHT -> weight;
+            case GRADIENT -> gradient;
+        };
+    }
+}

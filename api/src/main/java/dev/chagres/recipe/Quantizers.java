@@ -1,0 +1,299 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.model.State;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What a recipe keeps for the parameters of one model: scales and their history, and the eight-bit copies of the weights.
+ *
+ * <p>Groups of the plan named {@value #HEAD} stay in the model's type unless {@link #allocate(Parameters, Recipe, Set)} says
+ * otherwise. Weights are cast once a step, however many passes use them. Scales change once a step, in {@link
+ * Parameters#nextStep}, which optimizers call; evaluation changes nothing here.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code FP8GlobalStateManager}.
+ */
+public final class Quantizers implements AutoCloseable {
+    /** The group that stays in the model's type unless told otherwise. */
+    public static final String HEAD = "head";
+
+    private final Parameters parameters;
+    private final Recipe recipe;
+    private final List<QuantizerSite> sites;
+    private final Scope scope;
+    /** By the number of the place; null where the place keeps the model's type. */
+    private final @Nullable Quantizer[] quantizers;
+    /** By the number of the place; null where no weight is cast. */
+    private final @Nullable CachedWeight[] weights;
+
+    private @Nullable DelayedScales forward;
+    private @Nullable DelayedScales backward;
+    private final Runnable update = this::update;
+    private final Runnable forgetStep = this::forgetStep;
+
+    private Quantizers(Parameters parameters, Recipe recipe, Set<String> highPrecision) {
+        this.parameters = parameters;
+        this.recipe = recipe;
+        sites = parameters.quantizers();
+        quantizers = new Quantizer[sites.size()];
+        weights = new CachedWeight[sites.size()];
+        Stream stream = parameters.scope().stream();
+        scope = stream.device().openScope(stream);
+        try {
+            List<QuantizerSite> covered = sites.stream()
+                    .filter(site -> !highPrecision.contains(site.group()))
+                    .toList();
+            if (recipe instanceof DelayedScaling delayed) {
+                long gradients = covered.stream()
+                        .filter(site -> site.role() == Role.GRADIENT)
+                        .count();
+                forward = new DelayedScales(
+                        delayed,
+                        recipe.format().forward(),
+                        Math.toIntExact(covered.size() - gradients),
+                        scope);
+                backward = new DelayedScales(
+                        delayed, recipe.format().backward(), Math.toIntExact(gradients), scope);
+            }
+            for (QuantizerSite site : covered) {
+                Quantizer quantizer = make(site.role());
+                quantizers[site.index()] = quantizer;
+                if (site.role() == Role.WEIGHT) {
+                    weights[site.index()] = new CachedWeight(quantizer, site.weight(), parameters, scope);
+                }
+            }
+        } catch (RuntimeException | Error failure) {
+            scope.close();
+            throw failure;
+        }
+        parameters.atNextStep(update);
+        parameters.atForgetting(forgetStep);
+        parameters.adopt(this);
+    }
+
+    /**
+     * Takes memory for the recipe's state and the eight-bit weights, for every group but {@value #HEAD}.
+     *
+     * @throws IllegalArgumentException when the device cannot compute the recipe
+     */
+    public static Quantizers allocate(Parameters parameters, Recipe recipe) {
+        boolean hasHead = Checks.given("parameters", parameters).quantizers().stream()
+                .anyMatch(site -> site.group().equals(HEAD));
+        return allocate(parameters, recipe, hasHead ? Set.of(HEAD) : Set.of());
+    }
+
+    /**
+     * Takes memory for the recipe's state and the eight-bit weights.
+     *
+     * @param highPrecision groups of the plan whose products stay in the model's type
+     * @throws IllegalArgumentException when the device cannot compute the recipe, or a group has no product
+     */
+    public static Quantizers allocate(Parameters parameters, Recipe recipe, Set<String> highPrecision) {
+        Checks.given("parameters", parameters);
+        Checks.given("recipe", recipe);
+        if (recipe instanceof MXFP8BlockScaling || recipe instanceof NVFP4BlockScaling) {
+            throw new IllegalArgumentException("recipe: " + recipe.getClass().getSimpleName()
+                    + " needs a GPU of compute capability " + recipe.computeCapability()
+                    + " (Blackwell), and this version computes on 9.0 alone; use Float8BlockScaling");
+        }
+        for (QuantizerSite site : parameters.quantizers()) {
+            if (site.role() == Role.WEIGHT && !Checks.given("highPrecision", highPrecision).contains(site.group())) {
+                requireSixteenBits(site.weight());
+            }
+        }
+        Set<String> groups = new TreeSet<>();
+        parameters.quantizers().forEach(site -> groups.add(site.group()));
+        for (String name : Checks.given("highPrecision", highPrecision)) {
+            if (!groups.contains(name)) {
+                throw new IllegalArgumentException(
+                        "highPrecision: expected groups that have a product, " + groups + ", got " + name);
+            }
+        }
+        return new Quantizers(parameters, recipe, Set.copyOf(highPrecision));
+    }
+
+    /** Products in eight bits take a bias and give results of 16 bits. */
+    private static void requireSixteenBits(Parameter weight) {
+        DType dtype = weight.weight().dtype();
+        if (dtype == DType.FLOAT32) {
+            throw new IllegalArgumentException("parameters: expected BFLOAT16 or FLOAT16 weights for products in eight"
+                    + " bits, got " + dtype + " " + weight + "; allocate them in BFLOAT16, or name their group among"
+                    + " those that keep the model's type");
+        }
+    }
+
+    private Quantizer make(Role role) {
+        return switch (recipe) {
+            case DelayedScaling delayed ->
+                Checks.given("scales", role == Role.GRADIENT ? backward : forward)
+                        .next();
+            case Float8CurrentScaling current -> new CurrentQuantizer(type(role), current.config(role));
+            case Float8BlockScaling blocks ->
+                new BlockQuantizer(
+                        role == Role.WEIGHT ? Scaling.BLOCK_2D : Scaling.BLOCK_1D, type(role), blocks.config(role));
+            case MXFP8BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
+            case NVFP4BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
+        };
+    }
+
+    private DType type(Role role) {
+        return role == Role.GRADIENT ? recipe.format().backward() : recipe.format().forward();
+    }
+
+    /** Returns the recipe. */
+    public Recipe recipe() {
+        return recipe;
+    }
+
+    /** Returns the parameters whose products these are. */
+    public Parameters parameters() {
+        return parameters;
+    }
+
+    /** Returns whether tensors at {@code site} are cast. */
+    public boolean covers(QuantizerSite site) {
+        int index = Checks.given("site", site).index();
+        return index < quantizers.length && sites.get(index) == site && quantizers[index] != null;
+    }
+
+    /** Returns the bytes of the state and the eight-bit weights. */
+    public long byteSize() {
+        return scope.usedBytes();
+    }
+
+    /**
+     * For authors of layers: enqueues the cast of {@code x}.
+     *
+     * @param x [rows, columns]
+     * @param copies an empty quantized tensor with the copies that are wanted, from {@link #empty}
+     * @throws IllegalArgumentException when the place is not covered
+     */
+    public void cast(
+            QuantizerSite site,
+            Tensor x,
+            QuantizedTensor copies,
+            Recording recording,
+            Scope temporary,
+            Stream stream) {
+        of(site).cast(x, copies, recording, temporary, stream);
+    }
+
+    /**
+     * For authors of layers: returns how many elements share a scale.
+     *
+     * @throws IllegalArgumentException when the place is not covered
+     */
+    public Scaling scaling(QuantizerSite site) {
+        return of(site).scaling();
+    }
+
+    /**
+     * For authors of layers: hands out a quantized tensor of the place's type, without copies.
+     *
+     * @throws IllegalArgumentException when the place is not covered
+     */
+    public QuantizedTensor empty(QuantizerSite site, Scope from, long rows, long columns) {
+        return of(site).empty(from, rows, columns);
+    }
+
+    /**
+     * For authors of layers: returns the weight in eight bits, cast now if no pass of this step has done so.
+     *
+     * @throws IllegalArgumentException when the place is not covered, or is none of a weight
+     */
+    public QuantizedTensor weight(QuantizerSite site, Recording recording, Scope temporary, Stream stream) {
+        of(site);
+        CachedWeight weight = weights[site.index()];
+        if (weight == null) {
+            throw new IllegalArgumentException("site: expected that of a weight, got " + site);
+        }
+        return weight.get(recording, temporary, stream);
+    }
+
+    private Quantizer of(QuantizerSite site) {
+        Quantizer quantizer = covers(site) ? quantizers[site.index()] : null;
+        if (quantizer == null) {
+            throw new IllegalArgumentException(
+                    "site: expected one that the recipe covers, got " + site + " of group " + site.group());
+        }
+        return quantizer;
+    }
+
+    private void update() {
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.update(stream);
+        }
+        if (backward != null) {
+            backward.update(stream);
+        }
+    }
+
+    /** What an abandoned step has recorded counts no more, and the next training pass records its weights again. */
+    private void forgetStep() {
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.forgetStep(stream);
+        }
+        if (backward != null) {
+            backward.forgetStep(stream);
+        }
+        forgetWeights();
+    }
+
+    /** Lists what must be saved to go on exactly: scales and histories where the recipe has them. */
+    public State state() {
+        State.Builder state = new State.Builder();
+        if (forward != null) {
+            forward.list("forward", state);
+        }
+        if (backward != null) {
+            backward.list("backward", state);
+        }
+        return state.afterLoading(this::forgetWeights).build();
+    }
+
+    private void forgetWeights() {
+        for (CachedWeight weight : weights) {
+            if (weight != null) {
+                weight.forget();
+            }
+        }
+    }
+
+    /** Returns the recipe and how many places it covers. */
+    @Override
+    public String toString() {
+        long covered = Arrays.stream(quantizers).filter(q -> q != null).count();
+        return recipe + " at " + covered + " of " + quantizers.length + " places";
+    }
+
+    /** Frees the memory. A second call does nothing. */
+    @Override
+    public void close() {
+        parameters.forget(update);
+        parameters.forget(forgetStep);
+        for (DelayedScales scales : new DelayedScales[] {forward, backward}) {
+            if (scales != null) {
+                scales.close();
+            }
+        }
+        scope.close();
+    }
+}

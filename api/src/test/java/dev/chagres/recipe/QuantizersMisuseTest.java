@@ -1,0 +1,107 @@
+package dev.chagres.recipe;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
+import java.util.Set;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** What recipes and their state refuse, and in which words. */
+@Tag("L0")
+class QuantizersMisuseTest {
+    private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
+
+    @Test
+    void recipesRefuseWhatIsNoNumberOfTheirs() {
+        DelayedScaling delayed = DelayedScaling.standard();
+        assertThrown(
+                ARGUMENT,
+                "amaxHistoryLength: expected at least 1 step, got 0",
+                () -> delayed.withAmaxHistoryLength(0));
+        assertThrown(ARGUMENT, "margin: expected within -127 and 127, got 128", () -> delayed.withMargin(128));
+        assertThrown(
+                NullPointerException.class, "format: expected a value, got null", () -> delayed.withFormat(null));
+        assertThrown(
+                NullPointerException.class,
+                "backwardOverride: expected a value, got null",
+                () -> Float8CurrentScaling.standard().withBackwardOverride(null));
+        assertThrown(
+                ARGUMENT,
+                "backwardOverride: expected NONE or HIGH_PRECISION, for TE has no kernel that dequantizes blocks, got"
+                        + " DEQUANTIZED",
+                () -> Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED));
+        assertThrown(
+                NullPointerException.class,
+                "role: expected a value, got null",
+                () -> Float8BlockScaling.standard().withQuantization(null, null));
+    }
+
+    @Test
+    void quantizersRefuseWhatTheyCannotCompute() {
+        ModelPlan plan = new ModelPlan();
+        new Linear(16, 16, Initializer.ones(), plan.group("body"));
+        ModelPlan single = new ModelPlan();
+        new Linear(16, 16, Initializer.ones(), single);
+        try (Device device = Device.open();
+                Device other = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
+                Parameters floats = Parameters.allocate(device, single, DType.FLOAT32, 1);
+                Pass pass = Pass.training(other)) {
+            assertThrown(
+                    ARGUMENT,
+                    "recipe: MXFP8BlockScaling needs a GPU of compute capability 10.0 (Blackwell), and this version computes"
+                            + " on 9.0 alone; use Float8BlockScaling",
+                    () -> Quantizers.allocate(parameters, new MXFP8BlockScaling()));
+            assertThrown(
+                    ARGUMENT,
+                    "highPrecision: expected groups that have a product, [body], got neck",
+                    () -> Quantizers.allocate(parameters, DelayedScaling.standard(), Set.of("neck")));
+            assertThrown(
+                    ARGUMENT,
+                    "parameters: expected BFLOAT16 or FLOAT16 weights for products in eight bits, got FLOAT32 weight[16, 16];"
+                            + " allocate them in BFLOAT16, or name their group among those that keep the model's type",
+                    () -> Quantizers.allocate(floats, DelayedScaling.standard()));
+            Quantizers quantizers = Quantizers.allocate(parameters, DelayedScaling.standard());
+            assertThrown(
+                    ARGUMENT,
+                    "quantizers: expected those of " + other + ", got those of " + device,
+                    () -> pass.autocast(quantizers));
+            assertThrown(
+                    NullPointerException.class,
+                    "quantizers: expected a value, got null",
+                    () -> pass.calibrate(null));
+            QuantizerSite input = parameters.quantizers().getFirst();
+            assertThrown(
+                    ARGUMENT,
+                    "site: expected that of a weight, got body.input",
+                    () -> quantizers.weight(input, Recording.OFF, parameters.scope(), device.stream()));
+            QuantizerSite foreign = new ModelPlan().quantizer("a", Role.INPUT);
+            QuantizerSite uncovered = plan.group("late").quantizer("b", Role.GRADIENT);
+            assertThrown(
+                    ARGUMENT,
+                    "site: expected one that the recipe covers, got late.b of group late",
+                    () -> quantizers.scaling(uncovered));
+            assertThrown(
+                    ARGUMENT,
+                    "site: expected one that the recipe covers, got a of group ",
+                    () -> quantizers.scaling(foreign));
+        }
+    }
+
+    @Test
+    void plansRefuseSitesOfWeightsWithoutAWeight() {
+        assertThrown(
+                ARGUMENT,
+                "role: expected INPUT or GRADIENT, got WEIGHT; name the parameter instead",
+                () -> new ModelPlan().quantizer("weight", Role.WEIGHT));
+    }
+}

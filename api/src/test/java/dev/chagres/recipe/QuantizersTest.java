@@ -1,0 +1,245 @@
+package dev.chagres.recipe;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.Allocation;
+import dev.chagres.io.Safetensors;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.CounterRandom;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.Set;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** What a recipe keeps from step to step: when scales change, what is recorded, which weights are cast anew. */
+@Tag("L0")
+@Tag("L1")
+class QuantizersTest {
+    private static final int TOKENS = 16;
+    private static final int SIZE = 32;
+    private static final DelayedScaling RECIPE = DelayedScaling.standard().withAmaxHistoryLength(3);
+
+    private Device device;
+    private Linear linear;
+    private Linear head;
+    private Parameters parameters;
+    private Quantizers quantizers;
+    private Pass pass;
+    private Pass evaluation;
+
+    @BeforeEach
+    void open() {
+        device = Device.open();
+        open(RECIPE);
+    }
+
+    private void open(Recipe recipe) {
+        ModelPlan plan = new ModelPlan();
+        linear = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("body"));
+        head = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("head"));
+        parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 3);
+        quantizers = Quantizers.allocate(parameters, recipe);
+        pass = Pass.training(device);
+        evaluation = Pass.evaluation(device);
+    }
+
+    @AfterEach
+    void close() {
+        evaluation.close();
+        pass.close();
+        parameters.close();
+        device.close();
+    }
+
+    private Tensor input(Pass of, long key, float largest) {
+        float[] values = new float[TOKENS * SIZE];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = Math.clamp(CounterRandom.normal(key, i) > 0 ? 0.5f : -0.25f, -largest, largest);
+        }
+        values[7] = largest;
+        Tensor x = of.scope().tensor(DType.BFLOAT16, TOKENS, SIZE);
+        x.set(device.stream(), values);
+        return x;
+    }
+
+    private float[] forward(Pass of, float largest) {
+        of.begin();
+        of.autocast(quantizers);
+        return linear.forward(input(of, 1, largest), of).toFloats(device.stream());
+    }
+
+    private void trainOnce(float largest, float largestGradient) {
+        forward(pass, largest);
+        linear.backward(input(pass, 2, largestGradient), pass);
+    }
+
+    private float[] read(String name) {
+        return quantizers.state().tensors().get("quantizers." + name).toFloats(device.stream());
+    }
+
+    @Test
+    void scalesFollowTheLargestOfTheHistoryOnceAStep() {
+        assertArrayEquals(new float[] {1, 1}, read("forward.scale"));
+        trainOnce(8, 4);
+        trainOnce(2, 16);
+        assertArrayEquals(new float[] {1, 1}, read("forward.scale"), "within a step scales stay");
+        assertEquals(8, read("forward.amax_history")[0], "the largest of both passes");
+        parameters.nextStep();
+        assertEquals(448f / 8, read("forward.scale")[0]);
+        assertEquals(57344f / 16, read("backward.scale")[0]);
+        assertEquals(0, read("forward.amax_history")[0]);
+        trainOnce(2, 16);
+        parameters.nextStep();
+        assertEquals(448f / 8, read("forward.scale")[0], "the step before is remembered");
+        for (int i = 0; i < 2; i++) {
+            trainOnce(2, 16);
+            parameters.nextStep();
+        }
+        assertEquals(448f / 2, read("forward.scale")[0], "three steps on it is forgotten");
+    }
+
+    @Test
+    void evaluationChangesNothing() {
+        trainOnce(8, 4);
+        parameters.nextStep();
+        float[] scales = read("forward.scale");
+        float[] history = read("forward.amax_history");
+        float[] first = forward(evaluation, 100);
+        assertArrayEquals(history, read("forward.amax_history"));
+        assertArrayEquals(first, forward(evaluation, 100));
+        float[] trained = forward(pass, 3);
+        assertEquals(3, read("forward.amax_history")[0]);
+        assertTrue(read("forward.amax_history")[1] > 0, "the weight that evaluation had cast is recorded all the same");
+        assertArrayEquals(trained, forward(evaluation, 3), "the same weight in eight bits");
+        assertArrayEquals(scales, read("forward.scale"));
+    }
+
+    @Test
+    void weightsAreCastAgainOnlyWhenTheyMayHaveChanged() {
+        float[] before = forward(pass, 1);
+        float[] zeros = new float[SIZE * SIZE];
+        linear.weight().weight().set(device.stream(), zeros);
+        assertArrayEquals(before, forward(pass, 1), "nobody said that weights changed");
+        parameters.changed();
+        assertArrayEquals(new float[TOKENS * SIZE], forward(pass, 1));
+    }
+
+    @Test
+    void calibratingComputesInTheModelsTypeAndRecords() {
+        pass.begin();
+        float[] plain = linear.forward(input(pass, 1, 5), pass).toFloats(device.stream());
+        pass.begin();
+        pass.calibrate(quantizers);
+        Tensor y = linear.forward(input(pass, 1, 5), pass);
+        assertTrue(pass.isCalibrating());
+        assertArrayEquals(plain, y.toFloats(device.stream()));
+        linear.backward(input(pass, 2, 6), pass);
+        assertEquals(5, read("forward.amax_history")[0]);
+        assertEquals(6, read("backward.amax_history")[0]);
+        float[] eightBits = forward(pass, 5);
+        assertFalse(Arrays.equals(plain, eightBits));
+        pass.noAutocast();
+        pass.begin();
+        assertArrayEquals(plain, linear.forward(input(pass, 1, 5), pass).toFloats(device.stream()));
+    }
+
+    @Test
+    void theHeadKeepsTheModelsTypeUnlessToldOtherwise() {
+        assertTrue(quantizers.covers(parameters.quantizers().getFirst()));
+        assertFalse(quantizers.covers(parameters.quantizers().getLast()));
+        pass.begin();
+        float[] plain = head.forward(input(pass, 1, 1), pass).toFloats(device.stream());
+        pass.autocast(quantizers);
+        pass.begin();
+        assertArrayEquals(plain, head.forward(input(pass, 1, 1), pass).toFloats(device.stream()));
+        try (Quantizers all = Quantizers.allocate(parameters, RECIPE, Set.of("body"))) {
+            pass.autocast(all);
+            pass.begin();
+            assertNotEquals(
+                    plain[0], head.forward(input(pass, 1, 1), pass).toFloats(device.stream())[0]);
+            assertTrue(head.explain(input(pass, 1, 1), pass).contains("in eight bits"));
+            assertTrue(linear.explain(input(pass, 1, 1), pass).contains("group body keeps the model's type"));
+        }
+    }
+
+    @Test
+    void anAbandonedStepLeavesNoTrace() {
+        trainOnce(8, 4);
+        parameters.forgetGradients();
+        trainOnce(2, 1);
+        parameters.nextStep();
+        assertEquals(448f / 2, read("forward.scale")[0]);
+        assertEquals(57344f, read("backward.scale")[0]);
+    }
+
+    @Test
+    void aLoadedStateGoesOnWithTheSameBits(@TempDir Path folder) throws Exception {
+        for (int i = 0; i < 3; i++) {
+            trainOnce(8 - i, 4);
+            parameters.nextStep();
+        }
+        Path file = folder.resolve("state.safetensors");
+        Safetensors.save(file, State.of(parameters.state(), quantizers.state()), device.stream(), Map.of());
+        float[] expected = forward(pass, 5);
+        for (int i = 0; i < 4; i++) {
+            trainOnce(100, 4);
+            parameters.nextStep();
+        }
+        assertFalse(Arrays.equals(expected, forward(pass, 5)));
+        Safetensors.load(file, State.of(parameters.state(), quantizers.state()), device.stream());
+        assertArrayEquals(expected, forward(pass, 5));
+        assertEquals(3, parameters.step());
+    }
+
+    @Test
+    void recipesWithoutMemoryHaveNoState() {
+        for (Recipe recipe : new Recipe[] {Float8CurrentScaling.standard(), Float8BlockScaling.standard()}) {
+            try (Quantizers other = Quantizers.allocate(parameters, recipe)) {
+                assertEquals(Set.of(), other.state().tensors().keySet());
+                assertEquals(3, other.toString().split(" at ")[1].charAt(0) - '0');
+            }
+        }
+    }
+
+    @Test
+    void aSteadyStepMakesNoGarbage() {
+        pass.begin();
+        pass.autocast(quantizers);
+        Tensor[] given = new Tensor[2];
+        try (dev.chagres.Scope inputs = device.openScope()) {
+            for (int i = 0; i < 2; i++) {
+                given[i] = inputs.tensor(DType.BFLOAT16, TOKENS + 3, SIZE);
+                given[i].zero(device.stream());
+            }
+            Allocation.assertNone(
+                    "a step in eight bits",
+                    () -> {
+                        pass.begin();
+                        linear.forward(given[0], pass);
+                        linear.backward(given[1], pass);
+                        parameters.nextStep();
+                        evaluation.begin();
+                        evaluation.autocast(quantizers);
+                        linear.forward(given[0], evaluation);
+                    },
+                    50);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.conformance.Tolerance;
+import dev.chagres.conformance.Tolerances;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.QuantizationConfig.Scales;
+import dev.chagres.witness.Float8Witness;
+import dev.chagres.witness.LinearWitness;
+import dev.chagres.witness.QuantizedMatrixWitness;
+import dev.chagres.witness.Weights;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/**
+ * The three products of {@code Linear} under each recipe, against double-precision products of what the recipe's casts leave of
+ * input, weight and gradient.
+ */
+@Tag("L0")
+@Tag("L1")
+class RecipeLinearConformance {
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    record Case(Recipe recipe, DType dtype, int tokens, int inputs, int outputs) {}
+
+    static List<Recipe> recipes() {
+        return List.of(
+                DelayedScaling.standard(),
+                DelayedScaling.standard().withFormat(Format.E4M3).withMargin(2),
+                Float8CurrentScaling.standard(),
+                Float8CurrentScaling.standard().withScales(Scales.POWER_OF_2),
+                Float8BlockScaling.standard(),
+                Float8BlockScaling.standard().withScales(Scales.FLOAT32),
+                Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION),
+                Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED),
+                Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION));
+    }
+
+    static List<Case> cases() {
+        List<Case> cases = new ArrayList<>();
+        for (Recipe recipe : recipes()) {
+            for (DType dtype : List.of(DType.BFLOAT16, DType.FLOAT16)) {
+                cases.add(new Case(recipe, dtype, 32, 64, 48));
+            }
+            for (int tokens : new int[] {1, 7, 15, 16, 17, 129}) {
+                cases.add(new Case(recipe, DType.BFLOAT16, tokens, 32, 16));
+            }
+            cases.add(new Case(recipe, DType.BFLOAT16, 144, 272, 144));
+        }
+        return cases;
+    }
+
+    /** What the casts of one step leave: rows are summed over forward and for dx, columns for dW. */
+    private record Seen(RealMatrix rows, RealMatrix columns) {}
+
+    private static Seen seen(Recipe recipe, RealMatrix x, DType type, double delayedScale) {
+        return switch (recipe) {
+            case DelayedScaling delayed -> same(QuantizedMatrixWitness.seen(x, type, delayedScale));
+            case Float8CurrentScaling current -> {
+                boolean powers = current.input().scales() == Scales.POWER_OF_2;
+                yield same(QuantizedMatrixWitness.seen(x, type, QuantizedMatrixWitness.scale(QuantizedMatrixWitness.amax(x), type, powers)));
+            }
+            case Float8BlockScaling blocks -> {
+                boolean powers = blocks.input().scales() == Scales.POWER_OF_2;
+                yield new Seen(
+                        QuantizedMatrixWitness.seenByRows(x, type, powers), QuantizedMatrixWitness.seenByColumns(x, type, powers));
+            }
+            default -> throw new IllegalArgumentException(recipe.toString());
+        };
+    }
+
+    private static Seen same(RealMatrix x) {
+        return new Seen(x, x);
+    }
+
+    private static RealMatrix seenWeight(Recipe recipe, RealMatrix weight, DType type, double delayedScale) {
+        return recipe instanceof Float8BlockScaling blocks
+                ? QuantizedMatrixWitness.seenBySquares(weight, type, blocks.weight().scales() == Scales.POWER_OF_2)
+                : seen(recipe, weight, type, delayedScale).rows;
+    }
+
+    /** The scales of delayed scaling: 1 at first, then what the first step's largest magnitudes make of them. */
+    private record Scales3(double input, double weight, double gradient) {}
+
+    @ParameterizedTest
+    @MethodSource("cases")
+    void threeProductsOfTwoSteps(Case c) {
+        ModelPlan plan = new ModelPlan();
+        Linear linear = new Linear(c.inputs, c.outputs, Initializer.zeros(), plan);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
+            Weights weights = open.draw(parameters);
+            Quantizers quantizers = Quantizers.allocate(parameters, c.recipe);
+            Scales3 scales = new Scales3(1, 1, 1);
+            for (int step = 0; step < 2; step++) {
+                RealMatrix x = open.normal(c.dtype, c.tokens, c.inputs, 1);
+                RealMatrix dy = open.normal(c.dtype, c.tokens, c.outputs, 1);
+                Pass pass = open.pass().begin();
+                pass.autocast(quantizers);
+                Tensor y = linear.forward(open.tensor(c.dtype, x), pass);
+                Tensor dx = linear.backward(open.tensor(c.dtype, dy), pass);
+                check(c, linear, weights, scales, x, dy, y, dx);
+                scales = new Scales3(
+                        delayed(c.recipe, x, c.recipe.format().forward()),
+                        delayed(c.recipe, weights.get("weight"), c.recipe.format().forward()),
+                        delayed(c.recipe, dy, c.recipe.format().backward()));
+                parameters.nextStep();
+            }
+            open.pass().noAutocast();
+        }
+    }
+
+    private static void check(
+            Case c,
+            Linear linear,
+            Weights weights,
+            Scales3 scales,
+            RealMatrix x,
+            RealMatrix dy,
+            Tensor y,
+            Tensor dx) {
+        Seen input = seen(c.recipe, x, c.recipe.format().forward(), scales.input);
+        Seen gradient = seen(c.recipe, dy, c.recipe.format().backward(), scales.gradient);
+        RealMatrix weight =
+                seenWeight(c.recipe, weights.get("weight"), c.recipe.format().forward(), scales.weight);
+        weights.put("seen.weight", weight);
+        weights.put("seen.bias", weights.get("bias"));
+        LinearWitness witness = new LinearWitness(weights, "seen.");
+        Tolerance rounded = Tolerances.float8Product(c.dtype);
+        open.assertClose("y", witness.forward(input.rows), y, rounded);
+        boolean whole = c.recipe.backwardOverride() != BackwardOverride.NONE;
+        boolean dequantized = c.recipe.backwardOverride() == BackwardOverride.DEQUANTIZED;
+        RealMatrix backwardWeight = whole && !dequantized ? weights.get("weight") : weight;
+        open.assertClose("dx", (whole ? dy : gradient.rows).multiply(backwardWeight), dx, rounded);
+        RealMatrix backwardInput = dequantized ? input.rows : whole ? x : input.columns;
+        open.assertClose(
+                "gradient of weight",
+                (whole ? dy : gradient.columns).transpose().multiply(backwardInput),
+                linear.weight().gradient(),
+                // Dequantized inputs are rounded to the model's type.
+                dequantized ? rounded : Tolerances.float8Product(DType.FLOAT32));
+        witness.backward(dy);
+        open.assertClose(
+                "gradient of bias",
+                weights.gradient("seen.bias"),
+                linear.bias().gradient(),
+                Tolerances.weightGradient(c.dtype));
+    }
+
+    /** The scale that delayed scaling makes of the first step's largest magnitude. */
+    private static double delayed(Recipe recipe, RealMatrix x, DType type) {
+        return recipe instanceof DelayedScaling scaling
+                ? (float) Math.scalb(
+                        Float8Witness.largest(type) / QuantizedMatrixWitness.amax(x), -scaling.margin())
+                : 1;
+    }
+}

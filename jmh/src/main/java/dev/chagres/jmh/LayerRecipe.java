@@ -1,0 +1,35 @@
+package dev.chagres.jmh;
+
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Parameters;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Float8BlockScaling;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
+import org.jspecify.annotations.Nullable;
+
+/** The recipes under which layers are measured. */
+public enum LayerRecipe {
+    /** Products in BF16. */
+    BF16(null),
+    /** Products in eight bits, scaled by earlier steps. */
+    FP8_DELAYED(DelayedScaling.standard()),
+    /** Products in eight bits, scaled by what each tensor holds. */
+    FP8_CURRENT(Float8CurrentScaling.standard()),
+    /** Products in eight bits, scaled by blocks. */
+    FP8_BLOCK(Float8BlockScaling.standard());
+
+    private final @Nullable Recipe recipe;
+
+    LayerRecipe(@Nullable Recipe recipe) {
+        this.recipe = recipe;
+    }
+
+    /** Makes {@code pass} compute by this recipe. */
+    void begin(Parameters parameters, Pass pass) {
+        if (recipe != null) {
+            pass.autocast(Quantizers.allocate(parameters, recipe));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.DType;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Float8BlockScaling;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Recipe;
+import java.util.Locale;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+
+/** In what precision the layers compute; master weights, optimizer state and gradient sums are FP32 in all. */
+public enum TrainingRecipe {
+    /** Activations and weights in BF16, sums in FP32. */
+    BF16(DType.BFLOAT16, null),
+    /** Everything in FP32. */
+    FP32(DType.FLOAT32, null),
+    /** As BF16, with the products of the layers in eight bits, scaled by earlier steps. */
+    FP8_DELAYED(DType.BFLOAT16, DelayedScaling.standard()),
+    /** As BF16, with the products of the layers in eight bits, scaled by what each tensor holds. */
+    FP8_CURRENT(DType.BFLOAT16, Float8CurrentScaling.standard()),
+    /** As BF16, with the products of the layers in eight bits, scaled by blocks. */
+    FP8_BLOCK(DType.BFLOAT16, Float8BlockScaling.standard());
+
+    private final DType dtype;
+    private final @Nullable Recipe eightBit;
+
+    TrainingRecipe(DType dtype, @Nullable Recipe eightBit) {
+        this.dtype = dtype;
+        this.eightBit = eightBit;
+    }
+
+    /** Returns the type of weights and activations. */
+    public DType dtype() {
+        return dtype;
+    }
+
+    /** Returns the recipe of the layers' products where they are computed in eight bits. */
+    public Optional<Recipe> eightBit() {
+        return Optional.ofNullable(eightBit);
+    }
+
+    @Override
+    public String toString() {
+        return name().toLowerCase(Locale.ROOT).replace('_', '-');
+    }
+}
