@@ -15,5 +15,6 @@ module dev.chagres {
     exports dev.chagres.io;
     exports dev.chagres.layer;
     exports dev.chagres.optim;
+    exports dev.chagres.recipe;
     exports dev.chagres.train;
 }

@@ -147,10 +147,10 @@ public final class ModelPlan {
      */
     public QuantizerSite quantizer(String name, Role role) {
         if (Checks.given("role", role) == Role.WEIGHT) {
-            throw new IllegalArgumentException("role: expected INPUT or GRADIENT, got WEIGHT; name the parameter instead");
+            throw new IllegalArgumentException(
+                    "role: expected INPUT or GRADIENT, got WEIGHT; name the parameter instead");
         }
-        return add(new QuantizerSite(
-                prefix + Checks.given("name", name), group, role, shared.sites.size(), null));
+        return add(new QuantizerSite(prefix + Checks.given("name", name), group, role, shared.sites.size(), null));
     }
 
     /** Declares a place where a recipe may cast {@code weight}. */

@@ -17,8 +17,7 @@ import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
  * @param amaxHistoryLength steps that are remembered; 1024
  * @param amaxComputeAlgorithm which of them counts; MAX
  */
-public record DelayedScaling(
-        int margin, Format format, int amaxHistoryLength, AmaxAlgorithm amaxComputeAlgorithm)
+public record DelayedScaling(int margin, Format format, int amaxHistoryLength, AmaxAlgorithm amaxComputeAlgorithm)
         implements Recipe {
     private static final int HISTORY = 1024;
     private static final int LARGEST_MARGIN = 127;
@@ -32,8 +31,7 @@ public record DelayedScaling(
         Checks.given("format", format);
         Checks.given("amaxComputeAlgorithm", amaxComputeAlgorithm);
         if (amaxHistoryLength < 1) {
-            throw new IllegalArgumentException(
-                    "amaxHistoryLength: expected at least 1 step, got " + amaxHistoryLength);
+            throw new IllegalArgumentException("amaxHistoryLength: expected at least 1 step, got " + amaxHistoryLength);
         }
         if (Math.abs((long) margin) > LARGEST_MARGIN) {
             throw new IllegalArgumentException(

@@ -49,13 +49,27 @@ public record Float8CurrentScaling(
     public static Float8CurrentScaling standard() {
         QuantizationConfig any = QuantizationConfig.standard();
         return new Float8CurrentScaling(
-                Format.HYBRID, any, any, any, Accumulator.FAST, Accumulator.SPLIT, Accumulator.SPLIT, BackwardOverride.NONE);
+                Format.HYBRID,
+                any,
+                any,
+                any,
+                Accumulator.FAST,
+                Accumulator.SPLIT,
+                Accumulator.SPLIT,
+                BackwardOverride.NONE);
     }
 
     /** Returns the same with other types. */
     public Float8CurrentScaling withFormat(Format newFormat) {
         return new Float8CurrentScaling(
-                newFormat, input, weight, gradient, forwardSums, inputGradientSums, weightGradientSums, backwardOverride);
+                newFormat,
+                input,
+                weight,
+                gradient,
+                forwardSums,
+                inputGradientSums,
+                weightGradientSums,
+                backwardOverride);
     }
 
     /** Returns the same with scales that may be other numbers, everywhere. */

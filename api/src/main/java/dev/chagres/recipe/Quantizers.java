@@ -64,12 +64,8 @@ public final class Quantizers implements AutoCloseable {
                         .filter(site -> site.role() == Role.GRADIENT)
                         .count();
                 forward = new DelayedScales(
-                        delayed,
-                        recipe.format().forward(),
-                        Math.toIntExact(covered.size() - gradients),
-                        scope);
-                backward = new DelayedScales(
-                        delayed, recipe.format().backward(), Math.toIntExact(gradients), scope);
+                        delayed, recipe.format().forward(), Math.toIntExact(covered.size() - gradients), scope);
+                backward = new DelayedScales(delayed, recipe.format().backward(), Math.toIntExact(gradients), scope);
             }
             for (QuantizerSite site : covered) {
                 Quantizer quantizer = make(site.role());
@@ -113,7 +109,8 @@ public final class Quantizers implements AutoCloseable {
                     + " (Blackwell), and this version computes on 9.0 alone; use Float8BlockScaling");
         }
         for (QuantizerSite site : parameters.quantizers()) {
-            if (site.role() == Role.WEIGHT && !Checks.given("highPrecision", highPrecision).contains(site.group())) {
+            if (site.role() == Role.WEIGHT
+                    && !Checks.given("highPrecision", highPrecision).contains(site.group())) {
                 requireSixteenBits(site.weight());
             }
         }
@@ -153,7 +150,9 @@ public final class Quantizers implements AutoCloseable {
     }
 
     private DType type(Role role) {
-        return role == Role.GRADIENT ? recipe.format().backward() : recipe.format().forward();
+        return role == Role.GRADIENT
+                ? recipe.format().backward()
+                : recipe.format().forward();
     }
 
     /** Returns the recipe. */
@@ -185,12 +184,7 @@ public final class Quantizers implements AutoCloseable {
      * @throws IllegalArgumentException when the place is not covered
      */
     public void cast(
-            QuantizerSite site,
-            Tensor x,
-            QuantizedTensor copies,
-            Recording recording,
-            Scope temporary,
-            Stream stream) {
+            QuantizerSite site, Tensor x, QuantizedTensor copies, Recording recording, Scope temporary, Stream stream) {
         of(site).cast(x, copies, recording, temporary, stream);
     }
 
