@@ -90,8 +90,8 @@ final class AttentionBranch extends Layer {
             attention.discard(pass);
             return;
         }
-        Tensor dattended =
-                pass.temporary().tensor(dy.dtype(), dy.size(0), projection.weight().shape().size(1));
+        Tensor dattended = pass.temporary()
+                .tensor(dy.dtype(), dy.size(0), projection.weight().shape().size(1));
         Tensor dqkv = pass.temporary().tensor(dy.dtype(), dy.size(0), 3 * dattended.size(1));
         last.inputGradient(heads.attended, dattended, pass);
         attention.backwardPacked(dattended, dqkv, pass);

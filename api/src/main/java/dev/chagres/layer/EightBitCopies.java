@@ -78,9 +78,7 @@ final class EightBitCopies {
         Scope temporary = pass.temporary();
         Tensor longer = temporary.tensor(x.dtype(), filled, x.size(1));
         temporary.view(longer, 0, x.size(0), x.size(1)).copyFrom(stream, x);
-        temporary
-                .view(longer, x.count(), filled - x.size(0), x.size(1))
-                .zero(stream);
+        temporary.view(longer, x.count(), filled - x.size(0), x.size(1)).zero(stream);
         return longer;
     }
 

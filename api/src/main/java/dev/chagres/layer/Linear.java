@@ -11,6 +11,9 @@ import dev.chagres.model.Parameter;
  *
  * <p>Parameters: {@code weight} [out, in], as the initializer says; {@code bias} [out], zeros.
  *
+ * <p>Where the pass has a recipe ({@link Pass#autocast}) and both sizes of the weight are multiples of 16, its three products
+ * run in eight bits: input, weight and the gradient of the output are cast; the bias and all results keep their types.
+ *
  * <p>Threading: the device's thread.
  *
  * <p>Source: TE's {@code Linear}; {@code nvte_cublas_gemm_v2}.

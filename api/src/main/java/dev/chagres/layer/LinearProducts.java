@@ -52,7 +52,8 @@ final class LinearProducts {
     }
 
     /** Returns the recipe's state where forward of {@code pass} computes in eight bits, or null. */
-    @Nullable Quantizers quantizers(Pass pass) {
+    @Nullable
+    Quantizers quantizers(Pass pass) {
         Quantizers present = covering(pass);
         return present == null || pass.isCalibrating() ? null : present;
     }
@@ -70,7 +71,8 @@ final class LinearProducts {
 
     /** Returns whether both sizes of the weight are ones that eight-bit products sum over. */
     boolean fits() {
-        return weight.shape().size(0) % EightBitCopies.STEP == 0 && weight.shape().size(1) % EightBitCopies.STEP == 0;
+        return weight.shape().size(0) % EightBitCopies.STEP == 0
+                && weight.shape().size(1) % EightBitCopies.STEP == 0;
     }
 
     /**
@@ -128,8 +130,7 @@ final class LinearProducts {
     void product(Operand x, Tensor y, Pass pass) {
         Quantizers present = x.quantizers();
         if (present == null) {
-            Gemm.gemmBias(
-                    x.whole(), Transpose.NO, weight.weight(), Transpose.YES, bias.weight(), y, pass.stream());
+            Gemm.gemmBias(x.whole(), Transpose.NO, weight.weight(), Transpose.YES, bias.weight(), y, pass.stream());
             return;
         }
         Tensor filled = filled(x.rowwise(), y, pass);
@@ -169,8 +170,7 @@ final class LinearProducts {
         gradientQuantizers = null;
         Quantizers present = x.quantizers();
         if (present != null && present.recipe().backwardOverride() == BackwardOverride.NONE) {
-            gradientCopies.cast(
-                    newDy, present, pass.temporary(), weight.isFrozen() ? null : pass.temporary(), pass);
+            gradientCopies.cast(newDy, present, pass.temporary(), weight.isFrozen() ? null : pass.temporary(), pass);
             gradientQuantizers = present;
         } else if (covering(pass) != null && pass.isCalibrating() && newDy.size(0) > 0) {
             gradientCopies.cast(newDy, Checks.given("quantizers", covering(pass)), pass.temporary(), null, pass);

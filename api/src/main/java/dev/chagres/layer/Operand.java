@@ -90,7 +90,8 @@ final class Operand {
     }
 
     /** Returns the recipe's state that the copies were made with, or null where forward reads the tensor itself. */
-    @Nullable Quantizers quantizers() {
+    @Nullable
+    Quantizers quantizers() {
         return quantizers;
     }
 
