@@ -50,7 +50,8 @@ class EveryLayerTest {
     record Case(EveryLayer.Kind kind, DType dtype, @Nullable Recipe recipe) {
         @Override
         public String toString() {
-            return kind + ", " + dtype + (recipe == null ? "" : ", " + recipe.getClass().getSimpleName());
+            return kind + ", " + dtype
+                    + (recipe == null ? "" : ", " + recipe.getClass().getSimpleName());
         }
     }
 
@@ -167,8 +168,8 @@ class EveryLayerTest {
     @MethodSource("cases")
     void evaluationComputesTheSameAndKeepsItsOutputAlone(Case c) {
         boolean drops = c.kind.name().contains("drop");
-        float[] expected =
-                train(drops ? new Case(named("transformer"), c.dtype, c.recipe) : c).y();
+        float[] expected = train(drops ? new Case(named("transformer"), c.dtype, c.recipe) : c)
+                .y();
         for (MemoryReuse reuse : MemoryReuse.values()) {
             run(c, PLAIN, reuse, ALL, false, (model, pass) -> {
                 assertFalse(pass.isSaving());

@@ -24,12 +24,9 @@ class QuantizersMisuseTest {
     void recipesRefuseWhatIsNoNumberOfTheirs() {
         DelayedScaling delayed = DelayedScaling.standard();
         assertThrown(
-                ARGUMENT,
-                "amaxHistoryLength: expected at least 1 step, got 0",
-                () -> delayed.withAmaxHistoryLength(0));
+                ARGUMENT, "amaxHistoryLength: expected at least 1 step, got 0", () -> delayed.withAmaxHistoryLength(0));
         assertThrown(ARGUMENT, "margin: expected within -127 and 127, got 128", () -> delayed.withMargin(128));
-        assertThrown(
-                NullPointerException.class, "format: expected a value, got null", () -> delayed.withFormat(null));
+        assertThrown(NullPointerException.class, "format: expected a value, got null", () -> delayed.withFormat(null));
         assertThrown(
                 NullPointerException.class,
                 "backwardOverride: expected a value, got null",
@@ -76,9 +73,7 @@ class QuantizersMisuseTest {
                     "quantizers: expected those of " + other + ", got those of " + device,
                     () -> pass.autocast(quantizers));
             assertThrown(
-                    NullPointerException.class,
-                    "quantizers: expected a value, got null",
-                    () -> pass.calibrate(null));
+                    NullPointerException.class, "quantizers: expected a value, got null", () -> pass.calibrate(null));
             QuantizerSite input = parameters.quantizers().getFirst();
             assertThrown(
                     ARGUMENT,

@@ -172,8 +172,7 @@ class QuantizersTest {
         try (Quantizers all = Quantizers.allocate(parameters, RECIPE, Set.of("body"))) {
             pass.autocast(all);
             pass.begin();
-            assertNotEquals(
-                    plain[0], head.forward(input(pass, 1, 1), pass).toFloats(device.stream())[0]);
+            assertNotEquals(plain[0], head.forward(input(pass, 1, 1), pass).toFloats(device.stream())[0]);
             assertTrue(head.explain(input(pass, 1, 1), pass).contains("in eight bits"));
             assertTrue(linear.explain(input(pass, 1, 1), pass).contains("group body keeps the model's type"));
         }

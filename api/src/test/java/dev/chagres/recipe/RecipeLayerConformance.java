@@ -60,15 +60,12 @@ class RecipeLayerConformance {
     void forwardAndBackward(Case c) {
         TransformerLayerConfig config = TransformerLayerConfig.encoder(
                         64, AttentionConfig.of(2, 32, AttentionMask.none()))
-                .withMlp(MlpConfig.gelu(64)
-                        .withActivation(c.activation)
-                        .withRecomputation(c.recomputation));
+                .withMlp(MlpConfig.gelu(64).withActivation(c.activation).withRecomputation(c.recomputation));
         ModelPlan plan = new ModelPlan();
         TransformerLayer layer = new TransformerLayer(config, plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
             Weights weights = open.draw(parameters);
-            TransformerLayerWitness witness =
-                    new TransformerLayerWitness(config, weights, c.tokens.rows(), null);
+            TransformerLayerWitness witness = new TransformerLayerWitness(config, weights, c.tokens.rows(), null);
             Pass pass = open.pass();
             pass.autocast(Quantizers.allocate(parameters, c.recipe));
             RealMatrix x = open.normal(DType.BFLOAT16, c.tokens.tokens(), 64, 1);

@@ -70,12 +70,14 @@ class RecipeLinearConformance {
             case DelayedScaling delayed -> same(QuantizedMatrixWitness.seen(x, type, delayedScale));
             case Float8CurrentScaling current -> {
                 boolean powers = current.input().scales() == Scales.POWER_OF_2;
-                yield same(QuantizedMatrixWitness.seen(x, type, QuantizedMatrixWitness.scale(QuantizedMatrixWitness.amax(x), type, powers)));
+                yield same(QuantizedMatrixWitness.seen(
+                        x, type, QuantizedMatrixWitness.scale(QuantizedMatrixWitness.amax(x), type, powers)));
             }
             case Float8BlockScaling blocks -> {
                 boolean powers = blocks.input().scales() == Scales.POWER_OF_2;
                 yield new Seen(
-                        QuantizedMatrixWitness.seenByRows(x, type, powers), QuantizedMatrixWitness.seenByColumns(x, type, powers));
+                        QuantizedMatrixWitness.seenByRows(x, type, powers),
+                        QuantizedMatrixWitness.seenByColumns(x, type, powers));
             }
             default -> throw new IllegalArgumentException(recipe.toString());
         };
@@ -87,7 +89,8 @@ class RecipeLinearConformance {
 
     private static RealMatrix seenWeight(Recipe recipe, RealMatrix weight, DType type, double delayedScale) {
         return recipe instanceof Float8BlockScaling blocks
-                ? QuantizedMatrixWitness.seenBySquares(weight, type, blocks.weight().scales() == Scales.POWER_OF_2)
+                ? QuantizedMatrixWitness.seenBySquares(
+                        weight, type, blocks.weight().scales() == Scales.POWER_OF_2)
                 : seen(recipe, weight, type, delayedScale).rows;
     }
 
@@ -113,7 +116,10 @@ class RecipeLinearConformance {
                 check(c, linear, weights, scales, x, dy, y, dx);
                 scales = new Scales3(
                         delayed(c.recipe, x, c.recipe.format().forward()),
-                        delayed(c.recipe, weights.get("weight"), c.recipe.format().forward()),
+                        delayed(
+                                c.recipe,
+                                weights.get("weight"),
+                                c.recipe.format().forward()),
                         delayed(c.recipe, dy, c.recipe.format().backward()));
                 parameters.nextStep();
             }
@@ -122,14 +128,7 @@ class RecipeLinearConformance {
     }
 
     private static void check(
-            Case c,
-            Linear linear,
-            Weights weights,
-            Scales3 scales,
-            RealMatrix x,
-            RealMatrix dy,
-            Tensor y,
-            Tensor dx) {
+            Case c, Linear linear, Weights weights, Scales3 scales, RealMatrix x, RealMatrix dy, Tensor y, Tensor dx) {
         Seen input = seen(c.recipe, x, c.recipe.format().forward(), scales.input);
         Seen gradient = seen(c.recipe, dy, c.recipe.format().backward(), scales.gradient);
         RealMatrix weight =
@@ -161,8 +160,7 @@ class RecipeLinearConformance {
     /** The scale that delayed scaling makes of the first step's largest magnitude. */
     private static double delayed(Recipe recipe, RealMatrix x, DType type) {
         return recipe instanceof DelayedScaling scaling
-                ? (float) Math.scalb(
-                        Float8Witness.largest(type) / QuantizedMatrixWitness.amax(x), -scaling.margin())
+                ? (float) Math.scalb(Float8Witness.largest(type) / QuantizedMatrixWitness.amax(x), -scaling.margin())
                 : 1;
     }
 }

@@ -36,7 +36,10 @@ public final class QuantizedMatrixWitness {
         RealMatrix seen = MatrixUtils.createRealMatrix(x.getRowDimension(), x.getColumnDimension());
         for (int row = 0; row < x.getRowDimension(); row++) {
             for (int column = 0; column < x.getColumnDimension(); column++) {
-                seen.setEntry(row, column, Float8Witness.quantized(x.getEntry(row, column), (float) scale, type) * (float) inverse);
+                seen.setEntry(
+                        row,
+                        column,
+                        Float8Witness.quantized(x.getEntry(row, column), (float) scale, type) * (float) inverse);
             }
         }
         return seen;
