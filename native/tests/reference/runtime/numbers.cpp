@@ -104,7 +104,7 @@ TEST(runs_of_every_short_length) {
 
 TEST(other_dtypes_are_named) {
   float value = 0;
-  EXPECT_THROWS(to_float(&value, &value, kNVTEFloat8E4M3, 1), "Float8E4M3", "BFloat16");
+  EXPECT_THROWS(to_float(&value, &value, kNVTEFloat8E8M0, 1), "Float8E8M0", "BFloat16");
   EXPECT_THROWS(from_float(&value, &value, kNVTEInt32, 1), "Int32");
 }
 
