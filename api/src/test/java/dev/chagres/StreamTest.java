@@ -157,7 +157,8 @@ class StreamTest {
         try (Device device = Device.open()) {
             Stream stream = device.openStream();
             Scope scope = device.openScope(stream);
-            Tensor tensor = scope.tensor(DType.FLOAT32, 1);
+            // CUDA takes memory in units of 2 MiB: less may not show.
+            Tensor tensor = scope.tensor(DType.BYTE, 8 << 20);
             long before = device.freeMemory();
             stream.close();
             assertThrown(
