@@ -16,7 +16,7 @@ import org.jspecify.annotations.Nullable;
  * Pass#temporary()} goes back when they return. What backward needs they take from {@link Pass#kept()} and hold in a {@link
  * Saved} object.
  *
- * <p>The last layer that {@code run} calls writes {@code y}; the last one that {@code gradient} calls writes {@code dx}.
+ * <p>Whatever computes the result in {@code run} writes it into {@code y}, and in {@code gradient} into {@code dx}.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="layer"}
  *
@@ -51,8 +51,8 @@ public abstract class Layer {
      * Enqueues the layer.
      *
      * @param x [T, columns], FLOAT32, BFLOAT16 or FLOAT16
-     * @return y, [T, {@link #outputColumns}], until the pass is begun again; in a layer that saves nothing, until its call
-     *     returns
+     * @return y, [T, {@link #outputColumns}], until the pass is begun again; called inside another layer while nothing is
+     *     saved, until that layer's call returns
      * @throws IllegalArgumentException when shape, type or device do not fit
      * @throws IllegalStateException when the pass was not begun
      */

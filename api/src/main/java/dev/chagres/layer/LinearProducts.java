@@ -11,6 +11,7 @@ import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.ops.RowSum;
 import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
@@ -60,7 +61,14 @@ final class LinearProducts {
 
     private @Nullable Quantizers covering(Pass pass) {
         Quantizers present = pass.quantizers();
-        return present != null && present.covers(inputSite) && fits() ? present : null;
+        if (present == null) {
+            return null;
+        }
+        if (present.parameters() != weight.owner()) {
+            throw new IllegalStateException(weight.name() + ": expected pass.autocast with the quantizers of its own"
+                    + " parameters, got those of others; call pass.autocast or pass.noAutocast before this layer");
+        }
+        return present.covers(inputSite) && fits() ? present : null;
     }
 
     /** Returns whether backward reads the whole input, where forward of {@code pass} is followed by one. */
@@ -281,8 +289,16 @@ final class LinearProducts {
     String explain(Pass pass) {
         Quantizers present = covering(pass);
         if (present != null && !pass.isCalibrating()) {
-            return "te_cublas_gemm_v2 in eight bits, " + present.recipe() + "; te_quantize_v2 casts the input and the"
-                    + " gradient, and the weight once a step; ops_row_sum sums the bias gradient";
+            return "te_cublas_gemm_v2 in eight bits by "
+                    + present.recipe().getClass().getSimpleName() + "; "
+                    + (present.recipe() instanceof Float8CurrentScaling
+                            ? "te_compute_amax_with_config and te_compute_scale_from_amax before "
+                            : "")
+                    + "te_quantize_v2 for the input, the weight once a step, and "
+                    + (present.recipe().backwardOverride() == BackwardOverride.NONE
+                            ? "the gradient"
+                            : "no gradient: backward is " + present.recipe().backwardOverride())
+                    + "; ops_row_sum sums the bias gradient";
         }
         return "te_cublas_gemm_v2, the bias in its epilogue, and so the bias gradient in the first backward of a step;"
                 + " later ones add it by ops_row_sum" + whyNot(pass);
@@ -297,7 +313,7 @@ final class LinearProducts {
             return "; not in eight bits, for the pass calibrates";
         }
         return fits()
-                ? "; not in eight bits, for group " + inputSite.group() + " keeps the model's type"
+                ? "; not in eight bits, for " + inputSite + " of group " + inputSite.group() + " keeps the model's type"
                 : "; not in eight bits, for " + weight + " has a size that is no multiple of " + EightBitCopies.STEP;
     }
 

@@ -25,7 +25,7 @@ import org.jspecify.annotations.Nullable;
  * pass handed out dies at the next {@link #begin()}. Several passes may be under way at once on one stream, as long as the
  * calls of one are not made inside a layer of another.
  *
- * <p>Two switches: a <em>training</em> pass drops values, and a <em>saving</em> pass keeps what backward needs.
+ * <p>Two switches: a <em>training</em> pass applies dropout, and a <em>saving</em> pass keeps what backward needs.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="pass"}
  *
@@ -65,22 +65,22 @@ public final class Pass implements AutoCloseable {
         saving = mode == Mode.TRAINING;
     }
 
-    /** Makes a pass that drops values and keeps what backward needs, on the device's own stream. */
+    /** Makes a pass that applies dropout and keeps what backward needs, on the device's own stream. */
     public static Pass training(Device device) {
         return training(Checks.given("device", device).stream());
     }
 
-    /** Makes a pass that drops values and keeps what backward needs. */
+    /** Makes a pass that applies dropout and keeps what backward needs. */
     public static Pass training(Stream stream) {
         return new Pass(Checks.given("stream", stream), Mode.TRAINING);
     }
 
-    /** Makes a pass that drops nothing and keeps nothing, on the device's own stream. */
+    /** Makes a pass without dropout that keeps nothing, on the device's own stream. */
     public static Pass evaluation(Device device) {
         return evaluation(Checks.given("device", device).stream());
     }
 
-    /** Makes a pass that drops nothing and keeps nothing. */
+    /** Makes a pass without dropout that keeps nothing. */
     public static Pass evaluation(Stream stream) {
         return new Pass(Checks.given("stream", stream), Mode.EVALUATION);
     }
@@ -163,13 +163,20 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * Computes every product in the model's type from here on, but records what the recipe would: the largest magnitudes.
+     * Computes every product in the model's type from here on, but records what the recipe would: the largest magnitudes,
+     * forward and backward. {@link Parameters#nextStep} makes scales of them.
      *
      * <p>Source: TE's {@code autocast(enabled=False, calibrating=True)}.
      *
+     * @throws IllegalStateException when this pass evaluates
      * @throws IllegalArgumentException when they are those of another device
      */
     public void calibrate(Quantizers newQuantizers) {
+        if (mode != Mode.TRAINING) {
+            throw new IllegalStateException(
+                    "calibrate: expected a training pass, for evaluation records nothing; call it on"
+                            + " one from Pass.training, then parameters.nextStep()");
+        }
         quantizers = here(newQuantizers);
         calibrating = true;
     }
@@ -188,7 +195,7 @@ public final class Pass implements AutoCloseable {
         return given;
     }
 
-    /** For authors of layers: returns the recipe's state, or null where products have the model's type. */
+    /** For authors of layers: returns the recipe's state, also while the pass calibrates; null after {@link #noAutocast}. */
     public @Nullable Quantizers quantizers() {
         return quantizers;
     }
@@ -235,7 +242,7 @@ public final class Pass implements AutoCloseable {
         return own;
     }
 
-    /** Returns whether values are dropped. */
+    /** Returns whether dropout is applied. */
     public boolean isTraining() {
         return mode == Mode.TRAINING;
     }

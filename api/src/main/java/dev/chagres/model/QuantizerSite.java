@@ -62,7 +62,7 @@ public final class QuantizerSite {
     public Parameter weight() {
         Parameter present = weight;
         if (present == null) {
-            throw new IllegalStateException(name + " casts no weight, but an " + role);
+            throw new IllegalStateException(name + " casts no weight; its role is " + role);
         }
         return present;
     }

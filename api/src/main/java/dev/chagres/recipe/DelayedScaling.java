@@ -6,7 +6,9 @@ import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 
 /**
  * One scale a tensor, from the largest magnitudes of the steps before: {@code scale = fp8max 2^-margin / amax}. Nothing is
- * read twice: while values are cast, the largest of them is written down for the steps to come.
+ * read twice: while values are cast, the largest of them is written down for the steps to come. Scales begin at 1, so that
+ * small gradients vanish in the first step; {@link Quantizers} learn scales beforehand from a pass that
+ * calibrates.
  *
  * <p>Threading: immutable.
  *

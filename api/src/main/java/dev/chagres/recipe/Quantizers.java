@@ -16,13 +16,13 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
  * What a recipe keeps for the parameters of one model: scales and their history, and the eight-bit copies of the weights.
  *
- * <p>Groups of the plan named {@value #HEAD} stay in the model's type unless {@link #allocate(Parameters, Recipe, Set)} says
- * otherwise. Weights are cast once a step, however many passes use them. Scales change once a step, in {@link
+ * <p>What is named {@value #HEAD} stays in the model's type unless {@link #allocate(Parameters, Recipe, Set)} says otherwise. Weights are cast once a step, however many passes use them. Scales change once a step, in {@link
  * Parameters#nextStep}, which optimizers call; evaluation changes nothing here.
  *
  * <p>Threading: the device's thread.
@@ -30,7 +30,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: TE's {@code FP8GlobalStateManager}.
  */
 public final class Quantizers implements AutoCloseable {
-    /** The group that stays in the model's type unless told otherwise. */
+    /** The part of a name that stays in the model's type unless told otherwise. */
     public static final String HEAD = "head";
 
     private final Parameters parameters;
@@ -42,12 +42,13 @@ public final class Quantizers implements AutoCloseable {
     /** By the number of the place; null where no weight is cast. */
     private final @Nullable CachedWeight[] weights;
 
+    private boolean closed;
     private @Nullable DelayedScales forward;
     private @Nullable DelayedScales backward;
     private final Runnable update = this::update;
     private final Runnable forgetStep = this::forgetStep;
 
-    private Quantizers(Parameters parameters, Recipe recipe, Set<String> highPrecision) {
+    private Quantizers(Parameters parameters, Recipe recipe, List<QuantizerSite> covered) {
         this.parameters = parameters;
         this.recipe = recipe;
         sites = parameters.quantizers();
@@ -56,9 +57,6 @@ public final class Quantizers implements AutoCloseable {
         Stream stream = parameters.scope().stream();
         scope = stream.device().openScope(stream);
         try {
-            List<QuantizerSite> covered = sites.stream()
-                    .filter(site -> !highPrecision.contains(site.group()))
-                    .toList();
             if (recipe instanceof DelayedScaling delayed) {
                 long gradients = covered.stream()
                         .filter(site -> site.role() == Role.GRADIENT)
@@ -84,23 +82,36 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * Takes memory for the recipe's state and the eight-bit weights, for every group but {@value #HEAD}.
+     * Takes memory for the recipe's state and the eight-bit weights, for every place whose name has no part {@value #HEAD}.
      *
-     * @throws IllegalArgumentException when the device cannot compute the recipe
+     * @throws IllegalArgumentException when the device cannot compute the recipe, or no place is left
      */
     public static Quantizers allocate(Parameters parameters, Recipe recipe) {
-        boolean hasHead = Checks.given("parameters", parameters).quantizers().stream()
-                .anyMatch(site -> site.group().equals(HEAD));
-        return allocate(parameters, recipe, hasHead ? Set.of(HEAD) : Set.of());
+        return allocate(
+                parameters, recipe, site -> !Set.of(site.name().split("\\.")).contains(HEAD));
     }
 
     /**
-     * Takes memory for the recipe's state and the eight-bit weights.
+     * Takes memory for the recipe's state and the eight-bit weights, for every place but those of some groups.
      *
-     * @param highPrecision groups of the plan whose products stay in the model's type
-     * @throws IllegalArgumentException when the device cannot compute the recipe, or a group has no product
+     * @param highPrecision groups of the plan whose products stay in the model's type; the head is cast unless its group is
+     *     among them
+     * @throws IllegalArgumentException when the device cannot compute the recipe, a group has no product, or no place is left
      */
     public static Quantizers allocate(Parameters parameters, Recipe recipe, Set<String> highPrecision) {
+        Set<String> groups = new TreeSet<>();
+        Checks.given("parameters", parameters).quantizers().forEach(site -> groups.add(site.group()));
+        for (String name : Checks.given("highPrecision", highPrecision)) {
+            if (!groups.contains(name)) {
+                throw new IllegalArgumentException(
+                        "highPrecision: expected groups that have a product, " + groups + ", got " + name);
+            }
+        }
+        Set<String> kept = Set.copyOf(highPrecision);
+        return allocate(parameters, recipe, site -> !kept.contains(site.group()));
+    }
+
+    private static Quantizers allocate(Parameters parameters, Recipe recipe, Predicate<QuantizerSite> covers) {
         Checks.given("parameters", parameters);
         Checks.given("recipe", recipe);
         if (recipe instanceof MXFP8BlockScaling || recipe instanceof NVFP4BlockScaling) {
@@ -108,21 +119,19 @@ public final class Quantizers implements AutoCloseable {
                     + " needs a GPU of compute capability " + recipe.computeCapability()
                     + " (Blackwell), and this version computes on 9.0 alone; use Float8BlockScaling");
         }
-        for (QuantizerSite site : parameters.quantizers()) {
-            if (site.role() == Role.WEIGHT
-                    && !Checks.given("highPrecision", highPrecision).contains(site.group())) {
+        List<QuantizerSite> covered =
+                parameters.quantizers().stream().filter(covers).toList();
+        if (covered.isEmpty()) {
+            throw new IllegalArgumentException(
+                    "parameters: expected a Linear outside the head and the groups that keep the"
+                            + " model's type, for a recipe casts what its products read; got none");
+        }
+        for (QuantizerSite site : covered) {
+            if (site.role() == Role.WEIGHT) {
                 requireSixteenBits(site.weight());
             }
         }
-        Set<String> groups = new TreeSet<>();
-        parameters.quantizers().forEach(site -> groups.add(site.group()));
-        for (String name : Checks.given("highPrecision", highPrecision)) {
-            if (!groups.contains(name)) {
-                throw new IllegalArgumentException(
-                        "highPrecision: expected groups that have a product, " + groups + ", got " + name);
-            }
-        }
-        return new Quantizers(parameters, recipe, Set.copyOf(highPrecision));
+        return new Quantizers(parameters, recipe, covered);
     }
 
     /** Products in eight bits take a bias and give results of 16 bits. */
@@ -221,6 +230,11 @@ public final class Quantizers implements AutoCloseable {
     }
 
     private Quantizer of(QuantizerSite site) {
+        if (closed) {
+            throw new IllegalStateException(
+                    "the quantizers of the pass are closed, by themselves or with their parameters;"
+                            + " call pass.noAutocast, or pass.autocast with others");
+        }
         Quantizer quantizer = covers(site) ? quantizers[site.index()] : null;
         if (quantizer == null) {
             throw new IllegalArgumentException(
@@ -278,9 +292,10 @@ public final class Quantizers implements AutoCloseable {
         return recipe + " at " + covered + " of " + quantizers.length + " places";
     }
 
-    /** Frees the memory. A second call does nothing. */
+    /** Frees the memory, as closing the parameters does. A second call does nothing. */
     @Override
     public void close() {
+        closed = true;
         parameters.forget(update);
         parameters.forget(forgetStep);
         for (DelayedScales scales : new DelayedScales[] {forward, backward}) {

@@ -4,6 +4,7 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Tensor;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.Initializer;
@@ -74,6 +75,15 @@ class QuantizersMisuseTest {
                     () -> pass.autocast(quantizers));
             assertThrown(
                     NullPointerException.class, "quantizers: expected a value, got null", () -> pass.calibrate(null));
+            ModelPlan headOnly = new ModelPlan();
+            new Linear(16, 16, Initializer.ones(), headOnly.child("model").child("head"));
+            try (Parameters heads = Parameters.allocate(device, headOnly, DType.BFLOAT16, 1)) {
+                assertThrown(
+                        ARGUMENT,
+                        "parameters: expected a Linear outside the head and the groups that keep the model's type, for a"
+                                + " recipe casts what its products read; got none",
+                        () -> Quantizers.allocate(heads, DelayedScaling.standard()));
+            }
             QuantizerSite input = parameters.quantizers().getFirst();
             assertThrown(
                     ARGUMENT,
@@ -89,6 +99,42 @@ class QuantizersMisuseTest {
                     ARGUMENT,
                     "site: expected one that the recipe covers, got a of group ",
                     () -> quantizers.scaling(foreign));
+        }
+    }
+
+    @Test
+    void passesRefuseQuantizersOfOthersAndClosedOnes() {
+        ModelPlan plan = new ModelPlan();
+        Linear linear = new Linear(16, 16, Initializer.ones(), plan.group("body"));
+        ModelPlan second = new ModelPlan();
+        Linear other = new Linear(16, 16, Initializer.ones(), second.group("body"));
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
+                Parameters others = Parameters.allocate(device, second, DType.BFLOAT16, 1);
+                Pass pass = Pass.training(device);
+                Pass evaluation = Pass.evaluation(device)) {
+            Quantizers quantizers = Quantizers.allocate(parameters, Float8CurrentScaling.standard());
+            Tensor x = others.scope().tensor(DType.BFLOAT16, 16, 16);
+            x.zero(device.stream());
+            pass.begin();
+            pass.autocast(quantizers);
+            assertThrown(
+                    IllegalStateException.class,
+                    "body.weight: expected pass.autocast with the quantizers of its own parameters, got those of others;"
+                            + " call pass.autocast or pass.noAutocast before this layer",
+                    () -> other.forward(x, pass));
+            assertThrown(
+                    IllegalStateException.class,
+                    "calibrate: expected a training pass, for evaluation records nothing; call it on one from"
+                            + " Pass.training, then parameters.nextStep()",
+                    () -> evaluation.calibrate(quantizers));
+            quantizers.close();
+            pass.begin();
+            assertThrown(
+                    IllegalStateException.class,
+                    "the quantizers of the pass are closed, by themselves or with their parameters; call pass.noAutocast,"
+                            + " or pass.autocast with others",
+                    () -> linear.forward(x, pass));
         }
     }
 

@@ -33,10 +33,10 @@ import org.junit.jupiter.params.provider.MethodSource;
 @Tag("L1")
 class RecipeLayerConformance {
     private static final Tolerance FORWARD = new Tolerance("layer in eight bits, forward", 6e-2, 0.6);
-    private static final Tolerance BACKWARD = new Tolerance("layer in eight bits, backward", 1.2e-1, 3);
+    private static final Tolerance BACKWARD = new Tolerance("layer in eight bits, backward", 1.6e-1, 3);
 
     /** Gradients of norms and biases: sums of a column, in which much cancels. */
-    private static final Tolerance VECTORS = new Tolerance("layer in eight bits, norms and biases", 2.5e-1, 3);
+    private static final Tolerance VECTORS = new Tolerance("layer in eight bits, norms and biases", 3e-1, 3);
 
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
@@ -50,7 +50,7 @@ class RecipeLayerConformance {
             cases.add(new Case(recipe, Activation.GELU, Recomputation.ACTIVATION, packed));
             cases.add(new Case(recipe, Activation.GELU, Recomputation.NONE, packed));
             cases.add(new Case(recipe, Activation.SWIGLU, Recomputation.NONE, TokenRows.packed(128)));
-            cases.add(new Case(recipe, Activation.RELU, Recomputation.ACTIVATION, TokenRows.packed(33, 31)));
+            cases.add(new Case(recipe, Activation.SILU, Recomputation.ACTIVATION, TokenRows.packed(33, 31)));
         }
         return cases;
     }
