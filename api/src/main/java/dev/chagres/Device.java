@@ -16,8 +16,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * One GPU, or one device of the CPU reference, with a stream of its own.
  *
- * <p>The thread that opens a device drives it; TE, cuBLASLt and cuDNN keep state per OS thread. {@link #attach()} moves it
- * to another thread. One thread may drive several devices. Closing a device closes what was opened from it, newest first.
+ * <p>The thread that opens a device drives it; TE, cuBLASLt and cuDNN keep state per OS thread. {@link #detach()} and
+ * {@link #attach()} move it to another thread. One thread may drive several devices. Closing a device closes what was opened from it, newest first.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="device"}
  *
@@ -155,7 +155,23 @@ public final class Device implements AutoCloseable {
         return keep(Scope.open(onStream));
     }
 
-    /** Moves the device to the calling platform thread. The former owner must not be inside a call. */
+    /**
+     * Gives the device up, so that another thread can {@link #attach()} it; until then no thread may use it.
+     *
+     * @throws WrongThreadException when the device belongs to another thread
+     */
+    public void detach() {
+        state.ensureCurrent();
+        state.detach();
+    }
+
+    /**
+     * Takes the device over, after its owner has called {@link #detach()} or ended: an owner in the middle of a call would lose
+     * memory that its kernels use.
+     *
+     * @throws IllegalStateException when another thread that is alive still owns the device
+     * @throws WrongThreadException on a virtual thread
+     */
     public void attach() {
         state.attach();
     }

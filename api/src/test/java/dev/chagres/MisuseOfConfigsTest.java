@@ -198,7 +198,7 @@ class MisuseOfConfigsTest {
             };
             Consumer<Throwable> wrong = thrown -> assertEquals(
                     "device 0 belongs to thread \"" + Thread.currentThread().getName()
-                            + "\", called from \"stranger\"; Device.attach() moves it to the calling thread",
+                            + "\", called from \"stranger\"; Device.detach() there and Device.attach() here move it",
                     thrown.getMessage());
             for (Executable use : uses) {
                 Throwable[] thrown = new Throwable[1];

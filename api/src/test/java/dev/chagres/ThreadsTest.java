@@ -58,7 +58,7 @@ class ThreadsTest {
             };
             String text =
                     "device 0 belongs to thread \"" + Thread.currentThread().getName()
-                            + "\", called from \"stranger\"; Device.attach() moves it to the calling thread";
+                            + "\", called from \"stranger\"; Device.detach() there and Device.attach() here move it";
             on(Thread.ofPlatform().name("stranger"), () -> {
                 for (Executable call : calls) {
                     assertThrown(WrongThreadException.class, text, call);
@@ -75,6 +75,18 @@ class ThreadsTest {
         try (Device device = Device.open();
                 Scope scope = device.openScope()) {
             Tensor tensor = scope.tensor(DType.FLOAT32, 1);
+            on(
+                    Thread.ofPlatform().name("worker"),
+                    () -> assertThrown(
+                            IllegalStateException.class,
+                            "device 0 belongs to thread \"" + owner.getName()
+                                    + "\", which is alive and may be inside a call; call Device.detach() there first",
+                            device::attach));
+            device.detach();
+            assertThrown(
+                    IllegalStateException.class,
+                    "device 0 was detached; Device.attach() moves it to a thread",
+                    () -> tensor.toFloats(device.stream()));
             on(Thread.ofPlatform().name("worker"), () -> {
                 device.attach();
                 tensor.set(device.stream(), 7f);
@@ -82,7 +94,7 @@ class ThreadsTest {
             assertThrown(
                     WrongThreadException.class,
                     "device 0 belongs to thread \"worker\", called from \"" + owner.getName()
-                            + "\"; Device.attach() moves it to the calling thread",
+                            + "\"; Device.detach() there and Device.attach() here move it",
                     () -> tensor.toFloats(device.stream()));
             device.attach();
             assertArrayEquals(new float[] {7}, tensor.toFloats(device.stream()));

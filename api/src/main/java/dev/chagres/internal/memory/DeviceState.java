@@ -33,7 +33,10 @@ public final class DeviceState {
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
     private final BasicTensor basicTensor = new BasicTensor(this);
     private final int multiprocessorCount;
-    private Driver driver = DRIVERS.get();
+    private volatile Driver driver = DRIVERS.get();
+    /** Whether the driver has given the device up. */
+    private volatile boolean detached;
+
     private long heldBytes;
     private long peakHeldBytes;
     private boolean closed;
@@ -154,27 +157,46 @@ public final class DeviceState {
      * @throws WrongThreadException when another thread owns the device
      */
     public void ensureCurrent() {
-        if (driver.thread != Thread.currentThread()) {
-            throw new WrongThreadException("device " + index + " belongs to thread \"" + driver.thread.getName()
-                    + "\", called from \"" + Thread.currentThread().getName()
-                    + "\"; Device.attach() moves it to the calling thread");
+        Driver present = driver;
+        if (present.thread != Thread.currentThread() || detached) {
+            throw wrongThread(present);
         }
         if (closed) {
             throw new IllegalStateException("device " + index + " is closed");
         }
-        if (driver.current != index) {
+        if (present.current != index) {
             Status.cuda(CudaRuntime.cudaSetDevice(index), "cudaSetDevice");
-            driver.current = index;
+            present.current = index;
         }
     }
 
-    /** Moves the device to the calling thread; the former owner must not be inside a call. */
+    private RuntimeException wrongThread(Driver present) {
+        if (detached) {
+            return new IllegalStateException("device " + index + " was detached; Device.attach() moves it to a thread");
+        }
+        return new WrongThreadException("device " + index + " belongs to thread \"" + present.thread.getName()
+                + "\", called from \"" + Thread.currentThread().getName()
+                + "\"; Device.detach() there and Device.attach() here move it");
+    }
+
+    /** Gives the device up. */
+    public void detach() {
+        detached = true;
+    }
+
+    /** Moves the device to the calling thread, where its owner has given it up or ended. */
     public void attach() {
         refuseVirtual();
         if (closed) {
             throw new IllegalStateException("device " + index + " is closed");
         }
+        Driver present = driver;
+        if (!detached && present.thread != Thread.currentThread() && present.thread.isAlive()) {
+            throw new IllegalStateException("device " + index + " belongs to thread \"" + present.thread.getName()
+                    + "\", which is alive and may be inside a call; call Device.detach() there first");
+        }
         driver = DRIVERS.get();
+        detached = false;
     }
 
     /** Returns whether the device is closed. */
