@@ -72,6 +72,9 @@ public final class Transpose {
         }
         for (int i = 0; i < inputs.length; i++) {
             checkPair(inputs, outputs, i, stream);
+            for (int j = 0; j < i; j++) {
+                checkApart(inputs, outputs, i, j);
+            }
         }
         HandleArrays arrays = HandleArrays.of(stream, inputs.length);
         int count = 0;
@@ -104,6 +107,21 @@ public final class Transpose {
             }
         } catch (IllegalArgumentException refusal) {
             throw new IllegalArgumentException("pair " + i + ", " + refusal.getMessage(), refusal);
+        }
+    }
+
+    /** What one pair writes, no other may read or write. */
+    private static void checkApart(Tensor[] inputs, QuantizedTensor[] outputs, int i, int j) {
+        QuantizedTensor other = outputs[j];
+        try {
+            QuantizedChecks.apart("output", outputs[i], "another pair's input", inputs[j]);
+            QuantizedChecks.apart("output", outputs[i], "another pair's rowwise data", other.rowwise());
+            QuantizedChecks.apart("output", outputs[i], "another pair's columnwise data", other.columnwise());
+            QuantizedChecks.apart("output", outputs[i], "another pair's scale inverse", other.rowwiseScaleInverse());
+            QuantizedChecks.apart("output", outputs[i], "another pair's amax", other.amax());
+            QuantizedChecks.apart("another pair's output", other, "input", inputs[i]);
+        } catch (IllegalArgumentException refusal) {
+            throw new IllegalArgumentException("pairs " + j + " and " + i + ", " + refusal.getMessage(), refusal);
         }
     }
 }

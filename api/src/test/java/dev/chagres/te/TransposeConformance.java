@@ -123,6 +123,12 @@ class TransposeConformance {
                 new Tensor[] {x, of(DType.FLOAT32, 16, 32)},
                 q,
                 Float8Matrix.empty(open, DType.FLOAT8_E4M3, 16, 32, 1));
+        refusedSeveral(
+                "pairs 0 and 1, output: expected memory of its own, got some of another pair's rowwise data's in its rowwise data;"
+                        + " it is written to while that is read or written",
+                new Tensor[] {x, x},
+                q,
+                q);
     }
 
     private static void refusedSeveral(String text, Tensor[] inputs, QuantizedTensor... outputs) {
