@@ -210,6 +210,7 @@ public final class Parameters implements AutoCloseable {
 
     /** Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them. */
     public void nextStep() {
+        Inside.state(scope.stream()).ensureCurrent();
         step++;
         generation++;
         run(atNextStep);
@@ -233,13 +234,17 @@ public final class Parameters implements AutoCloseable {
 
     /** Abandons the gradients of this step, such as those of a backward pass that failed: the next one overwrites them. */
     public void forgetGradients() {
+        Inside.state(scope.stream()).ensureCurrent();
         generation++;
         run(atForgetting);
     }
 
+    /** From the last to the first: an action may take itself away. */
     private static void run(List<Runnable> actions) {
-        for (int i = 0; i < actions.size(); i++) {
-            actions.get(i).run();
+        for (int i = actions.size() - 1; i >= 0; i--) {
+            if (i < actions.size()) {
+                actions.get(i).run();
+            }
         }
     }
 
@@ -266,7 +271,7 @@ public final class Parameters implements AutoCloseable {
 
     private void restored() {
         changed();
-        forgetGradients();
+        generation++;
     }
 
     int generation() {
@@ -303,6 +308,11 @@ public final class Parameters implements AutoCloseable {
         adopted.add(child);
     }
 
+    /** Closes {@code child} no more: it has closed itself. */
+    public void disown(AutoCloseable child) {
+        adopted.remove(child);
+    }
+
     /** Frees weights and gradients. A second call does nothing. */
     @Override
     public void close() {
@@ -311,7 +321,7 @@ public final class Parameters implements AutoCloseable {
             device.ensureCurrent();
         }
         RuntimeException first = null;
-        for (AutoCloseable child : adopted.reversed()) {
+        for (AutoCloseable child : List.copyOf(adopted).reversed()) {
             try {
                 child.close();
             } catch (Exception failure) {
