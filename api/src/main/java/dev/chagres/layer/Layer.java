@@ -90,6 +90,7 @@ public abstract class Layer {
             pass.saving(saving);
             pass.leave(before);
             if (!done) {
+                pass.failForward();
                 pass.dropTo(mark);
                 pass.restoreSite(site);
             }

@@ -64,17 +64,17 @@ final class LinearProducts {
         if (present == null) {
             return null;
         }
-        if (present.parameters() != weight.owner()) {
-            throw new IllegalStateException(weight.name() + ": expected pass.autocast with the quantizers of its own"
+        if (present.parameters() != bias.owner()) {
+            throw new IllegalStateException(bias.name() + ": expected pass.autocast with the quantizers of its own"
                     + " parameters, got those of others; call pass.autocast or pass.noAutocast before this layer");
         }
         return present.covers(inputSite) && fits() ? present : null;
     }
 
-    /** Returns whether backward reads the whole input, where forward of {@code pass} is followed by one. */
-    boolean keepsWhole(Pass pass) {
+    /** Returns whether backward reads the whole input of {@code rows}, where forward of {@code pass} is followed by one. */
+    boolean keepsWhole(long rows, Pass pass) {
         Quantizers present = quantizers(pass);
-        return present == null || present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION;
+        return rows == 0 || present == null || present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION;
     }
 
     /** Returns whether both sizes of the weight are ones that eight-bit products sum over. */

@@ -54,7 +54,7 @@ final class MlpBranch extends Layer {
         boolean keepsAfter = recomputation == Recomputation.NONE;
         first.prepare(x, inside.x, pass.isSaving() ? pass.kept() : null, pass);
         Tensor before = pass.kept().tensor(x.dtype(), x.size(0), fc1.outputColumns(x.size(1)));
-        Scope afterIn = keepsAfter && second.keepsWhole(pass) ? pass.kept() : pass.temporary();
+        Scope afterIn = keepsAfter && second.keepsWhole(x.size(0), pass) ? pass.kept() : pass.temporary();
         Tensor after = afterIn.tensor(x.dtype(), x.size(0), inner);
         if (!inside.x.isQuantized() && KernelChoice.activation(activation, x.dtype()) == ActivationKernel.EPILOGUE) {
             Gemm.gemmBiasGelu(

@@ -42,6 +42,9 @@ public final class Pass implements AutoCloseable {
     private final Scope own;
     private final Draws draws;
     private final List<Parameters> written = new ArrayList<>();
+    /** Whoever has recorded in this pass, since it was made. */
+    private final List<Quantizers> recorded = new ArrayList<>();
+
     private final Observers observers = new Observers();
     private final SavingSwitch savingAgain = new SavingSwitch();
     private Scope kept;
@@ -49,6 +52,7 @@ public final class Pass implements AutoCloseable {
     private boolean saving;
     private int depth;
     private boolean failed;
+    private boolean failedForward;
     private boolean begun;
     private @Nullable Saved top;
     private @Nullable Sequences sequences;
@@ -100,7 +104,11 @@ public final class Pass implements AutoCloseable {
         if (failed) {
             written.forEach(Parameters::forgetGradients);
         }
+        if (mode == Mode.TRAINING && (failed || failedForward)) {
+            recorded.forEach(Quantizers::forgetStep);
+        }
         failed = false;
+        failedForward = false;
         written.clear();
         own.restart();
         // Nothing lies there between calls: what they took in several chunks becomes one.
@@ -190,7 +198,13 @@ public final class Pass implements AutoCloseable {
     private Quantizers here(Quantizers given) {
         Device other = Checks.given("quantizers", given).parameters().scope().device();
         if (other != device()) {
-            throw new IllegalArgumentException("quantizers: expected those of " + device() + ", got those of " + other);
+            throw new IllegalArgumentException("quantizers: expected those of " + device() + ", got those of " + other
+                    + (other.index() == device().index() ? ", opened another time" : ""));
+        }
+        given.ensureOpen();
+        recorded.removeIf(one -> !one.isOpen());
+        if (!recorded.contains(given)) {
+            recorded.add(given);
         }
         return given;
     }
@@ -383,6 +397,11 @@ public final class Pass implements AutoCloseable {
 
     void fail() {
         failed = true;
+    }
+
+    /** What forward has recorded for a recipe is not to be believed. */
+    void failForward() {
+        failedForward = true;
     }
 
     Scope keptScope() {

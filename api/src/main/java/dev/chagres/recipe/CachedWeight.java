@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import org.jspecify.annotations.Nullable;
@@ -19,23 +20,27 @@ final class CachedWeight {
 
     private final Quantizer quantizer;
     private final Parameter weight;
-    private final Parameters parameters;
     private final QuantizedTensor copies;
+    private @Nullable Parameters owner;
+    private int issue;
     private long step = NEVER;
     private int version;
     private Recording recorded = Recording.OFF;
 
-    CachedWeight(Quantizer quantizer, Parameter weight, Parameters parameters, Scope scope) {
+    CachedWeight(Quantizer quantizer, Parameter weight, Scope scope) {
         this.quantizer = quantizer;
         this.weight = weight;
-        this.parameters = parameters;
         long rows = weight.shape().size(0);
         long columns = weight.shape().size(1);
         copies = quantizer.empty(scope, rows, columns).allocateRowwise(scope).allocateColumnwise(scope);
     }
 
     QuantizedTensor get(Recording recording, Scope temporary, Stream stream) {
-        boolean stale = step != parameters.step() || version != parameters.version();
+        // A tied weight belongs to other parameters, which count its changes.
+        Parameters present = weight.owner();
+        int presentIssue = Inside.issue(weight.weight());
+        boolean stale =
+                owner != present || issue != presentIssue || step != present.step() || version != present.version();
         // A weight that evaluation has cast was not recorded: the first training pass of the step casts it again.
         if (stale || (recording == Recording.ON && recorded == Recording.OFF)) {
             // Scale and amax belong to this cast alone: what products read has none.
@@ -44,8 +49,10 @@ final class CachedWeight {
                     .rowwise(present(copies.rowwise()), present(copies.rowwiseScaleInverse()))
                     .columnwise(present(copies.columnwise()), present(copies.columnwiseScaleInverse()));
             quantizer.cast(weight.weight(), target, recording, temporary, stream);
-            step = parameters.step();
-            version = parameters.version();
+            owner = present;
+            issue = presentIssue;
+            step = present.step();
+            version = present.version();
             recorded = recording;
         }
         return copies;

@@ -4,10 +4,14 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.State;
 import dev.chagres.te.AmaxHistories;
 import dev.chagres.te.RecipeUpdates;
 import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.Locale;
+import java.util.Map;
 
 /**
  * The scales of one direction, forward or backward, and the largest magnitudes of the steps before: one column a place.
@@ -23,6 +27,7 @@ final class DelayedScales {
     private final Tensor newest;
     private final AmaxHistories updates;
     private final int places;
+    private final Map<String, Tensor> scales = new LinkedHashMap<>();
     private int taken;
 
     DelayedScales(DelayedScaling recipe, DType dtype, int places, Scope scope) {
@@ -42,9 +47,11 @@ final class DelayedScales {
     }
 
     /** Returns the quantizer of the next place. */
-    Quantizer next() {
+    Quantizer next(QuantizerSite site) {
         int place = taken++;
-        return new DelayedQuantizer(dtype, scope.view(scale, place, 1), scope.view(history, place, 1));
+        Tensor one = scope.view(scale, place, 1);
+        scales.put(site.name(), one);
+        return new DelayedQuantizer(dtype, one, scope.view(history, place, 1));
     }
 
     /** Enqueues the end of a step: the first row of the history moves on, and scales follow. */
@@ -66,8 +73,10 @@ final class DelayedScales {
 
     void list(String direction, State.Builder state) {
         if (places > 0) {
-            state.tensor("quantizers." + direction + ".scale", scale)
-                    .tensor("quantizers." + direction + ".amax_history", history);
+            // Names tell places and type: scales of others do not load.
+            scales.forEach((site, one) -> state.tensor(site + ".scale", one));
+            String type = dtype.name().toLowerCase(Locale.ROOT);
+            state.tensor("quantizers." + direction + "." + type + ".amax_history", history);
         }
     }
 }

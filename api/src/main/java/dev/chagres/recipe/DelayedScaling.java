@@ -22,12 +22,12 @@ import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 public record DelayedScaling(int margin, Format format, int amaxHistoryLength, AmaxAlgorithm amaxComputeAlgorithm)
         implements Recipe {
     private static final int HISTORY = 1024;
-    private static final int LARGEST_MARGIN = 127;
+    private static final int LARGEST_MARGIN = 64;
 
     /**
      * Checks the values.
      *
-     * @throws IllegalArgumentException when the history has no step, or the margin is beyond what a FLOAT32 scale holds
+     * @throws IllegalArgumentException when the history has no step, or the margin is beyond 64 either way, where scales vanish
      */
     public DelayedScaling {
         Checks.given("format", format);

@@ -34,9 +34,9 @@ public record Float8BlockScaling(
      */
     public Float8BlockScaling {
         Checks.given("format", format);
-        Checks.given("input", input);
-        Checks.given("weight", weight);
-        Checks.given("gradient", gradient);
+        Quantization.checkAlways("input", input);
+        Quantization.checkAlways("weight", weight);
+        Quantization.checkAlways("gradient", gradient);
         if (Checks.given("backwardOverride", backwardOverride) == BackwardOverride.DEQUANTIZED) {
             throw new IllegalArgumentException("backwardOverride: expected NONE or HIGH_PRECISION, for TE has no kernel"
                     + " that dequantizes blocks, got DEQUANTIZED");

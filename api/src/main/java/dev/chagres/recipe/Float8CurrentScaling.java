@@ -33,12 +33,16 @@ public record Float8CurrentScaling(
         Accumulator weightGradientSums,
         BackwardOverride backwardOverride)
         implements Recipe {
-    /** Checks that every value is there. */
+    /**
+     * Checks that every value is there.
+     *
+     * @throws IllegalArgumentException when a cast has a condition ({@link QuantizationConfig#noop})
+     */
     public Float8CurrentScaling {
         Checks.given("format", format);
-        Checks.given("input", input);
-        Checks.given("weight", weight);
-        Checks.given("gradient", gradient);
+        Quantization.checkAlways("input", input);
+        Quantization.checkAlways("weight", weight);
+        Quantization.checkAlways("gradient", gradient);
         Checks.given("forwardSums", forwardSums);
         Checks.given("inputGradientSums", inputGradientSums);
         Checks.given("weightGradientSums", weightGradientSums);

@@ -7,6 +7,8 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
@@ -66,13 +68,14 @@ public final class Quantizers implements AutoCloseable {
                 backward = new DelayedScales(delayed, recipe.format().backward(), Math.toIntExact(gradients), scope);
             }
             for (QuantizerSite site : covered) {
-                Quantizer quantizer = make(site.role());
+                Quantizer quantizer = make(site);
                 quantizers[site.index()] = quantizer;
                 if (site.role() == Role.WEIGHT) {
-                    weights[site.index()] = new CachedWeight(quantizer, site.weight(), parameters, scope);
+                    weights[site.index()] = new CachedWeight(quantizer, site.weight(), scope);
                 }
             }
         } catch (RuntimeException | Error failure) {
+            closeScales();
             scope.close();
             throw failure;
         }
@@ -102,7 +105,7 @@ public final class Quantizers implements AutoCloseable {
         Set<String> groups = new TreeSet<>();
         Checks.given("parameters", parameters).quantizers().forEach(site -> groups.add(site.group()));
         for (String name : Checks.given("highPrecision", highPrecision)) {
-            if (!groups.contains(name)) {
+            if (!groups.contains(Checks.given("highPrecision", name))) {
                 throw new IllegalArgumentException(
                         "highPrecision: expected groups that have a product, " + groups + ", got " + name);
             }
@@ -119,6 +122,8 @@ public final class Quantizers implements AutoCloseable {
                     + " needs a GPU of compute capability " + recipe.computeCapability()
                     + " (Blackwell), and this version computes on 9.0 alone; use Float8BlockScaling");
         }
+        // Closed parameters would never close what is allocated now.
+        parameters.gradients().address();
         List<QuantizerSite> covered =
                 parameters.quantizers().stream().filter(covers).toList();
         if (covered.isEmpty()) {
@@ -144,11 +149,12 @@ public final class Quantizers implements AutoCloseable {
         }
     }
 
-    private Quantizer make(Role role) {
+    private Quantizer make(QuantizerSite site) {
+        Role role = site.role();
         return switch (recipe) {
             case DelayedScaling delayed ->
                 Checks.given("scales", role == Role.GRADIENT ? backward : forward)
-                        .next();
+                        .next(site);
             case Float8CurrentScaling current -> new CurrentQuantizer(type(role), current.config(role));
             case Float8BlockScaling blocks ->
                 new BlockQuantizer(
@@ -194,7 +200,14 @@ public final class Quantizers implements AutoCloseable {
      */
     public void cast(
             QuantizerSite site, Tensor x, QuantizedTensor copies, Recording recording, Scope temporary, Stream stream) {
-        of(site).cast(x, copies, recording, temporary, stream);
+        Quantizer quantizer = of(site);
+        Checks.given("recording", recording);
+        Checks.given("temporary", temporary);
+        if (Checks.given("copies", copies).scaling() != quantizer.scaling() || copies.dtype() != quantizer.dtype()) {
+            throw new IllegalArgumentException("copies: expected " + quantizer.dtype() + " scaled by "
+                    + quantizer.scaling() + " at " + site + ", got " + copies);
+        }
+        quantizer.cast(x, copies, recording, temporary, stream);
     }
 
     /**
@@ -212,7 +225,7 @@ public final class Quantizers implements AutoCloseable {
      * @throws IllegalArgumentException when the place is not covered
      */
     public QuantizedTensor empty(QuantizerSite site, Scope from, long rows, long columns) {
-        return of(site).empty(from, rows, columns);
+        return of(site).empty(Checks.given("from", from), rows, columns);
     }
 
     /**
@@ -226,7 +239,7 @@ public final class Quantizers implements AutoCloseable {
         if (weight == null) {
             throw new IllegalArgumentException("site: expected that of a weight, got " + site);
         }
-        return weight.get(recording, temporary, stream);
+        return weight.get(Checks.given("recording", recording), Checks.given("temporary", temporary), stream);
     }
 
     private Quantizer of(QuantizerSite site) {
@@ -243,6 +256,24 @@ public final class Quantizers implements AutoCloseable {
         return quantizer;
     }
 
+    /** Returns whether nobody has closed them. */
+    public boolean isOpen() {
+        return !closed;
+    }
+
+    /**
+     * Checks that nobody has closed them.
+     *
+     * @throws IllegalStateException when they are closed
+     */
+    public void ensureOpen() {
+        if (closed) {
+            throw new IllegalStateException(
+                    "the quantizers of the pass are closed, by themselves or with their parameters;"
+                            + " call pass.noAutocast, or pass.autocast with others");
+        }
+    }
+
     private void update() {
         Stream stream = scope.stream();
         if (forward != null) {
@@ -253,8 +284,11 @@ public final class Quantizers implements AutoCloseable {
         }
     }
 
-    /** What an abandoned step has recorded counts no more, and the next training pass records its weights again. */
-    private void forgetStep() {
+    /** Forgets what this step has recorded; the next training pass records its weights again. Does nothing when closed. */
+    public void forgetStep() {
+        if (closed) {
+            return;
+        }
         Stream stream = scope.stream();
         if (forward != null) {
             forward.forgetStep(stream);
@@ -267,6 +301,7 @@ public final class Quantizers implements AutoCloseable {
 
     /** Lists what must be saved to go on exactly: scales and histories where the recipe has them. */
     public State state() {
+        ensureOpen();
         State.Builder state = new State.Builder();
         if (forward != null) {
             forward.list("forward", state);
@@ -295,14 +330,26 @@ public final class Quantizers implements AutoCloseable {
     /** Frees the memory, as closing the parameters does. A second call does nothing. */
     @Override
     public void close() {
+        if (closed) {
+            return;
+        }
+        DeviceState device = Inside.state(scope.stream());
+        if (!device.isClosed()) {
+            device.ensureCurrent();
+        }
         closed = true;
         parameters.forget(update);
         parameters.forget(forgetStep);
+        parameters.disown(this);
+        closeScales();
+        scope.close();
+    }
+
+    private void closeScales() {
         for (DelayedScales scales : new DelayedScales[] {forward, backward}) {
             if (scales != null) {
                 scales.close();
             }
         }
-        scope.close();
     }
 }

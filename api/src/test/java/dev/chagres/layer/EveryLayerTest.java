@@ -353,6 +353,7 @@ class EveryLayerTest {
         }
         for (UnaryOperator<Layer> wrapper : WRAPPERS) {
             run(c, wrapper, MemoryReuse.USUAL, ALL, true, (model, pass) -> {
+                model.begin(pass);
                 pass.begin(Sequences.packed(model.inputs, 0));
                 Tensor none = model.inputs.tensor(c.dtype, 0, EveryLayer.HIDDEN);
                 Tensor y = model.layer.forward(none, pass);

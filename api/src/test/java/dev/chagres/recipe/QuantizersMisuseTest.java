@@ -26,7 +26,7 @@ class QuantizersMisuseTest {
         DelayedScaling delayed = DelayedScaling.standard();
         assertThrown(
                 ARGUMENT, "amaxHistoryLength: expected at least 1 step, got 0", () -> delayed.withAmaxHistoryLength(0));
-        assertThrown(ARGUMENT, "margin: expected within -127 and 127, got 128", () -> delayed.withMargin(128));
+        assertThrown(ARGUMENT, "margin: expected within -64 and 64, got 65", () -> delayed.withMargin(65));
         assertThrown(NullPointerException.class, "format: expected a value, got null", () -> delayed.withFormat(null));
         assertThrown(
                 NullPointerException.class,
@@ -71,7 +71,7 @@ class QuantizersMisuseTest {
             Quantizers quantizers = Quantizers.allocate(parameters, DelayedScaling.standard());
             assertThrown(
                     ARGUMENT,
-                    "quantizers: expected those of " + other + ", got those of " + device,
+                    "quantizers: expected those of " + other + ", got those of " + device + ", opened another time",
                     () -> pass.autocast(quantizers));
             assertThrown(
                     NullPointerException.class, "quantizers: expected a value, got null", () -> pass.calibrate(null));
@@ -120,7 +120,7 @@ class QuantizersMisuseTest {
             pass.autocast(quantizers);
             assertThrown(
                     IllegalStateException.class,
-                    "body.weight: expected pass.autocast with the quantizers of its own parameters, got those of others;"
+                    "body.bias: expected pass.autocast with the quantizers of its own parameters, got those of others;"
                             + " call pass.autocast or pass.noAutocast before this layer",
                     () -> other.forward(x, pass));
             assertThrown(

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -11,6 +12,8 @@ import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.io.Safetensors;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.layer.Layer;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.CounterRandom;
@@ -91,7 +94,18 @@ class QuantizersTest {
     }
 
     private float[] read(String name) {
-        return quantizers.state().tensors().get("quantizers." + name).toFloats(device.stream());
+        Map<String, Tensor> state = quantizers.state().tensors();
+        return switch (name) {
+            case "forward.scale" -> new float[] {scale(state, "input"), scale(state, "weight")};
+            case "backward.scale" -> new float[] {scale(state, "output_gradient")};
+            case "forward.amax_history" ->
+                state.get("quantizers.forward.float8_e4m3.amax_history").toFloats(device.stream());
+            default -> state.get("quantizers.backward.float8_e5m2.amax_history").toFloats(device.stream());
+        };
+    }
+
+    private float scale(Map<String, Tensor> state, String place) {
+        return state.get("body." + place + ".scale").toFloats(device.stream())[0];
     }
 
     @Test
@@ -187,6 +201,67 @@ class QuantizersTest {
         parameters.nextStep();
         assertEquals(448f / 2, read("forward.scale")[0]);
         assertEquals(57344f, read("backward.scale")[0]);
+    }
+
+    @Test
+    void aForwardThatFailsLeavesNoTrace() {
+        pass.begin();
+        pass.autocast(quantizers);
+        Layer failing = new Layer("failing") {
+            @Override
+            protected void run(Tensor x, Tensor y, Pass of) {
+                linear.forward(x, y, of);
+                throw new IllegalStateException("in the middle");
+            }
+
+            @Override
+            protected void gradient(Tensor dy, Tensor dx, Pass of) {
+                throw new IllegalStateException("never called");
+            }
+        };
+        Tensor x = input(pass, 1, 1e7f);
+        assertThrows(IllegalStateException.class, () -> failing.forward(x, pass));
+        trainOnce(2, 1);
+        parameters.nextStep();
+        assertEquals(448f / 2, read("forward.scale")[0]);
+    }
+
+    @Test
+    void aTiedWeightFollowsItsOwner() {
+        ModelPlan plan = new ModelPlan();
+        Linear tied = Linear.tied(linear.weight(), plan.group("tied"));
+        try (Parameters others = Parameters.allocate(device, plan, DType.BFLOAT16, 1)) {
+            Quantizers ofOthers = Quantizers.allocate(others, Float8CurrentScaling.standard());
+            pass.begin();
+            pass.autocast(ofOthers);
+            tied.forward(input(pass, 1, 1), pass);
+            linear.weight().weight().zero(device.stream());
+            parameters.changed();
+            pass.begin();
+            float[] y = tied.forward(input(pass, 1, 1), pass).toFloats(device.stream());
+            assertArrayEquals(new float[TOKENS * SIZE], y);
+        }
+    }
+
+    @Test
+    void savedInTheMiddleOfAStepNothingIsLost(@TempDir Path folder) throws Exception {
+        trainOnce(8, 4);
+        float[] history = read("forward.amax_history");
+        Path file = folder.resolve("middle.safetensors");
+        State both = State.of(parameters.state(), quantizers.state());
+        Safetensors.save(file, both, device.stream(), Map.of());
+        trainOnce(100, 4);
+        Safetensors.load(file, both, device.stream());
+        assertArrayEquals(history, read("forward.amax_history"));
+    }
+
+    @Test
+    void scalesOfAnotherTypeDoNotLoad(@TempDir Path folder) throws Exception {
+        Path file = folder.resolve("hybrid.safetensors");
+        Safetensors.save(file, quantizers.state(), device.stream(), Map.of());
+        try (Quantizers other = Quantizers.allocate(parameters, RECIPE.withFormat(Format.E4M3))) {
+            assertThrows(SafetensorsException.class, () -> Safetensors.load(file, other.state(), device.stream()));
+        }
     }
 
     @Test

@@ -1,0 +1,21 @@
+package dev.chagres.recipe;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.te.QuantizationConfig;
+
+/**
+ * Checks how a recipe finds scales.
+ *
+ * <p>Threading: immutable.
+ */
+final class Quantization {
+    private Quantization() {}
+
+    /** Refuses a condition: a recipe casts always, and a cast left out would leave undefined copies. */
+    static void checkAlways(String argument, QuantizationConfig config) {
+        if (Checks.given(argument, config).noop() != null) {
+            throw new IllegalArgumentException(argument + ": expected no noop, for a recipe casts always, got one;"
+                    + " use QuantizationConfig.standard()");
+        }
+    }
+}
