@@ -180,8 +180,11 @@ final class LinearProducts {
         if (present != null && present.recipe().backwardOverride() == BackwardOverride.NONE) {
             gradientCopies.cast(newDy, present, pass.temporary(), weight.isFrozen() ? null : pass.temporary(), pass);
             gradientQuantizers = present;
-        } else if (covering(pass) != null && pass.isCalibrating() && newDy.size(0) > 0) {
-            gradientCopies.cast(newDy, Checks.given("quantizers", covering(pass)), pass.temporary(), null, pass);
+        } else if (pass.isCalibrating() && newDy.size(0) > 0) {
+            Quantizers recording = covering(pass);
+            if (recording != null) {
+                gradientCopies.cast(newDy, recording, pass.temporary(), null, pass);
+            }
         }
     }
 

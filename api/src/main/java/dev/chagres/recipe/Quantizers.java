@@ -24,8 +24,9 @@ import org.jspecify.annotations.Nullable;
 /**
  * What a recipe keeps for the parameters of one model: scales and their history, and the eight-bit copies of the weights.
  *
- * <p>What is named {@value #HEAD} stays in the model's type unless {@link #allocate(Parameters, Recipe, Set)} says otherwise. Weights are cast once a step, however many passes use them. Scales change once a step, in {@link
- * Parameters#nextStep}, which optimizers call; evaluation changes nothing here.
+ * <p>What is named {@value #HEAD} stays in the model's type unless {@link #allocate(Parameters, Recipe, Set)} says otherwise.
+ * Weights are cast once a step, however many passes use them. Scales change once a step, in {@link Parameters#nextStep}, which
+ * optimizers call; evaluation changes nothing here.
  *
  * <p>Threading: the device's thread.
  *
@@ -243,11 +244,7 @@ public final class Quantizers implements AutoCloseable {
     }
 
     private Quantizer of(QuantizerSite site) {
-        if (closed) {
-            throw new IllegalStateException(
-                    "the quantizers of the pass are closed, by themselves or with their parameters;"
-                            + " call pass.noAutocast, or pass.autocast with others");
-        }
+        ensureOpen();
         Quantizer quantizer = covers(site) ? quantizers[site.index()] : null;
         if (quantizer == null) {
             throw new IllegalArgumentException(
