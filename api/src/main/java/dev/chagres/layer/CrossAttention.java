@@ -39,9 +39,13 @@ public final class CrossAttention extends PreNorm {
         Checks.given("memory", memory);
         Checks.given("initializer", initializer);
         Checks.given("plan", plan);
-        super(
-                plan.name(),
+        this(
                 NormLayer.of(norm, plan.child("norm")),
-                new CrossAttentionBranch(norm.size(), config, memory, memoryColumns, initializer, plan));
+                new CrossAttentionBranch(norm.size(), config, memory, memoryColumns, initializer, plan),
+                plan);
+    }
+
+    private CrossAttention(NormLayer norm, CrossAttentionBranch attention, ModelPlan plan) {
+        super(plan.name(), norm, attention, attention.query().products());
     }
 }

@@ -52,6 +52,10 @@ final class CrossAttentionBranch extends Layer {
         projection = new Linear(width, hidden, initializer, plan.child("projection"));
     }
 
+    Linear query() {
+        return query;
+    }
+
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         Sequences sequences = pass.sequences();

@@ -25,9 +25,13 @@ import org.jspecify.annotations.Nullable;
 public abstract class Layer {
     /** One forward call: what its backward call is checked against. */
     private static final class Call extends Saved {
+        /** Empty where the input dies with the call of the layer around this one. */
         private final Kept x = new Kept("the input");
+
         private final Kept y = new Kept("the output");
         private boolean learns;
+        private boolean inputLearns;
+        private long inputColumns;
     }
 
     private final String name;
@@ -71,6 +75,22 @@ public abstract class Layer {
      * @throws IllegalStateException when the pass was not begun
      */
     public final void forward(Tensor x, Tensor y, Pass pass) {
+        Call call = call(x, y, pass);
+        if (call != null) {
+            call.x.set(x);
+        }
+    }
+
+    /** As {@link #forward(Tensor, Tensor, Pass)}, where nothing reads {@code x} after the call: its memory may go back. */
+    final void forwardOfPassing(Tensor x, Tensor y, Pass pass) {
+        Call call = call(x, y, pass);
+        if (call != null) {
+            call.x.clear();
+        }
+    }
+
+    /** Enqueues the layer; returns what backward is checked against, without its input, or null while nothing is saved. */
+    private @Nullable Call call(Tensor x, Tensor y, Pass pass) {
         checkInput(x, pass);
         Checks.matrix(pass.stream(), "y", y, x.dtype(), x.size(0), outputColumns(x.size(1)));
         Checks.writable("y", y);
@@ -96,12 +116,15 @@ public abstract class Layer {
             }
         }
         Inside.requireGradient(y, learns);
-        if (saving) {
-            Call call = calls.pushAlways(pass);
-            call.x.set(x);
-            call.y.set(y);
-            call.learns = learns;
+        if (!saving) {
+            return null;
         }
+        Call call = calls.pushAlways(pass);
+        call.y.set(y);
+        call.learns = learns;
+        call.inputLearns = x.requiresGradient();
+        call.inputColumns = x.size(1);
+        return call;
     }
 
     private void runObserved(Tensor x, Tensor y, Pass pass) {
@@ -132,9 +155,9 @@ public abstract class Layer {
     public final Tensor backward(Tensor dy, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         Call call = calls.peek(pass);
-        Tensor x = call.x.get();
-        Tensor dx = pass.temporary().like(x);
-        boolean learns = call.learns && x.requiresGradient();
+        Tensor y = call.y.get();
+        Tensor dx = pass.temporary().tensor(y.dtype(), y.size(0), call.inputColumns);
+        boolean learns = call.learns && call.inputLearns;
         backward(dy, dx, pass);
         if (!learns) {
             dx.zero(pass.stream());
@@ -152,13 +175,16 @@ public abstract class Layer {
     public final void backward(Tensor dy, Tensor dx, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         Call call = calls.peek(pass);
-        Tensor x = call.x.get();
         Tensor y = call.y.get();
         Checks.like(pass.stream(), "dy", dy, y);
-        Checks.like(pass.stream(), "dx", dx, x);
+        if (call.x.isEmpty()) {
+            Checks.matrix(pass.stream(), "dx", dx, y.dtype(), y.size(0), call.inputColumns);
+        } else {
+            Checks.like(pass.stream(), "dx", dx, call.x.get());
+        }
         Checks.writable("dx", dx);
         checkPlaces("dx", dx, "dy", dy, worksInPlace());
-        checkApart(dx, x, y);
+        checkApart(dx, call, y);
         checkAligned("dy", dy, "dx", dx);
         calls.pop(pass);
         if (!call.learns) {
@@ -195,7 +221,7 @@ public abstract class Layer {
 
     /** Returns the columns of the input of the forward call that {@link #backward} would undo now. */
     final long inputColumnsOfLastCall(Pass pass) {
-        return calls.peek(pass).x.get().size(1);
+        return calls.peek(pass).inputColumns;
     }
 
     private void checkInput(Tensor x, Pass pass) {
@@ -217,8 +243,10 @@ public abstract class Layer {
     }
 
     /** The gradient must not overwrite what backward reads. */
-    private static void checkApart(Tensor dx, Tensor x, Tensor y) {
-        Checks.apart("dx", dx, "the input", x);
+    private static void checkApart(Tensor dx, Call call, Tensor y) {
+        if (!call.x.isEmpty()) {
+            Checks.apart("dx", dx, "the input", call.x.get());
+        }
         Checks.apart("dx", dx, "the output", y);
     }
 

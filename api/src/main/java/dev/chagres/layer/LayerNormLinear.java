@@ -29,7 +29,7 @@ public final class LayerNormLinear extends PreNorm {
     }
 
     private LayerNormLinear(NormLayer norm, Linear linear, ModelPlan plan) {
-        super(plan.name(), norm, linear);
+        super(plan.name(), norm, linear, linear.products());
         this.linear = linear;
     }
 

@@ -38,7 +38,7 @@ public final class MultiheadAttention extends PreNorm {
     }
 
     private MultiheadAttention(NormLayer norm, AttentionBranch attention, ModelPlan plan) {
-        super(plan.name(), norm, attention);
+        super(plan.name(), norm, attention, attention.qkv().products());
         this.attention = attention;
     }
 

@@ -100,6 +100,11 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         }
     }
 
+    /** Returns whether the latest forward call's output requires a gradient. */
+    final boolean learns(Pass pass) {
+        return requiresGradient() || saved.peek(pass).x.get().requiresGradient();
+    }
+
     /** Gives back what the latest forward call saved, where nothing below the norm learns. */
     final void discard(Pass pass) {
         saved.pop(pass);

@@ -1,6 +1,8 @@
 package dev.chagres.layer;
 
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
 
 /**
  * A norm and what follows it: {@code y = branch(norm(x))}. A residual stream takes both apart and puts its sum between them.
@@ -10,11 +12,14 @@ import dev.chagres.Tensor;
 abstract sealed class PreNorm extends Layer permits CrossAttention, LayerNormLinear, LayerNormMlp, MultiheadAttention {
     private final NormLayer norm;
     private final Layer branch;
+    private final LinearProducts reader;
 
-    PreNorm(String name, NormLayer norm, Layer branch) {
+    /** {@code reader}: the product of the branch that reads the norm's output, which nothing else reads. */
+    PreNorm(String name, NormLayer norm, Layer branch, LinearProducts reader) {
         super(name);
         this.norm = norm;
         this.branch = branch;
+        this.reader = reader;
     }
 
     /** Returns the norm. */
@@ -27,11 +32,27 @@ abstract sealed class PreNorm extends Layer permits CrossAttention, LayerNormLin
         return branch;
     }
 
+    /** Returns whether backward reads the norm's output of {@code rows} itself, not a copy in eight bits. */
+    final boolean keepsNormed(long rows, Pass pass) {
+        return pass.isSaving() && reader.keepsWhole(rows, pass);
+    }
+
+    /** Enqueues the branch, whose input goes back with the caller's call unless {@link #keepsNormed}. */
+    final void runBranch(Tensor normed, Tensor y, Pass pass) {
+        if (keepsNormed(normed.size(0), pass)) {
+            branch.forward(normed, y, pass);
+        } else {
+            branch.forwardOfPassing(normed, y, pass);
+        }
+    }
+
     @Override
     protected final void run(Tensor x, Tensor y, Pass pass) {
-        Tensor normed = pass.kept().like(x);
-        norm.forward(x, normed, pass);
-        branch.forward(normed, y, pass);
+        Scope normedIn = keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary();
+        Tensor normed = normedIn.like(x);
+        norm.run(x, normed, pass);
+        Inside.requireGradient(normed, x.requiresGradient() || norm.requiresGradient());
+        runBranch(normed, y, pass);
     }
 
     @Override
@@ -39,7 +60,11 @@ abstract sealed class PreNorm extends Layer permits CrossAttention, LayerNormLin
         Tensor dnormed =
                 pass.temporary().tensor(dy.dtype(), dy.size(0), norm.config().size());
         branch.backward(dy, dnormed, pass);
-        norm.backward(dnormed, dx, pass);
+        if (norm.learns(pass)) {
+            norm.gradient(dnormed, dx, pass);
+        } else {
+            norm.discard(pass);
+        }
     }
 
     @Override

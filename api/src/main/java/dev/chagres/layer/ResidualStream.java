@@ -15,7 +15,6 @@ import org.jspecify.annotations.Nullable;
 final class ResidualStream {
     /** What backward needs of one half. */
     private static final class Half extends Saved {
-        private final Kept normed = new Kept("the branch's input");
         private final ResidualDropout.Drawn drawn = new ResidualDropout.Drawn();
     }
 
@@ -35,11 +34,16 @@ final class ResidualStream {
         boolean drops = dropout.drops(pass);
         Tensor stream = x;
         Tensor update = null;
-        Tensor normed = null;
+        // Each half overwrites it, where backward does not read the norm's output.
+        Tensor passing = null;
         for (int i = 0; i < halves.length; i++) {
             boolean last = i == halves.length - 1;
             NormLayer norm = halves[i].norm();
-            normed = normed == null || saving ? pass.kept().like(x) : normed;
+            boolean keeps = halves[i].keepsNormed(x.size(0), pass);
+            Tensor normed = keeps
+                    ? pass.kept().like(x)
+                    : passing == null ? pass.temporary().like(x) : passing;
+            passing = keeps ? passing : normed;
             if (update == null) {
                 norm.run(stream, normed, pass);
             } else {
@@ -52,10 +56,9 @@ final class ResidualStream {
             }
             Inside.requireGradient(normed, stream.requiresGradient() || norm.requiresGradient());
             Tensor added = place(saving, last, stream, y, pass);
-            halves[i].branch().forward(normed, added, pass);
+            halves[i].runBranch(normed, added, pass);
             Half half = saved.push(pass);
             if (half != null) {
-                half.normed.set(normed);
                 half.drawn.clear();
             }
             if (drops || last) {
@@ -100,9 +103,8 @@ final class ResidualStream {
                 dropout.gradient(dstream, dropped, half.drawn, pass);
                 dadded = dropped;
             }
-            Tensor normed = half.normed.get();
             halves[i].branch().backward(dadded, dnormed, pass);
-            if (normed.requiresGradient()) {
+            if (halves[i].norm().learns(pass)) {
                 halves[i].norm().gradientOfSum(dnormed, dstream, dx, pass);
                 dstream = dx;
             } else {
