@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Bias;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Dropout;
 import dev.chagres.layer.Linear;
@@ -128,6 +129,7 @@ class MisuseOfConfigsTest {
                         fed,
                         Dropout.none(),
                         Dropout.none(),
+                        Bias.PRESENT,
                         Initializer.ones()));
         assertThrown(
                 NullPointerException.class,

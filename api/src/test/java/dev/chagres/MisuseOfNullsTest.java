@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Bias;
 import dev.chagres.layer.Dropout;
 import dev.chagres.layer.FanOut;
 import dev.chagres.layer.Layer;
@@ -91,6 +92,7 @@ class MisuseOfNullsTest {
         sample(DType.class, DType.FLOAT32);
         sample(QkvFormat.class, QkvFormat.BSHD);
         sample(CuSeqlens.class, lengths);
+        sample(Bias.class, Bias.PRESENT);
         sample(Activation.class, Activation.GELU);
         sample(AttentionConfig.class, attention);
         sample(AttentionMask.class, AttentionMask.none());

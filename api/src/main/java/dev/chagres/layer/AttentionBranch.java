@@ -29,13 +29,13 @@ final class AttentionBranch extends Layer {
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
     private @Nullable RotaryEmbedding rotary;
 
-    AttentionBranch(long hidden, AttentionConfig config, Initializer initializer, ModelPlan plan) {
+    AttentionBranch(long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
         super(plan.name());
         long width = (long) config.heads() * config.headDim();
         // The product of query, key and value stands under "qkv" beside the norm before it, as in TE.
-        qkv = new Linear(hidden, 3 * width, initializer, plan.child("qkv").child("linear"));
+        qkv = new Linear(hidden, 3 * width, bias, initializer, plan.child("qkv").child("linear"));
         attention = new DotProductAttention(plan.name(), config);
-        projection = new Linear(width, hidden, initializer, plan.child("projection"));
+        projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
 
     Linear qkv() {

@@ -5,7 +5,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 
 /**
- * {@code y = norm(x) W^T + b}.
+ * {@code y = norm(x) W^T + b}, or {@code y = norm(x) W^T} without bias.
  *
  * <p>Parameters: those of {@link LayerNorm} or {@link RmsNorm} under {@code norm}, those of {@link Linear} under
  * {@code linear}.
@@ -19,12 +19,18 @@ public final class LayerNormLinear extends PreNorm {
 
     /** Declares the parameters in {@code plan}: {@code outputs} columns from those of the norm. */
     public LayerNormLinear(NormConfig normConfig, long outputs, Initializer initializer, ModelPlan plan) {
+        this(normConfig, outputs, Bias.PRESENT, initializer, plan);
+    }
+
+    /** Declares the parameters in {@code plan}, the product's bias where it is present. */
+    public LayerNormLinear(NormConfig normConfig, long outputs, Bias bias, Initializer initializer, ModelPlan plan) {
         Checks.given("normConfig", normConfig);
+        Checks.given("bias", bias);
         Checks.given("initializer", initializer);
         Checks.given("plan", plan);
         this(
                 NormLayer.of(normConfig, plan.child("norm")),
-                new Linear(normConfig.size(), outputs, initializer, plan.child("linear")),
+                new Linear(normConfig.size(), outputs, bias, initializer, plan.child("linear")),
                 plan);
     }
 

@@ -4,7 +4,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 
 /**
- * {@code y = activation(norm(x) W1^T + b1) W2^T + b2}.
+ * {@code y = activation(norm(x) W1^T + b1) W2^T + b2}, where {@link MlpConfig#bias} says so without b1 and b2.
  *
  * <p>Parameters: the norm's under {@code norm}; {@code fc1} [F, H], or [2 F, H] where the activation is gated, and {@code fc2}
  * [H, F] as {@link Linear}.

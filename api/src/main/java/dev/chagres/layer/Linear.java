@@ -1,15 +1,17 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
+import org.jspecify.annotations.Nullable;
 
 /**
- * {@code y = x W^T + b}.
+ * {@code y = x W^T + b}, or {@code y = x W^T} without bias.
  *
- * <p>Parameters: {@code weight} [out, in], as the initializer says; {@code bias} [out], zeros.
+ * <p>Parameters: {@code weight} [out, in], as the initializer says; {@code bias} [out], zeros, where {@link Bias#PRESENT}.
  *
  * <p>Where the pass has a recipe ({@link Pass#autocast}) and both sizes of the weight are multiples of 16, its three products
  * run in eight bits: input, weight and the gradient of the output are cast; the bias and all results keep their types.
@@ -26,32 +28,37 @@ public final class Linear extends Layer {
     private final long inputs;
     private final long outputs;
     private final Parameter weight;
-    private final Parameter bias;
+    private final @Nullable Parameter bias;
     private final LinearProducts products;
     private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
 
     /**
-     * Declares the parameters in {@code plan}.
+     * Declares weight and bias in {@code plan}.
      *
      * @throws IllegalArgumentException when a size is not positive
      */
     public Linear(long inputs, long outputs, Initializer initializer, ModelPlan plan) {
-        Checks.given("initializer", initializer);
-        super(Checks.given("plan", plan).name());
-        this.inputs = inputs;
-        this.outputs = outputs;
-        weight = plan.declare("weight", initializer, outputs, inputs);
-        bias = plan.declare("bias", Initializer.zeros(), outputs);
-        products = new LinearProducts(weight, bias, plan);
+        this(inputs, outputs, Bias.PRESENT, initializer, plan);
     }
 
-    private Linear(Parameter weight, ModelPlan plan) {
+    /**
+     * Declares the weight in {@code plan} and, where it is present, the bias.
+     *
+     * @throws IllegalArgumentException when a size is not positive
+     */
+    public Linear(long inputs, long outputs, Bias bias, Initializer initializer, ModelPlan plan) {
+        Checks.given("bias", bias);
+        Checks.given("initializer", initializer);
+        this(Checks.given("plan", plan).declare("weight", initializer, outputs, inputs), bias, plan);
+    }
+
+    private Linear(Parameter weight, Bias bias, ModelPlan plan) {
         super(plan.name());
         inputs = weight.shape().size(1);
         outputs = weight.shape().size(0);
         this.weight = weight;
-        bias = plan.declare("bias", Initializer.zeros(), outputs);
-        products = new LinearProducts(weight, bias, plan);
+        this.bias = bias == Bias.PRESENT ? plan.declare("bias", Initializer.zeros(), outputs) : null;
+        products = new LinearProducts(weight, this.bias, plan);
     }
 
     /**
@@ -62,11 +69,21 @@ public final class Linear extends Layer {
      * @throws IllegalArgumentException when the weight is no matrix
      */
     public static Linear tied(Parameter weight, ModelPlan plan) {
+        return tied(weight, Bias.PRESENT, plan);
+    }
+
+    /**
+     * Multiplies by a weight that another layer declared, as {@link #tied(Parameter, ModelPlan)}; without bias nothing is
+     * declared in {@code plan}.
+     *
+     * @param weight [out, in]
+     * @throws IllegalArgumentException when the weight is no matrix
+     */
+    public static Linear tied(Parameter weight, Bias bias, ModelPlan plan) {
         if (Checks.given("weight", weight).shape().rank() != 2) {
             throw new IllegalArgumentException("weight: expected a matrix [out, in], got " + weight);
         }
-        Checks.given("plan", plan);
-        return new Linear(weight, plan);
+        return new Linear(weight, Checks.given("bias", bias), Checks.given("plan", plan));
     }
 
     /** Returns the weight [out, in]. */
@@ -74,9 +91,23 @@ public final class Linear extends Layer {
         return weight;
     }
 
-    /** Returns the bias [out]. */
+    /** Returns whether a bias is added. */
+    public boolean hasBias() {
+        return bias != null;
+    }
+
+    /**
+     * Returns the bias [out].
+     *
+     * @throws IllegalStateException when there is none
+     */
     public Parameter bias() {
-        return bias;
+        Parameter present = bias;
+        if (present == null) {
+            throw new IllegalStateException(
+                    name() + " has no bias, for it was made with Bias.ABSENT; ask hasBias() first");
+        }
+        return present;
     }
 
     /** Returns its three products, for layers that put something between them. */
@@ -109,7 +140,7 @@ public final class Linear extends Layer {
 
     @Override
     public boolean requiresGradient() {
-        return !weight.isFrozen() || !bias.isFrozen();
+        return !weight.isFrozen() || (bias != null && !bias.isFrozen());
     }
 
     @Override
@@ -120,11 +151,17 @@ public final class Linear extends Layer {
                     "x: " + name() + " expected " + present.dtype() + "[T, " + inputs + "], got " + Checks.describe(x));
         }
         checkHere(this, weight, x);
-        checkHere(this, bias, x);
-        if (bias.weight().dtype() != present.dtype()) {
+        if (bias != null) {
+            checkBias(bias, present, x);
+        }
+    }
+
+    private void checkBias(Parameter added, Tensor weights, Tensor x) {
+        checkHere(this, added, x);
+        DType dtype = added.weight().dtype();
+        if (dtype != weights.dtype()) {
             throw new IllegalArgumentException(name() + ": expected weight and bias of one type, got " + weight.name()
-                    + " of " + present.dtype() + " and " + bias.name() + " of "
-                    + bias.weight().dtype());
+                    + " of " + weights.dtype() + " and " + added.name() + " of " + dtype);
         }
     }
 

@@ -22,7 +22,7 @@ import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The three products of a linear layer, {@code y = x W^T + b}, {@code dx = dy W} and {@code dW = dy^T x}: in the type of the
+ * The three products of a linear layer, {@code y = x W^T + b} or without bias, {@code dx = dy W} and {@code dW = dy^T x}: in the type of the
  * weights, or in eight bits where the pass's recipe says so.
  *
  * <p>Backward computes as forward did, whatever the pass says by then: the operand remembers.
@@ -31,7 +31,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class LinearProducts {
     private final Parameter weight;
-    private final Parameter bias;
+    private final @Nullable Parameter bias;
     private final QuantizerSite inputSite;
     private final QuantizerSite weightSite;
     private final QuantizerSite gradientSite;
@@ -42,7 +42,7 @@ final class LinearProducts {
     /** The recipe's state that dy was cast with; null where products read dy itself. */
     private @Nullable Quantizers gradientQuantizers;
 
-    LinearProducts(Parameter weight, Parameter bias, ModelPlan plan) {
+    LinearProducts(Parameter weight, @Nullable Parameter bias, ModelPlan plan) {
         this.weight = weight;
         this.bias = bias;
         inputSite = plan.quantizer("input", Role.INPUT);
@@ -64,8 +64,10 @@ final class LinearProducts {
         if (present == null) {
             return null;
         }
-        if (present.parameters() != bias.owner()) {
-            throw new IllegalStateException(bias.name() + ": expected pass.autocast with the quantizers of its own"
+        // A tied weight may be another plan's; the bias never is.
+        Parameter own = bias == null ? weight : bias;
+        if (present.parameters() != own.owner()) {
+            throw new IllegalStateException(own.name() + ": expected pass.autocast with the quantizers of its own"
                     + " parameters, got those of others; call pass.autocast or pass.noAutocast before this layer");
         }
         return present.covers(inputSite) && fits() ? present : null;
@@ -137,21 +139,42 @@ final class LinearProducts {
     /** Enqueues {@code y = x W^T + b}. */
     void product(Operand x, Tensor y, Pass pass) {
         Quantizers present = x.quantizers();
-        if (present == null) {
-            Gemm.gemmBias(x.whole(), Transpose.NO, weight.weight(), Transpose.YES, bias.weight(), y, pass.stream());
+        if (present != null) {
+            quantizedProduct(x, y, present, pass);
             return;
         }
-        Tensor filled = filled(x.rowwise(), y, pass);
-        Gemm.gemmBias(
-                x.rowwise(),
-                Transpose.NO,
-                weightIn(present, pass),
-                Transpose.YES,
-                bias.weight(),
-                filled,
-                present.recipe().accumulator(Product.FORWARD),
-                pass.stream());
+        Tensor w = weight.weight();
+        Stream stream = pass.stream();
+        if (bias == null) {
+            Gemm.gemm(x.whole(), Transpose.NO, w, Transpose.YES, y, Output.OVERWRITE, stream);
+        } else {
+            Gemm.gemmBias(x.whole(), Transpose.NO, w, Transpose.YES, bias.weight(), y, stream);
+        }
+    }
+
+    private void quantizedProduct(Operand x, Tensor y, Quantizers present, Pass pass) {
+        QuantizedTensor a = x.rowwise();
+        Tensor filled = filled(a, y, pass);
+        QuantizedTensor w = weightIn(present, pass);
+        Gemm.Accumulator accumulator = present.recipe().accumulator(Product.FORWARD);
+        Stream stream = pass.stream();
+        if (bias == null) {
+            Gemm.gemm(a, Transpose.NO, w, Transpose.YES, filled, Output.OVERWRITE, accumulator, stream);
+        } else {
+            Gemm.gemmBias(a, Transpose.NO, w, Transpose.YES, bias.weight(), filled, accumulator, stream);
+        }
         cut(filled, y, pass);
+    }
+
+    /** Enqueues {@code before = x W^T + b} and {@code after = gelu(before)} by one kernel, of a tensor in 16 bits. */
+    void productGelu(Operand x, Tensor before, Tensor after, Pass pass) {
+        Tensor w = weight.weight();
+        Stream stream = pass.stream();
+        if (bias == null) {
+            Gemm.gemmGelu(x.whole(), Transpose.NO, w, Transpose.YES, before, after, stream);
+        } else {
+            Gemm.gemmBiasGelu(x.whole(), Transpose.NO, w, Transpose.YES, bias.weight(), before, after, stream);
+        }
     }
 
     /** Returns where a product of {@code copy} is stored: {@code result}, or more rows where the copy was filled up. */
@@ -232,8 +255,12 @@ final class LinearProducts {
             sumBiasGradient(pass);
             return;
         }
-        boolean both = !weight.isFrozen() && !bias.isFrozen();
-        if (both && x.rows() > 0 && !weight.hasGradient() && !bias.hasGradient()) {
+        if (bias != null
+                && !bias.isFrozen()
+                && !weight.isFrozen()
+                && x.rows() > 0
+                && !weight.hasGradient()
+                && !bias.hasGradient()) {
             pass.nextGradient(weight);
             pass.nextGradient(bias);
             Gemm.gemmBiasGradient(
@@ -283,7 +310,7 @@ final class LinearProducts {
     }
 
     private void sumBiasGradient(Pass pass) {
-        if (!bias.isFrozen()) {
+        if (bias != null && !bias.isFrozen()) {
             RowSum.rowSum(gradient(), bias.gradient(), pass.nextGradient(bias), pass.stream());
         }
     }
@@ -301,10 +328,14 @@ final class LinearProducts {
                     + (present.recipe().backwardOverride() == BackwardOverride.NONE
                             ? "the gradient"
                             : "no gradient: backward is " + present.recipe().backwardOverride())
-                    + "; ops_row_sum sums the bias gradient";
+                    + (bias == null ? "; there is no bias" : "; ops_row_sum sums the bias gradient");
         }
-        return "te_cublas_gemm_v2, the bias in its epilogue, and so the bias gradient in the first backward of a step;"
-                + " later ones add it by ops_row_sum" + whyNot(pass);
+        return "te_cublas_gemm_v2, "
+                + (bias == null
+                        ? "without bias"
+                        : "the bias in its epilogue, and so the bias gradient in the first backward of a step;"
+                                + " later ones add it by ops_row_sum")
+                + whyNot(pass);
     }
 
     private String whyNot(Pass pass) {

@@ -34,8 +34,10 @@ final class MlpBranch extends Layer {
         activation = config.activation();
         recomputation = config.recomputation();
         inner = config.inner();
-        fc1 = new Linear(config.hidden(), activation.inputColumns(inner), config.inputInitializer(), plan.child("fc1"));
-        fc2 = new Linear(inner, config.hidden(), config.outputInitializer(), plan.child("fc2"));
+        long hidden = config.hidden();
+        long columns = activation.inputColumns(inner);
+        fc1 = new Linear(hidden, columns, config.bias(), config.inputInitializer(), plan.child("fc1"));
+        fc2 = new Linear(inner, hidden, config.bias(), config.outputInitializer(), plan.child("fc2"));
     }
 
     Linear fc1() {
@@ -57,15 +59,7 @@ final class MlpBranch extends Layer {
         Scope afterIn = keepsAfter && second.keepsWhole(x.size(0), pass) ? pass.kept() : pass.temporary();
         Tensor after = afterIn.tensor(x.dtype(), x.size(0), inner);
         if (!inside.x.isQuantized() && KernelChoice.activation(activation, x.dtype()) == ActivationKernel.EPILOGUE) {
-            Gemm.gemmBiasGelu(
-                    x,
-                    Transpose.NO,
-                    fc1.weight().weight(),
-                    Transpose.YES,
-                    fc1.bias().weight(),
-                    before,
-                    after,
-                    pass.stream());
+            first.productGelu(inside.x, before, after, pass);
         } else {
             first.product(inside.x, before, pass);
             activation.forward(before, after, pass.stream());

@@ -12,6 +12,7 @@ import dev.chagres.te.Activation;
  * @param norm of the input
  * @param inner columns F between the two products
  * @param activation between them
+ * @param bias of both products
  * @param recomputation what backward computes again instead of keeping it
  * @param inputInitializer of the first weight
  * @param outputInitializer of the second weight
@@ -20,6 +21,7 @@ public record MlpConfig(
         NormConfig norm,
         long inner,
         Activation activation,
+        Bias bias,
         Recomputation recomputation,
         Initializer inputInitializer,
         Initializer outputInitializer) {
@@ -41,6 +43,7 @@ public record MlpConfig(
     public MlpConfig {
         Checks.given("norm", norm);
         Checks.given("activation", activation);
+        Checks.given("bias", bias);
         Checks.given("recomputation", recomputation);
         Checks.given("inputInitializer", inputInitializer);
         Checks.given("outputInitializer", outputInitializer);
@@ -60,6 +63,7 @@ public record MlpConfig(
                 NormConfig.layerNorm(hidden),
                 4 * hidden,
                 Activation.GELU,
+                Bias.PRESENT,
                 Recomputation.ACTIVATION,
                 Initializer.normal(DEVIATION),
                 Initializer.normal(DEVIATION));
@@ -67,27 +71,32 @@ public record MlpConfig(
 
     /** Returns the same with another norm, and so perhaps other columns H. */
     public MlpConfig withNorm(NormConfig newNorm) {
-        return new MlpConfig(newNorm, inner, activation, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(newNorm, inner, activation, bias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with {@code newInner} columns between the products. */
     public MlpConfig withInner(long newInner) {
-        return new MlpConfig(norm, newInner, activation, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(norm, newInner, activation, bias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with another activation. */
     public MlpConfig withActivation(Activation newActivation) {
-        return new MlpConfig(norm, inner, newActivation, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(norm, inner, newActivation, bias, recomputation, inputInitializer, outputInitializer);
+    }
+
+    /** Returns the same with or without a bias in each product. */
+    public MlpConfig withBias(Bias newBias) {
+        return new MlpConfig(norm, inner, activation, newBias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with another choice of what backward computes again. */
     public MlpConfig withRecomputation(Recomputation newRecomputation) {
-        return new MlpConfig(norm, inner, activation, newRecomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(norm, inner, activation, bias, newRecomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with weights that begin otherwise. */
     public MlpConfig withInitializers(Initializer input, Initializer output) {
-        return new MlpConfig(norm, inner, activation, recomputation, input, output);
+        return new MlpConfig(norm, inner, activation, bias, recomputation, input, output);
     }
 
     /** Returns the input's columns H. */

@@ -7,7 +7,7 @@ import dev.chagres.model.ModelPlan;
 
 /**
  * Self-attention with its norm and projections: {@code y = attention(rotate(norm(x) Wqkv^T + bqkv)) Wo^T + bo}, over {@link
- * Pass#sequences()}.
+ * Pass#sequences()}; without bias there are no bqkv and bo.
  *
  * <p>Parameters: {@code qkv.norm}; {@code qkv.linear} [3 h d, H] with the rows of query, then key, then value, each by head;
  * {@code projection} [H, h d].
@@ -20,20 +20,34 @@ public final class MultiheadAttention extends PreNorm {
     private final AttentionBranch attention;
 
     /**
-     * Declares the parameters in {@code plan}.
+     * Declares the parameters in {@code plan}, with biases.
      *
      * @param norm of the input
      * @param config heads and what they see
      * @param initializer of both weights
      */
     public MultiheadAttention(NormConfig norm, AttentionConfig config, Initializer initializer, ModelPlan plan) {
+        this(norm, config, Bias.PRESENT, initializer, plan);
+    }
+
+    /**
+     * Declares the parameters in {@code plan}.
+     *
+     * @param norm of the input
+     * @param config heads and what they see
+     * @param bias of both products
+     * @param initializer of both weights
+     */
+    public MultiheadAttention(
+            NormConfig norm, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
         Checks.given("norm", norm);
         Checks.given("config", config);
+        Checks.given("bias", bias);
         Checks.given("initializer", initializer);
         Checks.given("plan", plan);
         this(
                 NormLayer.of(norm, plan.child("qkv").child("norm")),
-                new AttentionBranch(norm.size(), config, initializer, plan),
+                new AttentionBranch(norm.size(), config, bias, initializer, plan),
                 plan);
     }
 

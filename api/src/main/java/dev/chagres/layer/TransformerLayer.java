@@ -27,7 +27,7 @@ public final class TransformerLayer extends Layer {
         Checks.given("config", config);
         super(Checks.given("plan", plan).name());
         attention = new MultiheadAttention(
-                config.norm(), config.attention(), config.initializer(), plan.child("attention"));
+                config.norm(), config.attention(), config.bias(), config.initializer(), plan.child("attention"));
         mlp = new LayerNormMlp(config.mlp(), plan.child("mlp"));
         stream = new ResidualStream(
                 this, new ResidualDropout(config.hiddenDropout(), config.dropPath()), attention, mlp);

@@ -14,6 +14,7 @@ import dev.chagres.model.Initializer;
  * @param hiddenDropout of what each half adds to the residual stream
  * @param dropPath of whole sequences in what each half adds: with its probability a sequence passes a half unchanged, and
  *     what the half adds to the others is divided by {@code 1 - probability}
+ * @param bias of the attention's products; the second half has its own word, and {@link #withBias} sets both
  * @param initializer of the attention's weights
  */
 public record TransformerLayerConfig(
@@ -22,6 +23,7 @@ public record TransformerLayerConfig(
         MlpConfig mlp,
         Dropout hiddenDropout,
         Dropout dropPath,
+        Bias bias,
         Initializer initializer) {
     private static final float DEVIATION = 0.02f;
 
@@ -36,6 +38,7 @@ public record TransformerLayerConfig(
         Checks.given("mlp", mlp);
         Checks.given("hiddenDropout", hiddenDropout);
         Checks.given("dropPath", dropPath);
+        Checks.given("bias", bias);
         Checks.given("initializer", initializer);
         if (mlp.hidden() != norm.size()) {
             throw new IllegalArgumentException(
@@ -55,33 +58,40 @@ public record TransformerLayerConfig(
                 MlpConfig.gelu(hidden),
                 Dropout.none(),
                 Dropout.none(),
+                Bias.PRESENT,
                 Initializer.normal(DEVIATION));
     }
 
     /** Returns the same with another norm before each half, over as many columns. */
     public TransformerLayerConfig withNorm(NormConfig newNorm) {
         return new TransformerLayerConfig(
-                newNorm, attention, mlp.withNorm(newNorm), hiddenDropout, dropPath, initializer);
+                newNorm, attention, mlp.withNorm(newNorm), hiddenDropout, dropPath, bias, initializer);
     }
 
     /** Returns the same with other attention. */
     public TransformerLayerConfig withAttention(AttentionConfig newAttention) {
-        return new TransformerLayerConfig(norm, newAttention, mlp, hiddenDropout, dropPath, initializer);
+        return new TransformerLayerConfig(norm, newAttention, mlp, hiddenDropout, dropPath, bias, initializer);
     }
 
     /** Returns the same with another second half. */
     public TransformerLayerConfig withMlp(MlpConfig newMlp) {
-        return new TransformerLayerConfig(norm, attention, newMlp, hiddenDropout, dropPath, initializer);
+        return new TransformerLayerConfig(norm, attention, newMlp, hiddenDropout, dropPath, bias, initializer);
     }
 
     /** Returns the same with values dropped from what each half adds. */
     public TransformerLayerConfig withHiddenDropout(Dropout newDropout) {
-        return new TransformerLayerConfig(norm, attention, mlp, newDropout, dropPath, initializer);
+        return new TransformerLayerConfig(norm, attention, mlp, newDropout, dropPath, bias, initializer);
     }
 
     /** Returns the same with sequences left out of what each half adds: stochastic depth. */
     public TransformerLayerConfig withDropPath(Dropout newDropPath) {
-        return new TransformerLayerConfig(norm, attention, mlp, hiddenDropout, newDropPath, initializer);
+        return new TransformerLayerConfig(norm, attention, mlp, hiddenDropout, newDropPath, bias, initializer);
+    }
+
+    /** Returns the same with or without biases in the products of both halves. */
+    public TransformerLayerConfig withBias(Bias newBias) {
+        return new TransformerLayerConfig(
+                norm, attention, mlp.withBias(newBias), hiddenDropout, dropPath, newBias, initializer);
     }
 
     /** Returns the same with all weights beginning otherwise. */
@@ -92,6 +102,7 @@ public record TransformerLayerConfig(
                 mlp.withInitializers(newInitializer, newInitializer),
                 hiddenDropout,
                 dropPath,
+                bias,
                 newInitializer);
     }
 

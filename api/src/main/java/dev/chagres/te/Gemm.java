@@ -127,11 +127,35 @@ public final class Gemm {
     }
 
     /**
+     * Enqueues {@code preGelu = op(a) op(b)} and {@code d = gelu(preGelu)}, the form with tanh. Sums over nothing, K = 0, are 0.
+     *
+     * @param a [M, K], transposed [K, M], FLOAT16 or BFLOAT16: cuBLAS has no such kernel of FLOAT32
+     * @param b [K, N], transposed [N, K], in the type of a
+     * @param preGelu [M, N], in the type of a, what {@link #gemmGeluGradient} needs
+     * @param d [M, N], in the type of a
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void gemmGelu(
+            Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor preGelu, Tensor d, Stream stream) {
+        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        GemmChecks.requireSixteenBits(a, d);
+        Checks.like(stream, "preGelu", preGelu, d);
+        GemmChecks.written("preGelu", preGelu, a, b);
+        Checks.apart("preGelu", preGelu, "d", d);
+        if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
+            preGelu.zero(stream);
+            return;
+        }
+        GemmConfigs configs = configs(stream);
+        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.gelu(preGelu), stream);
+    }
+
+    /**
      * Enqueues {@code d = (op(a) op(b)) gelu'(preGelu)}, element by element, the form with tanh.
      *
      * @param a [M, K], transposed [K, M], FLOAT16 or BFLOAT16: cuBLAS has no such kernel of FLOAT32
      * @param b [K, N], transposed [N, K], in the type of a
-     * @param preGelu [M, N], in the type of a, what {@link #gemmBiasGelu} wrote
+     * @param preGelu [M, N], in the type of a, what {@link #gemmBiasGelu} or {@link #gemmGelu} wrote
      * @param d [M, N], in the type of a
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or d shares memory with another tensor
      */

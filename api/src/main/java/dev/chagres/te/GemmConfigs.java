@@ -24,6 +24,7 @@ final class GemmConfigs implements AutoCloseable {
     private final DeviceState device;
     private final MemorySegment value;
     private final MemorySegment bias;
+    private final MemorySegment gelu;
     private final MemorySegment biasGelu;
     private final MemorySegment geluGradient;
     private final MemorySegment biasGradient;
@@ -34,11 +35,13 @@ final class GemmConfigs implements AutoCloseable {
         this.device = device;
         value = device.arena().allocate(8, 8);
         bias = create();
+        gelu = create();
         biasGelu = create();
         geluGradient = create();
         biasGradient = create();
         split = create();
         splitBias = create();
+        flag(gelu, WITH_GELU);
         flag(biasGelu, WITH_GELU);
         flag(geluGradient, WITH_GELU_GRADIENT);
         flag(split, SPLIT_ACCUMULATOR);
@@ -55,6 +58,10 @@ final class GemmConfigs implements AutoCloseable {
 
     MemorySegment plain(Gemm.Accumulator accumulator) {
         return accumulator == Gemm.Accumulator.SPLIT ? split : MemorySegment.NULL;
+    }
+
+    MemorySegment gelu(Tensor preGelu) {
+        return with(gelu, AUXILIARY, preGelu);
     }
 
     MemorySegment biasGelu(Tensor added, Tensor preGelu) {
@@ -98,6 +105,7 @@ final class GemmConfigs implements AutoCloseable {
     @Override
     public void close() {
         TransformerEngine.te_destroy_matmul_config(bias);
+        TransformerEngine.te_destroy_matmul_config(gelu);
         TransformerEngine.te_destroy_matmul_config(biasGelu);
         TransformerEngine.te_destroy_matmul_config(geluGradient);
         TransformerEngine.te_destroy_matmul_config(biasGradient);

@@ -1,12 +1,16 @@
 package dev.chagres.conformance;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
+import dev.chagres.layer.Bias;
 import dev.chagres.layer.Embedding;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
@@ -34,7 +38,11 @@ class LinearConformance {
 
     private static final DType[] FLOATS = {DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16};
 
-    record Case(DType dtype, int tokens, int inputs, int outputs) {}
+    record Case(DType dtype, int tokens, int inputs, int outputs, Bias bias) {
+        Case(DType dtype, int tokens, int inputs, int outputs) {
+            this(dtype, tokens, inputs, outputs, Bias.PRESENT);
+        }
+    }
 
     static List<Case> cases() {
         List<Case> cases = new ArrayList<>();
@@ -48,6 +56,8 @@ class LinearConformance {
             cases.add(new Case(dtype, 17, 3, 5));
             cases.add(new Case(dtype, 63, 65, 127));
             cases.add(new Case(dtype, 129, 15, 129));
+            cases.add(new Case(dtype, 33, 64, 128, Bias.ABSENT));
+            cases.add(new Case(dtype, 17, 3, 5, Bias.ABSENT));
         }
         return cases;
     }
@@ -56,7 +66,7 @@ class LinearConformance {
     @MethodSource("cases")
     void forwardAndBackward(Case c) {
         ModelPlan plan = new ModelPlan();
-        Linear linear = new Linear(c.inputs, c.outputs, Initializer.zeros(), plan);
+        Linear linear = new Linear(c.inputs, c.outputs, c.bias, Initializer.zeros(), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             Weights weights = open.draw(parameters);
             LinearWitness witness = new LinearWitness(weights, "");
@@ -71,6 +81,24 @@ class LinearConformance {
             Tolerance tolerance = Tolerances.weightGradient(c.dtype);
             open.assertGradients(parameters, weights, tolerance, tolerance);
         }
+    }
+
+    @Test
+    void withoutBiasThereIsNone() {
+        ModelPlan plan = new ModelPlan();
+        Linear linear = new Linear(3, 5, Bias.ABSENT, Initializer.zeros(), plan.child("free"));
+        assertEquals(List.of(linear.weight()), plan.parameters());
+        assertFalse(linear.hasBias());
+        assertThrown(
+                IllegalStateException.class,
+                "free has no bias, for it was made with Bias.ABSENT; ask hasBias() first",
+                linear::bias);
+        Linear tied = Linear.tied(linear.weight(), Bias.ABSENT, plan.child("tied"));
+        assertFalse(tied.hasBias());
+        assertEquals(1, plan.parameters().size());
+        linear.weight().freeze();
+        assertFalse(linear.requiresGradient());
+        assertTrue(new Linear(3, 5, Initializer.zeros(), plan.child("usual")).hasBias());
     }
 
     @ParameterizedTest

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
+import dev.chagres.layer.Bias;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.LayerNormLinear;
 import dev.chagres.layer.NormConfig;
@@ -187,15 +188,16 @@ class NormConformance {
         }
     }
 
-    record LinearCase(DType dtype, Kind kind, int tokens, int inputs, int outputs) {}
+    record LinearCase(DType dtype, Kind kind, int tokens, int inputs, int outputs, Bias bias) {}
 
     static List<LinearCase> linearCases() {
         List<LinearCase> cases = new ArrayList<>();
         for (DType dtype : FLOATS) {
             for (Kind kind : Kind.values()) {
-                cases.add(new LinearCase(dtype, kind, 65, 64, 48));
-                cases.add(new LinearCase(dtype, kind, 1, 16, 16));
-                cases.add(new LinearCase(dtype, kind, 17, 33, 7));
+                cases.add(new LinearCase(dtype, kind, 65, 64, 48, Bias.PRESENT));
+                cases.add(new LinearCase(dtype, kind, 33, 64, 48, Bias.ABSENT));
+                cases.add(new LinearCase(dtype, kind, 1, 16, 16, Bias.PRESENT));
+                cases.add(new LinearCase(dtype, kind, 17, 33, 7, Bias.PRESENT));
             }
         }
         return cases;
@@ -206,7 +208,7 @@ class NormConformance {
     void normThenProduct(LinearCase c) {
         NormConfig config = new NormConfig(c.kind, c.inputs, 1e-5f);
         ModelPlan plan = new ModelPlan();
-        LayerNormLinear layer = new LayerNormLinear(config, c.outputs, Initializer.zeros(), plan);
+        LayerNormLinear layer = new LayerNormLinear(config, c.outputs, c.bias, Initializer.zeros(), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             Weights weights = open.draw(parameters);
             NormWitness norm = new NormWitness(config, weights, "norm.");

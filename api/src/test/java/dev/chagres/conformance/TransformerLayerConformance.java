@@ -12,6 +12,7 @@ import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Bias;
 import dev.chagres.layer.Dropout;
 import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
@@ -66,7 +67,24 @@ class TransformerLayerConformance {
     }
 
     record Case(
-            DType dtype, Kind kind, int hidden, int headDim, TokenRows tokens, Position position, Residuals residuals) {
+            DType dtype,
+            Kind kind,
+            int hidden,
+            int headDim,
+            TokenRows tokens,
+            Position position,
+            Residuals residuals,
+            Bias bias) {
+        Case(
+                DType dtype,
+                Kind kind,
+                int hidden,
+                int headDim,
+                TokenRows tokens,
+                Position position,
+                Residuals residuals) {
+            this(dtype, kind, hidden, headDim, tokens, position, residuals, Bias.PRESENT);
+        }
 
         TransformerLayerConfig config() {
             NormConfig norm = new NormConfig(kind, hidden, 1e-5f);
@@ -76,6 +94,7 @@ class TransformerLayerConformance {
                     .withMlp(MlpConfig.gelu(hidden).withNorm(norm).withInner(2L * hidden))
                     .withHiddenDropout(residuals.values)
                     .withDropPath(residuals.paths)
+                    .withBias(bias)
                     .withInitializer(Initializer.zeros());
         }
     }
@@ -89,6 +108,9 @@ class TransformerLayerConformance {
                 cases.add(new Case(dtype, Kind.RMS_NORM, 48, 16, packed, Position.NONE, residuals));
                 // Rows of no multiple of 16 bytes: the sums are not fused with the norms.
                 cases.add(new Case(dtype, Kind.LAYER_NORM, 35, 8, packed, Position.ROTARY, residuals));
+            }
+            for (Kind kind : Kind.values()) {
+                cases.add(new Case(dtype, kind, 48, 16, packed, Position.ROTARY, Residuals.DROP_PATH, Bias.ABSENT));
             }
             cases.add(new Case(dtype, Kind.LAYER_NORM, 64, 32, TokenRows.packed(1), Position.ROTARY, Residuals.PLAIN));
             cases.add(new Case(
@@ -359,6 +381,7 @@ class TransformerLayerConformance {
                         MlpConfig.gelu(48),
                         Dropout.none(),
                         Dropout.none(),
+                        Bias.PRESENT,
                         Initializer.zeros()));
         TransformerLayer layer = new TransformerLayer(TransformerLayerConfig.encoder(32, attention), new ModelPlan());
         RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 8, 8);

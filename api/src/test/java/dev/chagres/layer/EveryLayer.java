@@ -45,7 +45,7 @@ final class EveryLayer implements AutoCloseable {
 
         /** Returns whether a recipe changes what it computes: products whose sizes are multiples of 16. */
         boolean multiplies() {
-            return attends() || name.contains("MLP") || name.equals("linear");
+            return attends() || name.contains("MLP") || name.startsWith("linear");
         }
 
         /** Returns whether it wants sequences, with tokens in them. */
@@ -100,18 +100,34 @@ final class EveryLayer implements AutoCloseable {
     static List<Kind> kinds() {
         List<Kind> kinds = new ArrayList<>(List.of(
                 new Kind("linear", Linear.class, (plan, m, s) -> new Linear(HIDDEN, 48, ZEROS, plan)),
+                new Kind(
+                        "linear without bias",
+                        Linear.class,
+                        (plan, m, s) -> new Linear(HIDDEN, 48, Bias.ABSENT, ZEROS, plan)),
                 new Kind("layer norm", LayerNorm.class, (plan, m, s) -> new LayerNorm(norm(), plan)),
                 new Kind("RMS norm", RmsNorm.class, (plan, m, s) -> new RmsNorm(NormConfig.rmsNorm(HIDDEN), plan)),
                 new Kind("norm, linear", LayerNormLinear.class, (p, m, s) -> new LayerNormLinear(norm(), 40, ZEROS, p)),
+                new Kind(
+                        "norm, linear without bias",
+                        LayerNormLinear.class,
+                        (p, m, s) -> new LayerNormLinear(norm(), 40, Bias.ABSENT, ZEROS, p)),
                 new Kind("gelu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", Activation.GELU)),
                 new Kind("swiglu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", Activation.SWIGLU)),
                 new Kind("attention", MultiheadAttention.class, EveryLayer::attention),
+                new Kind(
+                        "attention without bias",
+                        MultiheadAttention.class,
+                        (plan, m, s) -> new MultiheadAttention(norm(), config().attention(), Bias.ABSENT, ZEROS, plan)),
                 new Kind("cross-attention", CrossAttention.class, EveryLayer::crossAttention),
                 new Kind("transformer", TransformerLayer.class, (plan, m, s) -> transformer(Dropout.none(), plan, s)),
                 new Kind(
                         "RMS transformer",
                         TransformerLayer.class,
                         (plan, m, s) -> new TransformerLayer(config().withNorm(NormConfig.rmsNorm(HIDDEN)), plan)),
+                new Kind(
+                        "transformer without bias",
+                        TransformerLayer.class,
+                        (plan, m, s) -> transformer(config().withBias(Bias.ABSENT), plan, s)),
                 new Kind(
                         "transformer with dropout",
                         TransformerLayer.class,
@@ -132,6 +148,13 @@ final class EveryLayer implements AutoCloseable {
                                 "stack",
                                 transformer(Dropout.none(), plan.child("0"), s),
                                 transformer(Dropout.none(), plan.child("1"), s)))));
+        for (Activation activation : List.of(Activation.GELU, Activation.SWIGLU)) {
+            MlpConfig config = MlpConfig.gelu(HIDDEN).withActivation(activation).withBias(Bias.ABSENT);
+            kinds.add(new Kind(
+                    activation + " MLP without bias",
+                    LayerNormMlp.class,
+                    (plan, m, s) -> new LayerNormMlp(config, plan)));
+        }
         for (Activation activation : List.of(Activation.GELU, Activation.RELU, Activation.GEGLU)) {
             for (Recomputation recomputation : Recomputation.values()) {
                 MlpConfig config =

@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerance;
 import dev.chagres.conformance.Tolerances;
+import dev.chagres.layer.Bias;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.Initializer;
@@ -33,7 +34,11 @@ class RecipeLinearConformance {
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
-    record Case(Recipe recipe, DType dtype, int tokens, int inputs, int outputs) {}
+    record Case(Recipe recipe, DType dtype, int tokens, int inputs, int outputs, Bias bias) {
+        Case(Recipe recipe, DType dtype, int tokens, int inputs, int outputs) {
+            this(recipe, dtype, tokens, inputs, outputs, Bias.PRESENT);
+        }
+    }
 
     static List<Recipe> recipes() {
         return List.of(
@@ -58,6 +63,7 @@ class RecipeLinearConformance {
                 cases.add(new Case(recipe, DType.BFLOAT16, tokens, 32, 16));
             }
             cases.add(new Case(recipe, DType.BFLOAT16, 144, 272, 144));
+            cases.add(new Case(recipe, DType.BFLOAT16, 33, 32, 48, Bias.ABSENT));
         }
         return cases;
     }
@@ -101,7 +107,7 @@ class RecipeLinearConformance {
     @MethodSource("cases")
     void threeProductsOfTwoSteps(Case c) {
         ModelPlan plan = new ModelPlan();
-        Linear linear = new Linear(c.inputs, c.outputs, Initializer.zeros(), plan);
+        Linear linear = new Linear(c.inputs, c.outputs, c.bias, Initializer.zeros(), plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             Weights weights = open.draw(parameters);
             Quantizers quantizers = Quantizers.allocate(parameters, c.recipe);
@@ -134,7 +140,9 @@ class RecipeLinearConformance {
         RealMatrix weight =
                 seenWeight(c.recipe, weights.get("weight"), c.recipe.format().forward(), scales.weight);
         weights.put("seen.weight", weight);
-        weights.put("seen.bias", weights.get("bias"));
+        if (c.bias == Bias.PRESENT) {
+            weights.put("seen.bias", weights.get("bias"));
+        }
         LinearWitness witness = new LinearWitness(weights, "seen.");
         Tolerance rounded = Tolerances.float8Product(c.dtype);
         open.assertClose("y", witness.forward(input.rows), y, rounded);
@@ -149,6 +157,9 @@ class RecipeLinearConformance {
                 linear.weight().gradient(),
                 // Dequantized inputs are rounded to the model's type.
                 dequantized ? rounded : Tolerances.float8Product(DType.FLOAT32));
+        if (c.bias == Bias.ABSENT) {
+            return;
+        }
         witness.backward(dy);
         open.assertClose(
                 "gradient of bias",

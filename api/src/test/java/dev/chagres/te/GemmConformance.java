@@ -145,6 +145,17 @@ class GemmConformance {
 
     @ParameterizedTest
     @MethodSource("sixteenBitCases")
+    void gelu(Case c) {
+        Operands in = new Operands(c);
+        Tensor before = open.unwritten(c.dtype, c.m, c.n);
+        Tensor d = open.unwritten(c.dtype, c.m, c.n);
+        Gemm.gemmGelu(in.a, c.transA, in.b, c.transB, before, d, open.stream());
+        open.assertClose("preGelu", in.product, before, c.tolerance());
+        open.assertClose("d", new GeluWitness().forward(in.product), d, c.tolerance());
+    }
+
+    @ParameterizedTest
+    @MethodSource("sixteenBitCases")
     void geluGradient(Case c) {
         Operands in = new Operands(c);
         RealMatrix before = open.normal(c.dtype, c.m, c.n, 1);
@@ -191,6 +202,10 @@ class GemmConformance {
             Tensor gradient = open.unwritten(dtype, 3, 8);
             Gemm.gemmGeluGradient(a, Transpose.NO, b, Transpose.NO, preGelu, gradient, open.stream());
             assertArrayEquals(new float[24], open.read(gradient));
+            open.set(gradient, open.normal(dtype, 24, 1));
+            Gemm.gemmGelu(a, Transpose.NO, b, Transpose.NO, preGelu, gradient, open.stream());
+            assertArrayEquals(new float[24], open.read(gradient));
+            assertArrayEquals(new float[24], open.read(preGelu));
         }
     }
 
@@ -209,6 +224,7 @@ class GemmConformance {
         if (dtype != DType.FLOAT32) {
             Tensor preGelu = open.scope().tensor(dtype, 0, 16);
             Gemm.gemmBiasGelu(none, Transpose.NO, w, Transpose.YES, bias, preGelu, d, open.stream());
+            Gemm.gemmGelu(none, Transpose.NO, w, Transpose.YES, preGelu, d, open.stream());
             Gemm.gemmGeluGradient(none, Transpose.NO, w, Transpose.YES, preGelu, d, open.stream());
         }
         Tensor noBias = open.scope().tensor(dtype, 0);
@@ -230,6 +246,7 @@ class GemmConformance {
             Gemm.gemm(in.a, c.transA, in.b, c.transB, d, Output.OVERWRITE, open.stream());
             Gemm.gemmBias(in.a, c.transA, in.b, c.transB, bias, d, open.stream());
             Gemm.gemmBiasGelu(in.a, c.transA, in.b, c.transB, bias, preGelu, d, open.stream());
+            Gemm.gemmGelu(in.a, c.transA, in.b, c.transB, preGelu, d, open.stream());
             Gemm.gemmGeluGradient(in.a, c.transA, in.b, c.transB, preGelu, d, open.stream());
             Gemm.gemmBiasGradient(transposed, in.b, c.transB, dbias, d, open.stream());
         });

@@ -116,6 +116,14 @@ class GemmMisuseTest {
                 () -> Gemm.gemmBiasGelu(a, NO, b, NO, bias, d, d, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
+                "preGelu: expected memory of its own, got some of d" + tail,
+                () -> Gemm.gemmGelu(a, NO, b, NO, d, d, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "preGelu: expected memory of its own, got some of a" + tail,
+                () -> Gemm.gemmGelu(a, NO, b, NO, a, d, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
                 "preGelu: expected memory of its own, got some of b" + tail,
                 () -> Gemm.gemmBiasGelu(a, NO, b, NO, bias, b, d, open.stream()));
         assertThrown(
@@ -142,6 +150,10 @@ class GemmMisuseTest {
                 "dbias: expected BFLOAT16[3], got BFLOAT16[8]",
                 () -> Gemm.gemmBiasGradient(
                         of(DType.BFLOAT16, a.size(1), 3), b, NO, of(DType.BFLOAT16, 8), d, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "preGelu: expected BFLOAT16[3, 8], got BFLOAT16[3, 9]",
+                () -> Gemm.gemmGelu(a, NO, b, NO, of(DType.BFLOAT16, 3, 9), d, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
                 "preGelu: expected BFLOAT16[3, 8], got BFLOAT16[3, 9]",
@@ -179,6 +191,11 @@ class GemmMisuseTest {
         Tensor a = of(DType.FLOAT32, 3, 4);
         Tensor b = of(DType.FLOAT32, 4, 8);
         Tensor d = of(DType.FLOAT32, 3, 8);
+        assertThrown(
+                IllegalArgumentException.class,
+                "a: expected FLOAT16 or BFLOAT16, for which cuBLAS has products with GELU, got FLOAT32[3, 4]; call gemm and"
+                        + " Activation.GELU",
+                () -> Gemm.gemmGelu(a, NO, b, NO, of(DType.FLOAT32, 3, 8), d, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
                 "a: expected FLOAT16 or BFLOAT16, for which cuBLAS has products with GELU, got FLOAT32[3, 4]; call gemm and"

@@ -22,6 +22,11 @@ public final class Weights {
         return values.keySet();
     }
 
+    /** Returns whether there is such a weight. */
+    public boolean has(String name) {
+        return values.containsKey(name);
+    }
+
     /** Returns a weight. */
     public RealMatrix get(String name) {
         return Objects.requireNonNull(values.get(name), name);
