@@ -172,8 +172,11 @@ inline int check_residual_norm_backward(const void *dy, const void *h, const voi
       .status();
 }
 
-/* tokens, classes, stride and dtype of both directions; true when the pointers are worth a look. */
-inline bool logits_shape(Arguments &arguments, int64_t tokens, int64_t classes, int64_t stride, int dtype) {
+/* What both directions have; true when the pointers are worth a look. */
+inline bool logits_shape(Arguments &arguments, float label_smoothing, int64_t tokens, int64_t classes, int64_t stride,
+                         int dtype) {
+  if (!(label_smoothing >= 0 && label_smoothing <= 1))
+    arguments.refuse("label_smoothing", format("%g", label_smoothing), "0 to 1");
   arguments.float_dtype("dtype", dtype)
       .between("tokens", tokens, 0, INT32_MAX)
       .between("stride", stride, 1)
@@ -183,15 +186,17 @@ inline bool logits_shape(Arguments &arguments, int64_t tokens, int64_t classes, 
 }
 
 inline int check_cross_entropy_forward(const void *logits, const void *labels, const void *divisor,
-                                       const void *log_sum_exp, const void *loss, const void *counted, int64_t tokens,
-                                       int64_t classes, int64_t stride, int dtype) {
+                                       float label_smoothing, const void *log_sum_exp, const void *token_losses,
+                                       const void *loss, const void *counted, int64_t tokens, int64_t classes,
+                                       int64_t stride, int dtype) {
   Arguments arguments("ops_cross_entropy_forward");
-  if (!logits_shape(arguments, tokens, classes, stride, dtype)) return arguments.status();
+  if (!logits_shape(arguments, label_smoothing, tokens, classes, stride, dtype)) return arguments.status();
   if (divisor != nullptr) arguments.pointer("divisor", divisor, 4, 4);
   if (divisor != nullptr && divisor == counted)
     arguments.refuse("divisor", "the address of counted", "another, or null to divide by the tokens counted here");
   arguments.pointer("loss", loss, 4, 4).pointer("counted", counted, 4, 4);
   if (tokens == 0) return arguments.status();
+  if (token_losses != nullptr) arguments.pointer("token_losses", token_losses, 4, bytes_of({tokens, 4}));
   return arguments.pointer("logits", logits, size_of(dtype), bytes_of({tokens, stride, size_of(dtype)}))
       .pointer("labels", labels, 4, bytes_of({tokens, 4}))
       .pointer("log_sum_exp", log_sum_exp, 4, bytes_of({tokens, 4}))
@@ -199,15 +204,19 @@ inline int check_cross_entropy_forward(const void *logits, const void *labels, c
 }
 
 inline int check_cross_entropy_backward(const void *logits, const void *labels, const void *log_sum_exp,
-                                        const void *counted, const void *dlogits, int64_t tokens, int64_t classes,
+                                        const void *counted, const void *loss_scale, const void *token_gradients,
+                                        float label_smoothing, const void *dlogits, int64_t tokens, int64_t classes,
                                         int64_t stride, int dtype) {
   Arguments arguments("ops_cross_entropy_backward");
-  if (!logits_shape(arguments, tokens, classes, stride, dtype) || tokens == 0) return arguments.status();
+  if (!logits_shape(arguments, label_smoothing, tokens, classes, stride, dtype) || tokens == 0)
+    return arguments.status();
+  if (counted != nullptr) arguments.pointer("counted", counted, 4, 4);
+  if (loss_scale != nullptr) arguments.pointer("loss_scale", loss_scale, 4, 4);
+  if (token_gradients != nullptr) arguments.pointer("token_gradients", token_gradients, 4, bytes_of({tokens, 4}));
   const int64_t matrix = bytes_of({tokens, stride, size_of(dtype)});
   return arguments.pointer("logits", logits, size_of(dtype), matrix)
       .pointer("labels", labels, 4, bytes_of({tokens, 4}))
       .pointer("log_sum_exp", log_sum_exp, 4, bytes_of({tokens, 4}))
-      .pointer("counted", counted, 4, 4)
       .pointer("dlogits", dlogits, size_of(dtype), matrix)
       .status();
 }
@@ -255,6 +264,31 @@ inline int check_clip_scale(const void *norm, float max_norm, const void *scale)
   arguments.pointer("norm", norm, 4, 4).pointer("scale", scale, 4, 4);
   if (!(max_norm > 0)) arguments.refuse("max_norm", format("%g", max_norm), "a number above 0");
   return arguments.status();
+}
+
+inline int check_loss_scale_clip(const void *norm, const void *loss_scale, float max_norm, const void *factor,
+                                 const void *skip) {
+  Arguments arguments("ops_loss_scale_clip");
+  arguments.pointer("norm", norm, 4, 4)
+      .pointer("loss_scale", loss_scale, 4, 4)
+      .pointer("factor", factor, 4, 4)
+      .pointer("skip", skip, 4, 4);
+  if (!(max_norm > 0)) arguments.refuse("max_norm", format("%g", max_norm), "a number above 0");
+  return arguments.status();
+}
+
+inline int check_loss_scale_update(const void *skip, const void *loss_scale, const void *counts, const void *step,
+                                   float growth_factor, float backoff_factor, int32_t growth_interval) {
+  Arguments arguments("ops_loss_scale_update");
+  arguments.pointer("skip", skip, 4, 4)
+      .pointer("loss_scale", loss_scale, 4, 4)
+      .pointer("counts", counts, 4, 8)
+      .pointer("step", step, 4, 4);
+  if (!(growth_factor > 1) || std::isinf(growth_factor))
+    arguments.refuse("growth_factor", format("%g", growth_factor), "a finite number above 1");
+  if (!(backoff_factor > 0 && backoff_factor < 1))
+    arguments.refuse("backoff_factor", format("%g", backoff_factor), "a number above 0 and below 1");
+  return arguments.between("growth_interval", growth_interval, 1).status();
 }
 
 }  // namespace chagres::ops

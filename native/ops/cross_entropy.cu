@@ -20,15 +20,18 @@ __device__ inline RunningSum merge(RunningSum a, RunningSum b) {
   return {largest, a.sum * expf(a.largest - s) + b.sum * expf(b.largest - s)};
 }
 
-template <class T, int N>
-__device__ inline RunningSum sum_of_exp(const T *logits, int64_t classes) {
+/* kWithTotal: the sum of the logits goes to *total. */
+template <class T, int N, bool kWithTotal>
+__device__ inline RunningSum sum_of_exp(const T *logits, int64_t classes, float *total) {
   RunningSum running = {-infinity(), 0.0f};
+  float lane_total = 0;
   for (int64_t c = threadIdx.x % 32 * N; c < classes; c += 32 * N) {
     const auto pack = load_pack<N>(logits + c);
     float z[N], largest = running.largest;
     for (int j = 0; j < N; ++j) {
       z[j] = c + j < classes ? to_float(pack.value[j]) : -infinity();
       largest = fmaxf(largest, z[j]);
+      if (kWithTotal && c + j < classes) lane_total += z[j];
     }
     const float s = shift(largest);
     float sum = running.sum == 0 ? 0.0f : running.sum * expf(running.largest - s);
@@ -39,27 +42,45 @@ __device__ inline RunningSum sum_of_exp(const T *logits, int64_t classes) {
     const RunningSum other = {__shfl_xor_sync(0xffffffffu, running.largest, distance),
                               __shfl_xor_sync(0xffffffffu, running.sum, distance)};
     running = merge(running, other);
+    if (kWithTotal) lane_total += __shfl_xor_sync(0xffffffffu, lane_total, distance);
   }
+  if (kWithTotal) *total = lane_total;
   return running;
 }
 
+/* Writes log-sum-exp and loss of token t and returns the loss, 0 where the token is ignored. */
 template <class T, int N>
-__device__ void forward(const T *logits, const int32_t *labels, float *log_sum_exp, float *partial_loss,
-                        int32_t *partial_count, int64_t tokens, int64_t classes, int64_t stride) {
+__device__ inline float token_loss(const T *logits, int64_t label, float smoothing, float *log_sum_exp,
+                                   float *token_losses, int64_t t, int64_t classes, int64_t stride) {
+  float total = 0;
+  const RunningSum running = smoothing == 0 ? sum_of_exp<T, N, false>(logits + t * stride, classes, &total)
+                                            : sum_of_exp<T, N, true>(logits + t * stride, classes, &total);
+  const float lse = shift(running.largest) + logf(running.sum);
+  float loss = 0;
+  if (label >= 0 && label < classes) {
+    const float score = to_float(logits[t * stride + label]);
+    loss = smoothing == 0 ? lse - score : (1 - smoothing) * (lse - score) + smoothing * (lse - total / classes);
+  }
+  if (threadIdx.x % 32 == 0) {
+    log_sum_exp[t] = lse;
+    if (token_losses != nullptr) token_losses[t] = loss;
+  }
+  return loss;
+}
+
+template <class T, int N>
+__device__ void forward(const T *logits, const int32_t *labels, float smoothing, float *log_sum_exp,
+                        float *token_losses, float *partial_loss, int32_t *partial_count, int64_t tokens,
+                        int64_t classes, int64_t stride) {
   __shared__ float warp_loss[kWarps];
   __shared__ int32_t warp_count[kWarps];
   const int warp = threadIdx.x / 32;
   float loss = 0;
   int32_t counted = 0;
   for (int64_t t = thread_index() / 32; t < tokens; t += thread_total() / 32) {
-    const RunningSum running = sum_of_exp<T, N>(logits + t * stride, classes);
-    const float lse = shift(running.largest) + logf(running.sum);
     const int64_t label = labels[t];
-    if (threadIdx.x % 32 == 0) log_sum_exp[t] = lse;
-    if (label >= 0 && label < classes) {
-      loss += lse - to_float(logits[t * stride + label]);
-      ++counted;
-    }
+    loss += token_loss<T, N>(logits, label, smoothing, log_sum_exp, token_losses, t, classes, stride);
+    if (label >= 0 && label < classes) ++counted;
   }
   if (threadIdx.x % 32 == 0) {
     warp_loss[warp] = loss;
@@ -104,32 +125,39 @@ KERNEL(cross_entropy_mean, const float *partial_loss, const int32_t *partial_cou
 
 template <class T, int N>
 __device__ void backward(const T *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted,
-                         float gradient, T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {
+                         float gradient, const float *loss_scale, const float *token_gradients, float smoothing,
+                         T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {
   const int64_t packs = stride / N;
-  const float scale = counted[0] > 0 ? gradient / counted[0] : 0.0f;
+  const float mean = counted == nullptr ? gradient : counted[0] > 0 ? gradient / counted[0] : 0.0f;
+  const float scale = loss_scale == nullptr ? mean : mean * loss_scale[0];
+  const float miss = smoothing / classes, hit = 1 - smoothing + miss;
   for (int64_t i = thread_index(); i < tokens * packs; i += thread_total()) {
     const int64_t t = divide(i, packs), first = (i - t * packs) * N;
     const int64_t label = labels[t];
     const bool taken = label >= 0 && label < classes;
-    const float lse = log_sum_exp[t];
+    const float lse = log_sum_exp[t], factor = token_gradients == nullptr ? scale : scale * token_gradients[t];
     auto pack = load_pack<N>(logits + i * N);
     for (int j = 0; j < N; ++j) {
       const int64_t c = first + j;
-      const float slope = expf(to_float(pack.value[j]) - lse) - (c == label ? 1.0f : 0.0f);
-      from_float(taken && c < classes ? scale * slope : 0.0f, pack.value[j]);
+      const float slope = expf(to_float(pack.value[j]) - lse) - (c == label ? hit : miss);
+      from_float(taken && c < classes ? factor * slope : 0.0f, pack.value[j]);
     }
     store_pack<N>(dlogits + i * N, pack);
   }
 }
 
-#define KERNELS(suffix, T, N)                                                                                   \
-  KERNEL(cross_entropy_forward##suffix, const T *logits, const int32_t *labels, float *log_sum_exp,             \
-         float *partial_loss, int32_t *partial_count, int64_t tokens, int64_t classes, int64_t stride) {        \
-    forward<T, N>(logits, labels, log_sum_exp, partial_loss, partial_count, tokens, classes, stride);           \
-  }                                                                                                             \
-  KERNEL(cross_entropy_backward##suffix, const T *logits, const int32_t *labels, const float *log_sum_exp,      \
-         const int32_t *counted, float gradient, T *dlogits, int64_t tokens, int64_t classes, int64_t stride) { \
-    backward<T, N>(logits, labels, log_sum_exp, counted, gradient, dlogits, tokens, classes, stride);           \
+#define KERNELS(suffix, T, N)                                                                                      \
+  KERNEL(cross_entropy_forward##suffix, const T *logits, const int32_t *labels, float smoothing,                   \
+         float *log_sum_exp, float *token_losses, float *partial_loss, int32_t *partial_count, int64_t tokens,     \
+         int64_t classes, int64_t stride) {                                                                        \
+    forward<T, N>(logits, labels, smoothing, log_sum_exp, token_losses, partial_loss, partial_count, tokens,       \
+                  classes, stride);                                                                                \
+  }                                                                                                                \
+  KERNEL(cross_entropy_backward##suffix, const T *logits, const int32_t *labels, const float *log_sum_exp,         \
+         const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients,            \
+         float smoothing, T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {                           \
+    backward<T, N>(logits, labels, log_sum_exp, counted, gradient, loss_scale, token_gradients, smoothing, dlogits, \
+                   tokens, classes, stride);                                                                       \
   }
 #define PACKED(name, T) KERNELS(name, T, kPack<T>)
 #define SCALAR(name, T) KERNELS(name, T, 1)

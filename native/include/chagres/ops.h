@@ -118,21 +118,24 @@ int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype
 /* y[i] = x[i] rounded to nearest even in y_dtype. */
 int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream stream);
 
-/* Masked cross-entropy over the first `classes` of `stride` columns: per token l_t = logsumexp(z_t) - z_t[label], for
- * labels in 0..classes-1; other labels are ignored. log_sum_exp: FP32 [T]. counted: int32 [1] = tokens that are not
- * ignored. loss: FP32 [1] = sum of l_t over them, divided by their number, or, where divisor is not null, by divisor[0]
- * (int32, such as the count of all micro-batches of a step); 0 when that is not above 0. divisor is another address
- * than counted. logits [T, stride]. The order of the sum is fixed. */
-int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp,
-                              float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
-                              OpsStream stream);
+/* Masked cross-entropy over the first `classes` of `stride` columns. With e = label_smoothing, within [0, 1], the loss of
+ * a token is l_t = logsumexp(z_t) - (1 - e) * z_t[label] - e * (average of z_t over the classes), for labels in
+ * 0..classes-1; other labels are ignored, and l_t is 0. log_sum_exp: FP32 [T]. token_losses: FP32 [T], receives l_t; may
+ * be null. counted: int32 [1] = tokens that are not ignored. loss: FP32 [1] = sum of l_t over them, divided by their
+ * number, or, where divisor is not null, by divisor[0] (int32, such as the count of all micro-batches of a step); 0 when
+ * that is not above 0. divisor is another address than counted. logits [T, stride]. The order of the sum is fixed. */
+int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float label_smoothing,
+                              float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens,
+                              int64_t classes, int64_t stride, int dtype, OpsStream stream);
 
-/* dlogits[t, c] = gradient * (softmax(z_t)[c] - [c == label]) / counted[0] for tokens that are not ignored and
- * c < classes, else 0; all 0 when counted[0] is not above 0. counted: forward's, or its divisor. dlogits may be
- * logits. */
+/* dlogits[t, c] = f_t * (softmax(z_t)[c] - (1 - e) * [c == label] - e / classes) for tokens that are not ignored and
+ * c < classes, else 0. f_t = gradient * loss_scale[0] * token_gradients[t] / counted[0]; each of the three pointers may be
+ * null and then is 1. loss_scale: FP32 [1]. token_gradients: FP32 [T], of the losses by token. counted: forward's, or its
+ * divisor; all of dlogits is 0 when counted[0] is not above 0. dlogits may be logits. */
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
-                               const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
-                               int64_t stride, int dtype, OpsStream stream);
+                               const int32_t *counted, float gradient, const float *loss_scale,
+                               const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens,
+                               int64_t classes, int64_t stride, int dtype, OpsStream stream);
 
 /* y[r, :] = x[index[r], :]; x [x_rows, C], y [R, C]. A row whose index is outside 0..x_rows-1 becomes zero. */
 int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t x_rows,
@@ -232,6 +235,19 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream stream);
 
 /* scale[0] = min(1, max_norm / (norm[0] + 1e-6)), max_norm > 0; a NaN or infinite norm gives 0. */
 int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream stream);
+
+/* Takes the loss scale out of a gradient norm: norm[0] = norm[0] / loss_scale[0] and, of that,
+ * factor[0] = min(1, max_norm / (norm[0] + 1e-6)) / loss_scale[0], max_norm > 0. Where the norm is NaN or infinite,
+ * factor[0] = 0 and skip[0] (int32) = 1; else skip[0] stays as it is. */
+int ops_loss_scale_clip(float *norm, const float *loss_scale, float max_norm, float *factor, int32_t *skip,
+                        OpsStream stream);
+
+/* Ends a step under loss scaling. counts: int32 [2], the steps taken since the scale changed last, and the steps skipped
+ * so far. Where skip[0] is 1: loss_scale[0] *= backoff_factor, counts[0] = 0, counts[1] += 1. Else step[0] += 1,
+ * counts[0] += 1 and, when that reaches growth_interval, loss_scale[0] *= growth_factor and counts[0] = 0. A product that
+ * is no normal FP32 number leaves the scale as it is. growth_factor > 1, 0 < backoff_factor < 1, growth_interval > 0. */
+int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *counts, int32_t *step, float growth_factor,
+                          float backoff_factor, int32_t growth_interval, OpsStream stream);
 
 /* Begins a range of host time called `name` (host string) on the calling thread, inside those that are open there.
  * Profilers that listen to NVTX 3, such as Nsight Systems, show it above what is enqueued until its end. Without a

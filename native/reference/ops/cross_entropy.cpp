@@ -21,6 +21,16 @@ float log_sum_of_exp(const float *logits, int64_t classes) {
   return shift + static_cast<float>(std::log(sum));
 }
 
+/* Of one token with a label. Without smoothing nothing is summed. */
+float token_loss(const float *logits, int32_t label, float log_sum_exp, float smoothing, int64_t classes) {
+  const float loss = log_sum_exp - logits[label];
+  if (smoothing == 0) return loss;
+  double total = 0;
+  for (int64_t c = 0; c < classes; ++c) total += logits[c];
+  const auto average = static_cast<float>(total / static_cast<double>(classes));
+  return (1 - smoothing) * loss + smoothing * (log_sum_exp - average);
+}
+
 struct PartialLoss {
   float sum = 0;
   int32_t counted = 0;
@@ -28,11 +38,11 @@ struct PartialLoss {
 
 }  // namespace
 
-int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp,
-                              float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype,
-                              OpsStream) try {
-  const int status = ops::check_cross_entropy_forward(logits, labels, divisor, log_sum_exp, loss, counted, tokens,
-                                                      classes, stride, dtype);
+int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float label_smoothing,
+                              float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens,
+                              int64_t classes, int64_t stride, int dtype, OpsStream) try {
+  const int status = ops::check_cross_entropy_forward(logits, labels, divisor, label_smoothing, log_sum_exp,
+                                                      token_losses, loss, counted, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS) return status;
   const NVTEDType type = as_dtype(dtype);
   return run("ops_cross_entropy_forward", [&] {
@@ -43,8 +53,11 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const i
       for (int64_t t = first; t < last; ++t) {
         to_float(row.data(), element(logits, t * stride, type), type, classes);
         log_sum_exp[t] = log_sum_of_exp(row.data(), classes);
-        if (labels[t] < 0 || labels[t] >= classes) continue;
-        partial.sum += log_sum_exp[t] - row[labels[t]];
+        const bool taken = labels[t] >= 0 && labels[t] < classes;
+        const float own = taken ? token_loss(row.data(), labels[t], log_sum_exp[t], label_smoothing, classes) : 0.0f;
+        if (token_losses != nullptr) token_losses[t] = own;
+        if (!taken) continue;
+        partial.sum += own;
         ++partial.counted;
       }
     });
@@ -60,23 +73,28 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const i
 } OPS_CATCH
 
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
-                               const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes,
-                               int64_t stride, int dtype, OpsStream) try {
-  const int status =
-      ops::check_cross_entropy_backward(logits, labels, log_sum_exp, counted, dlogits, tokens, classes, stride, dtype);
+                               const int32_t *counted, float gradient, const float *loss_scale,
+                               const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens,
+                               int64_t classes, int64_t stride, int dtype, OpsStream) try {
+  const int status = ops::check_cross_entropy_backward(logits, labels, log_sum_exp, counted, loss_scale, token_gradients,
+                                                       label_smoothing, dlogits, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS || tokens == 0) return status;
   const NVTEDType type = as_dtype(dtype);
-  const float scale = *counted > 0 ? gradient / static_cast<float>(*counted) : 0.0f;
+  const float mean =
+      counted == nullptr ? gradient : *counted > 0 ? gradient / static_cast<float>(*counted) : 0.0f;
+  const float scale = loss_scale == nullptr ? mean : mean * *loss_scale;
+  const float miss = label_smoothing / static_cast<float>(classes), hit = 1 - label_smoothing + miss;
   return run("ops_cross_entropy_backward", [&] {
     parallel_for(0, tokens, kTokens, [&](int64_t first, int64_t last) {
       Scratch row(stride);
       for (int64_t t = first; t < last; ++t) {
         const int64_t label = labels[t];
         const bool taken = label >= 0 && label < classes;
+        const float factor = token_gradients == nullptr ? scale : scale * token_gradients[t];
         to_float(row.data(), element(logits, t * stride, type), type, stride);
         for (int64_t c = 0; c < stride; ++c) {
-          const float slope = std::exp(row[c] - log_sum_exp[t]) - (c == label ? 1.0f : 0.0f);
-          row[c] = taken && c < classes ? scale * slope : 0.0f;
+          const float slope = std::exp(row[c] - log_sum_exp[t]) - (c == label ? hit : miss);
+          row[c] = taken && c < classes ? factor * slope : 0.0f;
         }
         from_float(element(dlogits, t * stride, type), row.data(), type, stride);
       }

@@ -38,6 +38,9 @@ std::vector<Case> conversions() {
       CASE(ops_dropout_backward, matrix(f), static_cast<uint8_t *>(f.device(kCount / 8)), matrix(f), 0.5f, kCount, kBf16,
            nullptr),
       CASE(ops_clip_scale, floats(f, 1), 1.0f, floats(f, 1), nullptr),
+      CASE(ops_loss_scale_clip, floats(f, 1), floats(f, 1), 1.0f, floats(f, 1), f.device_values<int32_t>({0}), nullptr),
+      CASE(ops_loss_scale_update, f.device_values<int32_t>({0}), floats(f, 1), f.device_values<int32_t>({3, 4}),
+           f.device_values<int32_t>({5}), 2.0f, 0.5f, 2000, nullptr),
   };
 }
 
@@ -66,10 +69,10 @@ std::vector<Case> layers() {
 
 std::vector<Case> losses() {
   return {
-      CASE(ops_cross_entropy_forward, matrix(f), index(f), f.device_values<int32_t>({9}), floats(f, kRows), floats(f, 1),
-           f.device_values<int32_t>({0}), kRows, kColumns - 3, kColumns, kBf16, nullptr),
-      CASE(ops_cross_entropy_backward, matrix(f), index(f), floats(f, kRows), f.device_values<int32_t>({4}), 1.0f, matrix(f),
-           kRows, kColumns - 3, kColumns, kBf16, nullptr),
+      CASE(ops_cross_entropy_forward, matrix(f), index(f), f.device_values<int32_t>({9}), 0.1f, floats(f, kRows),
+           floats(f, kRows), floats(f, 1), f.device_values<int32_t>({0}), kRows, kColumns - 3, kColumns, kBf16, nullptr),
+      CASE(ops_cross_entropy_backward, matrix(f), index(f), floats(f, kRows), f.device_values<int32_t>({4}), 1.0f,
+           floats(f, 1), floats(f, kRows), 0.1f, matrix(f), kRows, kColumns - 3, kColumns, kBf16, nullptr),
   };
 }
 

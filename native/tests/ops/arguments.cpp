@@ -100,23 +100,60 @@ class Refusals {
             "ops_scatter_rows: y is null; expected a device pointer");
   }
 
+  int loss_forward(const int32_t *divisor, float smoothing, float *token_losses, float *loss, int32_t *counted,
+                   int64_t tokens, int64_t classes) {
+    return ops.cross_entropy_forward(p, ip, divisor, smoothing, fp, token_losses, loss, counted, tokens, classes, 64, 4,
+                                     nullptr);
+  }
+
+  int loss_backward(const int32_t *counted, const float *scale, const float *gradients, float smoothing,
+                    int64_t classes) {
+    return ops.cross_entropy_backward(p, ip, fp, counted, 1, scale, gradients, smoothing, p, 4, classes, 64, 4, nullptr);
+  }
+
   void losses() {
-    refused(ops.cross_entropy_forward(p, ip, nullptr, fp, fp, ip, 4, 65, 64, 4, nullptr),
-            "ops_cross_entropy_forward: classes is 65; expected 1 to 64");
-    refused(ops.cross_entropy_forward(p, ip, nullptr, fp, fp, ip, kHuge, 33, 64, 4, nullptr),
+    refused(loss_forward(nullptr, 0, nullptr, fp, ip, 4, 65), "ops_cross_entropy_forward: classes is 65; expected 1 to 64");
+    refused(loss_forward(nullptr, 0, nullptr, fp, ip, kHuge, 33),
             "ops_cross_entropy_forward: tokens is 4611686018427387904; expected 0 to 2147483647");
-    refused(ops.cross_entropy_forward(p, ip, nullptr, fp, nullptr, ip, 0, 33, 64, 4, nullptr),
+    refused(loss_forward(nullptr, 0, nullptr, nullptr, ip, 0, 33),
             "ops_cross_entropy_forward: loss is null; expected a device pointer");
     int32_t *const other = ip + 1, *const misplaced = static_cast<int32_t *>(odd);
-    refused(ops.cross_entropy_forward(p, ip, misplaced, fp, fp, other, 4, 33, 64, 4, nullptr),
+    refused(loss_forward(misplaced, 0, nullptr, fp, other, 4, 33),
             "ops_cross_entropy_forward: divisor is 0x1001; expected a multiple of 4 bytes");
-    refused(ops.cross_entropy_forward(p, ip, other, fp, fp, other, 4, 33, 64, 4, nullptr),
+    refused(loss_forward(other, 0, nullptr, fp, other, 4, 33),
             "ops_cross_entropy_forward: divisor is the address of counted; expected another, or null to divide by the "
             "tokens counted here");
-    refused(ops.cross_entropy_backward(p, ip, fp, nullptr, 1, p, 4, 33, 64, 4, nullptr),
-            "ops_cross_entropy_backward: counted is null; expected a device pointer");
-    refused(ops.cross_entropy_backward(p, ip, fp, ip, 1, p, 4, 0, 64, 4, nullptr),
-            "ops_cross_entropy_backward: classes is 0; expected 1 to 64");
+    refused(loss_forward(nullptr, 1.5f, nullptr, fp, ip, 4, 33),
+            "ops_cross_entropy_forward: label_smoothing is 1.5; expected 0 to 1");
+    refused(loss_forward(nullptr, 0, static_cast<float *>(odd), fp, ip, 4, 33),
+            "ops_cross_entropy_forward: token_losses is 0x1001; expected a multiple of 4 bytes");
+    refused(loss_backward(static_cast<int32_t *>(odd), nullptr, nullptr, 0, 33),
+            "ops_cross_entropy_backward: counted is 0x1001; expected a multiple of 4 bytes");
+    refused(loss_backward(ip, static_cast<float *>(odd), nullptr, 0, 33),
+            "ops_cross_entropy_backward: loss_scale is 0x1001; expected a multiple of 4 bytes");
+    refused(loss_backward(ip, nullptr, static_cast<float *>(odd), 0, 33),
+            "ops_cross_entropy_backward: token_gradients is 0x1001; expected a multiple of 4 bytes");
+    refused(loss_backward(ip, nullptr, nullptr, std::nanf(""), 33),
+            "ops_cross_entropy_backward: label_smoothing is nan; expected 0 to 1");
+    refused(loss_backward(ip, nullptr, nullptr, 0, 0), "ops_cross_entropy_backward: classes is 0; expected 1 to 64");
+  }
+
+  void loss_scales() {
+    refused(ops.loss_scale_clip(fp, nullptr, 1, fp, ip, nullptr),
+            "ops_loss_scale_clip: loss_scale is null; expected a device pointer");
+    refused(ops.loss_scale_clip(fp, fp, 1, fp, nullptr, nullptr),
+            "ops_loss_scale_clip: skip is null; expected a device pointer");
+    refused(ops.loss_scale_clip(fp, fp, -1, fp, ip, nullptr),
+            "ops_loss_scale_clip: max_norm is -1; expected a number above 0");
+    const auto update = [&](int32_t *counts, float growth, float backoff, int32_t interval) {
+      return ops.loss_scale_update(ip, fp, counts, ip, growth, backoff, interval, nullptr);
+    };
+    refused(update(nullptr, 2, 0.5f, 1), "ops_loss_scale_update: counts is null; expected a device pointer");
+    refused(update(ip, 1, 0.5f, 1), "ops_loss_scale_update: growth_factor is 1; expected a finite number above 1");
+    refused(update(ip, 2, 1, 1), "ops_loss_scale_update: backoff_factor is 1; expected a number above 0 and below 1");
+    refused(update(ip, 2, std::nanf(""), 1),
+            "ops_loss_scale_update: backoff_factor is nan; expected a number above 0 and below 1");
+    refused(update(ip, 2, 0.5f, 0), "ops_loss_scale_update: growth_interval is 0; expected 1 or more");
   }
 
   void drop_path() {
@@ -197,6 +234,7 @@ void argument_cases(Session &session) {
   refusals.elementwise();
   refusals.rows();
   refusals.losses();
+  refusals.loss_scales();
   refusals.drop_path();
   refusals.rotary();
   refusals.other();

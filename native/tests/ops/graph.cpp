@@ -41,8 +41,9 @@ struct Step {
                                           step.tokens, step.vocabulary, step.hidden, 6, stream);
     step.status |= ops.row_sum(step.dy.data(), step.sum.data<float>(), 0, step.tokens, step.hidden, 6, stream);
     step.status |= ops.cross_entropy_forward(
-        step.logits.data(), step.ids.data<int32_t>(), step.divisor.data<int32_t>(), step.log_sum_exp.data<float>(),
-        step.loss.data<float>(), step.counted.data<int32_t>(), step.tokens, step.classes, step.vocabulary, 6, stream);
+        step.logits.data(), step.ids.data<int32_t>(), step.divisor.data<int32_t>(), 0.1f,
+        step.log_sum_exp.data<float>(), nullptr, step.loss.data<float>(), step.counted.data<int32_t>(), step.tokens,
+        step.classes, step.vocabulary, 6, stream);
     step.status |= ops.drop_path_factors(step.state.data<int64_t>(), 0.5f, step.factors.data<float>(), step.sequences,
                                          stream);
     step.status |= ops.scale_sequences_add(step.dy.data(), nullptr, step.scaled.data(), step.factors.data<float>(),

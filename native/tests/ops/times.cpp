@@ -158,13 +158,13 @@ void loss_times(Session &session, Stopwatch &watch, int64_t classes, int64_t str
   Buffer logits = zeros(session, 2 * kTokens * stride), labels = make_ids(session, classes);
   Buffer lse = zeros(session, 4 * kTokens), loss = zeros(session, 4), counted = zeros(session, 4);
   watch.measure("cross_entropy_forward", sizes, 2 * elements, [&] {
-    return ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), nullptr, lse.data<float>(),
+    return ops.cross_entropy_forward(logits.data(), labels.data<int32_t>(), nullptr, 0, lse.data<float>(), nullptr,
                                      loss.data<float>(), counted.data<int32_t>(), kTokens, classes, stride, kBf16,
                                      stream);
   });
   watch.measure("cross_entropy_backward", sizes, 4 * elements, [&] {
     return ops.cross_entropy_backward(logits.data(), labels.data<int32_t>(), lse.data<float>(), counted.data<int32_t>(),
-                                      1, logits.data(), kTokens, classes, stride, kBf16, stream);
+                                      1, nullptr, nullptr, 0, logits.data(), kTokens, classes, stride, kBf16, stream);
   });
 }
 

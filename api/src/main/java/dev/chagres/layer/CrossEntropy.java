@@ -8,25 +8,29 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code loss = sum over labelled tokens of (logsumexp(z[t]) - z[t, label[t]]) / n}, where n is the number of labelled tokens, or
- * what the caller says.
+ * {@code loss = sum over labelled tokens of l[t] / n}, where n is the number of labelled tokens, or what the caller says, and
+ * {@code l[t] = logsumexp(z[t]) - (1 - e) z[t, label[t]] - e (mean of z[t] over the classes)} with label smoothing e, 0 unless
+ * {@link #withLabelSmoothing} says otherwise. {@link #tokenLosses} gives l itself.
  *
  * <p>Only the first {@code classes} columns of the logits take part; the others are padding and get no gradient. A label
  * outside 0 to {@code classes - 1}, by custom -100, leaves its token out. Computed in FP32.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_cross_entropy_forward}, {@code ops_cross_entropy_backward} in {@code ops.h}.
+ * <p>Source: {@code ops_cross_entropy_forward}, {@code ops_cross_entropy_backward} in {@code ops.h}; PyTorch's
+ * {@code torch.nn.CrossEntropyLoss}.
  */
 public final class CrossEntropy {
     private static final class Scores extends Saved {
         private final Kept logits = new Kept("the logits");
         private final Kept labels = new Kept("the labels");
         private final Kept logSumExp = new Kept("the log-sum-exp");
+        /** Empty where forward gave a loss for each token. */
         private final Kept divisor = new Kept("the divisor of the loss");
     }
 
     private final long classes;
+    private final float labelSmoothing;
     private final SavedPool<Scores> saved = new SavedPool<>(this, Scores::new);
 
     /**
@@ -35,10 +39,29 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when there are fewer than one
      */
     public CrossEntropy(long classes) {
+        this(classes, 0);
+    }
+
+    private CrossEntropy(long classes, float labelSmoothing) {
         if (classes < 1) {
             throw new IllegalArgumentException("classes: expected at least 1, got " + classes);
         }
+        if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
+            throw new IllegalArgumentException("labelSmoothing: expected 0 to 1, got " + labelSmoothing);
+        }
         this.classes = classes;
+        this.labelSmoothing = labelSmoothing;
+    }
+
+    /**
+     * Returns a loss like this one whose target gives the label's class {@code 1 - e + e / classes} and every other class
+     * {@code e / classes}.
+     *
+     * @param newLabelSmoothing e, 0 to 1
+     * @throws IllegalArgumentException when it is outside
+     */
+    public CrossEntropy withLabelSmoothing(float newLabelSmoothing) {
+        return new CrossEntropy(classes, newLabelSmoothing);
     }
 
     /**
@@ -50,7 +73,7 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor forward(Tensor logits, Tensor labels, Pass pass) {
-        return run(logits, labels, null, pass);
+        return run(logits, labels, Over.COUNTED, null, pass);
     }
 
     /**
@@ -64,33 +87,59 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor forward(Tensor logits, Tensor labels, Tensor divisor, Pass pass) {
-        return run(logits, labels, Checks.given("divisor", divisor), pass);
+        return run(logits, labels, Over.GIVEN, Checks.given("divisor", divisor), pass);
     }
 
-    private Tensor run(Tensor logits, Tensor labels, @Nullable Tensor divisor, Pass pass) {
+    /**
+     * Enqueues the loss of each token, for a weight of the caller's: what PyTorch calls {@code reduction="none"}. Its backward is
+     * {@link #backward(Tensor, Pass)}.
+     *
+     * @param logits [T, columns], at least as many columns as classes
+     * @param labels INT32 [T]
+     * @return l, FLOAT32 [T]; 0 for tokens without a label
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Tensor tokenLosses(Tensor logits, Tensor labels, Pass pass) {
+        return run(logits, labels, Over.NOTHING, null, pass);
+    }
+
+    /** What the sum of the losses is divided by; NOTHING: they are not summed. */
+    private enum Over {
+        COUNTED,
+        GIVEN,
+        NOTHING
+    }
+
+    private Tensor run(Tensor logits, Tensor labels, Over over, @Nullable Tensor divisor, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         Stream stream = pass.stream();
         checkLogits(logits, stream);
         Scope kept = pass.kept();
-        Tensor loss = pass.temporary().tensor(DType.FLOAT32, 1);
+        Scope temporary = pass.temporary();
+        Tensor tokenLosses = over == Over.NOTHING ? temporary.tensor(DType.FLOAT32, logits.size(0)) : null;
+        Tensor loss = temporary.tensor(DType.FLOAT32, 1);
         Tensor logSumExp = kept.tensor(DType.FLOAT32, logits.size(0));
         Tensor counted = kept.tensor(DType.INT32, 1);
-        dev.chagres.ops.CrossEntropy.forward(logits, labels, classes, divisor, logSumExp, loss, counted, stream);
+        dev.chagres.ops.CrossEntropy.forward(
+                logits, labels, classes, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, stream);
         Scores scores = saved.push(pass);
         if (scores != null) {
             scores.logits.set(logits);
             scores.labels.set(labels);
             scores.logSumExp.set(logSumExp);
-            scores.divisor.set(divisor == null ? counted : divisor);
+            scores.divisor.clear();
+            if (over != Over.NOTHING) {
+                scores.divisor.set(divisor == null ? counted : divisor);
+            }
         }
-        return loss;
+        return tokenLosses != null ? tokenLosses : loss;
     }
 
     /**
      * Enqueues {@code dz = dloss/dz}, which takes the place of the logits.
      *
      * @return the gradient of the logits, in their memory: read the logits before
-     * @throws IllegalStateException when the last forward call of the pass was another layer's
+     * @throws IllegalStateException when the last forward call of the pass was another layer's or {@link #tokenLosses}
      */
     public Tensor backward(Pass pass) {
         return backward(1, pass);
@@ -102,22 +151,82 @@ public final class CrossEntropy {
      * @param factor on the loss
      * @return the gradient of the logits, in their memory: read the logits before
      * @throws IllegalArgumentException when the factor is not finite
-     * @throws IllegalStateException when the last forward call of the pass was another layer's
+     * @throws IllegalStateException when the last forward call of the pass was another layer's or {@link #tokenLosses}
      */
     public Tensor backward(float factor, Pass pass) {
+        return backward(factor, null, null, pass);
+    }
+
+    /**
+     * Enqueues {@code dz = factor * lossScale * dloss/dz}, which takes the place of the logits. FP16 gradients need the scale:
+     * without it small ones become 0.
+     *
+     * @param factor on the loss
+     * @param lossScale FLOAT32 [1], read on the device
+     * @return the gradient of the logits, in their memory: read the logits before
+     * @throws IllegalArgumentException when the factor is not finite, or shape, type or device do not fit
+     * @throws IllegalStateException when the last forward call of the pass was another layer's or {@link #tokenLosses}
+     */
+    public Tensor backward(float factor, Tensor lossScale, Pass pass) {
+        return backward(factor, Checks.given("lossScale", lossScale), null, pass);
+    }
+
+    /**
+     * Enqueues {@code dz[t] = tokenGradients[t] * dl[t]/dz[t]}, which takes the place of the logits.
+     *
+     * @param tokenGradients FLOAT32 [T]: the gradient of what {@link #tokenLosses} returned
+     * @return the gradient of the logits, in their memory: read the logits before
+     * @throws IllegalArgumentException when shape, type or device do not fit
+     * @throws IllegalStateException when the last forward call of the pass was not {@link #tokenLosses} of this
+     */
+    public Tensor backward(Tensor tokenGradients, Pass pass) {
+        return backward(1, null, Checks.given("tokenGradients", tokenGradients), pass);
+    }
+
+    private Tensor backward(float factor, @Nullable Tensor lossScale, @Nullable Tensor tokenGradients, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         if (!Float.isFinite(factor)) {
             throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
         }
         Scores scores = saved.peek(pass);
+        if (scores.divisor.isEmpty() != (tokenGradients != null)) {
+            throw new IllegalStateException(
+                    tokenGradients == null
+                            ? "the last forward was tokenLosses: call backward(tokenGradients, pass)"
+                            : "the last forward gave one loss: call backward(factor, pass)");
+        }
         Tensor logits = scores.logits.get();
         Tensor labels = scores.labels.get();
         Tensor logSumExp = scores.logSumExp.get();
-        Tensor divisor = scores.divisor.get();
+        Tensor divisor = tokenGradients == null ? scores.divisor.get() : null;
+        checkScales(logits, lossScale, tokenGradients, pass.stream());
         saved.pop(pass);
         dev.chagres.ops.CrossEntropy.backward(
-                logits, labels, classes, logSumExp, divisor, factor, logits, pass.stream());
+                logits,
+                labels,
+                classes,
+                labelSmoothing,
+                logSumExp,
+                divisor,
+                factor,
+                lossScale,
+                tokenGradients,
+                logits,
+                pass.stream());
         return logits;
+    }
+
+    /** Before anything is taken from the pass: after an error backward can be called again. */
+    private static void checkScales(
+            Tensor logits, @Nullable Tensor lossScale, @Nullable Tensor tokenGradients, Stream stream) {
+        if (lossScale != null) {
+            Checks.vector(stream, "lossScale", lossScale, DType.FLOAT32, 1);
+            Checks.apart("logits", logits, "lossScale", lossScale);
+        }
+        if (tokenGradients != null) {
+            Checks.vector(stream, "tokenGradients", tokenGradients, DType.FLOAT32, logits.size(0));
+            Checks.apart("logits", logits, "tokenGradients", tokenGradients);
+        }
     }
 
     private void checkLogits(Tensor logits, Stream stream) {
@@ -132,6 +241,7 @@ public final class CrossEntropy {
 
     @Override
     public String toString() {
-        return "cross-entropy of " + classes + " classes";
+        return "cross-entropy of " + classes + " classes"
+                + (labelSmoothing == 0 ? "" : ", label smoothing " + labelSmoothing);
     }
 }

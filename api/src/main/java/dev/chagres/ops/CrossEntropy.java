@@ -10,11 +10,13 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Cross-entropy of logits [T, columns] with labels, over the first {@code classes} columns; the others are padding. A label
- * outside 0 to {@code classes - 1}, by custom -100, leaves its token out.
+ * outside 0 to {@code classes - 1}, by custom -100, leaves its token out. With label smoothing e the loss of a token is
+ * {@code l[t] = logsumexp(z[t]) - (1 - e) z[t, label[t]] - e (mean of z[t] over the classes)}.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_cross_entropy_forward}, {@code ops_cross_entropy_backward} in {@code ops.h}.
+ * <p>Source: {@code ops_cross_entropy_forward}, {@code ops_cross_entropy_backward} in {@code ops.h}; Szegedy et al.,
+ * Rethinking the Inception architecture for computer vision (2016).
  */
 public final class CrossEntropy {
     private CrossEntropy() {}
@@ -41,6 +43,37 @@ public final class CrossEntropy {
             Tensor loss,
             Tensor counted,
             Stream stream) {
+        forward(logits, labels, classes, 0, divisor, logSumExp, null, loss, counted, stream);
+    }
+
+    /**
+     * Enqueues {@code loss = sum of l[t] over counted tokens / divisor}, 0 where the divisor is not above 0, and the losses of
+     * all tokens.
+     *
+     * @param logits z, floating-point numbers [T, at least classes]
+     * @param labels INT32 [T]
+     * @param classes columns that take part, at least 1
+     * @param labelSmoothing e, 0 to 1
+     * @param divisor INT32 [1], such as the tokens counted in all micro-batches of a step; null: the tokens counted here
+     * @param logSumExp FLOAT32 [T], what {@link #backward} needs
+     * @param tokenLosses FLOAT32 [T]: receives l, 0 for tokens that are left out; null: nobody wants them
+     * @param loss FLOAT32 [1]
+     * @param counted INT32 [1]: receives the number of tokens that are not left out
+     * @throws IllegalArgumentException when shapes, types, labelSmoothing or devices do not fit, or what is written shares
+     *     memory
+     */
+    public static void forward(
+            Tensor logits,
+            Tensor labels,
+            long classes,
+            float labelSmoothing,
+            @Nullable Tensor divisor,
+            Tensor logSumExp,
+            @Nullable Tensor tokenLosses,
+            Tensor loss,
+            Tensor counted,
+            Stream stream) {
+        checkLabelSmoothing(labelSmoothing);
         checkLogits(logits, labels, classes, stream);
         Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, logits.size(0));
         Checks.vector(stream, "loss", loss, DType.FLOAT32, 1);
@@ -57,12 +90,24 @@ public final class CrossEntropy {
             Checks.apart("loss", loss, "divisor", divisor);
             Checks.apart("counted", counted, "divisor", divisor);
         }
+        if (tokenLosses != null) {
+            Checks.vector(stream, "tokenLosses", tokenLosses, DType.FLOAT32, logits.size(0));
+            checkWritten("tokenLosses", tokenLosses, logits, labels);
+            Checks.apart("tokenLosses", tokenLosses, "logSumExp", logSumExp);
+            Checks.apart("tokenLosses", tokenLosses, "loss", loss);
+            Checks.apart("tokenLosses", tokenLosses, "counted", counted);
+            if (divisor != null) {
+                Checks.apart("tokenLosses", tokenLosses, "divisor", divisor);
+            }
+        }
         Status.ops(
                 Ops.ops_cross_entropy_forward(
                         logits.address(),
                         labels.address(),
                         Checks.addressOrNull(divisor),
+                        labelSmoothing,
                         logSumExp.address(),
+                        Checks.addressOrNull(tokenLosses),
                         loss.address(),
                         counted.address(),
                         logits.size(0),
@@ -95,9 +140,42 @@ public final class CrossEntropy {
             float factor,
             Tensor dlogits,
             Stream stream) {
+        Checks.given("divisor", divisor);
+        backward(logits, labels, classes, 0, logSumExp, divisor, factor, null, null, dlogits, stream);
+    }
+
+    /**
+     * Enqueues {@code dlogits[t] = factor lossScale tokenGradients[t] / divisor dl[t]/dlogits[t]}; tokens that are left out,
+     * and columns of padding, get 0.
+     *
+     * @param logits those of forward
+     * @param labels those of forward
+     * @param classes that of forward
+     * @param labelSmoothing that of forward
+     * @param logSumExp what forward wrote
+     * @param divisor INT32 [1]: forward's or, where that was null, the count that forward wrote; null: the gradient is that of
+     *     the sum of the losses, or of the losses by token
+     * @param factor on the loss, finite
+     * @param lossScale FLOAT32 [1]; null: 1
+     * @param tokenGradients FLOAT32 [T], the gradient of each token's loss; null: 1 each
+     * @param dlogits like the logits; may be the logits
+     * @throws IllegalArgumentException when shapes, types, numbers or devices do not fit, or dlogits shares memory otherwise
+     */
+    public static void backward(
+            Tensor logits,
+            Tensor labels,
+            long classes,
+            float labelSmoothing,
+            Tensor logSumExp,
+            @Nullable Tensor divisor,
+            float factor,
+            @Nullable Tensor lossScale,
+            @Nullable Tensor tokenGradients,
+            Tensor dlogits,
+            Stream stream) {
+        checkLabelSmoothing(labelSmoothing);
         checkLogits(logits, labels, classes, stream);
         Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, logits.size(0));
-        Checks.vector(stream, "divisor", divisor, DType.INT32, 1);
         if (!Float.isFinite(factor)) {
             throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
         }
@@ -106,14 +184,19 @@ public final class CrossEntropy {
         Checks.apartOrSame("dlogits", dlogits, "logits", logits);
         Checks.apart("dlogits", dlogits, "labels", labels);
         Checks.apart("dlogits", dlogits, "logSumExp", logSumExp);
-        Checks.apart("dlogits", dlogits, "divisor", divisor);
+        checkRead("divisor", divisor, DType.INT32, 1, dlogits, stream);
+        checkRead("lossScale", lossScale, DType.FLOAT32, 1, dlogits, stream);
+        checkRead("tokenGradients", tokenGradients, DType.FLOAT32, logits.size(0), dlogits, stream);
         Status.ops(
                 Ops.ops_cross_entropy_backward(
                         logits.address(),
                         labels.address(),
                         logSumExp.address(),
-                        divisor.address(),
+                        Checks.addressOrNull(divisor),
                         factor,
+                        Checks.addressOrNull(lossScale),
+                        Checks.addressOrNull(tokenGradients),
+                        labelSmoothing,
                         dlogits.address(),
                         logits.size(0),
                         classes,
@@ -133,6 +216,21 @@ public final class CrossEntropy {
                     "logits: expected [T, at least " + classes + " columns] of floats, got " + Checks.describe(logits));
         }
         Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
+    }
+
+    private static void checkLabelSmoothing(float labelSmoothing) {
+        if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
+            throw new IllegalArgumentException("labelSmoothing: expected 0 to 1, got " + labelSmoothing);
+        }
+    }
+
+    /** Checks what backward reads if it is there. */
+    private static void checkRead(
+            String argument, @Nullable Tensor tensor, DType dtype, long count, Tensor dlogits, Stream stream) {
+        if (tensor != null) {
+            Checks.vector(stream, argument, tensor, dtype, count);
+            Checks.apart("dlogits", dlogits, argument, tensor);
+        }
     }
 
     private static void checkWritten(String argument, Tensor tensor, Tensor logits, Tensor labels) {

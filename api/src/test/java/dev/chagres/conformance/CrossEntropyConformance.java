@@ -16,6 +16,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** {@code CrossEntropy} against double precision. */
@@ -147,6 +148,77 @@ class CrossEntropyConformance {
         float[] gradient = open.read(loss.backward(open.pass()));
         for (int i = 8; i < 16; i++) {
             assertEquals(0, gradient[i], "element " + i);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void aLossForEachToken(DType dtype) {
+        RealMatrix logits = open.normal(dtype, 40, 48, 2);
+        int[] labels = open.random().ints(40, -8, 33).toArray();
+        CrossEntropyWitness witness = new CrossEntropyWitness(logits, labels, 33, 0.25);
+        CrossEntropy crossEntropy = new CrossEntropy(33).withLabelSmoothing(0.25f);
+        assertEquals("cross-entropy of 33 classes, label smoothing 0.25", crossEntropy.toString());
+        Tensor scores = open.tensor(dtype, logits);
+        Tensor losses = crossEntropy.tokenLosses(scores, labels(labels), open.pass());
+        open.assertClose("losses", witness.losses(), losses, Tolerances.rounded(DType.FLOAT32));
+        double[] gradients = open.normal(DType.FLOAT32, 40, 1);
+        Tensor actual = crossEntropy.backward(open.tensor(DType.FLOAT32, gradients, 40), open.pass());
+        assertSame(scores, actual);
+        open.assertClose("dlogits", witness.gradient(gradients), actual, Tolerances.rounded(dtype));
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void smoothedMeanWithALossScale(DType dtype) {
+        RealMatrix logits = open.normal(dtype, 40, 48, 2);
+        int[] labels = open.random().ints(40, -8, 33).toArray();
+        CrossEntropyWitness witness = new CrossEntropyWitness(logits, labels, 33, 0.1);
+        CrossEntropy crossEntropy = new CrossEntropy(33).withLabelSmoothing(0.1f);
+        Tensor scores = open.tensor(dtype, logits);
+        Tensor loss = crossEntropy.forward(scores, labels(labels), open.pass());
+        assertEquals(witness.loss(), open.read(loss)[0], 1e-5);
+        Tensor scale = open.tensor(DType.FLOAT32, new double[] {4096}, 1);
+        Tensor actual = crossEntropy.backward(0.5f, scale, open.pass());
+        open.assertClose("dlogits", witness.gradient(2048), actual, Tolerances.rounded(dtype));
+    }
+
+    /** A wrong backward loses nothing: the right one can still be called. */
+    @Test
+    void theBackwardThatBelongsToTheForward() {
+        CrossEntropy loss = new CrossEntropy(8);
+        Tensor logits = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 3, 8, 1));
+        Tensor gradients = open.tensor(DType.FLOAT32, new double[] {1, 2, 3}, 3);
+        loss.tokenLosses(logits, labels(0, 1, 2), open.pass());
+        assertThrown(
+                IllegalStateException.class,
+                "the last forward was tokenLosses: call backward(tokenGradients, pass)",
+                () -> loss.backward(open.pass()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "tokenGradients: expected FLOAT32[3], got FLOAT32[3, 8]",
+                () -> loss.backward(logits, open.pass()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "logits: expected memory of its own, got some of tokenGradients's; it is written to while that is read"
+                        + " or written",
+                () -> loss.backward(open.scope().view(logits, 0, 3), open.pass()));
+        assertSame(logits, loss.backward(gradients, open.pass()));
+        loss.forward(logits, labels(0, 1, 2), open.pass());
+        assertThrown(
+                IllegalStateException.class,
+                "the last forward gave one loss: call backward(factor, pass)",
+                () -> loss.backward(gradients, open.pass()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "lossScale: expected FLOAT32[1], got FLOAT32[3]",
+                () -> loss.backward(1, gradients, open.pass()));
+        assertSame(logits, loss.backward(open.pass()));
+        for (float smoothing : new float[] {-0.1f, 1.1f, Float.NaN}) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "labelSmoothing: expected 0 to 1, got " + smoothing,
+                    () -> loss.withLabelSmoothing(smoothing));
         }
     }
 

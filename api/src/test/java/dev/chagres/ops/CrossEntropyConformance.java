@@ -10,9 +10,11 @@ import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.conformance.Comparison;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.conformance.Tolerance;
 import dev.chagres.conformance.Tolerances;
 import dev.chagres.witness.CrossEntropyWitness;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
@@ -113,6 +115,51 @@ class CrossEntropyConformance {
         run.assertGradient(divisor, 2, 2 * share);
     }
 
+    @ParameterizedTest
+    @MethodSource("cases")
+    void smoothedLossesByToken(Case c) {
+        Run run = new Run(c);
+        for (float smoothing : new float[] {0, 0.1f, 1}) {
+            CrossEntropyWitness witness = new CrossEntropyWitness(run.z, run.values, c.classes, smoothing);
+            Tensor losses = open.unwritten(DType.FLOAT32, c.tokens);
+            CrossEntropy.forward(
+                    run.logits,
+                    run.labels,
+                    c.classes,
+                    smoothing,
+                    null,
+                    run.logSumExp,
+                    losses,
+                    run.loss,
+                    run.counted,
+                    open.stream());
+            Tolerance sums = new Tolerance("cross-entropy of a token, in FP32", 2e-6, 2e-5);
+            open.assertClose("losses", witness.losses(), open.read(losses), 1, sums);
+            open.assertClose("loss", new double[] {witness.loss()}, open.read(run.loss), 1, sums);
+            double[] gradients = open.normal(DType.FLOAT32, c.tokens, 1);
+            double[] scaled = Arrays.stream(gradients).map(g -> -0.5 * 1024 * g).toArray();
+            Tensor dlogits = open.unwritten(c.dtype, c.tokens, c.columns);
+            CrossEntropy.backward(
+                    run.logits,
+                    run.labels,
+                    c.classes,
+                    smoothing,
+                    run.logSumExp,
+                    null,
+                    -0.5f,
+                    open.tensor(DType.FLOAT32, new double[] {1024}, 1),
+                    open.tensor(DType.FLOAT32, gradients, c.tokens),
+                    dlogits,
+                    open.stream());
+            open.assertClose(
+                    "dlogits",
+                    Comparison.entries(witness.gradient(scaled)),
+                    open.read(dlogits),
+                    50,
+                    Tolerances.rounded(c.dtype));
+        }
+    }
+
     @Test
     void aDivisorOfNothing() {
         Run run = new Run(new Case(DType.FLOAT32, 4, 3, 3));
@@ -204,10 +251,46 @@ class CrossEntropyConformance {
                 IllegalArgumentException.class,
                 "factor: expected a finite number, got NaN",
                 () -> CrossEntropy.backward(z, labels, 8, sums, counted, Float.NaN, z, open.stream()));
+        refusedWithMore("labelSmoothing: expected 0 to 1, got 1.5", 1.5f, null, loss);
+        refusedWithMore("labelSmoothing: expected 0 to 1, got NaN", Float.NaN, null, loss);
+        refusedWithMore("tokenLosses: expected FLOAT32[4], got FLOAT32[1]", 0, loss, of(DType.FLOAT32, 1));
+        Tensor losses = of(DType.FLOAT32, 4);
+        refusedWithMore(
+                "tokenLosses: expected memory of its own, got some of loss" + SHARED,
+                0,
+                losses,
+                open.scope().view(losses, 0, 1));
+        refusedBackward("lossScale: expected FLOAT32[1], got FLOAT32[4]", 0, losses, null);
+        refusedBackward("tokenGradients: expected FLOAT32[4], got FLOAT32[1]", 0, null, loss);
+        refusedBackward("labelSmoothing: expected 0 to 1, got -1.0", -1, null, null);
         assertThrown(
                 IllegalArgumentException.class,
                 "dlogits: expected FLOAT32[4, 8], got FLOAT32[4, 7]",
                 () -> CrossEntropy.backward(z, labels, 8, sums, counted, 1, of(DType.FLOAT32, 4, 7), open.stream()));
+    }
+
+    private static void refusedWithMore(String text, float smoothing, @Nullable Tensor tokenLosses, Tensor loss) {
+        Tensor z = of(DType.FLOAT32, 4, 8);
+        Tensor labels = of(DType.INT32, 4);
+        Tensor sums = of(DType.FLOAT32, 4);
+        Tensor counted = of(DType.INT32, 1);
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> CrossEntropy.forward(
+                        z, labels, 8, smoothing, null, sums, tokenLosses, loss, counted, open.stream()));
+    }
+
+    private static void refusedBackward(
+            String text, float smoothing, @Nullable Tensor lossScale, @Nullable Tensor tokenGradients) {
+        Tensor z = of(DType.FLOAT32, 4, 8);
+        Tensor labels = of(DType.INT32, 4);
+        Tensor sums = of(DType.FLOAT32, 4);
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> CrossEntropy.backward(
+                        z, labels, 8, smoothing, sums, null, 1, lossScale, tokenGradients, z, open.stream()));
     }
 
     @Test

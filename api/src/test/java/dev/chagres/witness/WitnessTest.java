@@ -309,6 +309,9 @@ class WitnessTest {
         RealMatrix gradient = new CrossEntropyWitness(logits, labels, 5).gradient(3);
         FiniteDifferences.check("dlogits", at -> 3 * new CrossEntropyWitness(at, labels, 5).loss(), logits, gradient);
         assertEquals(3, new CrossEntropyWitness(logits, labels, 5).counted());
+        RealMatrix smooth = new CrossEntropyWitness(logits, labels, 5, 0.3).gradient(3);
+        FiniteDifferences.check(
+                "smoothed dlogits", at -> 3 * new CrossEntropyWitness(at, labels, 5, 0.3).loss(), logits, smooth);
         assertEquals(Math.log(4), new CrossEntropyWitness(logits.scalarMultiply(0), labels, 4).loss(), 1e-15);
     }
 

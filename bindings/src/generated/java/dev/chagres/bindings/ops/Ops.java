@@ -1100,6 +1100,8 @@ public class Ops extends Ops$shared {
             Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_LONG,
@@ -1118,7 +1120,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float label_smoothing, float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_cross_entropy_forward$descriptor() {
@@ -1128,7 +1130,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float label_smoothing, float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static MethodHandle ops_cross_entropy_forward$handle() {
@@ -1138,7 +1140,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float label_smoothing, float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static MemorySegment ops_cross_entropy_forward$address() {
@@ -1147,16 +1149,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float *log_sum_exp, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float label_smoothing, float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
-    public static int ops_cross_entropy_forward(long logits, long labels, long divisor, long log_sum_exp, long loss, long counted, long tokens, long classes, long stride, int dtype, MemorySegment stream) {
+    public static int ops_cross_entropy_forward(long logits, long labels, long divisor, float label_smoothing, long log_sum_exp, long token_losses, long loss, long counted, long tokens, long classes, long stride, int dtype, MemorySegment stream) {
         var mh$ = ops_cross_entropy_forward.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_cross_entropy_forward", logits, labels, divisor, log_sum_exp, loss, counted, tokens, classes, stride, dtype, stream);
+                traceDowncall("ops_cross_entropy_forward", logits, labels, divisor, label_smoothing, log_sum_exp, token_losses, loss, counted, tokens, classes, stride, dtype, stream);
             }
-            return (int)mh$.invokeExact(logits, labels, divisor, log_sum_exp, loss, counted, tokens, classes, stride, dtype, stream);
+            return (int)mh$.invokeExact(logits, labels, divisor, label_smoothing, log_sum_exp, token_losses, loss, counted, tokens, classes, stride, dtype, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -1169,6 +1171,9 @@ public class Ops extends Ops$shared {
             Ops.C_INT,
             Ops.C_LONG,
             Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
             Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_FLOAT,
@@ -1188,7 +1193,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_cross_entropy_backward$descriptor() {
@@ -1198,7 +1203,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static MethodHandle ops_cross_entropy_backward$handle() {
@@ -1208,7 +1213,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
     public static MemorySegment ops_cross_entropy_backward$address() {
@@ -1217,16 +1222,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
      * }
      */
-    public static int ops_cross_entropy_backward(long logits, long labels, long log_sum_exp, long counted, float gradient, long dlogits, long tokens, long classes, long stride, int dtype, MemorySegment stream) {
+    public static int ops_cross_entropy_backward(long logits, long labels, long log_sum_exp, long counted, float gradient, long loss_scale, long token_gradients, float label_smoothing, long dlogits, long tokens, long classes, long stride, int dtype, MemorySegment stream) {
         var mh$ = ops_cross_entropy_backward.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_cross_entropy_backward", logits, labels, log_sum_exp, counted, gradient, dlogits, tokens, classes, stride, dtype, stream);
+                traceDowncall("ops_cross_entropy_backward", logits, labels, log_sum_exp, counted, gradient, loss_scale, token_gradients, label_smoothing, dlogits, tokens, classes, stride, dtype, stream);
             }
-            return (int)mh$.invokeExact(logits, labels, log_sum_exp, counted, gradient, dlogits, tokens, classes, stride, dtype, stream);
+            return (int)mh$.invokeExact(logits, labels, log_sum_exp, counted, gradient, loss_scale, token_gradients, label_smoothing, dlogits, tokens, classes, stride, dtype, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -1635,6 +1640,138 @@ public class Ops extends Ops$shared {
                 traceDowncall("ops_clip_scale", norm, max_norm, scale, stream);
             }
             return (int)mh$.invokeExact(norm, max_norm, scale, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_loss_scale_clip {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_loss_scale_clip");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_clip(float *norm, const float *loss_scale, float max_norm, float *factor, int32_t *skip, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_loss_scale_clip$descriptor() {
+        return ops_loss_scale_clip.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_clip(float *norm, const float *loss_scale, float max_norm, float *factor, int32_t *skip, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_loss_scale_clip$handle() {
+        return ops_loss_scale_clip.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_clip(float *norm, const float *loss_scale, float max_norm, float *factor, int32_t *skip, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_loss_scale_clip$address() {
+        return ops_loss_scale_clip.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_loss_scale_clip(float *norm, const float *loss_scale, float max_norm, float *factor, int32_t *skip, OpsStream stream)
+     * }
+     */
+    public static int ops_loss_scale_clip(long norm, long loss_scale, float max_norm, long factor, long skip, MemorySegment stream) {
+        var mh$ = ops_loss_scale_clip.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_loss_scale_clip", norm, loss_scale, max_norm, factor, skip, stream);
+            }
+            return (int)mh$.invokeExact(norm, loss_scale, max_norm, factor, skip, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_loss_scale_update {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_loss_scale_update");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *counts, int32_t *step, float growth_factor, float backoff_factor, int32_t growth_interval, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_loss_scale_update$descriptor() {
+        return ops_loss_scale_update.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *counts, int32_t *step, float growth_factor, float backoff_factor, int32_t growth_interval, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_loss_scale_update$handle() {
+        return ops_loss_scale_update.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *counts, int32_t *step, float growth_factor, float backoff_factor, int32_t growth_interval, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_loss_scale_update$address() {
+        return ops_loss_scale_update.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *counts, int32_t *step, float growth_factor, float backoff_factor, int32_t growth_interval, OpsStream stream)
+     * }
+     */
+    public static int ops_loss_scale_update(long skip, long loss_scale, long counts, long step, float growth_factor, float backoff_factor, int growth_interval, MemorySegment stream) {
+        var mh$ = ops_loss_scale_update.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_loss_scale_update", skip, loss_scale, counts, step, growth_factor, backoff_factor, growth_interval, stream);
+            }
+            return (int)mh$.invokeExact(skip, loss_scale, counts, step, growth_factor, backoff_factor, growth_interval, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
