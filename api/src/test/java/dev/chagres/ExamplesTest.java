@@ -10,6 +10,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.Safetensors;
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Dropout;
 import dev.chagres.layer.Embedding;
 import dev.chagres.layer.Layer;
@@ -28,6 +29,7 @@ import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.Range;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.LossScaler;
 import java.nio.file.Path;
 import java.util.Map;
 import org.junit.jupiter.api.AfterEach;
@@ -281,6 +283,35 @@ class ExamplesTest {
             // @end
             assertTrue(before != parameters.weights().toFloats(device.stream())[0]);
             assertEquals(3, parameters.step());
+        }
+    }
+
+    @Test
+    void lossScaling() {
+        ModelPlan plan = new ModelPlan();
+        Linear linear = new Linear(16, 40, Initializer.normal(0.02f), plan.group("linear"));
+        try (Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT16, 42);
+                Pass pass = Pass.training(device)) {
+            // @start region="lossScaling"
+            LossScaler scaler = new LossScaler(parameters, LossScaler.Config.standard());
+            GradientNorm norm = new GradientNorm(scaler, 1);
+            CrossEntropy crossEntropy = new CrossEntropy(40);
+            try (AdamW optimizer = new AdamW(parameters, AdamW.Config.standard())) {
+                for (int step = 0; step < 3; step++) {
+                    pass.begin();
+                    Tensor x = pass.scope().tensor(DType.FLOAT16, 8, 16);
+                    Tensor labels = pass.scope().tensor(DType.INT32, 8);
+                    x.zero(device.stream());
+                    labels.zero(device.stream());
+                    crossEntropy.forward(linear.forward(x, pass), labels, pass);
+                    linear.backward(crossEntropy.backward(1, scaler.scale(), pass), pass);
+                    norm.compute();
+                    optimizer.step(1e-3f, norm);
+                }
+            }
+            // @end
+            assertEquals(0, scaler.skippedSteps());
+            assertEquals(65536, scaler.currentScale());
         }
     }
 

@@ -78,7 +78,6 @@ public final class AdamW implements AutoCloseable {
     private final StepNumbers numbers;
     private final Tensor one;
     private final Tensor neverSkip;
-    private long step;
 
     /**
      * Takes memory for the state, in a scope of its own: FP32 mean, square and, for 16-bit weights, a master copy of what
@@ -113,9 +112,9 @@ public final class AdamW implements AutoCloseable {
         }
     }
 
-    /** Returns the number of steps taken. */
+    /** Returns the number of steps taken. After a step under a {@link LossScaler} this waits: the device counts those. */
     public long step() {
-        return step;
+        return numbers.taken();
     }
 
     /** Returns the bytes of the state. */
@@ -125,7 +124,7 @@ public final class AdamW implements AutoCloseable {
 
     /**
      * Enqueues one step with the gradients of the parameters, clipped as {@code norm} has computed. When a gradient is not
-     * finite, weights and state stay as they are, although the step counts.
+     * finite, weights and state stay as they are, although the step counts; under a {@link LossScaler} it does not count.
      *
      * @param rate learning rate, not negative
      * @param norm computed after the last backward pass; for this step alone
@@ -139,7 +138,13 @@ public final class AdamW implements AutoCloseable {
         }
         check(rate, norm.scale());
         norm.use();
-        advance(rate, norm.scale(), norm.skip());
+        LossScaler scaler = norm.scaler();
+        if (scaler == null) {
+            numbers.next(rate);
+        } else {
+            numbers.next(rate, scaler, norm.skip());
+        }
+        advance(norm.scale(), norm.skip());
     }
 
     /**
@@ -163,7 +168,8 @@ public final class AdamW implements AutoCloseable {
      */
     public void step(float rate, Tensor gradientScale) {
         check(rate, gradientScale);
-        advance(rate, gradientScale, neverSkip);
+        numbers.next(rate);
+        advance(gradientScale, neverSkip);
     }
 
     private void check(float rate, Tensor gradientScale) {
@@ -176,11 +182,9 @@ public final class AdamW implements AutoCloseable {
         }
     }
 
-    private void advance(float rate, Tensor gradientScale, Tensor skip) {
+    private void advance(Tensor gradientScale, Tensor skip) {
         masters.takeIfChanged();
         parameters.completeGradients();
-        step++;
-        numbers.write(rate, Math.toIntExact(step));
         run(decayed, config.weightDecay, gradientScale, skip);
         run(others, 0, gradientScale, skip);
         masters.round();
@@ -216,7 +220,7 @@ public final class AdamW implements AutoCloseable {
                 state.tensor(parameter.name() + ".exp_avg_sq", masters.part(square, parameter));
             }
         }
-        return state.number("optimizer.step", () -> step, restored -> step = restored)
+        return state.number("optimizer.step", numbers::taken, numbers::restore)
                 .lastAfterLoading(masters::keepLoaded)
                 .build();
     }

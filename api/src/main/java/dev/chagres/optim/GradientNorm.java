@@ -9,13 +9,15 @@ import dev.chagres.model.Parameters;
 import dev.chagres.ops.Clip;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The global norm of all gradients, {@code sqrt(sum g^2)}, and the factor that clips it:
  * {@code min(1, maxNorm / (norm + 1e-6))}.
  *
  * <p>Both stay on the device: an optimizer reads the factor there, and the host need not wait. A norm that is not finite
- * gives the factor 0, and an optimizer that is given this object skips the step.
+ * gives the factor 0, and an optimizer that is given this object skips the step. With a {@link LossScaler} the norm is that of the
+ * unscaled gradients, the factor divides by the scale too, and the scaler learns of the step.
  *
  * <p>Threading: the device's thread.
  *
@@ -25,6 +27,7 @@ import dev.chagres.te.TensorLists;
 public final class GradientNorm {
     private final Parameters parameters;
     private final float maxNorm;
+    private final @Nullable LossScaler scaler;
     private final TensorLists lists;
     private final Tensor partials;
     private final Tensor norm;
@@ -40,12 +43,28 @@ public final class GradientNorm {
      * @throws IllegalArgumentException when it is not positive
      */
     public GradientNorm(Parameters parameters, float maxNorm) {
+        this(parameters, maxNorm, null);
+    }
+
+    /**
+     * Prepares the norm over gradients that {@code scaler} has scaled, in whose parameters' scope it takes a little memory until
+     * they close.
+     *
+     * @param maxNorm what the norm is clipped to; {@link Float#POSITIVE_INFINITY} never clips
+     * @throws IllegalArgumentException when it is not positive
+     */
+    public GradientNorm(LossScaler scaler, float maxNorm) {
+        this(Checks.given("scaler", scaler).parameters(), maxNorm, scaler);
+    }
+
+    private GradientNorm(Parameters parameters, float maxNorm, @Nullable LossScaler scaler) {
         Checks.given("parameters", parameters);
         if (!(maxNorm > 0)) {
             throw new IllegalArgumentException("maxNorm: expected a positive number, got " + maxNorm);
         }
         this.parameters = parameters;
         this.maxNorm = maxNorm;
+        this.scaler = scaler;
         Scope scope = parameters.scope();
         partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
         norm = scope.tensor(DType.FLOAT32, 1);
@@ -67,7 +86,11 @@ public final class GradientNorm {
         parameters.completeGradients();
         skip.zero(stream);
         MultiTensor.l2norm(skip, lists, partials, norm, stream);
-        Clip.clipScale(norm, maxNorm, scale, stream);
+        if (scaler == null) {
+            Clip.clipScale(norm, maxNorm, scale, stream);
+        } else {
+            scaler.clip(norm, maxNorm, scale, skip);
+        }
         fresh = true;
     }
 
@@ -84,9 +107,15 @@ public final class GradientNorm {
         fresh = false;
     }
 
-    /** Returns the norm: FLOAT32 [1]; undefined before the first {@link #compute}. */
+    /** Returns the norm of the gradients, without a loss scale: FLOAT32 [1]; undefined before the first {@link #compute}. */
     public Tensor norm() {
         return norm;
+    }
+
+    /** Returns what scales the gradients, null where nothing does. */
+    @Nullable
+    LossScaler scaler() {
+        return scaler;
     }
 
     /** Returns the parameters whose gradients are measured. */

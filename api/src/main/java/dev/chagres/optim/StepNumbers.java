@@ -9,7 +9,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * The numbers that change from step to step, in one block on the device, where kernels read them.
+ * The numbers that change from step to step, in one block on the device, where kernels read them: learning rate and number of
+ * the step. The host counts steps, unless a loss scaler decides on the device which ones are taken.
  *
  * <p>Threading: the device's thread.
  */
@@ -20,6 +21,10 @@ final class StepNumbers implements AutoCloseable {
     private final Tensor block;
     private final Tensor learningRate;
     private final Tensor step;
+    private int taken;
+    /** Whether the device counts: {@link #step} then holds the number of steps taken. */
+    private boolean deviceCounts;
+
     private boolean closed;
 
     StepNumbers(Scope scope) {
@@ -30,11 +35,41 @@ final class StepNumbers implements AutoCloseable {
         step = scope.reinterpret(rates, DType.INT32, 1, 1);
     }
 
+    /** Enqueues rate and number of the next step, which is taken whatever its gradients are. */
+    void next(float rate) {
+        taken = Math.addExact(taken(), 1);
+        deviceCounts = false;
+        write(rate);
+    }
+
+    /** Enqueues the rate of the next step, of which {@code scaler} decides on the device whether it is taken. */
+    void next(float rate, LossScaler scaler, Tensor skip) {
+        if (deviceCounts) {
+            host.set(ValueLayout.JAVA_FLOAT, 0, rate);
+            HostToDevice.copyHostToDeviceViaKernel(host, learningRate, scope.stream());
+        } else {
+            write(rate);
+            deviceCounts = true;
+        }
+        scaler.update(skip, step);
+    }
+
     /** Enqueues both; the host's copy may change at once. */
-    void write(float newRate, int newStep) {
-        host.set(ValueLayout.JAVA_FLOAT, 0, newRate);
-        host.set(ValueLayout.JAVA_INT, Float.BYTES, newStep);
+    private void write(float rate) {
+        host.set(ValueLayout.JAVA_FLOAT, 0, rate);
+        host.set(ValueLayout.JAVA_INT, Float.BYTES, taken);
         HostToDevice.copyHostToDeviceViaKernel(host, block, scope.stream());
+    }
+
+    /** Returns the number of steps taken; where the device counts, this waits for it. */
+    int taken() {
+        return deviceCounts ? step.toInts(scope.stream())[0] : taken;
+    }
+
+    /** Goes on as after so many steps. */
+    void restore(long steps) {
+        taken = Math.toIntExact(steps);
+        deviceCounts = false;
     }
 
     /** Returns the learning rate, FLOAT32 [1]. */
