@@ -122,7 +122,22 @@ public final class Esm2 implements AutoCloseable {
      * @param factor on the loss: 1, or a micro-batch's share of the labelled tokens of its step
      */
     public void backward(float factor, Pass pass) {
-        Tensor gradient = tail.backward(crossEntropy.backward(factor, pass), pass);
+        backward(crossEntropy.backward(factor, pass), pass);
+    }
+
+    /**
+     * Enqueues the gradients of all parameters for the latest {@link #loss}, each multiplied by a loss scale.
+     *
+     * @param factor on the loss: 1, or a micro-batch's share of the labelled tokens of its step
+     * @param lossScale FLOAT32 [1]
+     * @throws IllegalArgumentException when shape, type or device of the scale do not fit
+     */
+    public void backward(float factor, Tensor lossScale, Pass pass) {
+        backward(crossEntropy.backward(factor, lossScale, pass), pass);
+    }
+
+    private void backward(Tensor dlogits, Pass pass) {
+        Tensor gradient = tail.backward(dlogits, pass);
         layers.backward(gradient, gradient, pass);
         embedding.backward(gradient, pass);
     }

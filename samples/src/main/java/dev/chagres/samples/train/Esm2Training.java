@@ -8,6 +8,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.LossScaler;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.samples.esm.Esm2;
@@ -21,10 +22,11 @@ import dev.chagres.train.StepReadback;
 import dev.chagres.train.StepResult;
 import dev.chagres.train.UploadRing;
 import java.util.function.BooleanSupplier;
+import org.jspecify.annotations.Nullable;
 
 /**
  * ESM-2 with its optimizer: each step is forward, backward, clipping of the gradients' norm to 1, and AdamW (0.9, 0.98,
- * 1e-8, decay 0.01 of matrices).
+ * 1e-8, decay 0.01 of matrices). In FP16 the loss is scaled, and a step whose gradients are not finite is skipped.
  *
  * <p>A step that repeats the shapes of earlier ones allocates nothing on the device and makes no Java object.
  *
@@ -47,6 +49,7 @@ public final class Esm2Training implements TrainingModel {
     private final BatchShape shape;
     private final Stream stream;
     private final Esm2 model;
+    private final @Nullable LossScaler lossScaler;
     private final GradientNorm gradientNorm;
     private final AdamW optimizer;
     private final Pass pass;
@@ -80,7 +83,10 @@ public final class Esm2Training implements TrainingModel {
         this.model = model;
         dtype = model.parameters().dtype();
         stream = device.stream();
-        gradientNorm = new GradientNorm(model.parameters(), MAX_NORM);
+        lossScaler = dtype == DType.FLOAT16 ? new LossScaler(model.parameters(), LossScaler.Config.standard()) : null;
+        gradientNorm = lossScaler == null
+                ? new GradientNorm(model.parameters(), MAX_NORM)
+                : new GradientNorm(lossScaler, MAX_NORM);
         optimizer = new AdamW(model.parameters(), ADAM);
         pass = Pass.training(device);
         uploads = new UploadRing(device, shape, UPLOADS);
@@ -166,7 +172,11 @@ public final class Esm2Training implements TrainingModel {
     private Tensor gradients(ModelInput input) {
         pass.sequences(input.sequences());
         Tensor loss = model.loss(input.ids(), input.labels(), pass);
-        model.backward((float) input.share(), pass);
+        if (lossScaler == null) {
+            model.backward((float) input.share(), pass);
+        } else {
+            model.backward((float) input.share(), lossScaler.scale(), pass);
+        }
         return loss;
     }
 
@@ -178,6 +188,11 @@ public final class Esm2Training implements TrainingModel {
     @Override
     public void result(StepResult result) {
         readback.read(result);
+    }
+
+    @Override
+    public boolean skipsSteps() {
+        return lossScaler != null;
     }
 
     @Override

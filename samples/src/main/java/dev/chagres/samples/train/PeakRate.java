@@ -53,7 +53,7 @@ final class PeakRate {
     /** FP32 products run as TF32, at half the BF16 rate on every GPU above; eight-bit ones at twice that rate. */
     private static double toBf16(TrainingRecipe recipe) {
         return switch (recipe) {
-            case BF16 -> 1;
+            case BF16, FP16 -> 1;
             case FP32 -> 0.5;
             case FP8_DELAYED, FP8_CURRENT, FP8_BLOCK -> 2;
         };

@@ -66,6 +66,9 @@ abstract class Progress implements AutoCloseable {
     private List<String> facts() {
         var facts = new ArrayList<String>();
         facts.add(String.format(Locale.ROOT, "loss %.3f", since.meanLoss()));
+        if (since.skipped() > 0) {
+            facts.add(since.skipped() + " skipped");
+        }
         facts.add(String.format(Locale.ROOT, "%,.0f tokens/s", since.tokensPerSecond()));
         double mfu = since.mfu(peakFlops);
         if (!Double.isNaN(mfu)) {

@@ -67,19 +67,21 @@ final class ReportWriter implements AutoCloseable {
     /** Writes a step's line. */
     void step(StepMetrics step) {
         write(json -> {
-            json.put("step", step.step())
-                    .put("loss", shortest(step.loss()))
-                    .put("tokens", step.tokens())
+            json.put("step", step.step());
+            putFinite(json, "loss", step.loss());
+            json.put("tokens", step.tokens())
                     .put("paddedTokens", step.paddedTokens())
                     .put("stepMillis", shortest(step.stepMillis()))
-                    .put("tokensPerSecond", step.tokensPerSecond())
-                    .put("gradNorm", shortest(step.gradNorm()))
-                    .put("learningRate", rate(step.learningRate()))
-                    .put("memoryBytes", step.memoryBytes());
+                    .put("tokensPerSecond", step.tokensPerSecond());
+            putFinite(json, "gradNorm", step.gradNorm());
+            json.put("learningRate", rate(step.learningRate())).put("memoryBytes", step.memoryBytes());
             if (Double.isNaN(step.mfu())) {
                 json.putNull("mfu");
             } else {
                 json.put("mfu", step.mfu());
+            }
+            if (step.isSkipped()) {
+                json.put("skipped", true);
             }
         });
     }
@@ -103,6 +105,16 @@ final class ReportWriter implements AutoCloseable {
     @Override
     public void close() {
         file.close();
+    }
+
+    /** JSON has no infinity and no NaN: null stands for them, in steps that were skipped. */
+    private static void putFinite(ObjectComposer<JSONComposer<OutputStream>> json, String name, double value)
+            throws IOException {
+        if (Double.isFinite(value)) {
+            json.put(name, shortest(value));
+        } else {
+            json.putNull(name);
+        }
     }
 
     /** The number, where it is a float that with the fewest digits which tell it from other floats. */

@@ -64,13 +64,22 @@ final class RunText {
      * @param peakFlops the device's rate, NaN when unknown
      */
     void summarize(Totals all, Totals steady, LossCurve losses, double peakFlops) {
-        int last = Math.min(LossPlot.SMOOTHED_STEPS, losses.steps());
-        out.printf(
-                Locale.ROOT,
-                "loss %.4f at first, %.4f over the last %d steps%n",
-                losses.at(0),
-                losses.mean(losses.steps() - 1, last),
-                last);
+        if (losses.steps() > 0) {
+            int last = Math.min(LossPlot.SMOOTHED_STEPS, losses.steps());
+            out.printf(
+                    Locale.ROOT,
+                    "loss %.4f at first, %.4f over the last %d steps%n",
+                    losses.at(0),
+                    losses.mean(losses.steps() - 1, last),
+                    last);
+        }
+        if (all.skipped() > 0) {
+            out.printf(
+                    Locale.ROOT,
+                    "%d of %d steps skipped: their gradients were not finite at the loss scale of then%n",
+                    all.skipped(),
+                    all.steps());
+        }
         double mfu = steady.mfu(peakFlops);
         out.printf(
                 Locale.ROOT,

@@ -13,6 +13,7 @@ final class StepMetrics {
     private static final double SHORTEST_MILLIS = 1e-6;
 
     private int step;
+    private boolean skipped;
     private int tokens;
     private int paddedTokens;
     private double flops;
@@ -39,6 +40,7 @@ final class StepMetrics {
      * @param peakFlops the device's rate, NaN when unknown
      */
     void complete(StepResult result, double peakFlops, long memoryBytes) {
+        this.skipped = false;
         this.loss = result.loss();
         this.gradNorm = result.gradNorm();
         this.stepMillis = Math.max(SHORTEST_MILLIS, result.millis());
@@ -50,6 +52,15 @@ final class StepMetrics {
     /** Counted from 1. */
     int step() {
         return step;
+    }
+
+    /** Says that the step changed nothing, since its gradients were not finite. */
+    void skip() {
+        skipped = true;
+    }
+
+    boolean isSkipped() {
+        return skipped;
     }
 
     /** Tokens that came from the data. */
@@ -70,10 +81,12 @@ final class StepMetrics {
         return learningRate;
     }
 
+    /** Of a skipped step, this may be no number. */
     double loss() {
         return loss;
     }
 
+    /** Of a skipped step, this is no finite number. */
     double gradNorm() {
         return gradNorm;
     }

@@ -7,7 +7,9 @@ package dev.chagres.samples.train;
  */
 final class Totals {
     private int steps;
+    private int skipped;
     private double losses;
+    private int lossCount;
     private long tokens;
     private long paddedTokens;
     private double flops;
@@ -16,7 +18,13 @@ final class Totals {
 
     void add(StepMetrics step) {
         add(step.tokens(), step.paddedTokens(), step.flops(), step.stepMillis());
-        losses += step.loss();
+        if (Double.isFinite(step.loss())) {
+            losses += step.loss();
+            lossCount++;
+        }
+        if (step.isSkipped()) {
+            skipped++;
+        }
         memoryBytes = Math.max(memoryBytes, step.memoryBytes());
     }
 
@@ -31,7 +39,9 @@ final class Totals {
 
     void clear() {
         steps = 0;
+        skipped = 0;
         losses = 0;
+        lossCount = 0;
         tokens = 0;
         paddedTokens = 0;
         flops = 0;
@@ -41,6 +51,11 @@ final class Totals {
 
     int steps() {
         return steps;
+    }
+
+    /** Steps that changed nothing, since their gradients were not finite. */
+    int skipped() {
+        return skipped;
     }
 
     long tokens() {
@@ -55,8 +70,9 @@ final class Totals {
         return memoryBytes;
     }
 
+    /** Over the steps whose loss is a number; NaN without one. */
     double meanLoss() {
-        return losses / steps;
+        return losses / lossCount;
     }
 
     /** Unpadded tokens a second. */

@@ -35,6 +35,9 @@ public interface TrainingModel extends AutoCloseable {
     /** Waits for the oldest step whose result was not read yet, and reads it. */
     void result(StepResult result);
 
+    /** Returns whether a step whose gradients are not finite changes nothing but the scale of the loss. */
+    boolean skipsSteps();
+
     /** Returns the number of trained parameters. */
     long parameterCount();
 

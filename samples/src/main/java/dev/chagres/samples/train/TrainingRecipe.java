@@ -13,6 +13,8 @@ import org.jspecify.annotations.Nullable;
 public enum TrainingRecipe {
     /** Activations and weights in BF16, sums in FP32. */
     BF16(DType.BFLOAT16, null),
+    /** Activations and weights in FP16, sums in FP32; the loss is scaled, since FP16 has few exponents. */
+    FP16(DType.FLOAT16, null),
     /** Everything in FP32. */
     FP32(DType.FLOAT32, null),
     /** As BF16, with the products of the layers in eight bits, scaled by earlier steps. */

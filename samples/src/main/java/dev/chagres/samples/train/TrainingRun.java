@@ -21,6 +21,9 @@ final class TrainingRun {
         float at(int step);
     }
 
+    /** Halved so often, PyTorch's first loss scale of 65536 is 1/16: what is not finite then has another cause. */
+    private static final int MOST_SKIPPED = 20;
+
     /** A step is reported while the next one runs, for which a third one's batch is uploaded already. */
     private static final int STEPS_IN_FLIGHT = 3;
 
@@ -31,6 +34,7 @@ final class TrainingRun {
     private final Consumer<StepMetrics> reported;
     private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
     private final StepResult result = new StepResult();
+    private int skippedInARow;
     private volatile boolean stopRequested;
 
     /**
@@ -67,7 +71,8 @@ final class TrainingRun {
      *
      * @param steps how many steps at most
      * @return how many were done and reported
-     * @throws TrainingException when loss or gradient are not finite numbers
+     * @throws TrainingException when loss or gradient are not finite numbers; of a model that skips such steps, when it has
+     *     skipped 20 in a row
      * @throws dev.chagres.samples.data.FastaException when the data fails
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
@@ -117,10 +122,22 @@ final class TrainingRun {
     private void report(int step) {
         model.result(result);
         StepMetrics finished = metrics[step % STEPS_IN_FLIGHT];
-        requireFinite("the loss", result.loss(), finished);
-        requireFinite("the gradients' norm", result.gradNorm(), finished);
+        boolean skipped = model.skipsSteps() && !Double.isFinite(result.gradNorm());
+        if (!skipped) {
+            requireFinite("the loss", result.loss(), finished);
+            requireFinite("the gradients' norm", result.gradNorm(), finished);
+        }
         finished.complete(result, peakFlops, model.memoryBytes());
+        skippedInARow = skipped ? skippedInARow + 1 : 0;
+        if (skipped) {
+            finished.skip();
+        }
         reported.accept(finished);
+        if (skippedInARow == MOST_SKIPPED) {
+            throw new TrainingException(
+                    "step " + finished.step() + ": the gradients of the last " + MOST_SKIPPED
+                            + " steps were not finite, at ever smaller loss scales; lower --learning-rate or take --recipe bf16");
+        }
     }
 
     private static void requireFinite(String what, double value, StepMetrics step) {

@@ -145,7 +145,9 @@ final class TrainingSession {
             throws InterruptedException {
         var loop = new TrainingRun(model, batches, step -> plan.schedule().at(step + 1), peakFlops, step -> {
             files.add(step);
-            losses.add(step.loss());
+            if (Double.isFinite(step.loss())) {
+                losses.add(step.loss());
+            }
             totals.add(step);
             recent.add(step);
             progress.add(step);

@@ -11,6 +11,8 @@ final class FakeModel implements TrainingModel {
     final List<String> calls = new ArrayList<>();
     boolean noting = true;
     boolean spoilStep3;
+    boolean lossScaling;
+    int overflowFrom = Integer.MAX_VALUE;
     Runnable onStep = () -> {};
     Runnable onWarmUp = () -> {};
     boolean closed;
@@ -47,7 +49,15 @@ final class FakeModel implements TrainingModel {
     @Override
     public void result(StepResult result) {
         note("result", read++);
-        result.set(spoilStep3 && read == 3 ? Double.NaN : losses[read % 4], 1.5, 10 * read);
+        result.set(
+                spoilStep3 && read == 3 ? Double.NaN : losses[read % 4],
+                read >= overflowFrom ? Double.POSITIVE_INFINITY : 1.5,
+                10 * read);
+    }
+
+    @Override
+    public boolean skipsSteps() {
+        return lossScaling;
     }
 
     @Override

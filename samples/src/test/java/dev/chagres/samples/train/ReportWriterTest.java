@@ -121,6 +121,23 @@ class ReportWriterTest {
     }
 
     @Test
+    void aSkippedStepSaysSoAndHasNullForWhatIsNoNumber() throws IOException {
+        try (var report = new ReportWriter(file)) {
+            StepMetrics skipped = step(1, 4e-3f, Double.NaN, Double.NaN);
+            skipped.skip();
+            report.step(skipped);
+            report.step(step(2, Double.NaN));
+            report.finish();
+        }
+        List<String> lines = Files.readAllLines(file);
+        Map<String, Object> first = JSON.std.mapFrom(lines.getFirst());
+        assertTrue(first.containsKey("loss") && first.get("loss") == null, lines.getFirst());
+        assertEquals(1.5, first.get("gradNorm"));
+        assertEquals(true, first.get("skipped"));
+        assertFalse(JSON.std.mapFrom(lines.getLast()).containsKey("skipped"));
+    }
+
+    @Test
     void theNameAppearsOnlyWhenTheReportIsWhole() throws IOException {
         Files.writeString(file, "an older report");
         Path part = folder.resolve("report.jsonl.part");

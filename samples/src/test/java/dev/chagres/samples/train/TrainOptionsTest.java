@@ -46,7 +46,7 @@ class TrainOptionsTest {
                 "--model 9M | Invalid value for option '--model': expected one of tiny, 8M, 35M, 150M, 650M, 3B, 15B,"
                         + " got 9M",
                 "--packing yes | Invalid value for option '--packing': expected one of on, off, got yes",
-                "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp32, fp8-delayed, fp8-current, fp8-block, got fp8",
+                "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-current, fp8-block, got fp8",
                 "--provider gpu | Invalid value for option '--provider': expected one of auto, cuda, reference, got gpu",
                 "--decay fast | Invalid value for option '--decay': expected one of constant, linear, cosine, got fast",
                 "--tokens-per-step 8 | --tokens-per-step: expected at least 16, got 8",

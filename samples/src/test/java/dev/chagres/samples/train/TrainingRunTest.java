@@ -124,6 +124,55 @@ class TrainingRunTest {
     }
 
     @Test
+    void skippedStepsAreReportedAndOneTakenBetweenThemCountsAnew() throws InterruptedException {
+        model.lossScaling = true;
+        model.overflowFrom = 4;
+        var skipped = new ArrayList<Integer>();
+        try (BatchSource batches = shipped()) {
+            new TrainingRun(model, batches, step -> 0.5f, Double.NaN, step -> {
+                        if (step.isSkipped()) {
+                            skipped.add(step.step());
+                        }
+                        if (step.step() == 10) {
+                            model.overflowFrom = 13;
+                        }
+                    })
+                    .run(31);
+        }
+        assertEquals("[4, 5, 6, 7, 8, 9, 10", skipped.toString().substring(0, 21));
+        assertTrue(skipped.contains(13) && !skipped.contains(11) && !skipped.contains(12), skipped.toString());
+        assertEquals(7 + 19, skipped.size());
+    }
+
+    @Test
+    void twentySkippedStepsInARowEndTheRun() {
+        model.lossScaling = true;
+        model.overflowFrom = 3;
+        var steps = new ArrayList<Integer>();
+        try (BatchSource batches = shipped()) {
+            var run = new TrainingRun(model, batches, step -> 0.5f, Double.NaN, step -> steps.add(step.step()));
+            var e = assertThrows(TrainingException.class, () -> run.run(100));
+            assertEquals(
+                    "step 22: the gradients of the last 20 steps were not finite, at ever smaller loss scales; lower"
+                            + " --learning-rate or take --recipe bf16",
+                    e.getMessage());
+        }
+        assertEquals(22, steps.size());
+    }
+
+    @Test
+    void withoutLossScalingAnOverflowEndsTheRun() {
+        model.overflowFrom = 2;
+        try (BatchSource batches = shipped()) {
+            var run = new TrainingRun(model, batches, step -> 0.5f, Double.NaN, step -> {});
+            var e = assertThrows(TrainingException.class, () -> run.run(100));
+            assertEquals(
+                    "step 2: the gradients' norm is Infinity at learning rate 0.5; lower --learning-rate",
+                    e.getMessage());
+        }
+    }
+
+    @Test
     void stepsBeforeBadDataAreReported(@TempDir Path folder) throws IOException {
         String good = (">s\n" + "A".repeat(300) + "\n").repeat(20);
         Path file = Files.writeString(folder.resolve("x.fasta"), good + ">s\nM1\n");
