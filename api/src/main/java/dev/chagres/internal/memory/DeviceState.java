@@ -33,9 +33,15 @@ public final class DeviceState {
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
     private final BasicTensor basicTensor = new BasicTensor(this);
     private final int multiprocessorCount;
+    /** Who drives the device, or did last. */
     private volatile Driver driver = DRIVERS.get();
     /** Whether the driver has given the device up. */
     private volatile boolean detached;
+    /**
+     * The driver while the device is open and not given up, else null. Every call on the hot path reads this, and it needs
+     * no volatile read: a thread finds itself here only if it wrote itself and nothing after that.
+     */
+    private @Nullable Driver owner = driver;
 
     private long heldBytes;
     private long peakHeldBytes;
@@ -157,12 +163,9 @@ public final class DeviceState {
      * @throws WrongThreadException when another thread owns the device
      */
     public void ensureCurrent() {
-        Driver present = driver;
-        if (present.thread != Thread.currentThread() || detached) {
-            throw wrongThread(present);
-        }
-        if (closed) {
-            throw new IllegalStateException("device " + index + " is closed");
+        Driver present = owner;
+        if (present == null || present.thread != Thread.currentThread()) {
+            throw notCurrent();
         }
         if (present.current != index) {
             Status.cuda(CudaRuntime.cudaSetDevice(index), "cudaSetDevice");
@@ -170,9 +173,13 @@ public final class DeviceState {
         }
     }
 
-    private RuntimeException wrongThread(Driver present) {
+    private RuntimeException notCurrent() {
         if (detached) {
             return new IllegalStateException("device " + index + " was detached; Device.attach() moves it to a thread");
+        }
+        Driver present = driver;
+        if (present.thread == Thread.currentThread()) {
+            return new IllegalStateException("device " + index + " is closed");
         }
         return new WrongThreadException("device " + index + " belongs to thread \"" + present.thread.getName()
                 + "\", called from \"" + Thread.currentThread().getName()
@@ -181,6 +188,7 @@ public final class DeviceState {
 
     /** Gives the device up. */
     public void detach() {
+        owner = null;
         detached = true;
     }
 
@@ -196,6 +204,7 @@ public final class DeviceState {
                     + "\", which is alive and may be inside a call; call Device.detach() there first");
         }
         driver = DRIVERS.get();
+        owner = driver;
         detached = false;
     }
 
@@ -227,6 +236,7 @@ public final class DeviceState {
             }
         }
         closed = true;
+        owner = null;
         arena.close();
         if (first != null) {
             throw first;
