@@ -203,7 +203,7 @@ public final class QuantizedTensor {
 
     /** Returns whether the tensor may be used: its scope has handed it out since its last restart, and its parts live. */
     public boolean isLive() {
-        return scope.isLive() && epoch == scope.epoch() && parts.areLive();
+        return epoch == scope.epoch() && parts.areLive();
     }
 
     /** Returns CUDA's number of the device that holds the tensor. */
@@ -225,7 +225,7 @@ public final class QuantizedTensor {
 
     private void ensureIssued() {
         scope.device().ensureCurrent();
-        if (!scope.isLive() || epoch != scope.epoch()) {
+        if (epoch != scope.epoch()) {
             throw new IllegalStateException(this + " of " + scope + " is closed: "
                     + (scope.isLive() ? "the scope was restarted since" : "so is its scope"));
         }

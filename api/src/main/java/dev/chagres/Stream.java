@@ -64,6 +64,18 @@ public final class Stream implements AutoCloseable {
         Status.cuda(CudaRuntime.cudaStreamWaitEvent(handle(), event.handle(), 0), "cudaStreamWaitEvent");
     }
 
+    Workspace workspace() {
+        return workspace;
+    }
+
+    Scope scratch() {
+        return scratch;
+    }
+
+    Scope recomputed() {
+        return recomputed;
+    }
+
     /** Returns whether {@link #close()} has not been called; it waited for the work. */
     boolean isOpen() {
         return !closed;

@@ -138,7 +138,7 @@ public final class Tensor {
 
     /** Returns whether the tensor may be used: its scope is open and has handed it out since its last restart. */
     public boolean isLive() {
-        return scope.isLive() && epoch == scope.epoch() && (base == null || (base.issue == baseIssue && base.isLive()));
+        return epoch == scope.epoch() && (base == null || (base.issue == baseIssue && base.isLive()));
     }
 
     /** Returns CUDA's number of the device that holds the tensor. */
@@ -380,6 +380,30 @@ public final class Tensor {
 
     DeviceState device() {
         return scope.device();
+    }
+
+    /** Returns the address of a tensor that was found usable already. */
+    long knownAddress() {
+        return address;
+    }
+
+    /** Returns the tensor that this one is a view of, null when it is no view. */
+    @Nullable
+    Tensor base() {
+        return base;
+    }
+
+    /** Says that the contents, which were checked, are not to be written to until the tensor is handed out again. */
+    void fix() {
+        constant = true;
+    }
+
+    boolean isFixed() {
+        return constant;
+    }
+
+    void requireGradient(boolean required) {
+        requiresGradient = required;
     }
 
     ScopeState scope() {

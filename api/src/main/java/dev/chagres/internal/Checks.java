@@ -145,15 +145,15 @@ public final class Checks {
 
     /** Checks that {@code tensor}, which is written to, either begins where {@code other} does or shares no byte with it. */
     public static void apartOrSame(String argument, Tensor tensor, String otherArgument, Tensor other) {
-        if (tensor.address() != other.address() || tensor.byteSize() > other.byteSize()) {
+        if (Inside.address(tensor) != Inside.address(other) || tensor.byteSize() > other.byteSize()) {
             apart(argument, tensor, otherArgument, other);
         }
     }
 
-    /** Returns whether two tensors share a byte. */
+    /** Returns whether two tensors, which were found usable before, share a byte. */
     public static boolean overlaps(Tensor tensor, Tensor other) {
-        long begin = tensor.address();
-        long otherBegin = other.address();
+        long begin = Inside.address(tensor);
+        long otherBegin = Inside.address(other);
         return tensor.count() != 0
                 && other.count() != 0
                 && begin < otherBegin + other.byteSize()
@@ -162,7 +162,7 @@ public final class Checks {
 
     /** Checks that a tensor begins where kernels that load 16 bytes at a time can read it. */
     public static void aligned(String argument, Tensor tensor) {
-        if (tensor.address() % VECTOR_BYTES != 0) {
+        if (Inside.address(tensor) % VECTOR_BYTES != 0) {
             throw new IllegalArgumentException(
                     argument + ": expected memory that begins at a multiple of " + VECTOR_BYTES
                             + " bytes, as every tensor of a scope does, got a view that does not; copy it into a tensor");

@@ -5,101 +5,134 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.memory.DeviceState;
-import dev.chagres.internal.memory.ScopeState;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.invoke.MethodHandles;
-import java.lang.invoke.VarHandle;
+import java.lang.invoke.MethodType;
 import org.jspecify.annotations.Nullable;
 
 /**
  * What devices, streams and tensors keep for the other packages of this module and show to nobody else.
  *
- * <p>The handles are constants, so that reading one costs what reading a field costs.
- *
  * <p>Threading: the device's thread.
  */
 public final class Inside {
-    private static final VarHandle DEVICE_STATE = field(Device.class, "state", DeviceState.class);
-    private static final VarHandle WORKSPACE = field(Stream.class, "workspace", Workspace.class);
-    private static final VarHandle SCRATCH = field(Stream.class, "scratch", Scope.class);
-    private static final VarHandle RECOMPUTED = field(Stream.class, "recomputed", Scope.class);
-    private static final VarHandle SCOPE_STATE = field(Tensor.class, "scope", ScopeState.class);
-    private static final VarHandle BASE = field(Tensor.class, "base", Tensor.class);
-    private static final VarHandle ISSUE = field(Tensor.class, "issue", int.class);
-    private static final VarHandle CONSTANT = field(Tensor.class, "constant", boolean.class);
-    private static final VarHandle REQUIRES_GRADIENT = field(Tensor.class, "requiresGradient", boolean.class);
+    /** A constant of one class, so that a call through it costs what a call of the field's own class costs. */
+    private static final Fields FIELDS = fields();
 
     private Inside() {}
 
+    /** Reads the fields. One class implements it, in the package of the classes that have them. */
+    public abstract static class Fields {
+        /** For the one implementation. */
+        protected Fields() {}
+
+        /** See {@link Inside#state(Device)}. */
+        protected abstract DeviceState state(Device device);
+
+        /** See {@link Inside#state(Tensor)}. */
+        protected abstract DeviceState state(Tensor tensor);
+
+        /** See {@link Inside#workspace}. */
+        protected abstract Workspace workspace(Stream stream);
+
+        /** See {@link Inside#scratch}. */
+        protected abstract Scope scratch(Stream stream);
+
+        /** See {@link Inside#recomputed}. */
+        protected abstract Scope recomputed(Stream stream);
+
+        /** See {@link Inside#address}. */
+        protected abstract long address(Tensor tensor);
+
+        /** See {@link Inside#issue}. */
+        protected abstract int issue(Tensor tensor);
+
+        /** Returns the tensor that {@code tensor} is a view of, null when it is no view. */
+        protected abstract @Nullable Tensor base(Tensor tensor);
+
+        /** See {@link Inside#fix}. */
+        protected abstract void fix(Tensor tensor);
+
+        /** See {@link Inside#isFixed}. */
+        protected abstract boolean isFixed(Tensor tensor);
+
+        /** See {@link Inside#requireGradient}. */
+        protected abstract void requireGradient(Tensor tensor, boolean required);
+    }
+
     /** Returns the state of a device. */
     public static DeviceState state(Device device) {
-        return (DeviceState) DEVICE_STATE.get(device);
+        return FIELDS.state(device);
     }
 
     /** Returns the state of the device that {@code stream} belongs to. */
     public static DeviceState state(Stream stream) {
-        return state(stream.device());
+        return FIELDS.state(stream.device());
     }
 
     /** Returns the state of the device that holds {@code tensor}. */
     public static DeviceState state(Tensor tensor) {
-        return ((ScopeState) SCOPE_STATE.get(tensor)).device();
+        return FIELDS.state(tensor);
     }
 
     /** Returns the memory that kernels on {@code stream} use while they run. */
     public static Workspace workspace(Stream stream) {
-        return (Workspace) WORKSPACE.get(stream);
+        return FIELDS.workspace(stream);
     }
 
     /** Returns the scope for what goes back when a call returns. */
     public static Scope scratch(Stream stream) {
-        return (Scope) SCRATCH.get(stream);
+        return FIELDS.scratch(stream);
     }
 
     /** Returns the scope for what recomputation saves. */
     public static Scope recomputed(Stream stream) {
-        return (Scope) RECOMPUTED.get(stream);
+        return FIELDS.recomputed(stream);
+    }
+
+    /** Returns the device address of a tensor that was found usable already. */
+    public static long address(Tensor tensor) {
+        return FIELDS.address(tensor);
     }
 
     /** Returns how often a tensor object was handed out: whoever relies on its contents compares. */
     public static int issue(Tensor tensor) {
-        return (int) ISSUE.get(tensor);
+        return FIELDS.issue(tensor);
     }
 
     /** Returns the tensor whose memory {@code tensor} is a view of, or {@code tensor} itself when it is no view. */
     public static Tensor root(Tensor tensor) {
         Tensor root = tensor;
-        Tensor base = base(root);
+        Tensor base = FIELDS.base(root);
         while (base != null) {
             root = base;
-            base = base(root);
+            base = FIELDS.base(root);
         }
         return root;
     }
 
-    private static @Nullable Tensor base(Tensor tensor) {
-        return (Tensor) BASE.get(tensor);
-    }
-
     /** Says that the contents, which were checked, are not to be written to until the tensor is handed out again. */
     public static void fix(Tensor tensor) {
-        CONSTANT.set(tensor, true);
+        FIELDS.fix(tensor);
     }
 
     /** Returns whether the contents were checked and are not to be written to. */
     public static boolean isFixed(Tensor tensor) {
-        return (boolean) CONSTANT.get(tensor);
+        return FIELDS.isFixed(tensor);
     }
 
     /** Says whether backward passes compute a gradient of {@code tensor}. */
     public static void requireGradient(Tensor tensor, boolean required) {
-        REQUIRES_GRADIENT.set(tensor, required);
+        FIELDS.requireGradient(tensor, required);
     }
 
-    private static VarHandle field(Class<?> owner, String name, Class<?> type) {
+    private static Fields fields() {
         try {
-            return MethodHandles.privateLookupIn(owner, MethodHandles.lookup()).findVarHandle(owner, name, type);
-        } catch (ReflectiveOperationException e) {
+            MethodHandles.Lookup lookup = MethodHandles.privateLookupIn(Tensor.class, MethodHandles.lookup());
+            Class<?> implementation = lookup.findClass("dev.chagres.InsideFields");
+            return (Fields) lookup.findConstructor(implementation, MethodType.methodType(void.class))
+                    .invoke();
+        } catch (Throwable e) { // A method handle declares every exception.
             throw new ExceptionInInitializerError(e);
         }
     }

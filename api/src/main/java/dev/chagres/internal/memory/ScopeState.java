@@ -22,7 +22,7 @@ public final class ScopeState {
         return device;
     }
 
-    /** Returns the number of times the scope was restarted or reopened. */
+    /** Returns a number that is another one after each restart, opening and closing. */
     public int epoch() {
         return epoch;
     }
@@ -41,6 +41,7 @@ public final class ScopeState {
     /** Closes everything that was handed out. */
     public void end() {
         live = false;
+        epoch++;
     }
 
     @Override
