@@ -62,8 +62,11 @@ public abstract class Layer {
      */
     public final Tensor forward(Tensor x, Pass pass) {
         checkInput(x, pass);
+        if (needsAlignment()) {
+            Checks.aligned("x", x);
+        }
         Tensor y = pass.kept().tensor(x.dtype(), x.size(0), outputColumns(x.size(1)));
-        forward(x, y, pass);
+        keepInput(enqueue(x, y, pass), x);
         return y;
     }
 
@@ -75,7 +78,11 @@ public abstract class Layer {
      * @throws IllegalStateException when the pass was not begun
      */
     public final void forward(Tensor x, Tensor y, Pass pass) {
-        Call call = call(x, y, pass);
+        check(x, y, pass);
+        keepInput(enqueue(x, y, pass), x);
+    }
+
+    private static void keepInput(@Nullable Call call, Tensor x) {
         if (call != null) {
             call.x.set(x);
         }
@@ -83,19 +90,27 @@ public abstract class Layer {
 
     /** As {@link #forward(Tensor, Tensor, Pass)}, where nothing reads {@code x} after the call: its memory may go back. */
     final void forwardOfPassing(Tensor x, Tensor y, Pass pass) {
-        Call call = call(x, y, pass);
+        check(x, y, pass);
+        Call call = enqueue(x, y, pass);
         if (call != null) {
             call.x.clear();
         }
     }
 
-    /** Enqueues the layer; returns what backward is checked against, without its input, or null while nothing is saved. */
-    private @Nullable Call call(Tensor x, Tensor y, Pass pass) {
+    private void check(Tensor x, Tensor y, Pass pass) {
         checkInput(x, pass);
         Checks.matrix(pass.stream(), "y", y, x.dtype(), x.size(0), outputColumns(x.size(1)));
         Checks.writable("y", y);
         checkPlaces("y", y, "x", x, worksInPlace() && !pass.isSaving());
         checkAligned("x", x, "y", y);
+    }
+
+    /**
+     * Enqueues the layer once arguments were checked.
+     *
+     * @return what backward is checked against, without its input; null while nothing is saved
+     */
+    private @Nullable Call enqueue(Tensor x, Tensor y, Pass pass) {
         boolean saving = pass.isSaving();
         boolean learns = saving && (x.requiresGradient() || requiresGradient());
         Saved mark = pass.top();
@@ -156,10 +171,13 @@ public abstract class Layer {
         Checks.given("pass", pass).ensureBegun(this);
         Call call = calls.peek(pass);
         Tensor y = call.y.get();
+        Checks.like(pass.stream(), "dy", dy, y);
+        if (needsAlignment()) {
+            Checks.aligned("dy", dy);
+        }
         Tensor dx = pass.temporary().tensor(y.dtype(), y.size(0), call.inputColumns);
-        boolean learns = call.learns && call.inputLearns;
-        backward(dy, dx, pass);
-        if (!learns) {
+        enqueueGradient(call, dy, dx, pass);
+        if (!(call.learns && call.inputLearns)) {
             dx.zero(pass.stream());
         }
         return dx;
@@ -186,6 +204,11 @@ public abstract class Layer {
         checkPlaces("dx", dx, "dy", dy, worksInPlace());
         checkApart(dx, call, y);
         checkAligned("dy", dy, "dx", dx);
+        enqueueGradient(call, dy, dx, pass);
+    }
+
+    /** Enqueues the gradients once arguments were checked. */
+    private void enqueueGradient(Call call, Tensor dy, Tensor dx, Pass pass) {
         calls.pop(pass);
         if (!call.learns) {
             return;
