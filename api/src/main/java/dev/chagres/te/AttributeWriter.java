@@ -10,8 +10,15 @@ import java.lang.foreign.ValueLayout;
  * <p>Threading: the device's thread.
  */
 abstract class AttributeWriter {
+    /** More than TE's objects have. */
+    private static final int MOST_ATTRIBUTES = 64;
+
     private final MemorySegment object;
     private final MemorySegment value;
+    /** The numbers of 64 bits, addresses among them, that the object has. */
+    private final long[] numbers = new long[MOST_ATTRIBUTES];
+
+    private final boolean[] written = new boolean[MOST_ATTRIBUTES];
 
     AttributeWriter(MemorySegment object, Arena arena) {
         this.object = object;
@@ -29,9 +36,15 @@ abstract class AttributeWriter {
         number(attribute, handle.address());
     }
 
+    /** Sets {@code attribute}, unless it has this number already. */
     void number(int attribute, long number) {
+        if (written[attribute] && numbers[attribute] == number) {
+            return;
+        }
         value.set(ValueLayout.JAVA_LONG, 0, number);
         set(object, attribute, value, 8);
+        numbers[attribute] = number;
+        written[attribute] = true;
     }
 
     void number(int attribute, int number) {
