@@ -9,7 +9,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.layer.AttentionConfig;
-import dev.chagres.layer.Bias;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Dropout;
 import dev.chagres.layer.Linear;
@@ -123,14 +122,7 @@ class MisuseOfConfigsTest {
         assertThrown(
                 ARGUMENT,
                 "mlp: expected 16 columns as the norm, got 8",
-                () -> new TransformerLayerConfig(
-                        NormConfig.layerNorm(16),
-                        attention(2, 8),
-                        fed,
-                        Dropout.none(),
-                        Dropout.none(),
-                        Bias.PRESENT,
-                        Initializer.ones()));
+                () -> TransformerLayerConfig.encoder(16, attention(2, 8)).withMlp(fed));
         assertThrown(
                 NullPointerException.class,
                 "hiddenDropout: expected a value, got null",

@@ -1,12 +1,11 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 
 /**
  * Attention of one stream over another with its norm and projections: {@code y = attention(norm(x) Wq^T + bq, m Wk^T + bk,
- * m Wv^T + bv) Wo^T + bo}, where m is what a {@link FanOut} holds, such as an encoder's output.
+ * m Wv^T + bv) Wo^T + bo}, where m is what a {@link FanOut} holds, such as an encoder's output; without bias there are no b.
  *
  * <p>The pass's sequences name both sides: {@code pass.sequences(decoderSequences.withKeys(encoderSequences))}.
  *
@@ -21,28 +20,13 @@ public final class CrossAttention extends PreNorm {
     /**
      * Declares the parameters in {@code plan}.
      *
-     * @param norm of the input
-     * @param config heads and what they see
      * @param memory what keys and values are made of
-     * @param memoryColumns its columns M
-     * @param initializer of all weights
      */
-    public CrossAttention(
-            NormConfig norm,
-            AttentionConfig config,
-            FanOut memory,
-            long memoryColumns,
-            Initializer initializer,
-            ModelPlan plan) {
-        Checks.given("norm", norm);
+    public CrossAttention(CrossAttentionConfig config, FanOut memory, ModelPlan plan) {
         Checks.given("config", config);
         Checks.given("memory", memory);
-        Checks.given("initializer", initializer);
         Checks.given("plan", plan);
-        this(
-                NormLayer.of(norm, plan.child("norm")),
-                new CrossAttentionBranch(norm.size(), config, memory, memoryColumns, initializer, plan),
-                plan);
+        this(NormLayer.of(config.norm(), plan.child("norm")), new CrossAttentionBranch(config, memory, plan), plan);
     }
 
     private CrossAttention(NormLayer norm, CrossAttentionBranch attention, ModelPlan plan) {

@@ -33,23 +33,21 @@ final class CrossAttentionBranch extends Layer {
     private final Linear projection;
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
 
-    CrossAttentionBranch(
-            long hidden,
-            AttentionConfig config,
-            FanOut memory,
-            long memoryColumns,
-            Initializer initializer,
-            ModelPlan plan) {
+    CrossAttentionBranch(CrossAttentionConfig cross, FanOut memory, ModelPlan plan) {
         super(plan.name());
-        this.config = config;
+        config = cross.attention();
         this.memory = Checks.given("memory", memory);
+        long hidden = cross.hidden();
+        long memoryColumns = cross.memoryColumns();
+        Bias bias = cross.bias();
+        Initializer initializer = cross.initializer();
         long width = (long) config.heads() * config.headDim();
         long keyWidth = (long) config.keyHeads() * config.headDim();
-        query = new Linear(hidden, width, initializer, plan.child("query"));
-        key = new Linear(memoryColumns, keyWidth, initializer, plan.child("key"));
-        value = new Linear(memoryColumns, keyWidth, initializer, plan.child("value"));
+        query = new Linear(hidden, width, bias, initializer, plan.child("query"));
+        key = new Linear(memoryColumns, keyWidth, bias, initializer, plan.child("key"));
+        value = new Linear(memoryColumns, keyWidth, bias, initializer, plan.child("value"));
         attention = new DotProductAttention(plan.name(), config);
-        projection = new Linear(width, hidden, initializer, plan.child("projection"));
+        projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
 
     Linear query() {

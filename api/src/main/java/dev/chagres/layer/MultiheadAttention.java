@@ -4,12 +4,13 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Self-attention with its norm and projections: {@code y = attention(rotate(norm(x) Wqkv^T + bqkv)) Wo^T + bo}, over {@link
  * Pass#sequences()}; without bias there are no bqkv and bo.
  *
- * <p>Parameters: {@code qkv.norm}; {@code qkv.linear} [3 h d, H] with the rows of query, then key, then value, each by head;
+ * <p>Parameters: {@code qkv.norm}, unless made {@link #withoutNorm}; {@code qkv.linear} [3 h d, H] with the rows of query, then key, then value, each by head;
  * {@code projection} [H, h d].
  *
  * <p>Threading: the device's thread.
@@ -51,7 +52,25 @@ public final class MultiheadAttention extends PreNorm {
                 plan);
     }
 
-    private MultiheadAttention(NormLayer norm, AttentionBranch attention, ModelPlan plan) {
+    /**
+     * Makes one that has no norm: {@code y = attention(rotate(x Wqkv^T + bqkv)) Wo^T + bo}.
+     *
+     * @param hidden columns H of the input
+     * @param config heads and what they see
+     * @param bias of both products
+     * @param initializer of both weights
+     * @throws IllegalArgumentException when {@code hidden} is not positive
+     */
+    public static MultiheadAttention withoutNorm(
+            long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
+        Checks.given("config", config);
+        Checks.given("bias", bias);
+        Checks.given("initializer", initializer);
+        Checks.given("plan", plan);
+        return new MultiheadAttention(null, new AttentionBranch(hidden, config, bias, initializer, plan), plan);
+    }
+
+    private MultiheadAttention(@Nullable NormLayer norm, AttentionBranch attention, ModelPlan plan) {
         super(plan.name(), norm, attention, attention.qkv().products());
         this.attention = attention;
     }

@@ -3,28 +3,54 @@ package dev.chagres.layer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
+import org.jspecify.annotations.Nullable;
 
 /**
- * A norm and what follows it: {@code y = branch(norm(x))}. A residual stream takes both apart and puts its sum between them.
+ * A norm and what follows it: {@code y = branch(norm(x))}, or {@code y = branch(x)} without norm. A residual stream takes both
+ * apart and puts its sum between them.
  *
  * <p>Threading: the device's thread.
  */
-abstract sealed class PreNorm extends Layer permits CrossAttention, LayerNormLinear, LayerNormMlp, MultiheadAttention {
-    private final NormLayer norm;
+abstract sealed class PreNorm extends Layer
+        permits CrossAttention, LayerNormLinear, LayerNormMlp, MultiheadAttention, ParallelBranches {
+    private final @Nullable NormLayer norm;
     private final Layer branch;
     private final LinearProducts reader;
 
     /** {@code reader}: the product of the branch that reads the norm's output, which nothing else reads. */
-    PreNorm(String name, NormLayer norm, Layer branch, LinearProducts reader) {
+    PreNorm(String name, @Nullable NormLayer norm, Layer branch, LinearProducts reader) {
         super(name);
         this.norm = norm;
         this.branch = branch;
         this.reader = reader;
     }
 
-    /** Returns the norm. */
+    /** Returns whether a norm stands before the rest. */
+    public final boolean hasNorm() {
+        return norm != null;
+    }
+
+    /**
+     * Returns the norm.
+     *
+     * @throws IllegalStateException when there is none
+     */
     public final NormLayer norm() {
+        NormLayer present = norm;
+        if (present == null) {
+            throw new IllegalStateException(name() + " was made without a norm; ask hasNorm() first");
+        }
+        return present;
+    }
+
+    /** Returns the norm, or null when there is none. */
+    final @Nullable NormLayer normOrNull() {
         return norm;
+    }
+
+    /** Returns the product that reads the norm's output. */
+    final LinearProducts reader() {
+        return reader;
     }
 
     /** Returns what follows the norm. */
@@ -48,6 +74,10 @@ abstract sealed class PreNorm extends Layer permits CrossAttention, LayerNormLin
 
     @Override
     protected final void run(Tensor x, Tensor y, Pass pass) {
+        if (norm == null) {
+            branch.forward(x, y, pass);
+            return;
+        }
         Scope normedIn = keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary();
         Tensor normed = normedIn.like(x);
         norm.run(x, normed, pass);
@@ -57,6 +87,10 @@ abstract sealed class PreNorm extends Layer permits CrossAttention, LayerNormLin
 
     @Override
     protected final void gradient(Tensor dy, Tensor dx, Pass pass) {
+        if (norm == null) {
+            branch.backward(dy, dx, pass);
+            return;
+        }
         Tensor dnormed =
                 pass.temporary().tensor(dy.dtype(), dy.size(0), norm.config().size());
         branch.backward(dy, dnormed, pass);
@@ -74,18 +108,22 @@ abstract sealed class PreNorm extends Layer permits CrossAttention, LayerNormLin
 
     @Override
     public final boolean requiresGradient() {
-        return norm.requiresGradient() || branch.requiresGradient();
+        return anyRequiresGradient(norm, branch);
     }
 
     @Override
     protected final void checkInput(Tensor x) {
-        norm.checkInput(x);
+        if (norm == null) {
+            branch.checkInput(x);
+        } else {
+            norm.checkInput(x);
+        }
     }
 
     @Override
     public final String explain(Tensor x, Pass pass) {
         return name() + ":\n"
-                + (norm.explain(x, pass) + "\n" + branch.explain(x, pass))
+                + ((norm == null ? "" : norm.explain(x, pass) + "\n") + branch.explain(x, pass))
                         .indent(2)
                         .stripTrailing();
     }

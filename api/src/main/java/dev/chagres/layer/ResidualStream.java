@@ -7,109 +7,183 @@ import dev.chagres.ops.Elementwise;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code x = x + path(dropout(branch(norm(x))))} for each half of a layer. The sum forms where the branch wrote its output,
- * and is what the next norm keeps; backward keeps one gradient, in place.
+ * {@code s = x + path(dropout(branch(norm(x))))} for each branch of a layer, and perhaps a norm of the last sum. The sum forms
+ * where the branch wrote its output, and is what the next norm keeps; backward keeps one gradient, in place.
  *
  * <p>Threading: the device's thread.
  */
 final class ResidualStream {
-    /** What backward needs of one half. */
-    private static final class Half extends Saved {
+    /** What backward needs of one branch. */
+    private static final class Part extends Saved {
         private final ResidualDropout.Drawn drawn = new ResidualDropout.Drawn();
+        private boolean inputLearns;
     }
 
-    private final PreNorm[] halves;
+    private final Layer owner;
+    private final PreNorm[] parts;
+    private final ResidualSource source;
+    private final @Nullable NormLayer outputNorm;
     private final ResidualDropout dropout;
-    private final SavedPool<Half> saved;
+    private final SavedPool<Part> saved;
 
-    ResidualStream(Layer owner, ResidualDropout dropout, PreNorm... halves) {
-        this.halves = halves;
+    /**
+     * Adds each branch to its input or to what its norm gives.
+     *
+     * @param outputNorm of the last sum; null where there is none
+     * @param parts norms and branches; only the first may lack a norm
+     */
+    ResidualStream(
+            Layer owner,
+            ResidualDropout dropout,
+            ResidualSource source,
+            @Nullable NormLayer outputNorm,
+            PreNorm... parts) {
+        this.owner = owner;
         this.dropout = dropout;
-        saved = new SavedPool<>(owner, Half::new);
+        this.source = source;
+        this.outputNorm = outputNorm;
+        this.parts = parts;
+        saved = new SavedPool<>(owner, Part::new);
     }
 
     /** {@code y} may be {@code x} while nothing is saved. */
     void run(Tensor x, Tensor y, Pass pass) {
         boolean saving = pass.isSaving();
         boolean drops = dropout.drops(pass);
+        Tensor end = outputNorm == null ? y : pass.kept().like(y);
         Tensor stream = x;
         Tensor update = null;
-        // Each half overwrites it, where backward does not read the norm's output.
+        // Each branch overwrites it, where backward does not read the norm's output.
         Tensor passing = null;
-        for (int i = 0; i < halves.length; i++) {
-            boolean last = i == halves.length - 1;
-            NormLayer norm = halves[i].norm();
-            boolean keeps = halves[i].keepsNormed(x.size(0), pass);
-            Tensor normed = keeps
-                    ? pass.kept().like(x)
-                    : passing == null ? pass.temporary().like(x) : passing;
-            passing = keeps ? passing : normed;
-            if (update == null) {
-                norm.run(stream, normed, pass);
-            } else {
-                Tensor sum = saving ? update : y;
-                boolean learns = stream.requiresGradient() || update.requiresGradient();
-                norm.runOfSum(update, stream, sum, normed, pass);
-                Inside.requireGradient(sum, learns);
-                stream = sum;
-                update = null;
+        for (int i = 0; i < parts.length; i++) {
+            NormLayer norm = parts[i].normOrNull();
+            Tensor read = stream;
+            if (norm != null) {
+                boolean keeps = parts[i].keepsNormed(x.size(0), pass);
+                read = keeps
+                        ? pass.kept().like(x)
+                        : passing == null ? pass.temporary().like(x) : passing;
+                // Where sums are taken from the norm, the next norm reads what this one gives.
+                passing = keeps || source == ResidualSource.NORM ? passing : read;
+                if (update == null) {
+                    norm.run(stream, read, pass);
+                } else {
+                    stream = sumAndNorm(norm, update, stream, saving ? update : end, read, pass);
+                }
+                Inside.requireGradient(read, stream.requiresGradient() || norm.requiresGradient());
             }
-            Inside.requireGradient(normed, stream.requiresGradient() || norm.requiresGradient());
-            Tensor added = place(saving, last, stream, y, pass);
-            halves[i].runBranch(normed, added, pass);
-            Half half = saved.push(pass);
-            if (half != null) {
-                half.drawn.clear();
-            }
-            if (drops || last) {
-                boolean learns = stream.requiresGradient() || added.requiresGradient();
-                Tensor sum = saving ? added : y;
-                add(added, stream, sum, drops, half, pass);
-                Inside.requireGradient(sum, learns);
-                stream = sum;
-            } else {
-                update = added;
-            }
+            boolean last = i == parts.length - 1;
+            Tensor base = source == ResidualSource.INPUT ? stream : read;
+            Tensor added = place(saving, last, base, end, pass);
+            runBranch(parts[i], read, added, pass);
+            Part part = keep(read, pass);
+            boolean sums = drops || (last && outputNorm == null);
+            stream = sums ? add(added, base, saving ? added : end, drops, part, pass) : base;
+            update = sums ? null : added;
+        }
+        if (outputNorm == null) {
+            return;
+        }
+        if (update == null) {
+            outputNorm.run(stream, y, pass);
+        } else {
+            sumAndNorm(outputNorm, update, stream, saving ? update : end, y, pass);
         }
     }
 
-    /** Returns where a branch writes: where its sum will stand, unless the stream stands there. */
-    private static Tensor place(boolean saving, boolean last, Tensor stream, Tensor y, Pass pass) {
+    private static void runBranch(PreNorm part, Tensor read, Tensor added, Pass pass) {
+        if (part.hasNorm()) {
+            part.runBranch(read, added, pass);
+        } else {
+            part.branch().forward(read, added, pass);
+        }
+    }
+
+    private @Nullable Part keep(Tensor read, Pass pass) {
+        Part part = saved.push(pass);
+        if (part != null) {
+            part.inputLearns = read.requiresGradient();
+            part.drawn.clear();
+        }
+        return part;
+    }
+
+    /** Enqueues {@code sum = update + stream} and {@code normed = norm(sum)}, and returns the sum. */
+    private static Tensor sumAndNorm(
+            NormLayer norm, Tensor update, Tensor stream, Tensor sum, Tensor normed, Pass pass) {
+        boolean learns = stream.requiresGradient() || update.requiresGradient();
+        norm.runOfSum(update, stream, sum, normed, pass);
+        Inside.requireGradient(sum, learns);
+        return sum;
+    }
+
+    /** Returns where a branch writes: where its sum will stand, unless what it is added to stands there. */
+    private static Tensor place(boolean saving, boolean last, Tensor base, Tensor end, Pass pass) {
         if (saving) {
-            return last ? y : pass.kept().like(y);
+            return last ? end : pass.kept().like(end);
         }
-        return stream.address() == y.address() ? pass.temporary().like(y) : y;
+        return base.address() == end.address() ? pass.temporary().like(end) : end;
     }
 
-    private void add(Tensor added, Tensor stream, Tensor sum, boolean drops, @Nullable Half half, Pass pass) {
+    /** Enqueues {@code sum = added + stream}, where wanted with what is left out, and returns the sum. */
+    private Tensor add(Tensor added, Tensor stream, Tensor sum, boolean drops, @Nullable Part part, Pass pass) {
+        boolean learns = stream.requiresGradient() || added.requiresGradient();
         if (drops) {
-            dropout.add(added, stream, sum, half == null ? null : half.drawn, pass);
+            dropout.add(added, stream, sum, part == null ? null : part.drawn, pass);
         } else {
             Elementwise.add(added, stream, sum, pass.stream());
         }
+        Inside.requireGradient(sum, learns);
+        return sum;
     }
 
     /** {@code dx} may be {@code dy}. */
     void gradient(Tensor dy, Tensor dx, Pass pass) {
         Tensor dstream = dy;
         Scope temporary = pass.temporary();
-        Tensor dnormed = temporary.like(dy);
+        Tensor dread = temporary.like(dy);
         Tensor dropped = null;
-        for (int i = halves.length - 1; i >= 0; i--) {
-            Half half = saved.pop(pass);
+        if (outputNorm != null) {
+            dstream = temporary.like(dy);
+            outputNorm.gradient(dy, dstream, pass);
+        }
+        for (int i = parts.length - 1; i >= 0; i--) {
+            Part part = saved.pop(pass);
             Tensor dadded = dstream;
-            if (half.drawn.isPresent()) {
+            if (part.drawn.isPresent()) {
                 dropped = dropped == null ? temporary.like(dy) : dropped;
-                dropout.gradient(dstream, dropped, half.drawn, pass);
+                dropout.gradient(dstream, dropped, part.drawn, pass);
                 dadded = dropped;
             }
-            halves[i].branch().backward(dadded, dnormed, pass);
-            if (halves[i].norm().learns(pass)) {
-                halves[i].norm().gradientOfSum(dnormed, dstream, dx, pass);
+            parts[i].branch().backward(dadded, dread, pass);
+            NormLayer norm = parts[i].normOrNull();
+            if (part.inputLearns) {
+                throughNorm(norm, dread, dstream, dx, pass);
                 dstream = dx;
-            } else {
-                halves[i].norm().discard(pass);
+            } else if (norm != null) {
+                norm.discard(pass);
             }
         }
+    }
+
+    /** Enqueues the gradient dx of a branch's input from {@code dread}, what the branch gives, and that of the sum. */
+    private void throughNorm(@Nullable NormLayer norm, Tensor dread, Tensor dstream, Tensor dx, Pass pass) {
+        if (norm == null) {
+            Elementwise.add(dread, dstream, dx, pass.stream());
+        } else if (source == ResidualSource.INPUT) {
+            norm.gradientOfSum(dread, dstream, dx, pass);
+        } else {
+            Elementwise.add(dread, dstream, dread, pass.stream());
+            norm.gradient(dread, dx, pass);
+        }
+    }
+
+    /** Returns which kernels run besides those of branches and their norms, line by line. */
+    String explainSums(Tensor x, Pass pass) {
+        String norm = outputNorm == null ? "" : "\n" + outputNorm.explain(x, pass);
+        return source == ResidualSource.INPUT
+                ? norm
+                : "\n" + owner.name() + ": sums are taken from what the norms give, and ops_add sums its two gradients"
+                        + norm;
     }
 }

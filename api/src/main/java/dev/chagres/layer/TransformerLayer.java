@@ -4,47 +4,129 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
+import org.jspecify.annotations.Nullable;
 
 /**
- * {@code h = x + path(dropout(attention(norm(x))))}, {@code y = h + path(dropout(mlp(norm(h))))}: a pre-norm encoder layer
- * over {@link Pass#sequences()}. {@code path} leaves a branch out of whole sequences.
+ * {@code h = x + path(dropout(attention(norm(x))))}, {@code y = h + path(dropout(mlp(norm(h))))}: a pre-norm layer over {@link
+ * Pass#sequences()}. {@code path} leaves a branch out of whole sequences.
  *
- * <p>Parameters: {@code attention} as {@link MultiheadAttention}, {@code mlp} as {@link LayerNormMlp}.
+ * <p>A decoder has cross-attention between both, over what a {@link FanOut} holds; the pass's sequences then name both sides:
+ * {@code pass.sequences(decoderSequences.withKeys(encoderSequences))}. {@link TransformerLayerConfig#branchOrder}, {@link
+ * TransformerLayerConfig#residual} and {@link TransformerLayerConfig#normPlacement} change the sums.
+ *
+ * <p>Parameters: {@code attention} as {@link MultiheadAttention}; {@code cross_attention} as {@link CrossAttention}, in a
+ * decoder; {@code mlp} as {@link LayerNormMlp}; {@code norm}, where the last sum has one.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="transformerLayer"}
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: TE's {@code TransformerLayer} with {@code layer_type="encoder"}.
+ * <p>Source: TE's {@code TransformerLayer}.
  */
 public final class TransformerLayer extends Layer {
+    private final BranchOrder order;
     private final MultiheadAttention attention;
+    private final @Nullable CrossAttention crossAttention;
     private final LayerNormMlp mlp;
+    private final @Nullable NormLayer outputNorm;
     private final ResidualStream stream;
 
-    /** Declares the parameters in {@code plan}. */
+    /**
+     * Declares the parameters in {@code plan}.
+     *
+     * @throws IllegalArgumentException when the configuration has cross-attention, which reads a memory
+     */
     public TransformerLayer(TransformerLayerConfig config, ModelPlan plan) {
-        Checks.given("config", config);
-        super(Checks.given("plan", plan).name());
-        attention = new MultiheadAttention(
-                config.norm(), config.attention(), config.bias(), config.initializer(), plan.child("attention"));
-        mlp = new LayerNormMlp(config.mlp(), plan.child("mlp"));
-        stream = new ResidualStream(
-                this, new ResidualDropout(config.hiddenDropout(), config.dropPath()), attention, mlp);
+        if (Checks.given("config", config).crossAttention() != null) {
+            throw new IllegalArgumentException("config: has cross-attention, which reads what a FanOut holds; call"
+                    + " new TransformerLayer(config, memory, plan)");
+        }
+        this(Checks.given("plan", plan), config, null);
     }
 
-    /** Returns the first half. */
+    /**
+     * Declares the parameters of a decoder's layer in {@code plan}.
+     *
+     * @param memory what cross-attention reads, such as the encoder's output
+     * @throws IllegalArgumentException when the configuration has no cross-attention
+     */
+    public TransformerLayer(TransformerLayerConfig config, FanOut memory, ModelPlan plan) {
+        Checks.given("config", config);
+        Checks.given("memory", memory);
+        Checks.given("plan", plan);
+        if (config.crossAttention() == null) {
+            throw new IllegalArgumentException("config: expected one with cross-attention, which reads the memory, such"
+                    + " as TransformerLayerConfig.decoder(…); got none");
+        }
+        this(plan, config, memory);
+    }
+
+    private TransformerLayer(ModelPlan plan, TransformerLayerConfig config, @Nullable FanOut memory) {
+        super(plan.name());
+        order = config.branchOrder();
+        boolean normsOutput = config.normPlacement() == NormPlacement.OUTPUT;
+        ModelPlan first = plan.child("attention");
+        attention = normsOutput
+                ? MultiheadAttention.withoutNorm(
+                        config.hidden(), config.attention(), config.bias(), config.initializer(), first)
+                : new MultiheadAttention(config.norm(), config.attention(), config.bias(), config.initializer(), first);
+        CrossAttentionConfig cross = config.crossAttention();
+        crossAttention = cross == null || memory == null
+                ? null
+                : new CrossAttention(cross, memory, plan.child("cross_attention"));
+        mlp = new LayerNormMlp(config.mlp(), plan.child("mlp"));
+        outputNorm = normsOutput ? NormLayer.of(config.norm(), plan.child("norm")) : null;
+        ResidualDropout dropout = new ResidualDropout(config.hiddenDropout(), config.dropPath());
+        if (order == BranchOrder.PARALLEL) {
+            stream = new ResidualStream(
+                    this, dropout, config.residual(), outputNorm, new ParallelBranches(plan.name(), attention, mlp));
+        } else if (crossAttention == null) {
+            stream = new ResidualStream(this, dropout, config.residual(), outputNorm, attention, mlp);
+        } else {
+            stream = new ResidualStream(this, dropout, config.residual(), outputNorm, attention, crossAttention, mlp);
+        }
+    }
+
+    /** Returns self-attention. */
     public MultiheadAttention attention() {
         return attention;
     }
 
-    /** Returns the second half. */
+    /**
+     * Returns cross-attention.
+     *
+     * @throws IllegalStateException when there is none
+     */
+    public CrossAttention crossAttention() {
+        CrossAttention present = crossAttention;
+        if (present == null) {
+            throw new IllegalStateException(
+                    name() + " has no cross-attention; TransformerLayerConfig.decoder(…) makes a layer that has");
+        }
+        return present;
+    }
+
+    /** Returns the MLP. */
     public LayerNormMlp mlp() {
         return mlp;
     }
 
     /**
-     * Rotates query and key by their positions in forward calls from now on; backward undoes the rotation of its own forward.
+     * Returns the norm of the last sum.
+     *
+     * @throws IllegalStateException when there is none
+     */
+    public NormLayer outputNorm() {
+        NormLayer present = outputNorm;
+        if (present == null) {
+            throw new IllegalStateException(name() + " has no norm of its output; NormPlacement.OUTPUT asks for one");
+        }
+        return present;
+    }
+
+    /**
+     * Rotates query and key of self-attention by their positions in forward calls from now on; backward undoes the rotation of
+     * its own forward.
      *
      * @throws IllegalArgumentException when its head dimension is another
      */
@@ -64,7 +146,7 @@ public final class TransformerLayer extends Layer {
 
     @Override
     public boolean requiresGradient() {
-        return attention.requiresGradient() || mlp.requiresGradient();
+        return anyRequiresGradient(attention, crossAttention, mlp, outputNorm);
     }
 
     @Override
@@ -85,8 +167,13 @@ public final class TransformerLayer extends Layer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
+        String cross = crossAttention == null ? "" : "\n" + crossAttention.explain(x, pass);
+        String sums = stream.explainSums(x, pass)
+                + (order == BranchOrder.SEQUENTIAL
+                        ? ""
+                        : "\n" + name() + ": both branches read one input, and ops_add sums what they give");
         return name() + ":\n"
-                + (attention.explain(x, pass) + "\n" + mlp.explain(x, pass))
+                + (attention.explain(x, pass) + cross + "\n" + mlp.explain(x, pass) + sums)
                         .indent(2)
                         .stripTrailing();
     }

@@ -24,7 +24,6 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.te.QkvFormat;
-import dev.chagres.witness.PhiloxWitness;
 import dev.chagres.witness.RotaryWitness;
 import dev.chagres.witness.TransformerLayerWitness;
 import dev.chagres.witness.Weights;
@@ -176,33 +175,8 @@ class TransformerLayerConformance {
             }
         }
 
-        /** Draws the factors of one half as the layer does: those of sequences before those of values. */
         private RealMatrix factors(Pass pass) {
-            RealMatrix factors =
-                    MatrixUtils.createRealMatrix(c.tokens.tokens(), c.hidden).scalarAdd(1);
-            if (!c.residuals.paths.isNone()) {
-                long[] state = pass.draw().toLongs(open.stream());
-                List<int[]> rows = c.tokens.rows();
-                for (int sequence = 0; sequence < rows.size(); sequence++) {
-                    double factor = factor(state, sequence, c.residuals.paths);
-                    for (int row : rows.get(sequence)) {
-                        factors.setRowVector(row, factors.getRowVector(row).mapMultiply(factor));
-                    }
-                }
-            }
-            if (!c.residuals.values.isNone()) {
-                long[] state = pass.draw().toLongs(open.stream());
-                for (int i = 0; i < c.tokens.tokens() * c.hidden; i++) {
-                    factors.multiplyEntry(i / c.hidden, i % c.hidden, factor(state, i, c.residuals.values));
-                }
-            }
-            return factors;
-        }
-
-        private static double factor(long[] state, int index, Dropout dropout) {
-            double probability = dropout.probability();
-            boolean kept = PhiloxWitness.word(state[0], state[1] + index / 4, index % 4) * 0x1p-32 >= probability;
-            return kept ? 1 / (1 - probability) : 0;
+            return ResidualFactors.draw(pass, c.tokens, c.hidden, c.residuals.values, c.residuals.paths);
         }
 
         @Override
@@ -375,14 +349,7 @@ class TransformerLayerConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 "mlp: expected 32 columns as the norm, got 48",
-                () -> new TransformerLayerConfig(
-                        NormConfig.layerNorm(32),
-                        attention,
-                        MlpConfig.gelu(48),
-                        Dropout.none(),
-                        Dropout.none(),
-                        Bias.PRESENT,
-                        Initializer.zeros()));
+                () -> TransformerLayerConfig.encoder(32, attention).withMlp(MlpConfig.gelu(48)));
         TransformerLayer layer = new TransformerLayer(TransformerLayerConfig.encoder(32, attention), new ModelPlan());
         RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 8, 8);
         assertThrown(

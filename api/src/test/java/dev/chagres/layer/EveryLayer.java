@@ -136,6 +136,44 @@ final class EveryLayer implements AutoCloseable {
                         "transformer with drop path",
                         TransformerLayer.class,
                         (plan, m, s) -> transformer(config().withDropPath(Dropout.of(0.4f)), plan, s)),
+                new Kind("decoder transformer", TransformerLayer.class, (plan, m, s) -> decoder(config(), plan, m)),
+                new Kind(
+                        "decoder transformer with dropout",
+                        TransformerLayer.class,
+                        (plan, m, s) -> decoder(
+                                config().withHiddenDropout(Dropout.of(0.3f)).withDropPath(Dropout.of(0.4f)), plan, m)),
+                new Kind(
+                        "decoder transformer of norms, without bias",
+                        TransformerLayer.class,
+                        (plan, m, s) -> decoder(
+                                config().withResidual(ResidualSource.NORM).withNormPlacement(NormPlacement.OUTPUT),
+                                Bias.ABSENT,
+                                plan,
+                                m)),
+                new Kind(
+                        "transformer that adds to norms",
+                        TransformerLayer.class,
+                        (plan, m, s) -> transformer(config().withResidual(ResidualSource.NORM), plan, s)),
+                new Kind(
+                        "transformer that norms its output",
+                        TransformerLayer.class,
+                        (plan, m, s) -> transformer(config().withNormPlacement(NormPlacement.OUTPUT), plan, s)),
+                new Kind(
+                        "parallel transformer",
+                        TransformerLayer.class,
+                        (plan, m, s) -> transformer(config().withBranchOrder(BranchOrder.PARALLEL), plan, s)),
+                new Kind(
+                        "parallel transformer with drop path",
+                        TransformerLayer.class,
+                        (plan, m, s) -> transformer(
+                                config().withBranchOrder(BranchOrder.PARALLEL).withDropPath(Dropout.of(0.4f)),
+                                plan,
+                                s)),
+                new Kind(
+                        "attention without norm",
+                        MultiheadAttention.class,
+                        (plan, m, s) -> MultiheadAttention.withoutNorm(
+                                HIDDEN, config().attention(), Bias.PRESENT, ZEROS, plan)),
                 new Kind(
                         "recomputed",
                         Recomputed.class,
@@ -181,6 +219,14 @@ final class EveryLayer implements AutoCloseable {
         return transformer(config().withAttention(attention).withHiddenDropout(dropout), plan, scope);
     }
 
+    private static TransformerLayer decoder(TransformerLayerConfig config, ModelPlan plan, FanOut memory) {
+        return decoder(config, Bias.PRESENT, plan, memory);
+    }
+
+    private static TransformerLayer decoder(TransformerLayerConfig config, Bias bias, ModelPlan plan, FanOut memory) {
+        return new TransformerLayer(config.withCrossAttention(crossAttention()).withBias(bias), memory, plan);
+    }
+
     private static TransformerLayer transformer(TransformerLayerConfig config, ModelPlan plan, Scope scope) {
         TransformerLayer layer = new TransformerLayer(config, plan);
         layer.rotate(RotaryEmbedding.of(scope, 16, 16));
@@ -195,8 +241,12 @@ final class EveryLayer implements AutoCloseable {
     }
 
     private static Layer crossAttention(ModelPlan plan, FanOut memory, Scope scope) {
+        return new CrossAttention(crossAttention(), memory, plan);
+    }
+
+    private static CrossAttentionConfig crossAttention() {
         AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.none()).withKeyHeads(2);
-        return new CrossAttention(norm(), config, memory, MEMORY_HIDDEN, ZEROS, plan);
+        return CrossAttentionConfig.of(HIDDEN, config).withMemoryColumns(MEMORY_HIDDEN);
     }
 
     /** Layers of several widths, one of which halves them. */

@@ -22,11 +22,8 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.te.Activation;
 import dev.chagres.te.QkvFormat;
-import dev.chagres.witness.AttentionLayerWitness;
 import dev.chagres.witness.CrossAttentionWitness;
 import dev.chagres.witness.LinearWitness;
-import dev.chagres.witness.MlpWitness;
-import dev.chagres.witness.NormWitness;
 import dev.chagres.witness.TransformerLayerWitness;
 import dev.chagres.witness.Weights;
 import java.util.ArrayList;
@@ -75,59 +72,13 @@ class FanOutTest {
         return cases;
     }
 
-    /** Self-attention, attention over the memory and an MLP on one stream. */
-    private static final class Decoder extends Layer {
-        private final ResidualStream stream;
-
-        Decoder(Case c, Dropout dropout, FanOut memory, ModelPlan plan) {
-            super(plan.name());
-            NormConfig norm = new NormConfig(c.norm, HIDDEN, 1e-5f);
-            Initializer zeros = Initializer.zeros();
-            stream = new ResidualStream(
-                    this,
-                    new ResidualDropout(dropout, dropout),
-                    new MultiheadAttention(norm, attention(AttentionMask.causal(), 4), zeros, plan.child("self")),
-                    new CrossAttention(
-                            norm,
-                            attention(AttentionMask.none(), c.keyHeads),
-                            memory,
-                            MEMORY,
-                            zeros,
-                            plan.child("cross")),
-                    new LayerNormMlp(MlpConfig.gelu(HIDDEN).withNorm(norm).withInner(96), plan.child("mlp")));
-        }
-
-        private static AttentionConfig attention(AttentionMask mask, int keyHeads) {
-            return AttentionConfig.of(4, 16, mask).withKeyHeads(keyHeads);
-        }
-
-        @Override
-        protected void run(Tensor x, Tensor y, Pass pass) {
-            stream.run(x, y, pass);
-        }
-
-        @Override
-        protected void gradient(Tensor dy, Tensor dx, Pass pass) {
-            stream.gradient(dy, dx, pass);
-        }
-
-        @Override
-        public boolean requiresGradient() {
-            return true;
-        }
-
-        @Override
-        public boolean worksInPlace() {
-            return true;
-        }
-    }
-
     /** Encoder, decoder and head, and what goes in. */
     private static final class Model implements AutoCloseable {
         private final Case c;
         private final ModelPlan plan = new ModelPlan();
         private final FanOut memory = new FanOut("memory");
         private final TransformerLayerConfig encoderConfig;
+        private final TransformerLayerConfig decoderConfig;
         private final Layer encoder;
         private final Layer decoder;
         private final Layer head;
@@ -141,7 +92,8 @@ class FanOutTest {
             encoderConfig = TransformerLayerConfig.encoder(MEMORY, AttentionConfig.of(3, 16, AttentionMask.none()))
                     .withHiddenDropout(dropout);
             encoder = wrapper.apply(new TransformerLayer(encoderConfig, plan));
-            decoder = wrapper.apply(new Decoder(c, dropout, memory, plan.child("decoder")));
+            decoderConfig = decoderConfig(c, dropout);
+            decoder = wrapper.apply(new TransformerLayer(decoderConfig, memory, plan.child("decoder")));
             head = wrapper.apply(new Linear(MEMORY, CLASSES, Initializer.zeros(), plan.child("head")));
             for (String name : frozen) {
                 plan.child(name).freeze();
@@ -150,6 +102,17 @@ class FanOutTest {
             weights = open.draw(parameters);
             keys = c.keys.sequences(open.scope());
             both = c.queries.sequences(open.scope()).withKeys(keys);
+        }
+
+        private static TransformerLayerConfig decoderConfig(Case c, Dropout dropout) {
+            AttentionConfig cross =
+                    AttentionConfig.of(4, 16, AttentionMask.none()).withKeyHeads(c.keyHeads);
+            return TransformerLayerConfig.encoder(HIDDEN, AttentionConfig.of(4, 16, AttentionMask.causal()))
+                    .withCrossAttention(CrossAttentionConfig.of(HIDDEN, cross).withMemoryColumns(MEMORY))
+                    .withMlp(MlpConfig.gelu(HIDDEN).withInner(96))
+                    .withNorm(new NormConfig(c.norm, HIDDEN, 1e-5f))
+                    .withHiddenDropout(dropout)
+                    .withDropPath(dropout);
         }
 
         Tensor encode(Tensor x, Pass pass) {
@@ -201,28 +164,18 @@ class FanOutTest {
             List<int[]> queries = c.queries.rows();
             List<int[]> keys = c.keys.rows();
             Weights weights = model.weights;
-            NormConfig norm = new NormConfig(c.norm, HIDDEN, 1e-5f);
-            AttentionConfig self = AttentionConfig.of(4, 16, AttentionMask.causal());
-            AttentionConfig cross =
-                    AttentionConfig.of(4, 16, AttentionMask.none()).withKeyHeads(c.keyHeads);
             TransformerLayerWitness encoder = new TransformerLayerWitness(model.encoderConfig, weights, keys, null);
             LinearWitness head = new LinearWitness(weights, "head.");
-            NormWitness norm1 = new NormWitness(norm, weights, "decoder.self.qkv.norm.");
-            NormWitness norm2 = new NormWitness(norm, weights, "decoder.cross.norm.");
-            AttentionLayerWitness attention = new AttentionLayerWitness(self, weights, "decoder.self.", queries, null);
-            CrossAttentionWitness over = new CrossAttentionWitness(cross, weights, "decoder.cross.", queries, keys);
-            MlpWitness mlp = new MlpWitness(norm, weights, "decoder.mlp.");
+            TransformerLayerWitness decoder =
+                    new TransformerLayerWitness(model.decoderConfig, weights, "decoder.", queries, keys, null);
+            CrossAttentionWitness over = decoder.crossAttention();
 
             RealMatrix memory = encoder.forward(source);
-            RealMatrix first = target.add(attention.forward(norm1.forward(target)));
-            RealMatrix second = first.add(over.forward(norm2.forward(first), memory));
             assertClose(c, "m", memory, m);
             assertClose(c, "z", head.forward(memory), z);
-            assertClose(c, "y", second.add(mlp.forward(second)), y);
+            assertClose(c, "y", decoder.forward(target, memory), y);
 
-            RealMatrix dsecond = dy.add(mlp.backward(dy));
-            RealMatrix dfirst = dsecond.add(norm2.backward(over.backward(dsecond)));
-            RealMatrix dtarget = dfirst.add(norm1.backward(attention.backward(dfirst)));
+            RealMatrix dtarget = decoder.backward(dy);
             RealMatrix dsource = encoder.backward(head.backward(dz).add(over.memoryGradient()));
             Tensor[] dx = model.backward(open.tensor(c.dtype, dy), open.tensor(c.dtype, dz), pass);
             assertClose(c, "gradient of the decoder's input", dtarget, dx[0]);
@@ -235,7 +188,7 @@ class FanOutTest {
                         "gradient of " + parameter.name(),
                         Comparison.entries(weights.gradient(parameter.name())),
                         open.read(parameter.gradient()),
-                        parameter.name().endsWith("cross.key.bias") ? summands : 0.1,
+                        parameter.name().endsWith("cross_attention.key.bias") ? summands : 0.1,
                         tolerance(c));
             }
         }

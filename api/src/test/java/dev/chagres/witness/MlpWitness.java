@@ -26,11 +26,25 @@ public final class MlpWitness {
 
     /** Returns y. */
     public RealMatrix forward(RealMatrix x) {
-        return fc2.forward(activation.forward(fc1.forward(norm.forward(x))));
+        return forwardOfNormed(norm.forward(x));
     }
 
     /** Returns the gradient of x and leaves those of the weights. */
     public RealMatrix backward(RealMatrix dy) {
-        return norm.backward(fc1.backward(activation.backward(fc2.backward(dy))));
+        return norm.backward(backwardToNormed(dy));
+    }
+
+    NormWitness norm() {
+        return norm;
+    }
+
+    /** Returns y from what the norm gives. */
+    RealMatrix forwardOfNormed(RealMatrix normed) {
+        return fc2.forward(activation.forward(fc1.forward(normed)));
+    }
+
+    /** Returns the gradient of what the norm gives and leaves those of the other weights. */
+    RealMatrix backwardToNormed(RealMatrix dy) {
+        return fc1.backward(activation.backward(fc2.backward(dy)));
     }
 }

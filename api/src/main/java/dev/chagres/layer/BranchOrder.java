@@ -1,0 +1,15 @@
+package dev.chagres.layer;
+
+/**
+ * Whether the MLP of a transformer layer reads what attention gave, or what attention read.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: {@code parallel_attention_mlp} of TE's {@code TransformerLayer}.
+ */
+public enum BranchOrder {
+    /** {@code h = x + attention(norm(x))}, {@code y = h + mlp(norm(h))}. */
+    SEQUENTIAL,
+    /** {@code y = x + attention(norm(x)) + mlp(norm(x))}, each with a norm of its own, as Falcon has it. */
+    PARALLEL
+}
