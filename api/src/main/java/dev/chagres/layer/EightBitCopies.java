@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
@@ -36,41 +37,57 @@ final class EightBitCopies {
      * @param columnsIn holds the columnwise copy; null where none is wanted
      */
     void cast(Tensor x, Quantizers quantizers, Scope rowsIn, @Nullable Scope columnsIn, Pass pass) {
-        long rows = x.size(0);
-        long filled = (rows + STEP - 1) / STEP * STEP;
-        boolean blocks = quantizers.scaling(site) != Scaling.TENSOR;
-        if (filled == rows || (columnsIn == null && !blocks)) {
-            QuantizedTensor both = quantizers.empty(site, rowsIn, rows, x.size(1));
-            cast(x, both, quantizers, rowsIn, columnsIn, pass);
-            rowwise = both;
-            columnwise = columnsIn == null ? null : both;
-            return;
-        }
-        QuantizedTensor both = quantizers.empty(site, rowsIn, filled, x.size(1));
-        cast(filledUp(x, filled, pass), both, quantizers, rowsIn, columnsIn, pass);
-        columnwise = columnsIn == null ? null : both;
-        rowwise = blocks
-                ? both
-                : quantizers
-                        .empty(site, rowsIn, rows, x.size(1))
-                        .rowwise(
-                                rowsIn.view(Checks.given("rowwise", both.rowwise()), 0, rows, x.size(1)),
-                                Checks.given("scaleInverse", both.rowwiseScaleInverse()));
+        QuantizedTensor both = take(x.size(0), x.size(1), quantizers, rowsIn, columnsIn);
+        Tensor source = both.rows() == x.size(0) ? x : filledUp(x, both.rows(), pass);
+        quantizers.cast(site, source, both, pass.recording(), pass.temporary(), pass.stream());
     }
 
-    private void cast(
-            Tensor x,
-            QuantizedTensor copies,
-            Quantizers quantizers,
-            Scope rowsIn,
-            @Nullable Scope columnsIn,
-            Pass pass) {
+    /** Enqueues the cast to both copies, and the sums of the columns of {@code x}. Blocks are not scaled. */
+    void castAndSumColumns(Tensor x, Tensor columnSums, Quantizers quantizers, Scope memory, Pass pass) {
+        QuantizedTensor both = take(x.size(0), x.size(1), quantizers, memory, memory);
+        Tensor source = both.rows() == x.size(0) ? x : filledUp(x, both.rows(), pass);
+        quantizers.castAndSumColumns(site, source, both, columnSums, pass.recording(), memory, pass.stream());
+    }
+
+    /** Takes memory for the copies of [rows, columns], and returns what a kernel fills: T is rounded up where it must be. */
+    QuantizedTensor take(long rows, long columns, Quantizers quantizers, Scope rowsIn, @Nullable Scope columnsIn) {
+        boolean blocks = quantizers.scaling(site) != Scaling.TENSOR;
+        QuantizedTensor both =
+                quantizers.empty(site, rowsIn, columnsIn == null && !blocks ? rows : filled(rows), columns);
         // One scale inverse serves both copies of a tensor that has one: it lives as long as the columnwise copy.
         if (columnsIn != null) {
-            copies.allocateColumnwise(columnsIn);
+            both.allocateColumnwise(columnsIn);
         }
-        copies.allocateRowwise(rowsIn);
-        quantizers.cast(site, x, copies, pass.recording(), pass.temporary(), pass.stream());
+        both.allocateRowwise(rowsIn);
+        columnwise = columnsIn == null ? null : both;
+        rowwise = blocks || both.rows() == rows
+                ? both
+                : quantizers
+                        .empty(site, rowsIn, rows, columns)
+                        .rowwise(
+                                rowsIn.view(Checks.given("rowwise", both.rowwise()), 0, rows, columns),
+                                Checks.given("scaleInverse", both.rowwiseScaleInverse()));
+        return both;
+    }
+
+    /** Returns {@code rows} rounded up to a multiple of {@link #STEP}. */
+    static long filled(long rows) {
+        return (rows + STEP - 1) / STEP * STEP;
+    }
+
+    /** Hands out [rows rounded up, columns], of which the rows behind {@code rows} are 0. */
+    static Tensor zeroFilled(Scope memory, DType dtype, long rows, long columns, Stream stream) {
+        long filled = filled(rows);
+        Tensor tensor = memory.tensor(dtype, filled, columns);
+        if (filled != rows) {
+            memory.view(tensor, rows * columns, filled - rows, columns).zero(stream);
+        }
+        return tensor;
+    }
+
+    /** Returns the first rows of {@code tensor}, which is itself where it has no more. */
+    static Tensor first(Scope memory, Tensor tensor, long rows) {
+        return tensor.size(0) == rows ? tensor : memory.view(tensor, 0, rows, tensor.size(1));
     }
 
     private static Tensor filledUp(Tensor x, long filled, Pass pass) {

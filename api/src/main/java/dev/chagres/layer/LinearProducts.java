@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -9,9 +10,9 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.RowSum;
 import dev.chagres.recipe.BackwardOverride;
-import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
@@ -36,11 +37,8 @@ final class LinearProducts {
     private final QuantizerSite weightSite;
     private final QuantizerSite gradientSite;
     private final EightBitCopies inputCopies;
-    private final EightBitCopies gradientCopies;
     /** The gradient of the output that {@link #begin} was called with. */
-    private @Nullable Tensor dy;
-    /** The recipe's state that dy was cast with; null where products read dy itself. */
-    private @Nullable Quantizers gradientQuantizers;
+    private final GradientOperand gradient;
 
     LinearProducts(Parameter weight, @Nullable Parameter bias, ModelPlan plan) {
         this.weight = weight;
@@ -49,7 +47,7 @@ final class LinearProducts {
         weightSite = plan.quantizer("weight", weight);
         gradientSite = plan.quantizer("output_gradient", Role.GRADIENT);
         inputCopies = new EightBitCopies(inputSite);
-        gradientCopies = new EightBitCopies(gradientSite);
+        gradient = new GradientOperand(gradientSite);
     }
 
     /** Returns the recipe's state where forward of {@code pass} computes in eight bits, or null. */
@@ -136,6 +134,52 @@ final class LinearProducts {
         }
     }
 
+    /** Returns whether forward of {@code pass} lets the kernel that computes the input cast it. */
+    boolean takesCopies(long rows, Pass pass) {
+        Quantizers present = quantizers(pass);
+        return rows > 0 && present != null && present.knowsScale(inputSite);
+    }
+
+    /**
+     * Makes {@code operand} of an input [rows, in] that the kernel casts which computes it.
+     *
+     * @param keptIn holds what backward needs; null where no backward comes
+     * @return what that kernel fills, with both copies rows rounded up to a multiple of 16; null where {@link #prepare} casts
+     *     the input
+     */
+    @Nullable
+    QuantizedTensor takeCopies(long rows, Operand operand, @Nullable Scope keptIn, Pass pass) {
+        Quantizers present = takesCopies(rows, pass) ? quantizers(pass) : null;
+        if (present == null) {
+            return null;
+        }
+        boolean keeps = keptIn != null && !weight.isFrozen();
+        QuantizedTensor copies = take(rows, present, keeps ? keptIn : null, pass);
+        operand.set(rows, inputCopies.rowwise(), present);
+        if (keeps) {
+            operand.keepColumnwise(inputCopies.columnwise());
+        }
+        return copies;
+    }
+
+    /** Makes {@code operand} of the same input again in backward, as {@link #takeCopies} did without a place to keep it. */
+    @Nullable
+    QuantizedTensor takeCopiesAgain(long rows, Operand operand, Pass pass) {
+        Quantizers present = operand.quantizers();
+        if (present == null || !present.knowsScale(inputSite)) {
+            return null;
+        }
+        QuantizedTensor copies = take(rows, present, pass.temporary(), pass);
+        operand.keepColumnwise(inputCopies.columnwise());
+        return copies;
+    }
+
+    private QuantizedTensor take(long rows, Quantizers present, @Nullable Scope columnsIn, Pass pass) {
+        QuantizedTensor copies = inputCopies.take(rows, weight.shape().size(1), present, pass.temporary(), columnsIn);
+        present.setScale(inputSite, copies, pass.recording());
+        return copies;
+    }
+
     /** Enqueues {@code y = x W^T + b}. */
     void product(Operand x, Tensor y, Pass pass) {
         Quantizers present = x.quantizers();
@@ -197,36 +241,58 @@ final class LinearProducts {
 
     /** Begins backward: casts the gradient of the output where forward read eight bits, and backward does, too. */
     void begin(Tensor newDy, Operand x, Pass pass) {
-        dy = newDy;
-        gradientQuantizers = null;
         Quantizers present = x.quantizers();
-        if (present != null && present.recipe().backwardOverride() == BackwardOverride.NONE) {
-            gradientCopies.cast(newDy, present, pass.temporary(), weight.isFrozen() ? null : pass.temporary(), pass);
-            gradientQuantizers = present;
-        } else if (pass.isCalibrating() && newDy.size(0) > 0) {
-            Quantizers recording = covering(pass);
+        if (present == null || present.recipe().backwardOverride() != BackwardOverride.NONE) {
+            gradient.set(newDy);
+            Quantizers recording = pass.isCalibrating() && newDy.size(0) > 0 ? covering(pass) : null;
             if (recording != null) {
-                gradientCopies.cast(newDy, recording, pass.temporary(), null, pass);
+                gradient.record(newDy, recording, pass);
             }
+        } else if (learnsBias() && present.scaling(gradientSite) == Scaling.TENSOR) {
+            gradient.castAndSumColumns(newDy, present, pass);
+        } else if (weight.isFrozen()) {
+            gradient.castRows(newDy, present, pass);
+        } else {
+            gradient.cast(newDy, present, pass);
         }
+    }
+
+    /**
+     * Begins backward with a gradient [rows, out] that the kernel casts which computes it.
+     *
+     * @param columnSums [out], what that kernel writes the sums of the gradient's columns to
+     * @return what that kernel fills, rows rounded up to a multiple of 16; null where {@link #begin} casts the gradient
+     */
+    @Nullable
+    QuantizedTensor beginWithCopies(long rows, Tensor columnSums, Operand x, Pass pass) {
+        Quantizers present = x.quantizers();
+        // Bits of gradients do not depend on what is frozen, so neither does the kernel.
+        if (present == null || !present.knowsScale(gradientSite)) {
+            return null;
+        }
+        return gradient.take(rows, weight.shape().size(0), columnSums, present, pass);
+    }
+
+    private boolean learnsBias() {
+        return bias != null && !bias.isFrozen();
     }
 
     /** Returns whether the products of backward read eight bits. */
     boolean isQuantizedBackward() {
-        return gradientQuantizers != null;
+        return gradient.quantizers() != null;
     }
 
     /** Enqueues {@code dx = dy W}. */
     void inputGradient(Operand x, Tensor dx, Pass pass) {
-        Quantizers present = gradientQuantizers;
+        Quantizers present = gradient.quantizers();
         Stream stream = pass.stream();
         if (present == null) {
-            Gemm.gemm(gradient(), Transpose.NO, weightOf(x, pass), Transpose.NO, dx, Output.OVERWRITE, stream);
+            Gemm.gemm(gradient.whole(), Transpose.NO, weightOf(x, pass), Transpose.NO, dx, Output.OVERWRITE, stream);
             return;
         }
-        Tensor filled = filled(gradientCopies.rowwise(), dx, pass);
+        Tensor filled = filled(gradient.rowwise(), dx, pass);
         Gemm.gemm(
-                gradientCopies.rowwise(),
+                gradient.rowwise(),
                 Transpose.NO,
                 weightIn(present, pass),
                 Transpose.NO,
@@ -256,7 +322,7 @@ final class LinearProducts {
             return;
         }
         if (bias != null
-                && !bias.isFrozen()
+                && learnsBias()
                 && !weight.isFrozen()
                 && x.rows() > 0
                 && !weight.hasGradient()
@@ -264,7 +330,7 @@ final class LinearProducts {
             pass.nextGradient(weight);
             pass.nextGradient(bias);
             Gemm.gemmBiasGradient(
-                    gradient(), x.whole(), Transpose.NO, bias.gradient(), weight.gradient(), pass.stream());
+                    gradient.whole(), x.whole(), Transpose.NO, bias.gradient(), weight.gradient(), pass.stream());
             return;
         }
         // The product's epilogue can write a bias gradient, but not add to one.
@@ -278,11 +344,11 @@ final class LinearProducts {
         if (weight.isFrozen()) {
             return;
         }
-        Quantizers present = gradientQuantizers;
+        Quantizers present = gradient.quantizers();
         if (present != null) {
             Output output = pass.nextGradient(weight);
             Gemm.gemm(
-                    gradientCopies.columnwise(),
+                    gradient.columnwise(),
                     Transpose.YES,
                     x.columnwise(pass.temporary()),
                     Transpose.NO,
@@ -299,19 +365,26 @@ final class LinearProducts {
         }
         Scope temporary = pass.temporary();
         QuantizedTensor kept = x.keptRowwise(temporary);
-        Tensor again = temporary.tensor(gradient().dtype(), kept.rows(), kept.columns());
+        Tensor again = temporary.tensor(gradient.whole().dtype(), kept.rows(), kept.columns());
         Cast.dequantize(kept, again, pass.stream());
         weightGradient(temporary.view(again, 0, x.rows(), kept.columns()), pass);
     }
 
     private void weightGradient(Tensor x, Pass pass) {
         Output output = pass.nextGradient(weight);
-        Gemm.gemm(gradient(), Transpose.YES, x, Transpose.NO, weight.gradient(), output, pass.stream());
+        Gemm.gemm(gradient.whole(), Transpose.YES, x, Transpose.NO, weight.gradient(), output, pass.stream());
     }
 
     private void sumBiasGradient(Pass pass) {
-        if (bias != null && !bias.isFrozen()) {
-            RowSum.rowSum(gradient(), bias.gradient(), pass.nextGradient(bias), pass.stream());
+        if (bias == null || bias.isFrozen()) {
+            return;
+        }
+        Output output = pass.nextGradient(bias);
+        Tensor sums = gradient.columnSums();
+        if (sums == null) {
+            RowSum.rowSum(gradient.whole(), bias.gradient(), output, pass.stream());
+        } else {
+            Elementwise.accumulate(sums, bias.gradient(), output, pass.stream());
         }
     }
 
@@ -319,39 +392,9 @@ final class LinearProducts {
     String explain(Pass pass) {
         Quantizers present = covering(pass);
         if (present != null && !pass.isCalibrating()) {
-            return "te_cublas_gemm_v2 in eight bits by "
-                    + present.recipe().getClass().getSimpleName() + "; "
-                    + (present.recipe() instanceof Float8CurrentScaling
-                            ? "te_compute_amax_with_config and te_compute_scale_from_amax before "
-                            : "")
-                    + "te_quantize_v2 for the input, the weight once a step, and "
-                    + (present.recipe().backwardOverride() == BackwardOverride.NONE
-                            ? "the gradient"
-                            : "no gradient: backward is " + present.recipe().backwardOverride())
-                    + (bias == null ? "; there is no bias" : "; ops_row_sum sums the bias gradient");
+            return ProductExplanation.inEightBits(present, inputSite, bias != null);
         }
-        return "te_cublas_gemm_v2, "
-                + (bias == null
-                        ? "without bias"
-                        : "the bias in its epilogue, and so the bias gradient in the first backward of a step;"
-                                + " later ones add it by ops_row_sum")
-                + whyNot(pass);
-    }
-
-    private String whyNot(Pass pass) {
-        Quantizers present = pass.quantizers();
-        if (present == null) {
-            return "";
-        }
-        if (pass.isCalibrating()) {
-            return "; not in eight bits, for the pass calibrates";
-        }
-        return fits()
-                ? "; not in eight bits, for " + inputSite + " of group " + inputSite.group() + " keeps the model's type"
-                : "; not in eight bits, for " + weight + " has a size that is no multiple of " + EightBitCopies.STEP;
-    }
-
-    private Tensor gradient() {
-        return Checks.given("dy", dy);
+        return ProductExplanation.inOwnType(bias != null)
+                + ProductExplanation.whyNotInEightBits(pass, inputSite, weight, fits());
     }
 }

@@ -1,12 +1,16 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.ActivationKernel;
 import dev.chagres.layer.MlpConfig.Recomputation;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.te.Activation;
+import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Transpose;
 
@@ -53,21 +57,48 @@ final class MlpBranch extends Layer {
         Inner inside = saved.take();
         LinearProducts first = fc1.products();
         LinearProducts second = fc2.products();
-        boolean keepsAfter = recomputation == Recomputation.NONE;
+        long rows = x.size(0);
         first.prepare(x, inside.x, pass.isSaving() ? pass.kept() : null, pass);
-        Tensor before = pass.kept().tensor(x.dtype(), x.size(0), fc1.outputColumns(x.size(1)));
-        Scope afterIn = keepsAfter && second.keepsWhole(x.size(0), pass) ? pass.kept() : pass.temporary();
-        Tensor after = afterIn.tensor(x.dtype(), x.size(0), inner);
-        if (!inside.x.isQuantized() && KernelChoice.activation(activation, x.dtype()) == ActivationKernel.EPILOGUE) {
-            first.productGelu(inside.x, before, after, pass);
-        } else {
+        Tensor filled = before(rows, fc1.outputColumns(x.size(1)), x.dtype(), pass);
+        Tensor before = EightBitCopies.first(pass.kept(), filled, rows);
+        boolean keepsAfter = recomputation == Recomputation.NONE;
+        Scope keptIn = pass.isSaving() && keepsAfter ? pass.kept() : null;
+        if (second.takesCopies(rows, pass)) {
             first.product(inside.x, before, pass);
+            QuantizedTensor copies = Checks.given("copies", second.takeCopies(rows, inside.after, keptIn, pass));
+            activation.forward(copies.rows() == rows ? before : filled, copies, pass.stream());
+        } else {
+            Scope afterIn = keepsAfter && second.keepsWhole(rows, pass) ? pass.kept() : pass.temporary();
+            Tensor after = afterIn.tensor(x.dtype(), rows, inner);
+            activate(inside.x, before, after, pass);
+            second.prepare(after, inside.after, keptIn, pass);
+        }
+        second.product(inside.after, y, pass);
+        inside.before.set(filled);
+        saved.keep(inside, pass);
+    }
+
+    /**
+     * Returns the activation's input. Kernels that cast what they compute take rows by eights: rows of zeros fill it up where one
+     * runs, for an activation of 0 is 0, and so is its gradient.
+     */
+    private Tensor before(long rows, long columns, DType dtype, Pass pass) {
+        boolean fills = pass.isSaving()
+                && (fc1.products().takesCopies(rows, pass) || fc2.products().takesCopies(rows, pass));
+        return fills
+                ? EightBitCopies.zeroFilled(pass.kept(), dtype, rows, columns, pass.stream())
+                : pass.kept().tensor(dtype, rows, columns);
+    }
+
+    /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}. */
+    private void activate(Operand x, Tensor before, Tensor after, Pass pass) {
+        LinearProducts first = fc1.products();
+        if (!x.isQuantized() && KernelChoice.activation(activation, before.dtype()) == ActivationKernel.EPILOGUE) {
+            first.productGelu(x, before, after, pass);
+        } else {
+            first.product(x, before, pass);
             activation.forward(before, after, pass.stream());
         }
-        second.prepare(after, inside.after, pass.isSaving() && keepsAfter ? pass.kept() : null, pass);
-        second.product(inside.after, y, pass);
-        inside.before.set(before);
-        saved.keep(inside, pass);
     }
 
     @Override
@@ -75,20 +106,22 @@ final class MlpBranch extends Layer {
         Inner inside = saved.pop(pass);
         LinearProducts first = fc1.products();
         LinearProducts second = fc2.products();
-        Tensor before = inside.before.get();
         second.begin(dy, inside.after, pass);
         if (fc2.requiresGradient()) {
             if (recomputation == Recomputation.ACTIVATION) {
-                activateAgain(inside, before, pass);
+                activateAgain(inside, dy.size(0), pass);
             }
             second.parameterGradients(inside.after, pass);
         }
         if (!fc1.requiresGradient() && !inside.x.learns()) {
             return;
         }
-        Tensor dbefore = pass.temporary().like(before);
-        gradientOfActivation(dy, inside, before, dbefore, pass);
-        first.begin(dbefore, inside.x, pass);
+        if (!castGradientOfActivation(dy, inside, pass)) {
+            Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), dy.size(0));
+            Tensor dbefore = pass.temporary().like(before);
+            gradientOfActivation(dy, inside, before, dbefore, pass);
+            first.begin(dbefore, inside.x, pass);
+        }
         first.parameterGradients(inside.x, pass);
         if (inside.x.learns()) {
             first.inputGradient(inside.x, dx, pass);
@@ -96,11 +129,39 @@ final class MlpBranch extends Layer {
     }
 
     /** Enqueues what forward did not keep, as forward computed it. */
-    private void activateAgain(Inner inside, Tensor before, Pass pass) {
+    private void activateAgain(Inner inside, long rows, Pass pass) {
         Scope temporary = pass.temporary();
-        Tensor after = temporary.tensor(before.dtype(), before.size(0), inner);
+        LinearProducts second = fc2.products();
+        QuantizedTensor copies = second.takeCopiesAgain(rows, inside.after, pass);
+        if (copies != null) {
+            activation.forward(inside.before.get(), copies, pass.stream());
+            return;
+        }
+        Tensor before = EightBitCopies.first(temporary, inside.before.get(), rows);
+        Tensor after = temporary.tensor(before.dtype(), rows, inner);
         activation.forward(before, after, pass.stream());
-        fc2.products().prepareAgain(after, inside.after, pass);
+        second.prepareAgain(after, inside.after, pass);
+    }
+
+    /**
+     * Enqueues {@code (dy W2) activation'(before)}, its casts and the sums of its columns by one kernel, and begins the first
+     * product's backward with them. Returns false where no kernel does that.
+     */
+    private boolean castGradientOfActivation(Tensor dy, Inner inside, Pass pass) {
+        LinearProducts second = fc2.products();
+        if (!Cast.fusesGradientOf(activation) || !second.isQuantizedBackward()) {
+            return false;
+        }
+        Scope temporary = pass.temporary();
+        Tensor sums = temporary.tensor(dy.dtype(), inner);
+        QuantizedTensor copies = fc1.products().beginWithCopies(dy.size(0), sums, inside.x, pass);
+        if (copies == null) {
+            return false;
+        }
+        Tensor dafter = EightBitCopies.zeroFilled(temporary, dy.dtype(), dy.size(0), inner, pass.stream());
+        second.inputGradient(inside.after, EightBitCopies.first(temporary, dafter, dy.size(0)), pass);
+        Cast.quantizeDbiasDact(activation, dafter, inside.before.get(), copies, sums, pass.stream());
+        return true;
     }
 
     /** Enqueues {@code dbefore = (dy W2) activation'(before)}. */
@@ -147,9 +208,17 @@ final class MlpBranch extends Layer {
     }
 
     private String activationReason(Tensor x, Pass pass) {
-        return fc1.products().quantizers(pass) == null
-                ? KernelChoice.activationReason(activation, x.dtype())
-                : activation.forwardFunction() + " and " + activation.backwardFunction()
-                        + ", for products in eight bits have no epilogue for it here";
+        if (fc1.products().quantizers(pass) == null) {
+            return KernelChoice.activationReason(activation, x.dtype());
+        }
+        boolean casts = fc2.products().takesCopies(Math.max(1, x.size(0)), pass);
+        boolean castsGradient = casts && Cast.fusesGradientOf(activation);
+        return activation.forwardFunction()
+                + (casts ? ", which casts its output itself," : "") + " and "
+                + (castsGradient
+                        ? "nvte_quantize_dbias_d" + activation.forwardFunction().substring("nvte_".length())
+                                + ", which casts its gradient and sums it for the bias"
+                        : activation.backwardFunction())
+                + ", for products in eight bits have no epilogue for it here";
     }
 }

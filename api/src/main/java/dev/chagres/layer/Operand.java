@@ -55,9 +55,21 @@ final class Operand {
         quantizers = newQuantizers;
     }
 
+    /** Takes the copy that forward's product reads, of an input that its producer casts. */
+    void set(long newRows, QuantizedTensor newRowwise, Quantizers newQuantizers) {
+        begin(newRows);
+        rowwise = newRowwise;
+        quantizers = newQuantizers;
+    }
+
     private void begin(Tensor x) {
+        begin(x.size(0));
         learns = x.requiresGradient();
-        rows = x.size(0);
+    }
+
+    private void begin(long newRows) {
+        learns = false;
+        rows = newRows;
         quantizers = null;
         rowwise = null;
         whole.clear();

@@ -8,6 +8,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.te.Cast;
 import dev.chagres.te.QuantizationConfig;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Scales each block by the largest magnitude in it.
@@ -23,7 +24,13 @@ final class BlockQuantizer extends Quantizer {
     }
 
     @Override
-    void cast(Tensor x, QuantizedTensor y, Recording recording, Scope temporary, Stream stream) {
+    void cast(
+            Tensor x,
+            QuantizedTensor y,
+            @Nullable Tensor columnSums,
+            Recording recording,
+            Scope temporary,
+            Stream stream) {
         Cast.quantize(x, y, config, stream);
     }
 }

@@ -6,9 +6,9 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.te.Cast;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.RecipeUpdates;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Scales by the largest magnitude in the tensor itself.
@@ -24,10 +24,16 @@ final class CurrentQuantizer extends Quantizer {
     }
 
     @Override
-    void cast(Tensor x, QuantizedTensor y, Recording recording, Scope temporary, Stream stream) {
+    void cast(
+            Tensor x,
+            QuantizedTensor y,
+            @Nullable Tensor columnSums,
+            Recording recording,
+            Scope temporary,
+            Stream stream) {
         y.scale(temporary.tensor(DType.FLOAT32, 1)).amax(temporary.tensor(DType.FLOAT32, 1));
         RecipeUpdates.computeAmax(x, y, config, stream);
         RecipeUpdates.computeScaleFromAmax(y, config, stream);
-        Cast.quantize(x, y, stream);
+        castByOneScale(x, y, columnSums, stream);
     }
 }

@@ -6,7 +6,7 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.te.Cast;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Scales by what earlier steps have left, and writes the largest magnitude into the first row of the history.
@@ -24,11 +24,27 @@ final class DelayedQuantizer extends Quantizer {
     }
 
     @Override
-    void cast(Tensor x, QuantizedTensor y, Recording recording, Scope temporary, Stream stream) {
+    boolean knowsScale() {
+        return true;
+    }
+
+    @Override
+    void setScale(QuantizedTensor y, Recording recording) {
         y.scale(scale);
         if (recording == Recording.ON) {
             y.amax(amax);
         }
-        Cast.quantize(x, y, stream);
+    }
+
+    @Override
+    void cast(
+            Tensor x,
+            QuantizedTensor y,
+            @Nullable Tensor columnSums,
+            Recording recording,
+            Scope temporary,
+            Stream stream) {
+        setScale(y, recording);
+        castByOneScale(x, y, columnSums, stream);
     }
 }

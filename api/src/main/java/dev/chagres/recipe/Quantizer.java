@@ -6,6 +6,8 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.te.Cast;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Casts the tensors of one place in a model to eight bits, as a recipe says.
@@ -36,10 +38,36 @@ abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantizer, Bloc
         return scope.quantized(scaling, dtype, rows, columns);
     }
 
+    /** Returns whether the scale is there before the tensor is. */
+    boolean knowsScale() {
+        return false;
+    }
+
+    /** Gives {@code y} the scale, and the place for its largest magnitude where that is recorded. */
+    void setScale(QuantizedTensor y, Recording recording) {
+        throw new IllegalStateException("the scale of " + y + " follows from its values");
+    }
+
     /**
      * Enqueues the cast of {@code x} into the copies that {@code y} has.
      *
+     * @param columnSums receives the sums of the columns; null where none are wanted, as always where blocks are scaled
      * @param temporary holds what is needed while the cast runs
      */
-    abstract void cast(Tensor x, QuantizedTensor y, Recording recording, Scope temporary, Stream stream);
+    abstract void cast(
+            Tensor x,
+            QuantizedTensor y,
+            @Nullable Tensor columnSums,
+            Recording recording,
+            Scope temporary,
+            Stream stream);
+
+    /** Enqueues the cast by one scale, which {@code y} has. */
+    static void castByOneScale(Tensor x, QuantizedTensor y, @Nullable Tensor columnSums, Stream stream) {
+        if (columnSums == null) {
+            Cast.quantize(x, y, stream);
+        } else {
+            Cast.quantizeDbias(x, y, columnSums, stream);
+        }
+    }
 }

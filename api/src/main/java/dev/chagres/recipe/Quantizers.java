@@ -9,7 +9,6 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
-import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
@@ -116,38 +115,7 @@ public final class Quantizers implements AutoCloseable {
     }
 
     private static Quantizers allocate(Parameters parameters, Recipe recipe, Predicate<QuantizerSite> covers) {
-        Checks.given("parameters", parameters);
-        Checks.given("recipe", recipe);
-        if (recipe instanceof MXFP8BlockScaling || recipe instanceof NVFP4BlockScaling) {
-            throw new IllegalArgumentException("recipe: " + recipe.getClass().getSimpleName()
-                    + " needs a GPU of compute capability " + recipe.computeCapability()
-                    + " (Blackwell), and this version computes on 9.0 alone; use Float8BlockScaling");
-        }
-        // Closed parameters would never close what is allocated now.
-        parameters.gradients().address();
-        List<QuantizerSite> covered =
-                parameters.quantizers().stream().filter(covers).toList();
-        if (covered.isEmpty()) {
-            throw new IllegalArgumentException(
-                    "parameters: expected a Linear outside the head and the groups that keep the"
-                            + " model's type, for a recipe casts what its products read; got none");
-        }
-        for (QuantizerSite site : covered) {
-            if (site.role() == Role.WEIGHT) {
-                requireSixteenBits(site.weight());
-            }
-        }
-        return new Quantizers(parameters, recipe, covered);
-    }
-
-    /** Products in eight bits take a bias and give results of 16 bits. */
-    private static void requireSixteenBits(Parameter weight) {
-        DType dtype = weight.weight().dtype();
-        if (dtype == DType.FLOAT32) {
-            throw new IllegalArgumentException("parameters: expected BFLOAT16 or FLOAT16 weights for products in eight"
-                    + " bits, got " + dtype + " " + weight + "; allocate them in BFLOAT16, or name their group among"
-                    + " those that keep the model's type");
-        }
+        return new Quantizers(parameters, recipe, CoveredSites.of(parameters, recipe, covers));
     }
 
     private Quantizer make(QuantizerSite site) {
@@ -201,14 +169,72 @@ public final class Quantizers implements AutoCloseable {
      */
     public void cast(
             QuantizerSite site, Tensor x, QuantizedTensor copies, Recording recording, Scope temporary, Stream stream) {
-        Quantizer quantizer = of(site);
+        Quantizer quantizer = of(site, copies);
         Checks.given("recording", recording);
         Checks.given("temporary", temporary);
+        quantizer.cast(x, copies, null, recording, temporary, stream);
+    }
+
+    /**
+     * For authors of layers: enqueues the cast of {@code x} to both copies, and {@code columnSums[c] = sum over r of x[r, c]}, by
+     * one kernel: what a product needs of the gradient of its output, and the gradient of its bias.
+     *
+     * @param x [rows, columns], rows a multiple of 8, columns of 4
+     * @param copies a quantized tensor with both copies, from {@link #empty}
+     * @param columnSums [columns], in the type of x
+     * @throws IllegalArgumentException when the place is not covered, or scales blocks
+     */
+    public void castAndSumColumns(
+            QuantizerSite site,
+            Tensor x,
+            QuantizedTensor copies,
+            Tensor columnSums,
+            Recording recording,
+            Scope temporary,
+            Stream stream) {
+        Quantizer quantizer = of(site, copies);
+        Checks.given("recording", recording);
+        Checks.given("temporary", temporary);
+        if (quantizer.scaling() != Scaling.TENSOR) {
+            throw new IllegalArgumentException("site: expected one scale a tensor, for no kernel sums columns beside"
+                    + " blocks, got " + site + " of " + recipe + "; call cast");
+        }
+        quantizer.cast(x, copies, Checks.given("columnSums", columnSums), recording, temporary, stream);
+    }
+
+    /**
+     * For authors of layers: returns whether the scale is known before the tensor is, so that the kernel which computes the
+     * tensor can cast it, too.
+     *
+     * @throws IllegalArgumentException when the place is not covered
+     */
+    public boolean knowsScale(QuantizerSite site) {
+        return of(site).knowsScale();
+    }
+
+    /**
+     * For authors of layers: gives {@code copies} the scale and, where that is recorded, the place for the largest magnitude; a
+     * kernel fills the copies then.
+     *
+     * @param copies a quantized tensor from {@link #empty}
+     * @throws IllegalArgumentException when the place is not covered, or its scale is not known before the tensor is
+     */
+    public void setScale(QuantizerSite site, QuantizedTensor copies, Recording recording) {
+        Quantizer quantizer = of(site, copies);
+        if (!quantizer.knowsScale()) {
+            throw new IllegalArgumentException("site: expected a scale that is known before the tensor is, got " + site
+                    + " of " + recipe + "; call cast");
+        }
+        quantizer.setScale(copies, Checks.given("recording", recording));
+    }
+
+    private Quantizer of(QuantizerSite site, QuantizedTensor copies) {
+        Quantizer quantizer = of(site);
         if (Checks.given("copies", copies).scaling() != quantizer.scaling() || copies.dtype() != quantizer.dtype()) {
             throw new IllegalArgumentException("copies: expected " + quantizer.dtype() + " scaled by "
                     + quantizer.scaling() + " at " + site + ", got " + copies);
         }
-        quantizer.cast(x, copies, recording, temporary, stream);
+        return quantizer;
     }
 
     /**

@@ -119,6 +119,14 @@ public final class Cast {
         quantizeDbias(activation, input, actInput, output, dbias, 4, stream);
     }
 
+    /** Returns whether {@link #quantizeDbiasDact} takes {@code activation}. */
+    public static boolean fusesGradientOf(Activation activation) {
+        return switch (Checks.given("activation", activation)) {
+            case GELU, SILU, RELU, QGELU, SRELU -> true;
+            default -> false;
+        };
+    }
+
     private static void quantizeDbias(
             @Nullable Activation activation,
             Tensor input,

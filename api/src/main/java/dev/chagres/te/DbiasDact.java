@@ -19,13 +19,9 @@ final class DbiasDact {
 
     /** Checks that there is a function with the gradient of {@code activation}. */
     static void require(Activation activation) {
-        switch (activation) {
-            case GELU, SILU, RELU, QGELU, SRELU -> {}
-            default ->
-                throw new IllegalArgumentException(
-                        "activation: expected GELU, SILU, RELU, QGELU or SRELU, whose gradients"
-                                + " TE quantizes in one kernel, got " + activation
-                                + "; call its backward and then quantizeDbias");
+        if (!Cast.fusesGradientOf(activation)) {
+            throw new IllegalArgumentException("activation: expected GELU, SILU, RELU, QGELU or SRELU, whose gradients"
+                    + " TE quantizes in one kernel, got " + activation + "; call its backward and then quantizeDbias");
         }
     }
 

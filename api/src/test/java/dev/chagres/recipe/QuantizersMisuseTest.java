@@ -1,9 +1,12 @@
 package dev.chagres.recipe;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
@@ -99,6 +102,51 @@ class QuantizersMisuseTest {
                     ARGUMENT,
                     "site: expected one that the recipe covers, got a of group ",
                     () -> quantizers.scaling(foreign));
+        }
+    }
+
+    @Test
+    void kernelsThatCastNeedAScaleAndNoBlocks() {
+        ModelPlan plan = new ModelPlan();
+        new Linear(16, 16, Initializer.ones(), plan.group("body"));
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
+                Scope scope = device.openScope()) {
+            Quantizers delayed = Quantizers.allocate(parameters, DelayedScaling.standard());
+            Quantizers current = Quantizers.allocate(parameters, Float8CurrentScaling.standard());
+            Quantizers blocks = Quantizers.allocate(parameters, Float8BlockScaling.standard());
+            QuantizerSite input = parameters.quantizers().getFirst();
+            assertTrue(delayed.knowsScale(input));
+            assertFalse(current.knowsScale(input));
+            assertThrown(
+                    ARGUMENT,
+                    "site: expected a scale that is known before the tensor is, got body.input of " + current.recipe()
+                            + "; call cast",
+                    () -> current.setScale(input, current.empty(input, scope, 16, 16), Recording.OFF));
+            assertThrown(
+                    ARGUMENT,
+                    "copies: expected FLOAT8_E4M3 scaled by TENSOR at body.input, got QuantizedTensor FLOAT8_E4M3[16, 16]"
+                            + " BLOCK_1D",
+                    () -> delayed.setScale(input, blocks.empty(input, scope, 16, 16), Recording.OFF));
+            Tensor x = scope.tensor(DType.BFLOAT16, 16, 16);
+            Tensor sums = scope.tensor(DType.BFLOAT16, 16);
+            assertThrown(
+                    ARGUMENT,
+                    "site: expected one scale a tensor, for no kernel sums columns beside blocks, got body.input of "
+                            + blocks.recipe() + "; call cast",
+                    () -> blocks.castAndSumColumns(
+                            input, x, blocks.empty(input, scope, 16, 16), sums, Recording.OFF, scope, device.stream()));
+            assertThrown(
+                    NullPointerException.class,
+                    "columnSums: expected a value, got null",
+                    () -> delayed.castAndSumColumns(
+                            input,
+                            x,
+                            delayed.empty(input, scope, 16, 16),
+                            null,
+                            Recording.OFF,
+                            scope,
+                            device.stream()));
         }
     }
 

@@ -20,6 +20,7 @@ import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.te.Activation;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -27,7 +28,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** What layers keep for backward: where products read eight bits, a norm's output is not kept in the model's type. */
+/** What layers keep for backward where products read eight bits, and which kernels cast. */
 @Tag("L0")
 @Tag("L1")
 class RecipeMemoryTest {
@@ -87,5 +88,32 @@ class RecipeMemoryTest {
             // Attention's backward reads the heads' output itself, which is kept beside its copy in eight bits.
             assertTrue(kept(transformer, recipe) <= kept(transformer, null) - MATRIX + 2 * SMALL, "two norms");
         }
+    }
+
+    private static String explained(MlpConfig config, Recipe recipe) {
+        ModelPlan plan = new ModelPlan();
+        Layer layer = new LayerNormMlp(config, plan);
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 3);
+                Pass pass = Pass.training(device)) {
+            pass.autocast(Quantizers.allocate(parameters, recipe));
+            pass.begin();
+            return layer.explain(pass.scope().tensor(DType.BFLOAT16, TOKENS, SIZE), pass);
+        }
+    }
+
+    @Test
+    void kernelsCastWhatTheyComputeWhereTheScaleIsKnown() {
+        MlpConfig gelu = MlpConfig.gelu(SIZE);
+        String delayed = explained(gelu, DelayedScaling.standard());
+        assertTrue(delayed.contains("nvte_gelu, which casts its output itself"), delayed);
+        assertTrue(delayed.contains("nvte_quantize_dbias_dgelu, which casts its gradient"), delayed);
+        assertTrue(delayed.contains("te_quantize_dbias sums the bias gradient, too"), delayed);
+        String gated = explained(gelu.withActivation(Activation.SWIGLU), DelayedScaling.standard());
+        assertTrue(gated.contains("nvte_swiglu, which casts its output itself, and nvte_dswiglu, for"), gated);
+        String current = explained(gelu, Float8CurrentScaling.standard());
+        assertTrue(current.contains("nvte_gelu and nvte_dgelu, for"), current);
+        String blocks = explained(gelu, Float8BlockScaling.standard());
+        assertTrue(blocks.contains("; ops_row_sum sums the bias gradient"), blocks);
     }
 }

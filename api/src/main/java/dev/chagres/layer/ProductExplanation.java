@@ -1,0 +1,61 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scaling;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
+
+/**
+ * Says which kernels compute the products of a linear layer.
+ *
+ * <p>Threading: immutable.
+ */
+final class ProductExplanation {
+    private ProductExplanation() {}
+
+    static String inOwnType(boolean hasBias) {
+        return "te_cublas_gemm_v2, "
+                + (hasBias
+                        ? "the bias in its epilogue, and so the bias gradient in the first backward of a step;"
+                                + " later ones add it by ops_row_sum"
+                        : "without bias");
+    }
+
+    /** {@code place}: any that the recipe covers, for scaling is the same at all of them. */
+    static String inEightBits(Quantizers quantizers, QuantizerSite place, boolean hasBias) {
+        Recipe recipe = quantizers.recipe();
+        boolean casts = recipe.backwardOverride() == BackwardOverride.NONE;
+        boolean sums = casts && hasBias && quantizers.scaling(place) == Scaling.TENSOR;
+        return "te_cublas_gemm_v2 in eight bits by "
+                + recipe.getClass().getSimpleName() + "; "
+                + (recipe instanceof Float8CurrentScaling
+                        ? "te_compute_amax_with_config and te_compute_scale_from_amax before "
+                        : "")
+                + "te_quantize_v2 for the input, the weight once a step, and "
+                + (casts ? "the gradient" : "no gradient: backward is " + recipe.backwardOverride())
+                + bias(hasBias, sums);
+    }
+
+    private static String bias(boolean hasBias, boolean sums) {
+        if (!hasBias) {
+            return "; there is no bias";
+        }
+        return sums ? ", where te_quantize_dbias sums the bias gradient, too" : "; ops_row_sum sums the bias gradient";
+    }
+
+    static String whyNotInEightBits(Pass pass, QuantizerSite input, Parameter weight, boolean fits) {
+        if (pass.quantizers() == null) {
+            return "";
+        }
+        if (pass.isCalibrating()) {
+            return "; not in eight bits, for the pass calibrates";
+        }
+        return "; not in eight bits, for "
+                + (fits
+                        ? input + " of group " + input.group() + " keeps the model's type"
+                        : weight + " has a size that is no multiple of " + EightBitCopies.STEP);
+    }
+}

@@ -1,0 +1,54 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
+import java.util.List;
+import java.util.function.Predicate;
+
+/**
+ * The places whose tensors a recipe casts, after a look at whether it can.
+ *
+ * <p>Threading: immutable.
+ */
+final class CoveredSites {
+    private CoveredSites() {}
+
+    static List<QuantizerSite> of(Parameters parameters, Recipe recipe, Predicate<QuantizerSite> covers) {
+        Checks.given("parameters", parameters);
+        Checks.given("recipe", recipe);
+        if (recipe instanceof MXFP8BlockScaling || recipe instanceof NVFP4BlockScaling) {
+            throw new IllegalArgumentException("recipe: " + recipe.getClass().getSimpleName()
+                    + " needs a GPU of compute capability " + recipe.computeCapability()
+                    + " (Blackwell), and this version computes on 9.0 alone; use Float8BlockScaling");
+        }
+        // Closed parameters would never close what is allocated now.
+        parameters.gradients().address();
+        List<QuantizerSite> covered =
+                parameters.quantizers().stream().filter(covers).toList();
+        if (covered.isEmpty()) {
+            throw new IllegalArgumentException(
+                    "parameters: expected a Linear outside the head and the groups that keep the"
+                            + " model's type, for a recipe casts what its products read; got none");
+        }
+        for (QuantizerSite site : covered) {
+            if (site.role() == Role.WEIGHT) {
+                requireSixteenBits(site.weight());
+            }
+        }
+        return covered;
+    }
+
+    /** Products in eight bits take a bias and give results of 16 bits. */
+    private static void requireSixteenBits(Parameter weight) {
+        DType dtype = weight.weight().dtype();
+        if (dtype == DType.FLOAT32) {
+            throw new IllegalArgumentException("parameters: expected BFLOAT16 or FLOAT16 weights for products in eight"
+                    + " bits, got " + dtype + " " + weight + "; allocate them in BFLOAT16, or name their group among"
+                    + " those that keep the model's type");
+        }
+    }
+}
