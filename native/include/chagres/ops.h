@@ -236,6 +236,27 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream stream);
 /* scale[0] = min(1, max_norm / (norm[0] + 1e-6)), max_norm > 0; a NaN or infinite norm gives 0. */
 int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream stream);
 
+/* Where ops_adam keeps weights in FP32. */
+enum OpsMaster {
+  OPS_MASTER_NONE = 0,     /* the weights are FP32 themselves; master is not looked at */
+  OPS_MASTER_FLOAT32 = 1,  /* master: FP32, from which weights of 16 bits are rounded to nearest even */
+  OPS_MASTER_REMAINDER = 2 /* master: the low 16 bits of each; the weight, BF16, is the upper half plus the highest of
+                              those bits: rounded to nearest, ties away from zero */
+};
+
+/* One step of Adam over `count` elements, whose numbers lie on the device: with g = gradient_scale[0] * gradient[i], to
+ * which weight_decay * w is added when decoupled is 0, m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
+ * u = (m / c1) / (sqrt(v / c2) + epsilon) with c = 1 - beta^step[0], or 1 when bias_correction is 0, and
+ * w = w - rate[0] * (u + decay), where decay is weight_decay * w when decoupled is 1, else 0. Nothing changes where
+ * skip[0] is 1. gradient FP32; m and v are mean and square, of moment_dtype (float32 or bfloat16), read and written;
+ * weight of weight_dtype; masters: an OpsMaster. step and skip: int32 [1]; rate and gradient_scale: FP32 [1]. None of what
+ * is written overlaps anything else. TE's Adam has one of these things at a time: numbers on the device and the skip only
+ * with gradients of the weights' type, BF16 moments and remainders only with numbers of the host. */
+int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
+             const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2,
+             float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype,
+             int moment_dtype, int masters, OpsStream stream);
+
 /* Takes the loss scale out of a gradient norm: norm[0] = norm[0] / loss_scale[0] and, of that,
  * factor[0] = min(1, max_norm / (norm[0] + 1e-6)) / loss_scale[0], max_norm > 0. Where the norm is NaN or infinite,
  * factor[0] = 0 and skip[0] (int32) = 1; else skip[0] stays as it is. */

@@ -1,46 +1,13 @@
-/*
- * Optimizers over lists of tensors.
- *
- * Adam (Kingma and Ba 2015): m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; u = (m / c1) / (sqrt(v / c2) + epsilon) with
- * ci = 1 - bi^step; p -= lr u. Mode 0 adds decay p to g before, mode 1 (Loshchilov and Hutter 2019) adds it to u.
- */
-#include <cmath>
-
+/* Optimizers over lists of tensors. Mode 0 of Adam adds decay p to the gradient, mode 1 to the update. */
+#include "runtime/adam.h"
 #include "te/multi_tensor.h"
 
 namespace chagres::reference {
 
 namespace {
 
-struct AdamStep {
-  float lr, beta1, beta2, epsilon, decay;
-  float correction1, correction2;
-  bool decoupled; /* weight decay */
-};
-
-CHAGRES_CLONES void adam_run(float *g, float *p, float *m, float *v, const AdamStep &by, int64_t count) {
-  const float coupled = by.decoupled ? 0.0f : by.decay, decoupled = by.decoupled ? by.decay : 0.0f;
-  const AdamStep step = by;
-  for (int64_t i = 0; i < count; ++i) {
-    const float gradient = g[i] + coupled * p[i];
-    m[i] = step.beta1 * m[i] + (1 - step.beta1) * gradient;
-    v[i] = step.beta2 * v[i] + (1 - step.beta2) * gradient * gradient;
-    const float denominator = std::sqrt(v[i] / step.correction2) + step.epsilon;
-    const float update = (m[i] / step.correction1) / denominator + decoupled * p[i];
-    p[i] = p[i] - step.lr * update;
-  }
-}
-
 CHAGRES_CLONES void scale_run(float *values, float scale, int64_t count) {
   for (int64_t i = 0; i < count; ++i) values[i] *= scale;
-}
-
-void set_corrections(AdamStep &step, int number, int bias_correction) {
-  step.correction1 = step.correction2 = 1;
-  if (bias_correction == 1) {
-    step.correction1 = static_cast<float>(1 - std::pow(static_cast<double>(step.beta1), number));
-    step.correction2 = static_cast<float>(1 - std::pow(static_cast<double>(step.beta2), number));
-  }
 }
 
 AdamStep make_step(float beta1, float beta2, float epsilon, float decay, int mode, const Caller &caller) {
@@ -104,21 +71,8 @@ void adam_capturable(const ListArguments &arguments, AdamStep step, const Captur
   if (lists[0].empty()) return;
   expect_list_dtype(lists[1], "p", lists[0][0].dtype, caller);
   if (*noop == 1) return;
-  set_corrections(step, number, capturable.bias_correction);
+  set_corrections(step, number, capturable.bias_correction == 1);
   adam(lists, step, true, inv_scale);
-}
-
-/* A float as BFloat16 rounded to nearest (ties away from zero) and the low 16 bits; a negative remainder says that the
- * upper half was rounded up. */
-float join(uint16_t upper, int16_t remainder) {
-  const auto undone = static_cast<uint16_t>(upper - (remainder < 0 ? 1 : 0));
-  return bit_cast<float>(static_cast<uint32_t>(undone) << 16 | static_cast<uint16_t>(remainder));
-}
-
-void split(float value, uint16_t *upper, int16_t *remainder) {
-  const uint32_t bits = bit_cast<uint32_t>(value);
-  *remainder = static_cast<int16_t>(bits & 0xffffu);
-  *upper = static_cast<uint16_t>((bits >> 16) + (*remainder < 0 ? 1 : 0));
 }
 
 void adam_remainder(const Lists &lists, const AdamStep &step) {
@@ -190,7 +144,7 @@ void nvte_multi_tensor_adam_cuda(int chunk_size, NVTETensor noop_flag, NVTETenso
   read_flag(noop_flag, "noop_flag", caller);
   AdamStep by = make_step(beta1, beta2, epsilon, weight_decay, mode, caller);
   by.lr = lr;
-  set_corrections(by, step, bias_correction);
+  set_corrections(by, step, bias_correction == 1);
   adam(lists, by, false, 1);
 }
 
@@ -211,7 +165,7 @@ void nvte_multi_tensor_adam_param_remainder_cuda(int chunk_size, NVTETensor noop
   expect_moments(lists[2], lists[3], caller);
   expect_list_dtype(lists[4], "p_remainder", kNVTEInt16, caller);
   by.lr = lr;
-  set_corrections(by, step, bias_correction);
+  set_corrections(by, step, bias_correction == 1);
   adam_remainder(lists, by);
 }
 

@@ -156,6 +156,28 @@ class Refusals {
     refused(update(ip, 2, 0.5f, 0), "ops_loss_scale_update: growth_interval is 0; expected 1 or more");
   }
 
+  int adam(void *master, float beta1, float epsilon, int decoupled, int64_t count, int weights, int moments,
+           int masters) {
+    return ops.adam(fp, p, p, p, master, fp, ip, fp, ip, beta1, 0.9f, epsilon, 0, decoupled, 1, count, weights, moments,
+                    masters, nullptr);
+  }
+
+  void optimizers() {
+    refused(adam(p, 1, 0, 1, 8, 4, 4, 0), "ops_adam: beta1 is 1; expected at least 0 and below 1");
+    refused(adam(p, 0.9f, -1, 1, 8, 4, 4, 0), "ops_adam: epsilon is -1; expected 0 or more");
+    refused(adam(p, 0.9f, 0, 2, 8, 4, 4, 0), "ops_adam: decoupled is 2; expected 0 to 1");
+    refused(adam(p, 0.9f, 0, 1, -8, 4, 4, 0), "ops_adam: count is -8; expected 0 or more");
+    refused(adam(p, 0.9f, 0, 1, 8, 2, 4, 0),
+            "ops_adam: weight_dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
+    refused(adam(p, 0.9f, 0, 1, 8, 4, 5, 0), "ops_adam: moment_dtype is 5; expected 4 (float32) or 6 (bfloat16)");
+    refused(adam(p, 0.9f, 0, 1, 8, 4, 4, 3), "ops_adam: masters is 3; expected 0 to 2");
+    refused(adam(p, 0.9f, 0, 1, 8, 6, 4, 0),
+            "ops_adam: masters is 0 (none); expected 1 (float32) for weights of 16 bits, or 2 (remainder) for bfloat16");
+    refused(adam(p, 0.9f, 0, 1, 8, 4, 4, 1), "ops_adam: masters is 1 (float32); expected 0 (none) for weights of float32");
+    refused(adam(p, 0.9f, 0, 1, 8, 5, 4, 2), "ops_adam: masters is 2 (remainder); expected weights of bfloat16 with it");
+    refused(adam(nullptr, 0.9f, 0, 1, 8, 6, 4, 2), "ops_adam: master is null; expected a device pointer");
+  }
+
   void drop_path() {
     refused(ops.drop_path_factors(lp, 1, fp, 2, nullptr),
             "ops_drop_path_factors: probability is 1; expected at least 0 and below 1");
@@ -235,6 +257,7 @@ void argument_cases(Session &session) {
   refusals.rows();
   refusals.losses();
   refusals.loss_scales();
+  refusals.optimizers();
   refusals.drop_path();
   refusals.rotary();
   refusals.other();

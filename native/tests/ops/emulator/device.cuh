@@ -61,6 +61,7 @@ T __shfl_xor_sync(uint32_t, T value, int mask) {
 }
 
 inline float __int_as_float(int32_t bits) { return from_bits<float>(static_cast<uint32_t>(bits)); }
+inline int32_t __float_as_int(float value) { return static_cast<int32_t>(to_bits(value)); }
 inline int __ffs(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }

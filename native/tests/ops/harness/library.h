@@ -37,6 +37,7 @@ struct Ops {
   OPS_FUNCTION(attention_forward);
   OPS_FUNCTION(attention_backward);
   OPS_FUNCTION(clip_scale);
+  OPS_FUNCTION(adam);
   OPS_FUNCTION(loss_scale_clip);
   OPS_FUNCTION(loss_scale_update);
   OPS_FUNCTION(range_push);

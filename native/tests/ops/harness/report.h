@@ -79,6 +79,7 @@ std::string shape_text(std::initializer_list<std::pair<const char *, int64_t>> s
 
 void elementwise_cases(Session &session);
 void clip_cases(Session &session);
+void adam_cases(Session &session);
 void loss_scale_cases(Session &session);
 void dropout_cases(Session &session);
 void drop_path_cases(Session &session);

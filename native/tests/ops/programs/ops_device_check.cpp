@@ -64,6 +64,7 @@ int check(const Options &options) {
   attention_argument_cases(session);
   elementwise_cases(session);
   clip_cases(session);
+  adam_cases(session);
   loss_scale_cases(session);
   dropout_cases(session);
   drop_path_cases(session);

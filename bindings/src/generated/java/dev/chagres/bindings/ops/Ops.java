@@ -1646,6 +1646,112 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_MASTER_NONE = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMaster.OPS_MASTER_NONE = 0
+     * }
+     */
+    public static int OPS_MASTER_NONE() {
+        return OPS_MASTER_NONE;
+    }
+    private static final int OPS_MASTER_FLOAT32 = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMaster.OPS_MASTER_FLOAT32 = 1
+     * }
+     */
+    public static int OPS_MASTER_FLOAT32() {
+        return OPS_MASTER_FLOAT32;
+    }
+    private static final int OPS_MASTER_REMAINDER = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMaster.OPS_MASTER_REMAINDER = 2
+     * }
+     */
+    public static int OPS_MASTER_REMAINDER() {
+        return OPS_MASTER_REMAINDER;
+    }
+
+    private static class ops_adam {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_adam");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_adam$descriptor() {
+        return ops_adam.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_adam$handle() {
+        return ops_adam.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_adam$address() {
+        return ops_adam.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static int ops_adam(long gradient, long weight, long mean, long square, long master, long rate, long step, long gradient_scale, long skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, long count, int weight_dtype, int moment_dtype, int masters, MemorySegment stream) {
+        var mh$ = ops_adam.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_adam", gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2, epsilon, weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters, stream);
+            }
+            return (int)mh$.invokeExact(gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2, epsilon, weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
 
     private static class ops_loss_scale_clip {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
