@@ -46,6 +46,11 @@ public final class MultiTensor {
     /** Elements that one block works on; TE's own callers give this number. */
     private static final int CHUNK = 2048 * 32;
 
+    /** g, p, m, v; then masters too. */
+    private static final int OWN_LISTS = 4;
+
+    private static final int MASTER_LISTS = 5;
+
     private MultiTensor() {}
 
     /**
@@ -113,31 +118,20 @@ public final class MultiTensor {
             float weightDecay,
             Tensor invScale,
             Stream stream) {
-        MultiTensorChecks.numbers(beta1, beta2, epsilon, weightDecay);
-        Checks.given("mode", mode);
-        Checks.given("biasCorrection", biasCorrection);
-        MemorySegment array = MultiTensorChecks.adam(noopFlag, lists, 4, lr, step, invScale, stream);
-        if (lists.tensorCount() == 0) {
-            return;
-        }
-        Status.te(
-                TransformerEngine.te_multi_tensor_adam_capturable_cuda(
-                        CHUNK,
-                        noopFlag.handle(),
-                        array,
-                        lists.listCount(),
-                        lists.tensorCount(),
-                        lr.handle(),
-                        beta1,
-                        beta2,
-                        epsilon,
-                        step.handle(),
-                        mode.mode,
-                        biasCorrection.ordinal(),
-                        weightDecay,
-                        invScale.handle(),
-                        stream.handle()),
-                "te_multi_tensor_adam_capturable_cuda");
+        adam(
+                OWN_LISTS,
+                noopFlag,
+                lists,
+                lr,
+                beta1,
+                beta2,
+                epsilon,
+                step,
+                mode,
+                biasCorrection,
+                weightDecay,
+                invScale,
+                stream);
     }
 
     /**
@@ -169,15 +163,46 @@ public final class MultiTensor {
             float weightDecay,
             Tensor invScale,
             Stream stream) {
+        adam(
+                MASTER_LISTS,
+                noopFlag,
+                lists,
+                lr,
+                beta1,
+                beta2,
+                epsilon,
+                step,
+                mode,
+                biasCorrection,
+                weightDecay,
+                invScale,
+                stream);
+    }
+
+    private static void adam(
+            int listCount,
+            Tensor noopFlag,
+            TensorLists lists,
+            Tensor lr,
+            float beta1,
+            float beta2,
+            float epsilon,
+            Tensor step,
+            WeightDecay mode,
+            BiasCorrection biasCorrection,
+            float weightDecay,
+            Tensor invScale,
+            Stream stream) {
         MultiTensorChecks.numbers(beta1, beta2, epsilon, weightDecay);
         Checks.given("mode", mode);
         Checks.given("biasCorrection", biasCorrection);
-        MemorySegment array = MultiTensorChecks.adam(noopFlag, lists, 5, lr, step, invScale, stream);
+        MemorySegment array = MultiTensorChecks.adam(noopFlag, lists, listCount, lr, step, invScale, stream);
         if (lists.tensorCount() == 0) {
             return;
         }
-        Status.te(
-                TransformerEngine.te_multi_tensor_adam_capturable_master_cuda(
+        boolean own = listCount == OWN_LISTS;
+        int status = own
+                ? TransformerEngine.te_multi_tensor_adam_capturable_cuda(
                         CHUNK,
                         noopFlag.handle(),
                         array,
@@ -192,7 +217,23 @@ public final class MultiTensor {
                         biasCorrection.ordinal(),
                         weightDecay,
                         invScale.handle(),
-                        stream.handle()),
-                "te_multi_tensor_adam_capturable_master_cuda");
+                        stream.handle())
+                : TransformerEngine.te_multi_tensor_adam_capturable_master_cuda(
+                        CHUNK,
+                        noopFlag.handle(),
+                        array,
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        lr.handle(),
+                        beta1,
+                        beta2,
+                        epsilon,
+                        step.handle(),
+                        mode.mode,
+                        biasCorrection.ordinal(),
+                        weightDecay,
+                        invScale.handle(),
+                        stream.handle());
+        Status.te(status, own ? "te_multi_tensor_adam_capturable_cuda" : "te_multi_tensor_adam_capturable_master_cuda");
     }
 }
