@@ -8,16 +8,13 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterRange.Decay;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
-import dev.chagres.te.MultiTensor;
-import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
-import dev.chagres.te.TensorLists;
+import java.util.List;
 
 /**
- * Adam with decoupled weight decay, on FP32 master weights:
+ * Adam with decoupled weight decay, on FP32 master weights; {@link Config} has Adam's own decay, smaller moments and masters, too:
  * {@code m = b1 m + (1 - b1) g}, {@code v = b2 v + (1 - b2) g^2},
  * {@code w = w - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + decay w)}.
  *
@@ -31,9 +28,25 @@ import dev.chagres.te.TensorLists;
  * <p>Threading: the device's thread.
  *
  * <p>Source: Loshchilov and Hutter, Decoupled weight decay regularization (2017);
- * {@code nvte_multi_tensor_adam_capturable_cuda} in TE's {@code multi_tensor.h}.
+ * {@code nvte_multi_tensor_adam_capturable_cuda} in TE's {@code multi_tensor.h}, {@code ops_adam} in {@code ops.h}.
  */
 public final class AdamW implements AutoCloseable {
+    /** What is kept of FP32 beside weights of 16 bits. */
+    public enum Masters {
+        /** A FLOAT32 copy, from which the weight is rounded to nearest even: 4 bytes a weight. */
+        FLOAT32,
+        /** Of BFLOAT16 weights, the low 16 bits of that copy; the weight is its upper half, rounded: 2 bytes a weight. */
+        REMAINDER
+    }
+
+    /** Which kernels update FLOAT32 moments and masters; moments of BFLOAT16 and remainders always take {@link #ONE_KERNEL}. */
+    public enum Form {
+        /** TE's kernel for the masters, then one that rounds the weights. */
+        TRANSFORMER_ENGINE,
+        /** One kernel of ours for moments, masters and weights. */
+        ONE_KERNEL
+    }
+
     /**
      * Numbers of the method.
      *
@@ -41,8 +54,37 @@ public final class AdamW implements AutoCloseable {
      * @param beta2 memory of the square, within [0, 1)
      * @param epsilon added to the root, positive
      * @param weightDecay of matrices, not negative
+     * @param decayMode where the decay goes: beside the rate, or with L2, as in Adam itself, into the gradient
+     * @param momentDType type of mean and square, FLOAT32 or BFLOAT16
+     * @param masters what is kept beside weights of 16 bits
+     * @param form which kernels run
      */
-    public record Config(float beta1, float beta2, float epsilon, float weightDecay) {
+    public record Config(
+            float beta1,
+            float beta2,
+            float epsilon,
+            float weightDecay,
+            WeightDecay decayMode,
+            DType momentDType,
+            Masters masters,
+            Form form) {
+        /**
+         * Makes those with decoupled decay, FLOAT32 moments and masters, and TE's kernels.
+         *
+         * @throws IllegalArgumentException when one is out of its range
+         */
+        public Config(float beta1, float beta2, float epsilon, float weightDecay) {
+            this(
+                    beta1,
+                    beta2,
+                    epsilon,
+                    weightDecay,
+                    WeightDecay.DECOUPLED,
+                    DType.FLOAT32,
+                    Masters.FLOAT32,
+                    Form.TRANSFORMER_ENGINE);
+        }
+
         /** PyTorch's defaults: 0.9, 0.999, 1e-8 and a decay of 0.01. */
         public static Config standard() {
             return new Config(0.9f, 0.999f, 1e-8f, 0.01f);
@@ -64,18 +106,51 @@ public final class AdamW implements AutoCloseable {
             if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
                 throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
             }
+            Checks.given("decayMode", decayMode);
+            Checks.given("masters", masters);
+            Checks.given("form", form);
+            if (Checks.given("momentDType", momentDType) != DType.FLOAT32 && momentDType != DType.BFLOAT16) {
+                throw new IllegalArgumentException("momentDType: expected FLOAT32 or BFLOAT16, got " + momentDType);
+            }
+        }
+
+        /** Returns this with the decay elsewhere. */
+        public Config withDecayMode(WeightDecay newDecayMode) {
+            return new Config(beta1, beta2, epsilon, weightDecay, newDecayMode, momentDType, masters, form);
+        }
+
+        /**
+         * Returns this with moments of another type.
+         *
+         * @throws IllegalArgumentException when it is neither FLOAT32 nor BFLOAT16
+         */
+        public Config withMomentDType(DType newMomentDType) {
+            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, newMomentDType, masters, form);
+        }
+
+        /** Returns this with other masters. */
+        public Config withMasters(Masters newMasters) {
+            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, newMasters, form);
+        }
+
+        /** Returns this with other kernels. */
+        public Config withForm(Form newForm) {
+            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, masters, newForm);
+        }
+
+        private boolean isOneKernel() {
+            return form == Form.ONE_KERNEL || momentDType == DType.BFLOAT16 || masters == Masters.REMAINDER;
         }
     }
 
     private final Parameters parameters;
     private final Config config;
     private final Scope scope;
-    private final MasterWeights masters;
+    private final MasterCopies masters;
     private final Tensor mean;
     private final Tensor square;
-    private final TensorLists decayed;
-    private final TensorLists others;
     private final StepNumbers numbers;
+    private final AdamUpdate update;
     private final Tensor one;
     private final Tensor neverSkip;
 
@@ -86,6 +161,17 @@ public final class AdamW implements AutoCloseable {
      * @throws IllegalStateException when the parameters are closed
      */
     public AdamW(Parameters parameters, Config config) {
+        this(parameters, config, List.of());
+    }
+
+    /**
+     * Takes memory for the state as the other constructor does, of moments and masters as {@code config} says.
+     *
+     * @param groups what has a rate or a decay of its own; a parameter belongs to the first group that takes it
+     * @throws IllegalArgumentException when a group has no trained parameter, or masters are remainders of FLOAT16 weights
+     * @throws IllegalStateException when the parameters are closed
+     */
+    public AdamW(Parameters parameters, Config config, List<ParameterGroup> groups) {
         this.parameters = Checks.given("parameters", parameters);
         this.config = Checks.given("config", config);
         Stream stream = parameters.scope().stream();
@@ -93,23 +179,46 @@ public final class AdamW implements AutoCloseable {
         scope = stream.device().openScope(stream);
         try {
             long count = parameters.gradients().count();
-            mean = scope.tensor(DType.FLOAT32, count);
-            square = scope.tensor(DType.FLOAT32, count);
+            List<UpdateRange> ranges = UpdateRange.of(parameters, config, List.copyOf(groups));
+            mean = scope.tensor(config.momentDType, count);
+            square = scope.tensor(config.momentDType, count);
             mean.zero(stream);
             square.zero(stream);
-            masters = new MasterWeights(parameters, scope);
+            numbers = new StepNumbers(scope, factors(groups));
+            AdamUpdate.Memory memory = new AdamUpdate.Memory(parameters.gradients(), mean, square, numbers, scope);
+            if (config.masters == Masters.REMAINDER) {
+                masters = new Remainders(parameters, ranges, scope);
+                update = new OneKernelAdam(config, ranges, masters, memory);
+            } else {
+                MasterWeights copies = new MasterWeights(parameters, ranges, scope);
+                masters = copies;
+                update = config.isOneKernel()
+                        ? new OneKernelAdam(config, ranges, copies, memory)
+                        : new MultiTensorAdam(config, ranges, copies, memory);
+            }
             masters.take();
-            numbers = new StepNumbers(scope);
             one = scope.tensor(DType.FLOAT32, 1);
             one.set(stream, 1f);
             neverSkip = scope.tensor(DType.INT32, 1);
             neverSkip.zero(stream);
-            decayed = masters.lists(Decay.DECAYED, mean, square);
-            others = masters.lists(Decay.KEPT, mean, square);
         } catch (RuntimeException | Error failure) {
             scope.close();
             throw failure;
         }
+    }
+
+    private static float[] factors(List<ParameterGroup> groups) {
+        float[] factors = new float[groups.size() + 1];
+        factors[0] = 1;
+        for (int i = 0; i < groups.size(); i++) {
+            factors[i + 1] = groups.get(i).rateFactor();
+        }
+        return factors;
+    }
+
+    /** Says which kernels run a step, and why not the others. */
+    public String explain() {
+        return update.explain();
     }
 
     /** Returns the number of steps taken. After a step under a {@link LossScaler} this waits: the device counts those. */
@@ -185,31 +294,14 @@ public final class AdamW implements AutoCloseable {
     private void advance(Tensor gradientScale, Tensor skip) {
         masters.takeIfChanged();
         parameters.completeGradients();
-        run(decayed, config.weightDecay, gradientScale, skip);
-        run(others, 0, gradientScale, skip);
-        masters.round();
+        update.run(gradientScale, skip);
         parameters.nextStep();
     }
 
-    private void run(TensorLists lists, float weightDecay, Tensor gradientScale, Tensor skip) {
-        MultiTensor.adamCapturable(
-                skip,
-                lists,
-                numbers.learningRate(),
-                config.beta1,
-                config.beta2,
-                config.epsilon,
-                numbers.step(),
-                WeightDecay.DECOUPLED,
-                BiasCorrection.YES,
-                weightDecay,
-                gradientScale,
-                scope.stream());
-    }
-
     /**
-     * Lists what must be saved to go on exactly: of each trained parameter {@code name.exp_avg}, {@code name.exp_avg_sq} and,
-     * where its weight has 16 bits, {@code name.master}, all FLOAT32; and the number of steps.
+     * Lists what must be saved to go on exactly: of each trained parameter {@code name.exp_avg} and {@code name.exp_avg_sq}, of the
+     * moments' type, and, where its weight has 16 bits, {@code name.master}, FLOAT32, or {@code name.remainder}, BYTE [elements,
+     * 2]; and the number of steps.
      */
     public State state() {
         State.Builder state = new State.Builder();
@@ -232,8 +324,7 @@ public final class AdamW implements AutoCloseable {
         if (!device.isClosed()) {
             device.ensureCurrent();
         }
-        decayed.close();
-        others.close();
+        update.close();
         numbers.close();
         scope.close();
     }

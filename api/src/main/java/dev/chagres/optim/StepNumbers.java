@@ -9,17 +9,20 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * The numbers that change from step to step, in one block on the device, where kernels read them: learning rate and number of
- * the step. The host counts steps, unless a loss scaler decides on the device which ones are taken.
+ * The numbers that change from step to step, in one block on the device, where kernels read them: learning rate by group and
+ * number of the step. The host counts steps, unless a loss scaler decides on the device which ones are taken.
  *
  * <p>Threading: the device's thread.
  */
 final class StepNumbers implements AutoCloseable {
     private final Scope scope;
     private final Arena arena = Arena.ofShared();
-    private final MemorySegment host = arena.allocate(ValueLayout.JAVA_LONG);
+    private final MemorySegment host;
     private final Tensor block;
-    private final Tensor learningRate;
+    /** The factor of each group on the rate. */
+    private final float[] factors;
+
+    private final Tensor rates;
     private final Tensor step;
     private int taken;
     /** Whether the device counts: {@link #step} then holds the number of steps taken. */
@@ -27,12 +30,13 @@ final class StepNumbers implements AutoCloseable {
 
     private boolean closed;
 
-    StepNumbers(Scope scope) {
+    StepNumbers(Scope scope, float... factors) {
         this.scope = scope;
-        Tensor rates = scope.tensor(DType.FLOAT32, 2);
-        block = rates;
-        learningRate = scope.view(rates, 0, 1);
-        step = scope.reinterpret(rates, DType.INT32, 1, 1);
+        this.factors = factors.clone();
+        host = arena.allocate(ValueLayout.JAVA_INT, factors.length + 1L);
+        block = scope.tensor(DType.FLOAT32, factors.length + 1L);
+        rates = scope.view(block, 0, factors.length);
+        step = scope.reinterpret(block, DType.INT32, factors.length, 1);
     }
 
     /** Enqueues rate and number of the next step, which is taken whatever its gradients are. */
@@ -45,8 +49,8 @@ final class StepNumbers implements AutoCloseable {
     /** Enqueues the rate of the next step, of which {@code scaler} decides on the device whether it is taken. */
     void next(float rate, LossScaler scaler, Tensor skip) {
         if (deviceCounts) {
-            host.set(ValueLayout.JAVA_FLOAT, 0, rate);
-            HostToDevice.copyHostToDeviceViaKernel(host, learningRate, scope.stream());
+            setRates(rate);
+            HostToDevice.copyHostToDeviceViaKernel(host, rates, scope.stream());
         } else {
             write(rate);
             deviceCounts = true;
@@ -54,10 +58,16 @@ final class StepNumbers implements AutoCloseable {
         scaler.update(skip, step);
     }
 
-    /** Enqueues both; the host's copy may change at once. */
+    private void setRates(float rate) {
+        for (int i = 0; i < factors.length; i++) {
+            host.setAtIndex(ValueLayout.JAVA_FLOAT, i, rate * factors[i]);
+        }
+    }
+
+    /** Enqueues all; the host's copy may change at once. */
     private void write(float rate) {
-        host.set(ValueLayout.JAVA_FLOAT, 0, rate);
-        host.set(ValueLayout.JAVA_INT, Float.BYTES, taken);
+        setRates(rate);
+        host.setAtIndex(ValueLayout.JAVA_INT, factors.length, taken);
         HostToDevice.copyHostToDeviceViaKernel(host, block, scope.stream());
     }
 
@@ -72,9 +82,9 @@ final class StepNumbers implements AutoCloseable {
         deviceCounts = false;
     }
 
-    /** Returns the learning rate, FLOAT32 [1]. */
-    Tensor learningRate() {
-        return learningRate;
+    /** Returns the learning rate of a group, FLOAT32 [1]. */
+    Tensor rate(int group) {
+        return scope.view(rates, group, 1);
     }
 
     /** Returns the number of the step, from 1 on, INT32 [1]. */

@@ -1,0 +1,55 @@
+package dev.chagres.optim;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Parameter;
+import java.util.function.Predicate;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Parameters that an optimizer gives a rate or a decay of their own.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: the parameter groups of PyTorch's optimizers.
+ *
+ * @param name names the group in errors
+ * @param members which parameters belong to it, but for those of groups before it
+ * @param rateFactor on the learning rate, not negative
+ * @param weightDecay of all members, not negative; null: as without a group
+ */
+public record ParameterGroup(
+        String name,
+        Predicate<Parameter> members,
+        float rateFactor,
+        @Nullable Float weightDecay) {
+    /**
+     * Checks the numbers.
+     *
+     * @throws IllegalArgumentException when one is out of its range
+     */
+    public ParameterGroup {
+        Checks.given("name", name);
+        Checks.given("members", members);
+        if (!(rateFactor >= 0) || Float.isInfinite(rateFactor)) {
+            throw new IllegalArgumentException("rateFactor: expected a number of at least 0, got " + rateFactor);
+        }
+        if (weightDecay != null && (!(weightDecay >= 0) || Float.isInfinite(weightDecay))) {
+            throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
+        }
+    }
+
+    /** Returns a group with the rate and decay that its members have without it. */
+    public static ParameterGroup of(String name, Predicate<Parameter> members) {
+        return new ParameterGroup(name, members, 1, null);
+    }
+
+    /** Returns this with another factor on the learning rate. */
+    public ParameterGroup withRateFactor(float newRateFactor) {
+        return new ParameterGroup(name, members, newRateFactor, weightDecay);
+    }
+
+    /** Returns this with a decay of all its members. */
+    public ParameterGroup withWeightDecay(float newWeightDecay) {
+        return new ParameterGroup(name, members, rateFactor, newWeightDecay);
+    }
+}

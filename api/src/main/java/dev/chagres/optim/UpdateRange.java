@@ -1,0 +1,121 @@
+package dev.chagres.optim;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterRange;
+import dev.chagres.model.ParameterRange.Decay;
+import dev.chagres.model.Parameters;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+
+/**
+ * Neighbouring trained elements of one type, one weight decay and one group.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param weights the vector of all weights of one type
+ * @param weightOffset first element in {@code weights}
+ * @param gradientOffset first element in the gradients, and in what is kept in their order
+ * @param count elements, with those between parameters, which are 0 and stay so
+ * @param group the number of the group, 0 for what belongs to none
+ * @param weightDecay at least 0
+ */
+record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long count, int group, float weightDecay) {
+    boolean isFloat32() {
+        return weights.dtype() == DType.FLOAT32;
+    }
+
+    /** Returns whether {@code next} begins where this ends, in weights and gradients. */
+    boolean endsAt(UpdateRange next) {
+        return next.weights == weights
+                && next.weightOffset == weightOffset + count
+                && next.gradientOffset == gradientOffset + count;
+    }
+
+    /** Returns the first element of a trained parameter in the order of the gradients. */
+    static long offset(Parameters parameters, Parameter parameter) {
+        return (parameter.gradient().address() - parameters.gradients().address()) / Float.BYTES;
+    }
+
+    /**
+     * Returns the ranges in the order of the gradients. Without groups they are those of the parameters.
+     *
+     * @throws IllegalArgumentException when a group has no trained parameter
+     */
+    static List<UpdateRange> of(Parameters parameters, AdamW.Config config, List<ParameterGroup> groups) {
+        List<UpdateRange> ranges = new ArrayList<>();
+        int[] members = new int[groups.size() + 1];
+        for (ParameterRange range : parameters.ranges()) {
+            if (groups.isEmpty()) {
+                ranges.add(
+                        piece(range, 0, range.count(), 0, range.decay() == Decay.DECAYED ? config.weightDecay() : 0));
+            } else {
+                divide(parameters, range, config, groups, members, ranges);
+            }
+        }
+        for (int i = 0; i < groups.size(); i++) {
+            if (members[i + 1] == 0) {
+                throw new IllegalArgumentException("groups: expected trained parameters in group "
+                        + groups.get(i).name() + " that no group before it has, got none");
+            }
+        }
+        return List.copyOf(ranges);
+    }
+
+    private static UpdateRange piece(ParameterRange range, long first, long end, int group, float weightDecay) {
+        return new UpdateRange(
+                range.weights(),
+                range.weightOffset() + first,
+                range.gradientOffset() + first,
+                end - first,
+                group,
+                weightDecay);
+    }
+
+    /** Cuts a range where its parameters belong to another group or decay otherwise than the one before. */
+    private static void divide(
+            Parameters parameters,
+            ParameterRange range,
+            AdamW.Config config,
+            List<ParameterGroup> groups,
+            int[] members,
+            List<UpdateRange> ranges) {
+        long begin = range.gradientOffset();
+        List<Parameter> inside = parameters.all().stream()
+                .filter(parameter -> !parameter.isFrozen())
+                .filter(parameter ->
+                        offset(parameters, parameter) >= begin && offset(parameters, parameter) < begin + range.count())
+                .sorted(Comparator.comparingLong(parameter -> offset(parameters, parameter)))
+                .toList();
+        long first = 0;
+        for (int i = 0; i < inside.size(); i++) {
+            int group = groupOf(inside.get(i), groups);
+            members[group]++;
+            boolean last = i + 1 == inside.size();
+            if (last || groupOf(inside.get(i + 1), groups) != group) {
+                long end = last ? range.count() : offset(parameters, inside.get(i + 1)) - begin;
+                ranges.add(piece(range, first, end, group, decay(range, config, groups, group)));
+                first = end;
+            }
+        }
+    }
+
+    private static int groupOf(Parameter parameter, List<ParameterGroup> groups) {
+        for (int i = 0; i < groups.size(); i++) {
+            if (groups.get(i).members().test(parameter)) {
+                return i + 1;
+            }
+        }
+        return 0;
+    }
+
+    private static float decay(ParameterRange range, AdamW.Config config, List<ParameterGroup> groups, int group) {
+        Float own = group == 0 ? null : groups.get(group - 1).weightDecay();
+        if (own != null) {
+            return own;
+        }
+        return range.decay() == Decay.DECAYED ? config.weightDecay() : 0;
+    }
+}
