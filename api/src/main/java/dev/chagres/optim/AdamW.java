@@ -144,7 +144,6 @@ public final class AdamW implements AutoCloseable {
     }
 
     private final Parameters parameters;
-    private final Config config;
     private final Scope scope;
     private final MasterCopies masters;
     private final Tensor mean;
@@ -173,7 +172,7 @@ public final class AdamW implements AutoCloseable {
      */
     public AdamW(Parameters parameters, Config config, List<ParameterGroup> groups) {
         this.parameters = Checks.given("parameters", parameters);
-        this.config = Checks.given("config", config);
+        Checks.given("config", config);
         Stream stream = parameters.scope().stream();
         Checks.on(stream, "parameters", parameters.gradients());
         scope = stream.device().openScope(stream);
