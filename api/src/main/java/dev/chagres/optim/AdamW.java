@@ -173,6 +173,7 @@ public final class AdamW implements AutoCloseable {
     public AdamW(Parameters parameters, Config config, List<ParameterGroup> groups) {
         this.parameters = Checks.given("parameters", parameters);
         Checks.given("config", config);
+        Checks.given("groups", groups);
         Stream stream = parameters.scope().stream();
         Checks.on(stream, "parameters", parameters.gradients());
         scope = stream.device().openScope(stream);

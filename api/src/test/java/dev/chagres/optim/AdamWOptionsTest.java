@@ -336,6 +336,10 @@ class AdamWOptionsTest {
                 () -> ParameterGroup.of("x", p -> true).withWeightDecay(Float.NaN));
         try (Parameters parameters = parameters(DType.FLOAT16)) {
             assertThrown(
+                    NullPointerException.class,
+                    "groups: expected a value, got null",
+                    () -> new AdamW(parameters, STANDARD, null));
+            assertThrown(
                     IllegalArgumentException.class,
                     "masters: expected FLOAT32 for weights of FLOAT16, got REMAINDER, which BFLOAT16 weights can have",
                     () -> new AdamW(parameters, STANDARD.withMasters(Masters.REMAINDER)));
