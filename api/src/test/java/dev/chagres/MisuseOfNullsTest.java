@@ -36,6 +36,7 @@ import dev.chagres.recipe.Format;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recording;
 import dev.chagres.te.Activation;
+import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QuantizationConfig;
@@ -97,6 +98,7 @@ class MisuseOfNullsTest {
         sample(QkvFormat.class, QkvFormat.BSHD);
         sample(CuSeqlens.class, lengths);
         sample(Bias.class, Bias.PRESENT);
+        sample(ClampedSwiglu.class, ClampedSwiglu.standard());
         sample(BranchOrder.class, BranchOrder.PARALLEL);
         sample(ResidualSource.class, ResidualSource.INPUT);
         sample(NormPlacement.class, NormPlacement.INPUT);

@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.Activation;
+import dev.chagres.te.ClampedSwiglu;
 
 /**
  * {@code y = activation(x)}, element by element; a gated activation halves the columns.
@@ -16,7 +17,7 @@ public final class ActivationLayer extends Layer {
         private final Kept x = new Kept("the input");
     }
 
-    private final Activation activation;
+    private final MlpActivation activation;
     private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
 
     /**
@@ -26,12 +27,22 @@ public final class ActivationLayer extends Layer {
      */
     public ActivationLayer(String name, Activation activation) {
         super(name);
-        this.activation = Checks.given("activation", activation);
+        this.activation = new MlpActivation(Checks.given("activation", activation), ClampedSwiglu.standard());
+    }
+
+    /**
+     * Applies {@link Activation#CLAMPED_SWIGLU} with these numbers.
+     *
+     * @param name in errors and reports
+     */
+    public ActivationLayer(String name, ClampedSwiglu clampedSwiglu) {
+        super(name);
+        activation = new MlpActivation(Activation.CLAMPED_SWIGLU, Checks.given("clampedSwiglu", clampedSwiglu));
     }
 
     /** Returns which activation. */
     public Activation activation() {
-        return activation;
+        return activation.kind();
     }
 
     @Override
@@ -50,12 +61,12 @@ public final class ActivationLayer extends Layer {
 
     @Override
     public long outputColumns(long inputColumns) {
-        return activation.isGated() ? inputColumns / 2 : inputColumns;
+        return activation.kind().isGated() ? inputColumns / 2 : inputColumns;
     }
 
     @Override
     protected void checkInput(Tensor x) {
-        if (activation.isGated() && x.size(1) % 2 != 0) {
+        if (activation.kind().isGated() && x.size(1) % 2 != 0) {
             throw new IllegalArgumentException(
                     "x: " + name() + " expected an even number of columns, a half each for gate" + " and value, got "
                             + Checks.describe(x));
@@ -64,6 +75,7 @@ public final class ActivationLayer extends Layer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        return name() + ": " + activation.forwardFunction() + " and " + activation.backwardFunction();
+        return name() + ": " + activation.kind().forwardFunction() + " and "
+                + activation.kind().backwardFunction();
     }
 }

@@ -26,7 +26,7 @@ public final class LayerNormMlp extends PreNorm {
     }
 
     private LayerNormMlp(NormLayer norm, MlpBranch mlp, ModelPlan plan) {
-        super(plan.name(), norm, mlp, mlp.fc1().products());
+        super(plan.name(), norm, mlp, mlp.reader());
         this.mlp = mlp;
     }
 

@@ -117,6 +117,17 @@ final class LinearProducts {
         }
     }
 
+    /** Makes {@code operand} of the same input for forward's product again, as {@link #prepare} did. */
+    void castAgain(Tensor x, Operand operand, Pass pass) {
+        Quantizers present = operand.quantizers();
+        if (present == null) {
+            operand.set(x);
+        } else {
+            inputCopies.cast(x, present, pass.temporary(), null, pass);
+            operand.set(x, inputCopies.rowwise(), present);
+        }
+    }
+
     /** Makes {@code operand} of the same input again in backward, as {@link #prepare} did without a place to keep it. */
     void prepareAgain(Tensor x, Operand operand, Pass pass) {
         Quantizers present = operand.quantizers();

@@ -13,6 +13,7 @@ import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Transpose;
+import org.jspecify.annotations.Nullable;
 
 /**
  * {@code y = activation(x W1^T + b1) W2^T + b2}.
@@ -21,12 +22,13 @@ import dev.chagres.te.Gemm.Transpose;
  */
 final class MlpBranch extends Layer {
     private static final class Inner extends Saved {
+        private final Kept input = new Kept("the input");
         private final Operand x = new Operand("the input");
         private final Kept before = new Kept("the activation's input");
         private final Operand after = new Operand("the activation's output");
     }
 
-    private final Activation activation;
+    private final MlpActivation activation;
     private final Recomputation recomputation;
     private final Linear fc1;
     private final Linear fc2;
@@ -35,11 +37,11 @@ final class MlpBranch extends Layer {
 
     MlpBranch(MlpConfig config, ModelPlan plan) {
         super(plan.name());
-        activation = config.activation();
+        activation = new MlpActivation(config.activation(), config.clampedSwiglu());
         recomputation = config.recomputation();
         inner = config.inner();
         long hidden = config.hidden();
-        long columns = activation.inputColumns(inner);
+        long columns = config.activation().inputColumns(inner);
         fc1 = new Linear(hidden, columns, config.bias(), config.inputInitializer(), plan.child("fc1"));
         fc2 = new Linear(inner, hidden, config.bias(), config.outputInitializer(), plan.child("fc2"));
     }
@@ -52,13 +54,23 @@ final class MlpBranch extends Layer {
         return fc2;
     }
 
+    /** Returns the product whose operand keeps the input where backward wants it; null where backward reads the input. */
+    @Nullable
+    LinearProducts reader() {
+        return keepsBefore() ? fc1.products() : null;
+    }
+
+    private boolean keepsBefore() {
+        return recomputation != Recomputation.FC1_AND_ACTIVATION;
+    }
+
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         Inner inside = saved.take();
         LinearProducts first = fc1.products();
         LinearProducts second = fc2.products();
         long rows = x.size(0);
-        first.prepare(x, inside.x, pass.isSaving() ? pass.kept() : null, pass);
+        first.prepare(x, inside.x, pass.isSaving() && keepsBefore() ? pass.kept() : null, pass);
         Tensor filled = before(rows, fc1.outputColumns(x.size(1)), x.dtype(), pass);
         Tensor before = EightBitCopies.first(pass.kept(), filled, rows);
         boolean keepsAfter = recomputation == Recomputation.NONE;
@@ -74,6 +86,7 @@ final class MlpBranch extends Layer {
             second.prepare(after, inside.after, keptIn, pass);
         }
         second.product(inside.after, y, pass);
+        inside.input.set(x);
         inside.before.set(filled);
         saved.keep(inside, pass);
     }
@@ -83,6 +96,9 @@ final class MlpBranch extends Layer {
      * runs, for an activation of 0 is 0, and so is its gradient.
      */
     private Tensor before(long rows, long columns, DType dtype, Pass pass) {
+        if (!keepsBefore()) {
+            return pass.temporary().tensor(dtype, rows, columns);
+        }
         boolean fills = pass.isSaving()
                 && (fc1.products().takesCopies(rows, pass) || fc2.products().takesCopies(rows, pass));
         return fills
@@ -93,7 +109,7 @@ final class MlpBranch extends Layer {
     /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}. */
     private void activate(Operand x, Tensor before, Tensor after, Pass pass) {
         LinearProducts first = fc1.products();
-        if (!x.isQuantized() && KernelChoice.activation(activation, before.dtype()) == ActivationKernel.EPILOGUE) {
+        if (!x.isQuantized() && KernelChoice.activation(activation.kind(), before.dtype()) == ActivationKernel.EPILOGUE) {
             first.productGelu(x, before, after, pass);
         } else {
             first.product(x, before, pass);
@@ -106,6 +122,9 @@ final class MlpBranch extends Layer {
         Inner inside = saved.pop(pass);
         LinearProducts first = fc1.products();
         LinearProducts second = fc2.products();
+        if (!keepsBefore()) {
+            multiplyAgain(inside, pass);
+        }
         second.begin(dy, inside.after, pass);
         if (fc2.requiresGradient()) {
             if (recomputation == Recomputation.ACTIVATION) {
@@ -126,6 +145,32 @@ final class MlpBranch extends Layer {
         if (inside.x.learns()) {
             first.inputGradient(inside.x, dx, pass);
         }
+    }
+
+    /** Enqueues the first product and the activation, as forward computed them. */
+    private void multiplyAgain(Inner inside, Pass pass) {
+        Scope temporary = pass.temporary();
+        LinearProducts first = fc1.products();
+        LinearProducts second = fc2.products();
+        Tensor x = inside.input.get();
+        long rows = x.size(0);
+        long columns = fc1.weight().shape().size(0);
+        Tensor filled = inside.after.isQuantized()
+                ? EightBitCopies.zeroFilled(temporary, x.dtype(), rows, columns, pass.stream())
+                : temporary.tensor(x.dtype(), rows, columns);
+        Tensor before = EightBitCopies.first(temporary, filled, rows);
+        first.castAgain(x, inside.x, pass);
+        QuantizedTensor copies = second.takeCopiesAgain(rows, inside.after, pass);
+        if (copies != null) {
+            first.product(inside.x, before, pass);
+            activation.forward(filled, copies, pass.stream());
+        } else {
+            Tensor after = temporary.tensor(x.dtype(), rows, inner);
+            activate(inside.x, before, after, pass);
+            second.prepareAgain(after, inside.after, pass);
+        }
+        first.prepareAgain(x, inside.x, pass);
+        inside.before.set(filled);
     }
 
     /** Enqueues what forward did not keep, as forward computed it. */
@@ -149,7 +194,7 @@ final class MlpBranch extends Layer {
      */
     private boolean castGradientOfActivation(Tensor dy, Inner inside, Pass pass) {
         LinearProducts second = fc2.products();
-        if (!Cast.fusesGradientOf(activation) || !second.isQuantizedBackward()) {
+        if (!Cast.fusesGradientOf(activation.kind()) || !second.isQuantizedBackward()) {
             return false;
         }
         Scope temporary = pass.temporary();
@@ -160,7 +205,7 @@ final class MlpBranch extends Layer {
         }
         Tensor dafter = EightBitCopies.zeroFilled(temporary, dy.dtype(), dy.size(0), inner, pass.stream());
         second.inputGradient(inside.after, EightBitCopies.first(temporary, dafter, dy.size(0)), pass);
-        Cast.quantizeDbiasDact(activation, dafter, inside.before.get(), copies, sums, pass.stream());
+        Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
         return true;
     }
 
@@ -169,10 +214,10 @@ final class MlpBranch extends Layer {
         Stream stream = pass.stream();
         LinearProducts second = fc2.products();
         if (!second.isQuantizedBackward()
-                && KernelChoice.activation(activation, dy.dtype()) == ActivationKernel.EPILOGUE) {
+                && KernelChoice.activation(activation.kind(), dy.dtype()) == ActivationKernel.EPILOGUE) {
             Tensor weight = second.weightOf(inside.after, pass);
             Gemm.gemmGeluGradient(dy, Transpose.NO, weight, Transpose.NO, before, dbefore, stream);
-        } else if (activation.isGated()) {
+        } else if (activation.kind().isGated()) {
             Tensor dafter = pass.temporary().tensor(dy.dtype(), dy.size(0), inner);
             second.inputGradient(inside.after, dafter, pass);
             activation.backward(dafter, before, dbefore, stream);
@@ -201,24 +246,29 @@ final class MlpBranch extends Layer {
     public String explain(Tensor x, Pass pass) {
         return fc1.explain(x, pass) + "\n" + name() + ": " + activation + " "
                 + activationReason(x, pass) + "; "
-                + (recomputation == Recomputation.NONE
-                        ? "its output is kept"
-                        : "backward computes its output again by " + activation.forwardFunction())
+                + switch (recomputation) {
+                    case NONE -> "its output is kept";
+                    case ACTIVATION ->
+                        "backward computes its output again by "
+                                + activation.kind().forwardFunction();
+                    case FC1_AND_ACTIVATION -> "backward computes the first product and its output again";
+                }
                 + "\n" + fc2.explain(x, pass);
     }
 
     private String activationReason(Tensor x, Pass pass) {
+        Activation kind = activation.kind();
         if (fc1.products().quantizers(pass) == null) {
-            return KernelChoice.activationReason(activation, x.dtype());
+            return KernelChoice.activationReason(kind, x.dtype());
         }
         boolean casts = fc2.products().takesCopies(Math.max(1, x.size(0)), pass);
-        boolean castsGradient = casts && Cast.fusesGradientOf(activation);
-        return activation.forwardFunction()
+        boolean castsGradient = casts && Cast.fusesGradientOf(kind);
+        return kind.forwardFunction()
                 + (casts ? ", which casts its output itself," : "") + " and "
                 + (castsGradient
-                        ? "nvte_quantize_dbias_d" + activation.forwardFunction().substring("nvte_".length())
+                        ? "nvte_quantize_dbias_d" + kind.forwardFunction().substring("nvte_".length())
                                 + ", which casts its gradient and sums it for the bias"
-                        : activation.backwardFunction())
+                        : kind.backwardFunction())
                 + ", for products in eight bits have no epilogue for it here";
     }
 }

@@ -3,15 +3,19 @@ package dev.chagres.layer;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.te.Activation;
+import dev.chagres.te.ClampedSwiglu;
 
 /**
  * The feed-forward half of a layer. {@link #gelu} has the usual values; the {@code with} methods change one each.
  *
  * <p>Threading: immutable.
  *
+ * <p>Source: TE's {@code LayerNormMLP}; {@code recomputation} is its {@code checkpoint}.
+ *
  * @param norm of the input
  * @param inner columns F between the two products
  * @param activation between them
+ * @param clampedSwiglu the numbers of {@link Activation#CLAMPED_SWIGLU}; other activations have none
  * @param bias of both products
  * @param recomputation what backward computes again instead of keeping it
  * @param inputInitializer of the first weight
@@ -21,6 +25,7 @@ public record MlpConfig(
         NormConfig norm,
         long inner,
         Activation activation,
+        ClampedSwiglu clampedSwiglu,
         Bias bias,
         Recomputation recomputation,
         Initializer inputInitializer,
@@ -32,7 +37,12 @@ public record MlpConfig(
         /** Nothing. */
         NONE,
         /** The activation's output, [T, F]: one elementwise kernel for a quarter of a layer's memory. */
-        ACTIVATION
+        ACTIVATION,
+        /**
+         * The first product and the activation: [T, F] less, or [T, 2 F] where the activation is gated. What the norm gave is
+         * kept; a {@link Recomputed} layer computes that again, too, and the second product.
+         */
+        FC1_AND_ACTIVATION
     }
 
     /**
@@ -43,6 +53,7 @@ public record MlpConfig(
     public MlpConfig {
         Checks.given("norm", norm);
         Checks.given("activation", activation);
+        Checks.given("clampedSwiglu", clampedSwiglu);
         Checks.given("bias", bias);
         Checks.given("recomputation", recomputation);
         Checks.given("inputInitializer", inputInitializer);
@@ -63,6 +74,7 @@ public record MlpConfig(
                 NormConfig.layerNorm(hidden),
                 4 * hidden,
                 Activation.GELU,
+                ClampedSwiglu.standard(),
                 Bias.PRESENT,
                 Recomputation.ACTIVATION,
                 Initializer.normal(DEVIATION),
@@ -71,32 +83,50 @@ public record MlpConfig(
 
     /** Returns the same with another norm, and so perhaps other columns H. */
     public MlpConfig withNorm(NormConfig newNorm) {
-        return new MlpConfig(newNorm, inner, activation, bias, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(
+                newNorm, inner, activation, clampedSwiglu, bias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with {@code newInner} columns between the products. */
     public MlpConfig withInner(long newInner) {
-        return new MlpConfig(norm, newInner, activation, bias, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(
+                norm, newInner, activation, clampedSwiglu, bias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with another activation. */
     public MlpConfig withActivation(Activation newActivation) {
-        return new MlpConfig(norm, inner, newActivation, bias, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(
+                norm, inner, newActivation, clampedSwiglu, bias, recomputation, inputInitializer, outputInitializer);
+    }
+
+    /** Returns the same with {@link Activation#CLAMPED_SWIGLU} of these numbers. */
+    public MlpConfig withClampedSwiglu(ClampedSwiglu newClampedSwiglu) {
+        return new MlpConfig(
+                norm,
+                inner,
+                Activation.CLAMPED_SWIGLU,
+                newClampedSwiglu,
+                bias,
+                recomputation,
+                inputInitializer,
+                outputInitializer);
     }
 
     /** Returns the same with or without a bias in each product. */
     public MlpConfig withBias(Bias newBias) {
-        return new MlpConfig(norm, inner, activation, newBias, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(
+                norm, inner, activation, clampedSwiglu, newBias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with another choice of what backward computes again. */
     public MlpConfig withRecomputation(Recomputation newRecomputation) {
-        return new MlpConfig(norm, inner, activation, bias, newRecomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(
+                norm, inner, activation, clampedSwiglu, bias, newRecomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with weights that begin otherwise. */
     public MlpConfig withInitializers(Initializer input, Initializer output) {
-        return new MlpConfig(norm, inner, activation, bias, recomputation, input, output);
+        return new MlpConfig(norm, inner, activation, clampedSwiglu, bias, recomputation, input, output);
     }
 
     /** Returns the input's columns H. */

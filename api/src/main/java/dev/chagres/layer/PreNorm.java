@@ -15,10 +15,10 @@ abstract sealed class PreNorm extends Layer
         permits CrossAttention, LayerNormLinear, LayerNormMlp, MultiheadAttention, ParallelBranches {
     private final @Nullable NormLayer norm;
     private final Layer branch;
-    private final LinearProducts reader;
+    private final @Nullable LinearProducts reader;
 
-    /** {@code reader}: the product of the branch that reads the norm's output, which nothing else reads. */
-    PreNorm(String name, @Nullable NormLayer norm, Layer branch, LinearProducts reader) {
+    /** {@code reader}: the product of the branch that alone reads the norm's output; null where backward reads it, too. */
+    PreNorm(String name, @Nullable NormLayer norm, Layer branch, @Nullable LinearProducts reader) {
         super(name);
         this.norm = norm;
         this.branch = branch;
@@ -48,11 +48,6 @@ abstract sealed class PreNorm extends Layer
         return norm;
     }
 
-    /** Returns the product that reads the norm's output. */
-    final LinearProducts reader() {
-        return reader;
-    }
-
     /** Returns what follows the norm. */
     final Layer branch() {
         return branch;
@@ -60,7 +55,7 @@ abstract sealed class PreNorm extends Layer
 
     /** Returns whether backward reads the norm's output of {@code rows} itself, not a copy in eight bits. */
     final boolean keepsNormed(long rows, Pass pass) {
-        return pass.isSaving() && reader.keepsWhole(rows, pass);
+        return pass.isSaving() && (reader == null || reader.keepsWhole(rows, pass));
     }
 
     /** Enqueues the branch, whose input goes back with the caller's call unless {@link #keepsNormed}. */

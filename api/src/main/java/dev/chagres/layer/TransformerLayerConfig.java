@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -109,180 +110,118 @@ public record TransformerLayerConfig(
                 .withCrossAttention(CrossAttentionConfig.of(hidden, Checks.given("crossAttention", crossAttention)));
     }
 
+    /** The components of a configuration while one of them changes. */
+    private static final class Draft {
+        private NormConfig norm;
+        private AttentionConfig attention;
+        private @Nullable CrossAttentionConfig crossAttention;
+        private MlpConfig mlp;
+        private BranchOrder branchOrder;
+        private ResidualSource residual;
+        private NormPlacement normPlacement;
+        private Dropout hiddenDropout;
+        private Dropout dropPath;
+        private Bias bias;
+        private Initializer initializer;
+
+        private Draft(TransformerLayerConfig from) {
+            norm = from.norm;
+            attention = from.attention;
+            crossAttention = from.crossAttention;
+            mlp = from.mlp;
+            branchOrder = from.branchOrder;
+            residual = from.residual;
+            normPlacement = from.normPlacement;
+            hiddenDropout = from.hiddenDropout;
+            dropPath = from.dropPath;
+            bias = from.bias;
+            initializer = from.initializer;
+        }
+    }
+
+    private TransformerLayerConfig with(Consumer<Draft> change) {
+        Draft draft = new Draft(this);
+        change.accept(draft);
+        return new TransformerLayerConfig(
+                draft.norm,
+                draft.attention,
+                draft.crossAttention,
+                draft.mlp,
+                draft.branchOrder,
+                draft.residual,
+                draft.normPlacement,
+                draft.hiddenDropout,
+                draft.dropPath,
+                draft.bias,
+                draft.initializer);
+    }
+
     /** Returns the same with another norm in each place, over as many columns. */
     public TransformerLayerConfig withNorm(NormConfig newNorm) {
-        return new TransformerLayerConfig(
-                newNorm,
-                attention,
-                crossAttention == null ? null : crossAttention.withNorm(newNorm),
-                mlp.withNorm(newNorm),
-                branchOrder,
-                residual,
-                normPlacement,
-                hiddenDropout,
-                dropPath,
-                bias,
-                initializer);
+        return with(draft -> {
+            draft.norm = newNorm;
+            draft.mlp = mlp.withNorm(newNorm);
+            draft.crossAttention = crossAttention == null ? null : crossAttention.withNorm(newNorm);
+        });
     }
 
     /** Returns the same with other self-attention. */
     public TransformerLayerConfig withAttention(AttentionConfig newAttention) {
-        return new TransformerLayerConfig(
-                norm,
-                newAttention,
-                crossAttention,
-                mlp,
-                branchOrder,
-                residual,
-                normPlacement,
-                hiddenDropout,
-                dropPath,
-                bias,
-                initializer);
+        return with(draft -> draft.attention = newAttention);
     }
 
     /** Returns the same with cross-attention between self-attention and MLP, as in a decoder. */
     public TransformerLayerConfig withCrossAttention(CrossAttentionConfig newCrossAttention) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                Checks.given("newCrossAttention", newCrossAttention),
-                mlp,
-                branchOrder,
-                residual,
-                normPlacement,
-                hiddenDropout,
-                dropPath,
-                bias,
-                initializer);
+        Checks.given("newCrossAttention", newCrossAttention);
+        return with(draft -> draft.crossAttention = newCrossAttention);
     }
 
     /** Returns the same with another MLP. */
     public TransformerLayerConfig withMlp(MlpConfig newMlp) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                crossAttention,
-                newMlp,
-                branchOrder,
-                residual,
-                normPlacement,
-                hiddenDropout,
-                dropPath,
-                bias,
-                initializer);
+        return with(draft -> draft.mlp = newMlp);
     }
 
     /** Returns the same with the MLP behind attention or beside it. */
     public TransformerLayerConfig withBranchOrder(BranchOrder newOrder) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                crossAttention,
-                mlp,
-                newOrder,
-                residual,
-                normPlacement,
-                hiddenDropout,
-                dropPath,
-                bias,
-                initializer);
+        return with(draft -> draft.branchOrder = newOrder);
     }
 
     /** Returns the same with sums taken from elsewhere. */
     public TransformerLayerConfig withResidual(ResidualSource newResidual) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                crossAttention,
-                mlp,
-                branchOrder,
-                newResidual,
-                normPlacement,
-                hiddenDropout,
-                dropPath,
-                bias,
-                initializer);
+        return with(draft -> draft.residual = newResidual);
     }
 
     /** Returns the same with the norm at the other end of the layer. */
     public TransformerLayerConfig withNormPlacement(NormPlacement newPlacement) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                crossAttention,
-                mlp,
-                branchOrder,
-                residual,
-                newPlacement,
-                hiddenDropout,
-                dropPath,
-                bias,
-                initializer);
+        return with(draft -> draft.normPlacement = newPlacement);
     }
 
     /** Returns the same with values dropped from what each branch adds. */
     public TransformerLayerConfig withHiddenDropout(Dropout newDropout) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                crossAttention,
-                mlp,
-                branchOrder,
-                residual,
-                normPlacement,
-                newDropout,
-                dropPath,
-                bias,
-                initializer);
+        return with(draft -> draft.hiddenDropout = newDropout);
     }
 
     /** Returns the same with sequences left out of what each branch adds: stochastic depth. */
     public TransformerLayerConfig withDropPath(Dropout newDropPath) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                crossAttention,
-                mlp,
-                branchOrder,
-                residual,
-                normPlacement,
-                hiddenDropout,
-                newDropPath,
-                bias,
-                initializer);
+        return with(draft -> draft.dropPath = newDropPath);
     }
 
     /** Returns the same with or without biases in the products of all branches. */
     public TransformerLayerConfig withBias(Bias newBias) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                crossAttention == null ? null : crossAttention.withBias(newBias),
-                mlp.withBias(newBias),
-                branchOrder,
-                residual,
-                normPlacement,
-                hiddenDropout,
-                dropPath,
-                newBias,
-                initializer);
+        return with(draft -> {
+            draft.bias = newBias;
+            draft.mlp = mlp.withBias(newBias);
+            draft.crossAttention = crossAttention == null ? null : crossAttention.withBias(newBias);
+        });
     }
 
     /** Returns the same with all weights beginning otherwise. */
     public TransformerLayerConfig withInitializer(Initializer newInitializer) {
-        return new TransformerLayerConfig(
-                norm,
-                attention,
-                crossAttention == null ? null : crossAttention.withInitializer(newInitializer),
-                mlp.withInitializers(newInitializer, newInitializer),
-                branchOrder,
-                residual,
-                normPlacement,
-                hiddenDropout,
-                dropPath,
-                bias,
-                newInitializer);
+        return with(draft -> {
+            draft.initializer = newInitializer;
+            draft.mlp = mlp.withInitializers(newInitializer, newInitializer);
+            draft.crossAttention = crossAttention == null ? null : crossAttention.withInitializer(newInitializer);
+        });
     }
 
     /** Returns the columns H. */

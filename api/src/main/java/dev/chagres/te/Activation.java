@@ -159,13 +159,7 @@ public enum Activation {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with x otherwise
      */
     public void forward(Tensor x, Tensor y, Stream stream) {
-        checkInput(x, stream);
-        if (isGated()) {
-            Checks.matrix(stream, "y", y, x.dtype(), x.size(0), x.size(1) / 2);
-        } else {
-            Checks.like(stream, "y", y, x);
-        }
-        checkWritten("y", y, "x", x);
+        checkForward(x, y, stream);
         if (y.count() != 0) {
             Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
         }
@@ -180,6 +174,13 @@ public enum Activation {
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or y shares memory
      */
     public void forward(Tensor x, QuantizedTensor y, Stream stream) {
+        checkForward(x, y, stream);
+        if (x.count() != 0) {
+            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
+        }
+    }
+
+    void checkForward(Tensor x, QuantizedTensor y, Stream stream) {
         checkInput(x, stream);
         Checks.matrix(stream, "x", x);
         QuantizedChecks.output(stream, "y", y, x.size(0), isGated() ? x.size(1) / 2 : x.size(1));
@@ -189,9 +190,16 @@ public enum Activation {
         if (y.columnwise() != null && !isGated()) {
             QuantizedChecks.divisible("x", x, 8);
         }
-        if (x.count() != 0) {
-            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
+    }
+
+    void checkForward(Tensor x, Tensor y, Stream stream) {
+        checkInput(x, stream);
+        if (isGated()) {
+            Checks.matrix(stream, "y", y, x.dtype(), x.size(0), x.size(1) / 2);
+        } else {
+            Checks.like(stream, "y", y, x);
         }
+        checkWritten("y", y, "x", x);
     }
 
     /**
@@ -203,6 +211,13 @@ public enum Activation {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
+        checkBackward(dy, x, dx, stream);
+        if (dx.count() != 0) {
+            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
+        }
+    }
+
+    void checkBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
         checkInput(x, stream);
         if (isGated()) {
             Checks.matrix(stream, "dy", dy, x.dtype(), x.size(0), x.size(1) / 2);
@@ -212,9 +227,6 @@ public enum Activation {
         Checks.like(stream, "dx", dx, x);
         checkWritten("dx", dx, "dy", dy);
         checkWritten("dx", dx, "x", x);
-        if (dx.count() != 0) {
-            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
-        }
     }
 
     private void checkInput(Tensor x, Stream stream) {

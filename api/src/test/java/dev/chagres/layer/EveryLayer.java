@@ -16,6 +16,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Activation;
+import dev.chagres.te.ClampedSwiglu;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
@@ -113,6 +114,11 @@ final class EveryLayer implements AutoCloseable {
                         (p, m, s) -> new LayerNormLinear(norm(), 40, Bias.ABSENT, ZEROS, p)),
                 new Kind("gelu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", Activation.GELU)),
                 new Kind("swiglu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", Activation.SWIGLU)),
+                new Kind(
+                        "clamped swiglu",
+                        ActivationLayer.class,
+                        (plan, m, s) -> new ActivationLayer(
+                                "f", ClampedSwiglu.standard().withLimit(1))),
                 new Kind("attention", MultiheadAttention.class, EveryLayer::attention),
                 new Kind(
                         "attention without bias",

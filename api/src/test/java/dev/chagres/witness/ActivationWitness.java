@@ -1,23 +1,29 @@
 package dev.chagres.witness;
 
 import dev.chagres.te.Activation;
+import dev.chagres.te.ClampedSwiglu;
 import java.util.function.DoubleBinaryOperator;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /** {@code y = f(x)}, or, with x = [a, b] by halves of the columns, {@code y = f(a) g(b)}, for each of TE's activations. */
 public final class ActivationWitness {
-    /** Where the clamped one stops both halves. */
-    private static final double LIMIT = 7;
-
     private static final double QUICK = 1.702;
 
     private final Activation activation;
+    private final ClampedSwiglu clamped;
     private RealMatrix input;
 
     /** Applies {@code activation}. */
     public ActivationWitness(Activation activation) {
         this.activation = activation;
+        clamped = ClampedSwiglu.standard();
+    }
+
+    /** Applies the clamped one with these numbers. */
+    public ActivationWitness(ClampedSwiglu clamped) {
+        activation = Activation.CLAMPED_SWIGLU;
+        this.clamped = clamped;
     }
 
     /** Returns y. */
@@ -61,7 +67,8 @@ public final class ActivationWitness {
             case RELU, REGLU -> Math.max(x, 0);
             case SRELU, SREGLU -> Math.max(x, 0) * Math.max(x, 0);
             case SILU, SWIGLU -> x * sigmoid(x);
-            case CLAMPED_SWIGLU -> Math.min(x, LIMIT) * sigmoid(QUICK * Math.min(x, LIMIT));
+            case CLAMPED_SWIGLU ->
+                Math.min(x, clamped.limit()) * sigmoid(clamped.alpha() * Math.min(x, clamped.limit()));
         };
     }
 
@@ -73,16 +80,21 @@ public final class ActivationWitness {
             case RELU, REGLU -> x > 0 ? 1 : 0;
             case SRELU, SREGLU -> 2 * Math.max(x, 0);
             case SILU, SWIGLU -> sigmoid(x) + x * slope(x);
-            case CLAMPED_SWIGLU -> x > LIMIT ? 0 : sigmoid(QUICK * x) + x * QUICK * slope(QUICK * x);
+            case CLAMPED_SWIGLU ->
+                x > clamped.limit()
+                        ? 0
+                        : sigmoid(clamped.alpha() * x) + x * clamped.alpha() * slope(clamped.alpha() * x);
         };
     }
 
     private double gate(double x) {
-        return activation == Activation.CLAMPED_SWIGLU ? Math.clamp(x, -LIMIT, LIMIT) + 1 : x;
+        return activation == Activation.CLAMPED_SWIGLU
+                ? Math.clamp(x, -clamped.limit(), clamped.limit()) + clamped.linearOffset()
+                : x;
     }
 
     private double slopeOfGate(double x) {
-        return activation == Activation.CLAMPED_SWIGLU && Math.abs(x) > LIMIT ? 0 : 1;
+        return activation == Activation.CLAMPED_SWIGLU && Math.abs(x) > clamped.limit() ? 0 : 1;
     }
 
     private static double sigmoid(double x) {

@@ -18,7 +18,12 @@ public final class MlpWitness {
 
     /** Uses the weights of {@code norm}, {@code fc1} and {@code fc2} under {@code prefix}. */
     public MlpWitness(NormConfig config, Activation activation, Weights weights, String prefix) {
-        this.activation = new ActivationWitness(activation);
+        this(config, new ActivationWitness(activation), weights, prefix);
+    }
+
+    /** Uses the weights of {@code norm}, {@code fc1} and {@code fc2} under {@code prefix}. */
+    public MlpWitness(NormConfig config, ActivationWitness activation, Weights weights, String prefix) {
+        this.activation = activation;
         norm = new NormWitness(config, weights, prefix + "norm.");
         fc1 = new LinearWitness(weights, prefix + "fc1.");
         fc2 = new LinearWitness(weights, prefix + "fc2.");

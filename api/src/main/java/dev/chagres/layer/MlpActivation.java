@@ -1,0 +1,46 @@
+package dev.chagres.layer;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.te.Activation;
+import dev.chagres.te.ClampedSwiglu;
+
+/**
+ * An activation with its numbers, where it has any.
+ *
+ * <p>Threading: immutable; the methods that enqueue: the device's thread.
+ */
+record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
+    void forward(Tensor x, Tensor y, Stream stream) {
+        if (kind == Activation.CLAMPED_SWIGLU) {
+            clampedSwiglu.forward(x, y, stream);
+        } else {
+            kind.forward(x, y, stream);
+        }
+    }
+
+    void forward(Tensor x, QuantizedTensor y, Stream stream) {
+        if (kind == Activation.CLAMPED_SWIGLU) {
+            clampedSwiglu.forward(x, y, stream);
+        } else {
+            kind.forward(x, y, stream);
+        }
+    }
+
+    void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
+        if (kind == Activation.CLAMPED_SWIGLU) {
+            clampedSwiglu.backward(dy, x, dx, stream);
+        } else {
+            kind.backward(dy, x, dx, stream);
+        }
+    }
+
+    /** Returns the name, with the numbers where they are not TE's. */
+    @Override
+    public String toString() {
+        return kind == Activation.CLAMPED_SWIGLU && !clampedSwiglu.equals(ClampedSwiglu.standard())
+                ? clampedSwiglu.toString()
+                : kind.toString();
+    }
+}

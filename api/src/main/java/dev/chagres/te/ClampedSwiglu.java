@@ -1,0 +1,113 @@
+package dev.chagres.te;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+
+/**
+ * {@code y = m sigmoid(alpha m) (c + linearOffset)} of {@code x = [a, b]} by halves of the columns, with
+ * {@code m = min(a, limit)} and c being b within {@code -limit} to {@code limit}: the activation of gpt-oss. {@link
+ * Activation#CLAMPED_SWIGLU} is the same with TE's values.
+ *
+ * <p>Threading: immutable; the methods that enqueue: the device's thread.
+ *
+ * <p>Source: {@code nvte_clamped_swiglu_v2} and {@code nvte_clamped_dswiglu_v2} in TE's {@code activation.h}.
+ *
+ * @param limit where both halves stop, above 0
+ * @param alpha factor in the sigmoid
+ * @param linearOffset what is added to the clamped b
+ */
+public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
+    private static final ClampedSwiglu STANDARD = new ClampedSwiglu(7, 1.702f, 1);
+
+    /**
+     * Checks the numbers.
+     *
+     * @throws IllegalArgumentException when the limit is not positive, or a number is not finite
+     */
+    public ClampedSwiglu {
+        if (!(limit > 0) || Float.isInfinite(limit)) {
+            throw new IllegalArgumentException("limit: expected a positive number, got " + limit);
+        }
+        if (!Float.isFinite(alpha)) {
+            throw new IllegalArgumentException("alpha: expected a finite number, got " + alpha);
+        }
+        if (!Float.isFinite(linearOffset)) {
+            throw new IllegalArgumentException("linearOffset: expected a finite number, got " + linearOffset);
+        }
+    }
+
+    /** Returns the one with TE's values: limit 7, alpha 1.702, linear offset 1. */
+    public static ClampedSwiglu standard() {
+        return STANDARD;
+    }
+
+    /** Returns the same with another limit. */
+    public ClampedSwiglu withLimit(float newLimit) {
+        return new ClampedSwiglu(newLimit, alpha, linearOffset);
+    }
+
+    /** Returns the same with another factor in the sigmoid. */
+    public ClampedSwiglu withAlpha(float newAlpha) {
+        return new ClampedSwiglu(limit, newAlpha, linearOffset);
+    }
+
+    /** Returns the same with something else added to the clamped b. */
+    public ClampedSwiglu withLinearOffset(float newOffset) {
+        return new ClampedSwiglu(limit, alpha, newOffset);
+    }
+
+    /**
+     * Enqueues y.
+     *
+     * @param x [T, 2F]
+     * @param y [T, F], in the type of x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with x
+     */
+    public void forward(Tensor x, Tensor y, Stream stream) {
+        Activation.CLAMPED_SWIGLU.checkForward(x, y, stream);
+        if (y.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_clamped_swiglu_v2(
+                            x.handle(), y.handle(), limit, alpha, linearOffset, stream.handle()),
+                    "te_clamped_swiglu_v2");
+        }
+    }
+
+    /**
+     * Enqueues y, quantized as {@link Activation#forward(Tensor, QuantizedTensor, Stream)} does.
+     *
+     * @param x [T, 2F]
+     * @param y [T, F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where wanted
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or y shares memory
+     */
+    public void forward(Tensor x, QuantizedTensor y, Stream stream) {
+        Activation.CLAMPED_SWIGLU.checkForward(x, y, stream);
+        if (x.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_clamped_swiglu_v2(
+                            x.handle(), y.handle(), limit, alpha, linearOffset, stream.handle()),
+                    "te_clamped_swiglu_v2");
+        }
+    }
+
+    /**
+     * Enqueues the gradient of x; that of a half is 0 where the half is clamped.
+     *
+     * @param dy gradient of y, like it
+     * @param x what forward read
+     * @param dx gradient of x, like it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory
+     */
+    public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
+        Activation.CLAMPED_SWIGLU.checkBackward(dy, x, dx, stream);
+        if (dx.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_clamped_dswiglu_v2(
+                            dy.handle(), x.handle(), dx.handle(), limit, alpha, linearOffset, stream.handle()),
+                    "te_clamped_dswiglu_v2");
+        }
+    }
+}
