@@ -23,7 +23,9 @@ import dev.chagres.model.Parameters;
 import dev.chagres.te.Activation;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.CrossAttentionWitness;
+import dev.chagres.witness.GeluWitness;
 import dev.chagres.witness.LinearWitness;
+import dev.chagres.witness.NormWitness;
 import dev.chagres.witness.TransformerLayerWitness;
 import dev.chagres.witness.Weights;
 import java.util.ArrayList;
@@ -34,6 +36,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** A tensor with several readers: an encoder's output under a decoder of another length and width, and under a head. */
@@ -271,6 +274,40 @@ class FanOutTest {
                     assertSameBits(expected, run(wrapped, pass, 1));
                 }
             }
+        }
+    }
+
+    /** What TE calls {@code return_layernorm_output}: a product reads the norm's output, and something else does, too. */
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void aNormsOutputHasTwoReaders(DType dtype) {
+        ModelPlan plan = new ModelPlan();
+        FanOut normed = new FanOut("normed");
+        LayerNorm norm = new LayerNorm(NormConfig.layerNorm(48), plan.child("norm"));
+        Linear linear = new Linear(48, 24, Initializer.zeros(), plan.child("linear"));
+        ActivationLayer gelu = new ActivationLayer("gelu", Activation.GELU);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, dtype, 1)) {
+            Weights weights = open.draw(parameters);
+            RealMatrix x = open.normal(dtype, 33, 48, 1);
+            RealMatrix dy = open.normal(dtype, 33, 24, 1);
+            RealMatrix dz = open.normal(dtype, 33, 48, 1);
+            Pass pass = open.pass().begin();
+            Tensor n = normed.forward(norm.forward(open.tensor(dtype, x), pass), pass);
+            Tensor y = linear.forward(n, pass);
+            Tensor z = gelu.forward(n, pass);
+            NormWitness first = new NormWitness(norm.config(), weights, "norm.");
+            LinearWitness second = new LinearWitness(weights, "linear.");
+            GeluWitness third = new GeluWitness();
+            RealMatrix expected = first.forward(x);
+            open.assertClose("n", expected, n, Tolerances.layer(dtype));
+            open.assertClose("y", second.forward(expected), y, Tolerances.layer(dtype));
+            open.assertClose("z", third.forward(expected), z, Tolerances.layer(dtype));
+            normed.backward(gelu, open.tensor(dtype, dz), pass);
+            normed.backward(linear, open.tensor(dtype, dy), pass);
+            Tensor dx = norm.backward(normed.backward(pass), pass);
+            RealMatrix sum = second.backward(dy).add(third.backward(dz));
+            open.assertClose("dx", first.backward(sum), dx, Tolerances.layer(dtype));
+            open.assertGradients(parameters, weights, Tolerances.layer(dtype), Tolerances.layer(dtype));
         }
     }
 

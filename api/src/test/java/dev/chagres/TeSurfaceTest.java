@@ -1,0 +1,161 @@
+package dev.chagres;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.layer.Layer;
+import java.io.IOException;
+import java.lang.reflect.Member;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.net.URISyntaxException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.regex.MatchResult;
+import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** The table of arguments of TE for PyTorch, docs/te-surface.md, against the code. */
+@Tag("L0")
+class TeSurfaceTest {
+    private static final List<String> PACKAGES =
+            List.of("", "layer.", "attention.", "model.", "recipe.", "optim.", "te.", "ops.");
+    private static final Set<String> WITH_NAMES = Set.of("here", "partly");
+    private static final Set<String> WITHOUT_NAMES = Set.of("absent", "several GPUs", "not needed");
+    private static final Pattern NAME = Pattern.compile("`([^`]+)`");
+
+    /** One argument: of which function, its state, the names that say the same here, and a note. */
+    private record Row(String owner, String argument, String state, List<String> names, String note) {
+        @Override
+        public String toString() {
+            return owner + " " + argument;
+        }
+    }
+
+    private static List<Row> rows() throws IOException {
+        List<Row> rows = new ArrayList<>();
+        String owner = "";
+        for (String line : Files.readAllLines(page())) {
+            if (line.startsWith("## ")) {
+                owner = line.substring(3);
+            } else if (!owner.isEmpty() && line.startsWith("| `")) {
+                String[] cells = line.substring(1).split("\\|", -1);
+                assertEquals(5, cells.length, line);
+                rows.add(new Row(
+                        owner,
+                        cells[0].strip(),
+                        cells[1].strip(),
+                        quoted(cells[2]).toList(),
+                        cells[3].strip()));
+            }
+        }
+        return rows;
+    }
+
+    private static Stream<String> quoted(String text) {
+        return NAME.matcher(text).results().map((MatchResult found) -> found.group(1));
+    }
+
+    private static Path page() {
+        Path folder = Path.of("").toAbsolutePath();
+        while (folder != null) {
+            Path page = folder.resolve("docs/te-surface.md");
+            if (Files.exists(page)) {
+                return page;
+            }
+            folder = folder.getParent();
+        }
+        throw new IllegalStateException(
+                "no docs/te-surface.md above " + Path.of("").toAbsolutePath());
+    }
+
+    @Test
+    void eachRowHasAStateAndWhatThatAsksFor() throws IOException {
+        Set<String> seen = new TreeSet<>();
+        for (Row row : rows()) {
+            assertTrue(seen.add(row.toString()), () -> row + " stands twice");
+            assertTrue(
+                    WITH_NAMES.contains(row.state) || WITHOUT_NAMES.contains(row.state),
+                    () -> row + " is \"" + row.state + "\"");
+            assertEquals(WITH_NAMES.contains(row.state), !row.names.isEmpty(), () -> row + " names " + row.names);
+            if (row.state.equals("partly") || row.state.equals("not needed")) {
+                assertFalse(row.note.isEmpty(), () -> row + " is " + row.state + " without a note");
+            }
+        }
+        assertTrue(seen.size() > 380, () -> "rows found: " + seen.size());
+    }
+
+    @Test
+    void eachNameExists() throws IOException {
+        for (Row row : rows()) {
+            for (String name : row.names) {
+                assertTrue(exists(name), () -> row + " names " + name + ", which is not public here");
+            }
+        }
+        assertFalse(exists("MlpConfig.withFire"));
+        assertFalse(exists("MlpBranch"));
+        assertFalse(exists("MlpConfig.Recomputation.SOME"));
+    }
+
+    private static boolean exists(String name) {
+        String[] parts = name.split("\\.");
+        Class<?> type = PACKAGES.stream()
+                .map(place -> load("dev.chagres." + place + parts[0]))
+                .filter(found -> found != null && Modifier.isPublic(found.getModifiers()))
+                .findFirst()
+                .orElse(null);
+        for (int i = 1; type != null && i < parts.length; i++) {
+            Class<?> nested = load(type.getName() + "$" + parts[i]);
+            if (nested == null) {
+                return i == parts.length - 1 && hasMember(type, parts[i]);
+            }
+            type = Modifier.isPublic(nested.getModifiers()) ? nested : null;
+        }
+        return type != null;
+    }
+
+    private static boolean hasMember(Class<?> type, String name) {
+        return Stream.<Member>concat(Arrays.stream(type.getMethods()), Arrays.stream(type.getFields()))
+                .anyMatch(member -> member.getName().equals(name));
+    }
+
+    private static @Nullable Class<?> load(String name) {
+        try {
+            return Class.forName(name, false, Layer.class.getClassLoader());
+        } catch (ClassNotFoundException e) {
+            return null;
+        }
+    }
+
+    /** A {@code with} method that is added to a layer's configuration joins the table. */
+    @Test
+    void eachOptionOfALayersConfigurationStandsThere() throws IOException, URISyntaxException {
+        Set<String> named = rows().stream().flatMap(row -> row.names.stream()).collect(Collectors.toSet());
+        Set<String> options = new TreeSet<>();
+        Path place = Path.of(
+                Layer.class.getProtectionDomain().getCodeSource().getLocation().toURI());
+        try (Stream<Path> files = Files.list(place.resolve("dev/chagres/layer"))) {
+            files.map(file -> file.getFileName().toString())
+                    .filter(file -> file.endsWith("Config.class"))
+                    .map(file -> load("dev.chagres.layer." + file.replace(".class", "")))
+                    .filter(type -> type != null && Modifier.isPublic(type.getModifiers()))
+                    .forEach(type -> Arrays.stream(type.getMethods())
+                            .map(Method::getName)
+                            .filter(name -> name.startsWith("with"))
+                            .forEach(name -> options.add(type.getSimpleName() + "." + name)));
+        }
+        assertTrue(options.size() > 25, options::toString);
+        options.removeAll(named);
+        assertEquals(Set.of(), options, "options that docs/te-surface.md does not name");
+    }
+}
