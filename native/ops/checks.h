@@ -135,41 +135,74 @@ inline bool norm_shape(Arguments &arguments, int64_t rows, int64_t columns, int 
   return !arguments.wrong() && !arguments.countable("rows * columns", {rows, columns, size_of(dtype)}).wrong();
 }
 
-inline int check_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta,
-                                       float epsilon, const void *h, const void *y, const void *mean,
-                                       const void *inverse, int64_t rows, int64_t columns, int dtype) {
-  Arguments arguments("ops_residual_norm_forward");
-  if (!norm_shape(arguments, rows, columns, dtype)) return arguments.status();
-  if (!(epsilon > 0)) arguments.refuse("epsilon", format("%g", epsilon), "a number above 0");
-  if (arguments.wrong() || rows == 0) return arguments.status();
-  const int64_t row = bytes_of({columns, size_of(dtype)}), matrix = bytes_of({rows, row});
-  return arguments.pointer("x", x, 16, matrix)
-      .pointer("residual", residual, 16, matrix)
-      .pointer("gamma", gamma, 16, row)
-      .pointer("beta", beta, 16, row)
-      .pointer("h", h, 16, matrix)
-      .pointer("y", y, 16, matrix)
-      .pointer("mean", mean, 4, bytes_of({rows, 4}))
-      .pointer("inverse", inverse, 4, bytes_of({rows, 4}))
-      .status();
+/* What both directions have; true when the pointers are worth a look. */
+inline bool norm_kind(Arguments &arguments, const OpsResidualNorm *norm) {
+  if (norm == nullptr) {
+    arguments.refuse("norm", "null", "a host address");
+    return false;
+  }
+  if (!norm_shape(arguments, norm->rows, norm->columns, norm->dtype)) return false;
+  return !arguments.between("kind", norm->kind, OPS_LAYER_NORM, OPS_RMS_NORM)
+              .between("center", norm->center, 0, 1)
+              .wrong();
 }
 
-inline int check_residual_norm_backward(const void *dy, const void *h, const void *mean, const void *inverse,
-                                        const void *gamma, const void *dresidual, const void *dh, const void *dgamma,
-                                        const void *dbeta, int64_t rows, int64_t columns, int dtype) {
+inline int64_t filled_rows(int64_t rows) { return divide_up(rows, 16) * 16; }
+
+inline void norm_in_fp8(Arguments &arguments, const OpsResidualNorm &n) {
+  const bool wanted = n.y8 != nullptr || n.y8_transposed != nullptr;
+  if (n.amax != nullptr) arguments.pointer("amax", n.amax, 4, 4);
+  if (n.scale_inverse != nullptr) arguments.pointer("scale_inverse", n.scale_inverse, 4, 4);
+  if (!wanted) {
+    if (n.scale != nullptr) arguments.refuse("scale", "given", "null, for neither y8 nor y8_transposed is given");
+    if (n.scale_inverse != nullptr)
+      arguments.refuse("scale_inverse", "given", "null, for neither y8 nor y8_transposed is given");
+    if (n.y == nullptr) arguments.refuse("y", "null", "y, y8 or y8_transposed");
+    return;
+  }
+  arguments.pointer("scale", n.scale, 4, 4);
+  if (n.columns % 16 != 0)
+    arguments.refuse("columns", format("%lld", static_cast<long long>(n.columns)), "a multiple of 16 for FP8");
+  if (n.y8 != nullptr) arguments.pointer("y8", n.y8, 16, bytes_of({n.rows, n.columns}));
+  if (n.y8_transposed == nullptr) return;
+  const int64_t filled = filled_rows(n.rows);
+  arguments.between("filled_rows", n.filled_rows, filled, filled)
+      .pointer("y8_transposed", n.y8_transposed, 16, bytes_of({filled, n.columns}));
+}
+
+inline int check_residual_norm_forward(const OpsResidualNorm *norm) {
+  Arguments arguments("ops_residual_norm_forward");
+  if (!norm_kind(arguments, norm)) return arguments.status();
+  const OpsResidualNorm &n = *norm;
+  if (!(n.epsilon > 0)) arguments.refuse("epsilon", format("%g", n.epsilon), "a number above 0");
+  if (arguments.wrong() || n.rows == 0) return arguments.status();
+  const int64_t row = bytes_of({n.columns, size_of(n.dtype)}), matrix = bytes_of({n.rows, row});
+  arguments.pointer("x", n.x, 16, matrix).pointer("gamma", n.gamma, 16, row).pointer("inverse", n.inverse, 4, 4 * n.rows);
+  if (n.residual != nullptr) arguments.pointer("residual", n.residual, 16, matrix).pointer("h", n.h, 16, matrix);
+  if (n.kind == OPS_LAYER_NORM)
+    arguments.pointer("beta", n.beta, 16, row).pointer("mean", n.mean, 4, 4 * n.rows);
+  if (n.y != nullptr) arguments.pointer("y", n.y, 16, matrix);
+  norm_in_fp8(arguments, n);
+  return arguments.status();
+}
+
+inline int check_residual_norm_backward(const OpsResidualNorm *norm) {
   Arguments arguments("ops_residual_norm_backward");
-  if (!norm_shape(arguments, rows, columns, dtype)) return arguments.status();
-  arguments.pointer("dgamma", dgamma, 4, bytes_of({columns, 4})).pointer("dbeta", dbeta, 4, bytes_of({columns, 4}));
-  if (arguments.wrong() || rows == 0) return arguments.status();
-  const int64_t row = bytes_of({columns, size_of(dtype)}), matrix = bytes_of({rows, row});
-  return arguments.pointer("dy", dy, 16, matrix)
-      .pointer("h", h, 16, matrix)
-      .pointer("mean", mean, 4, bytes_of({rows, 4}))
-      .pointer("inverse", inverse, 4, bytes_of({rows, 4}))
-      .pointer("gamma", gamma, 16, row)
-      .pointer("dresidual", dresidual, 16, matrix)
-      .pointer("dh", dh, 16, matrix)
-      .status();
+  if (!norm_kind(arguments, norm)) return arguments.status();
+  const OpsResidualNorm &n = *norm;
+  const bool centered = n.kind == OPS_LAYER_NORM;
+  arguments.pointer("dgamma", n.dgamma, 4, bytes_of({n.columns, 4}));
+  if (centered) arguments.pointer("dbeta", n.dbeta, 4, bytes_of({n.columns, 4}));
+  if (arguments.wrong() || n.rows == 0) return arguments.status();
+  const int64_t row = bytes_of({n.columns, size_of(n.dtype)}), matrix = bytes_of({n.rows, row});
+  arguments.pointer("dy", n.dy, 16, matrix)
+      .pointer("h", n.h, 16, matrix)
+      .pointer("inverse", n.inverse, 4, bytes_of({n.rows, 4}))
+      .pointer("gamma", n.gamma, 16, row)
+      .pointer("dh", n.dh, 16, matrix);
+  if (centered) arguments.pointer("mean", n.mean, 4, bytes_of({n.rows, 4}));
+  if (n.dresidual != nullptr) arguments.pointer("dresidual", n.dresidual, 16, matrix);
+  return arguments.status();
 }
 
 /* What both directions have; true when the pointers are worth a look. */

@@ -59,3 +59,8 @@ __device__ inline void copy_async(float *shared, const float *source, bool there
 }
 
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/* Raises *address to value; both are at least 0, where integers have the order of the numbers. */
+__device__ inline void atomic_max(float *address, float value) {
+  atomicMax(reinterpret_cast<int *>(address), __float_as_int(value));
+}

@@ -2,6 +2,7 @@
 
 #include "checks.h"
 #include "kernel.h"
+#include "residual_norm_arguments.cuh"
 #include "workspace.h"
 
 using namespace chagres::ops;
@@ -17,6 +18,16 @@ Kernel forward[][3] = {FLOAT_KERNELS("residual_norm.cu", "residual_norm_2"),
 Kernel backward[][3] = {FLOAT_KERNELS("residual_norm.cu", "norm_gradient_2"),
                         FLOAT_KERNELS("residual_norm.cu", "norm_gradient_3"),
                         FLOAT_KERNELS("residual_norm.cu", "norm_gradient_4")};
+/* Two blocks a multiprocessor, 32 rows of up to 3,200 columns, or one: 16 rows of up to 8,192 of them. */
+constexpr int kTileLimit = 16 * (8192 + kTilePad);
+constexpr int kTwoBlocks = 32 * (3200 + kTilePad);
+#define TRANSPOSING(name)                                                                                    \
+  {                                                                                                          \
+    {"residual_norm.cu", name "_float32", kTileLimit}, {"residual_norm.cu", name "_float16", kTileLimit},    \
+        {"residual_norm.cu", name "_bfloat16", kTileLimit}                                                   \
+  }
+Kernel transposing[][3] = {TRANSPOSING("norm_transposed_2"), TRANSPOSING("norm_transposed_3"),
+                           TRANSPOSING("norm_transposed_4")};
 Kernel partials("residual_norm.cu", "norm_partials");
 
 /* How many threads share a row, and how many packs of it each keeps. */
@@ -34,44 +45,80 @@ Split split(int64_t columns, int dtype) {
   return result;
 }
 
+NormArguments arguments_of(const OpsResidualNorm &n, const Split &by) {
+  const bool centered = n.kind == OPS_LAYER_NORM;
+  NormArguments a{};
+  a.x = n.x;
+  a.residual = n.residual;
+  a.gamma = n.gamma;
+  a.beta = centered ? n.beta : nullptr;
+  a.h = n.h;
+  a.y = n.y;
+  a.mean = centered ? n.mean : nullptr;
+  a.inverse = n.inverse;
+  a.y8 = static_cast<uint8_t *>(n.y8);
+  a.y8_transposed = static_cast<uint8_t *>(n.y8_transposed);
+  a.scale = n.scale;
+  a.amax = n.amax;
+  a.scale_inverse = n.scale_inverse;
+  a.dy = n.dy;
+  a.dresidual = n.dresidual;
+  a.dh = n.dh;
+  a.dbeta = centered ? n.dbeta : nullptr;
+  a.rows = n.rows;
+  a.columns = n.columns;
+  a.filled_rows = n.filled_rows;
+  a.epsilon = n.epsilon;
+  a.center = static_cast<float>(n.center);
+  a.lanes = by.lanes;
+  a.centered = centered;
+  return a;
+}
+
 }  // namespace
 
-int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon,
-                              void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype,
-                              OpsStream stream) try {
+int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try {
   const char *function = "ops_residual_norm_forward";
-  const int status =
-      check_residual_norm_forward(x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows, columns, dtype);
-  if (status != OPS_SUCCESS || rows == 0) return status;
-  const Split by = split(columns, dtype);
+  const int status = check_residual_norm_forward(norm);
+  if (status != OPS_SUCCESS || norm->rows == 0) return status;
+  const Split by = split(norm->columns, norm->dtype);
+  NormArguments arguments = arguments_of(*norm, by);
+  const int kernel = by.packs - kLeastPacks, type = float_index(norm->dtype);
   Grid grid;
-  grid.x = static_cast<unsigned>(std::min(divide_up(rows, kThreads / by.lanes), kMostBlocks));
-  return launch(function, forward[by.packs - kLeastPacks][float_index(dtype)], grid, stream, x, residual, gamma, beta,
-                epsilon, h, y, mean, inverse, rows, columns, by.lanes);
+  if (norm->y8_transposed == nullptr) {
+    grid.x = static_cast<unsigned>(std::min(divide_up(norm->rows, kThreads / by.lanes), kMostBlocks));
+    return launch(function, forward[kernel][type], grid, stream, arguments);
+  }
+  const int64_t row = norm->columns + kTilePad;
+  arguments.tile_rows = 32 * row <= kTwoBlocks ? 32 : 16;
+  grid.x = static_cast<unsigned>(std::min(divide_up(norm->filled_rows, arguments.tile_rows), kMostBlocks));
+  grid.shared_bytes = static_cast<size_t>(arguments.tile_rows * row);
+  return launch(function, transposing[kernel][type], grid, stream, arguments);
 } OPS_CATCH
 
-int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse,
-                               const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta,
-                               float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream) try {
+int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream) try {
   const char *function = "ops_residual_norm_backward";
-  const int status = check_residual_norm_backward(dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, rows,
-                                                  columns, dtype);
+  const int status = check_residual_norm_backward(norm);
   if (status != OPS_SUCCESS) return status;
-  const Split by = split(columns, dtype);
+  const int64_t rows = norm->rows, columns = norm->columns;
+  const Split by = split(columns, norm->dtype);
   /* Two blocks a multiprocessor of an H200, as long as the partial sums fit. */
   const int64_t fitting = static_cast<int64_t>(kWorkspaceBytes / sizeof(float)) / (2 * columns);
   const int64_t blocks = std::max(
       std::min({divide_up(rows, kThreads / by.lanes), int64_t{2 * 132}, fitting}), int64_t{1});
   const Workspace workspace(function, stream);
   if (workspace.status() != OPS_SUCCESS) return workspace.status();
-  float *const partial = workspace.floats();
+  NormArguments arguments = arguments_of(*norm, by);
+  arguments.partial = workspace.floats();
   Grid grid;
   grid.x = static_cast<unsigned>(blocks);
   grid.shared_bytes = kTileBytes;
-  const int launched = launch(function, backward[by.packs - kLeastPacks][float_index(dtype)], grid, stream, dy, h, mean,
-                              inverse, gamma, dresidual, dh, partial, rows, columns, by.lanes);
+  const int launched =
+      launch(function, backward[by.packs - kLeastPacks][float_index(norm->dtype)], grid, stream, arguments);
   if (launched != OPS_SUCCESS) return launched;
   Grid last = grid_for(columns, 8);
-  last.y = 2;
-  return launch(function, partials, last, stream, partial, dgamma, dbeta, accumulate, blocks, columns);
+  last.y = arguments.dbeta == nullptr ? 1 : 2;
+  const float *const partial = arguments.partial;
+  return launch(function, partials, last, stream, partial, norm->dgamma, arguments.dbeta, norm->accumulate, blocks,
+                columns);
 } OPS_CATCH

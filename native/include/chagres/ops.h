@@ -96,21 +96,58 @@ int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, 
  * The order of the sum is fixed. */
 int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream stream);
 
-/* h = x + residual, and y its layer norm, in one pass: with mean m and i = 1 / sqrt(variance + epsilon) of row r of h,
- * y[r, c] = (h[r, c] - m) * i * gamma[c] + beta[c]. All [R, C] of dtype, gamma and beta [C] of dtype, mean and inverse
- * FP32 [R] receive m and i. h may be x or residual. C: a multiple of 16 bytes of elements, at most 16 KiB of them;
- * pointers to dtype 16-byte aligned. TE has the norm, but not the sum before it. */
-int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon,
-                              void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype,
-                              OpsStream stream);
+/* Which norm. */
+enum OpsNorm {
+  OPS_LAYER_NORM = 0, /* with mean and beta */
+  OPS_RMS_NORM = 1    /* without */
+};
 
-/* dh = dresidual + the gradient of the norm's input; with n = (h - mean) * inverse and g = dy * gamma:
- * dh[r, c] = dresidual[r, c] + inverse[r] * (g[r, c] - average of g over the row - n[r, c] * average of g * n).
- * dgamma[c] = accumulate * dgamma[c] + sum over r of dy * n, dbeta[c] = accumulate * dbeta[c] + sum over r of dy;
- * FP32 [C]; accumulate 0 writes without reading. dh may be dresidual, dy or h. Sizes as forward. Fixed order of sums. */
-int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse,
-                               const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta,
-                               float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream);
+/*
+ * A norm over rows, with the residual sum before it and FP8 behind it. The struct lies in host memory. C: a multiple of 16
+ * bytes of elements, with FP8 of 16 elements, at most 16 KiB of them; pointers to dtype and FP8 are 16-byte aligned.
+ * Forward looks at x to scale_inverse, backward at what it says below.
+ */
+typedef struct OpsResidualNorm {
+  const void *x;        /* [R, C] */
+  const void *residual; /* [R, C]; null: none */
+  const void *gamma;    /* [C]; backward reads it, too */
+  const void *beta;     /* [C]; not looked at for OPS_RMS_NORM */
+  void *h;              /* [R, C]: x + residual, written where there is a residual; may be x or residual. Backward reads
+                           it: without a residual it is x */
+  void *y;              /* [R, C]: the norm; null where only FP8 is wanted */
+  float *mean;          /* FP32 [R]; not looked at for OPS_RMS_NORM; backward reads it and the next */
+  float *inverse;       /* FP32 [R] */
+  void *y8;             /* FP8 E4M3 [R, C]: y * scale before y is rounded, beyond the largest the largest; null: none */
+  void *y8_transposed;  /* FP8 E4M3 [C, filled_rows]: its transpose, columns from R on 0; null: none */
+  const float *scale;   /* [1]; null without FP8 */
+  float *amax;          /* [1], raised to the largest magnitude of y, with FP8 before y is rounded; at least 0 before.
+                           NaN does not count. null: none */
+  float *scale_inverse; /* [1], receives 1 / scale; null: none */
+  const void *dy;        /* [R, C]; from here on backward alone */
+  const void *dresidual; /* [R, C], gradient of h from elsewhere; null: none */
+  void *dh;              /* [R, C]; may be dresidual, dy or h */
+  float *dgamma;         /* FP32 [C] */
+  float *dbeta;          /* FP32 [C]; not looked at for OPS_RMS_NORM */
+  int64_t rows;
+  int64_t columns;
+  int64_t filled_rows; /* R rounded up to a multiple of 16; looked at where y8_transposed is given */
+  float epsilon;       /* above 0; forward alone */
+  float accumulate;    /* what dgamma and dbeta are multiplied by before the sums are added; 0 writes without reading */
+  int32_t kind;        /* OpsNorm */
+  int32_t center;      /* 0; 1: the factor is 1 + gamma */
+  int32_t dtype;
+} OpsResidualNorm;
+
+/* h = x + residual, or x, and its norm in one pass: with i = 1 / sqrt(average of (h - m)^2 over the row + epsilon), m the
+ * row's mean or, for OPS_RMS_NORM, 0, and g = gamma + center: y[r, c] = (h[r, c] - m) * i * g[c] + beta[c]. mean and
+ * inverse receive m and i. TE has norms, but neither the sum before nor the transpose behind. */
+int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream);
+
+/* dh = dresidual + the gradient of the norm's input; with n = (h - mean) * inverse and g = dy * (gamma + center):
+ * dh[r, c] = dresidual[r, c] + inverse[r] * (g[r, c] - average of g over the row - n[r, c] * average of g * n), where
+ * OPS_RMS_NORM has no average of g. dgamma[c] = accumulate * dgamma[c] + sum over r of dy * n, dbeta[c] = accumulate *
+ * dbeta[c] + sum over r of dy. Fixed order of sums. */
+int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream);
 
 /* y[i] = beta * y[i] + x[i]; x of dtype, y FP32; beta 0 writes without reading. */
 int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream);

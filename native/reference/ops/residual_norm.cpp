@@ -1,4 +1,4 @@
-/* Operations: the residual sum with its layer norm. */
+/* Operations: norms, with the residual sum before them and FP8 behind them. */
 #include "ops/operations.h"
 
 #include <cmath>
@@ -12,10 +12,10 @@ struct Row {
   float mean, inverse;
 };
 
-CHAGRES_CLONES Row statistics(const float *h, int64_t count, float epsilon) {
+CHAGRES_CLONES Row statistics(const float *h, int64_t count, float epsilon, bool centered) {
   /* One long sum in FP32 would lose what the GPU's short ones keep. */
   double sum = 0, squares = 0;
-  for (int64_t c = 0; c < count; ++c) sum += h[c];
+  for (int64_t c = 0; centered && c < count; ++c) sum += h[c];
   const double mean = sum / static_cast<double>(count);
   for (int64_t c = 0; c < count; ++c) squares += (h[c] - mean) * (h[c] - mean);
   return {static_cast<float>(mean), static_cast<float>(1 / std::sqrt(squares / static_cast<double>(count) + epsilon))};
@@ -27,7 +27,7 @@ CHAGRES_CLONES void normalize(float *h, const Row &row, const float *gamma, cons
 
 /* h becomes the gradient of the norm's input; the row's terms are added to dgamma and dbeta. */
 CHAGRES_CLONES void differentiate(float *h, const float *dy, const float *gamma, const Row &row, float *dgamma,
-                                  float *dbeta, int64_t count) {
+                                  float *dbeta, int64_t count, bool centered) {
   double sum = 0, products = 0;
   for (int64_t c = 0; c < count; ++c) {
     h[c] = (h[c] - row.mean) * row.inverse;
@@ -37,7 +37,7 @@ CHAGRES_CLONES void differentiate(float *h, const float *dy, const float *gamma,
     sum += scaled;
     products += scaled * h[c];
   }
-  const float average = static_cast<float>(sum / static_cast<double>(count));
+  const float average = centered ? static_cast<float>(sum / static_cast<double>(count)) : 0;
   const float slope = static_cast<float>(products / static_cast<double>(count));
   for (int64_t c = 0; c < count; ++c) h[c] = row.inverse * (dy[c] * gamma[c] - average - h[c] * slope);
 }
@@ -46,69 +46,119 @@ CHAGRES_CLONES void accumulate(float *out, float factor, const float *sum, int64
   for (int64_t c = 0; c < count; ++c) out[c] = factor == 0 ? sum[c] : factor * out[c] + sum[c];
 }
 
+CHAGRES_CLONES float largest(const float *y, int64_t count) {
+  float result = 0;
+  for (int64_t c = 0; c < count; ++c) result = std::fmax(result, std::fabs(y[c]));
+  return result;
+}
+
+CHAGRES_CLONES void multiply(float *y, float factor, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) y[c] *= factor;
+}
+
+/* Gamma, and 1 more where it is centred on zero. */
+void to_factors(float *factors, const OpsResidualNorm &n) {
+  to_float(factors, n.gamma, as_dtype(n.dtype), n.columns);
+  for (int64_t c = 0; n.center != 0 && c < n.columns; ++c) factors[c] += 1;
+}
+
+/* Writes a row in FP8, and as a column of the transpose. `y` is used up. */
+void cast_row(const OpsResidualNorm &n, int64_t row, float *y, uint8_t *bytes) {
+  multiply(y, *n.scale, n.columns);
+  from_float(bytes, y, kNVTEFloat8E4M3, n.columns);
+  if (n.y8 != nullptr) std::copy(bytes, bytes + n.columns, static_cast<uint8_t *>(n.y8) + row * n.columns);
+  auto *transposed = static_cast<uint8_t *>(n.y8_transposed);
+  for (int64_t c = 0; transposed != nullptr && c < n.columns; ++c) transposed[c * n.filled_rows + row] = bytes[c];
+}
+
+/* Forward of one row, in `row` and `other`. Returns its largest magnitude. */
+float forward_row(const OpsResidualNorm &n, int64_t r, const float *factors, const float *summands, float *row,
+                  float *other) {
+  const NVTEDType type = as_dtype(n.dtype);
+  const int64_t columns = n.columns, start = r * columns;
+  const bool centered = n.kind == OPS_LAYER_NORM;
+  to_float(row, element(n.x, start, type), type, columns);
+  if (n.residual != nullptr) {
+    to_float(other, element(n.residual, start, type), type, columns);
+    add_floats(row, other, columns);
+    void *rounded = element(n.h, start, type);
+    from_float(rounded, row, type, columns);
+    to_float(row, rounded, type, columns); /* the norm sees what backward will read */
+  }
+  const Row of_row = statistics(row, columns, n.epsilon, centered);
+  if (centered) n.mean[r] = of_row.mean;
+  n.inverse[r] = of_row.inverse;
+  normalize(row, of_row, factors, summands, columns);
+  float result = n.amax != nullptr && n.scale != nullptr ? largest(row, columns) : 0;
+  if (n.y != nullptr) {
+    void *rounded = element(n.y, start, type);
+    from_float(rounded, row, type, columns);
+    if (n.amax != nullptr && n.scale == nullptr) {
+      to_float(other, rounded, type, columns); /* who casts y afterwards wants the largest of what is in y */
+      result = largest(other, columns);
+    }
+  }
+  if (n.scale != nullptr) cast_row(n, r, row, reinterpret_cast<uint8_t *>(other));
+  return result;
+}
+
 /* Rows whose terms of dgamma and dbeta one thread adds up in their order. */
 constexpr int64_t kRows = 128;
 
 }  // namespace
 
-int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon,
-                              void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype,
-                              OpsStream) try {
-  const int status = ops::check_residual_norm_forward(x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows,
-                                                      columns, dtype);
-  if (status != OPS_SUCCESS || rows == 0) return status;
-  const NVTEDType type = as_dtype(dtype);
+int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream) try {
+  const int status = ops::check_residual_norm_forward(norm);
+  if (status != OPS_SUCCESS || norm->rows == 0) return status;
+  const OpsResidualNorm &n = *norm;
   return run("ops_residual_norm_forward", [&] {
-    Scratch factors(columns), summands(columns);
-    to_float(factors.data(), gamma, type, columns);
-    to_float(summands.data(), beta, type, columns);
-    parallel_for(0, rows, grain_for(columns), [&](int64_t first, int64_t last) {
-      Scratch sum(columns), other(columns);
-      for (int64_t r = first; r < last; ++r) {
-        to_float(sum.data(), element(x, r * columns, type), type, columns);
-        to_float(other.data(), element(residual, r * columns, type), type, columns);
-        add_floats(sum.data(), other.data(), columns);
-        void *rounded = element(h, r * columns, type);
-        from_float(rounded, sum.data(), type, columns);
-        to_float(sum.data(), rounded, type, columns); /* the norm sees what backward will read */
-        const Row row = statistics(sum.data(), columns, epsilon);
-        mean[r] = row.mean;
-        inverse[r] = row.inverse;
-        normalize(sum.data(), row, factors.data(), summands.data(), columns);
-        from_float(element(y, r * columns, type), sum.data(), type, columns);
-      }
+    Scratch factors(n.columns), summands(n.columns), largest_of(n.rows);
+    to_factors(factors.data(), n);
+    std::fill(summands.data(), summands.data() + n.columns, 0.0f);
+    if (n.kind == OPS_LAYER_NORM) to_float(summands.data(), n.beta, as_dtype(n.dtype), n.columns);
+    parallel_for(0, n.rows, grain_for(n.columns), [&](int64_t first, int64_t last) {
+      Scratch row(n.columns), other(n.columns);
+      for (int64_t r = first; r < last; ++r)
+        largest_of.data()[r] = forward_row(n, r, factors.data(), summands.data(), row.data(), other.data());
     });
+    auto *transposed = static_cast<uint8_t *>(n.y8_transposed);
+    for (int64_t c = 0; transposed != nullptr && c < n.columns; ++c)
+      std::fill(transposed + c * n.filled_rows + n.rows, transposed + (c + 1) * n.filled_rows, uint8_t{0});
+    if (n.amax != nullptr) *n.amax = std::fmax(*n.amax, largest(largest_of.data(), n.rows));
+    if (n.scale_inverse != nullptr) *n.scale_inverse = 1 / *n.scale;
   });
 } OPS_CATCH
 
-int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse,
-                               const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta,
-                               float factor, int64_t rows, int64_t columns, int dtype, OpsStream) try {
-  const int status = ops::check_residual_norm_backward(dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, rows,
-                                                       columns, dtype);
+int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream) try {
+  const int status = ops::check_residual_norm_backward(norm);
   if (status != OPS_SUCCESS) return status;
-  const NVTEDType type = as_dtype(dtype);
+  const OpsResidualNorm &n = *norm;
+  const NVTEDType type = as_dtype(n.dtype);
+  const bool centered = n.kind == OPS_LAYER_NORM;
+  const int64_t rows = n.rows, columns = n.columns;
   return run("ops_residual_norm_backward", [&] {
     const int64_t blocks = (rows + kRows - 1) / kRows;
     Scratch factors(columns), partial(2 * blocks * columns), total(2 * columns);
-    if (rows > 0) to_float(factors.data(), gamma, type, columns);
+    if (rows > 0) to_factors(factors.data(), n);
     std::fill(partial.data(), partial.data() + 2 * blocks * columns, 0.0f);
     std::fill(total.data(), total.data() + 2 * columns, 0.0f);
     parallel_for(0, blocks, 1, [&](int64_t first, int64_t last) {
       Scratch value(columns), gradient(columns);
       for (int64_t r = first * kRows; r < std::min(last * kRows, rows); ++r) {
         float *sums = partial.data() + 2 * (r / kRows) * columns;
-        to_float(value.data(), element(h, r * columns, type), type, columns);
-        to_float(gradient.data(), element(dy, r * columns, type), type, columns);
-        differentiate(value.data(), gradient.data(), factors.data(), {mean[r], inverse[r]}, sums, sums + columns,
-                      columns);
-        to_float(gradient.data(), element(dresidual, r * columns, type), type, columns);
-        add_floats(value.data(), gradient.data(), columns);
-        from_float(element(dh, r * columns, type), value.data(), type, columns);
+        to_float(value.data(), element(n.h, r * columns, type), type, columns);
+        to_float(gradient.data(), element(n.dy, r * columns, type), type, columns);
+        differentiate(value.data(), gradient.data(), factors.data(), {centered ? n.mean[r] : 0, n.inverse[r]}, sums,
+                      sums + columns, columns, centered);
+        if (n.dresidual != nullptr) {
+          to_float(gradient.data(), element(n.dresidual, r * columns, type), type, columns);
+          add_floats(value.data(), gradient.data(), columns);
+        }
+        from_float(element(n.dh, r * columns, type), value.data(), type, columns);
       }
     });
     for (int64_t b = 0; b < blocks; ++b) add_floats(total.data(), partial.data() + 2 * b * columns, 2 * columns);
-    accumulate(dgamma, factor, total.data(), columns);
-    accumulate(dbeta, factor, total.data() + columns, columns);
+    accumulate(n.dgamma, n.accumulate, total.data(), columns);
+    if (centered) accumulate(n.dbeta, n.accumulate, total.data() + columns, columns);
   });
 } OPS_CATCH

@@ -57,12 +57,42 @@ std::vector<Case> rows() {
   };
 }
 
+const OpsResidualNorm *norm(Fixture &f) {
+  auto *n = f.out<OpsResidualNorm>();
+  *n = {};
+  n->x = matrix(f);
+  n->residual = matrix(f);
+  n->gamma = f.device(2 * kColumns);
+  n->beta = f.device(2 * kColumns);
+  n->h = matrix(f);
+  n->y = matrix(f);
+  n->mean = floats(f, kRows);
+  n->inverse = floats(f, kRows);
+  n->y8 = f.device(kCount);
+  n->y8_transposed = f.device(16 * kColumns);
+  n->scale = floats(f, 1);
+  n->amax = floats(f, 1);
+  n->scale_inverse = floats(f, 1);
+  n->dy = matrix(f);
+  n->dresidual = matrix(f);
+  n->dh = matrix(f);
+  n->dgamma = floats(f, kColumns);
+  n->dbeta = floats(f, kColumns);
+  n->rows = kRows;
+  n->columns = kColumns;
+  n->filled_rows = 16;
+  n->epsilon = 1e-5f;
+  n->accumulate = 0.5f;
+  n->kind = OPS_LAYER_NORM;
+  n->center = 1;
+  n->dtype = kBf16;
+  return n;
+}
+
 std::vector<Case> layers() {
   return {
-      CASE(ops_residual_norm_forward, matrix(f), matrix(f), f.device(2 * kColumns), f.device(2 * kColumns), 1e-5f, matrix(f),
-           matrix(f), floats(f, kRows), floats(f, kRows), kRows, kColumns, kBf16, nullptr),
-      CASE(ops_residual_norm_backward, matrix(f), matrix(f), floats(f, kRows), floats(f, kRows), f.device(2 * kColumns),
-           matrix(f), matrix(f), floats(f, kColumns), floats(f, kColumns), 0.5f, kRows, kColumns, kBf16, nullptr),
+      CASE(ops_residual_norm_forward, norm(f), nullptr),
+      CASE(ops_residual_norm_backward, norm(f), nullptr),
       CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), f.device_values<int32_t>({0, 2, 6}), floats(f, 8 * 8), 1, OPS_THD,
            6, 2, 8, 2, 8, kBf16, nullptr),
       CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), nullptr, floats(f, 8 * 8), -1, OPS_SBHD, 6, 2, 8, 2, 8, kBf16,
@@ -176,6 +206,23 @@ bool vary(const OpsAttention *&value, int index) {
   fields.field(a.kv_packed);
   static_assert(sizeof(OpsAttention) == 13 * 8 + 8 * sizeof(OpsStrides) + 9 * 8 + 6 * 4, "a field without extremes");
   value = index == 0 ? nullptr : &a;
+  return index == 0 || fields.done();
+}
+
+bool vary(const OpsResidualNorm *&value, int index) {
+  static OpsResidualNorm n;
+  n = *value;
+  Fields fields(index - 1);
+  for (const void **each : {&n.x, &n.residual, &n.gamma, &n.beta, &n.dy, &n.dresidual}) fields.field(*each);
+  for (void **each : {&n.h, &n.y, &n.y8, &n.y8_transposed, &n.dh}) fields.field(*each);
+  for (float **each : {&n.mean, &n.inverse, &n.amax, &n.scale_inverse, &n.dgamma, &n.dbeta}) fields.field(*each);
+  fields.field(n.scale);
+  for (int64_t *each : {&n.rows, &n.columns, &n.filled_rows}) fields.field(*each);
+  fields.field(n.epsilon);
+  fields.field(n.accumulate);
+  for (int32_t *each : {&n.kind, &n.center, &n.dtype}) fields.field(*each);
+  static_assert(sizeof(OpsResidualNorm) == 18 * 8 + 3 * 8 + 2 * 4 + 3 * 4 + 4, "a field without extremes");
+  value = index == 0 ? nullptr : &n;
   return index == 0 || fields.done();
 }
 

@@ -1,4 +1,4 @@
-/* residual_norm_forward and residual_norm_backward. */
+/* residual_norm_forward and residual_norm_backward: both norms, with and without what may be left out. */
 #include <limits>
 
 #include "harness/report.h"
@@ -13,11 +13,22 @@ constexpr float kEpsilon = 1e-5f;
 /* FP32 roundings of a value that comes out of two sums over a row. */
 constexpr double kSlack = 16;
 
+enum class Sum { kNone, kResidual };
+/* What forward writes beside or instead of y. */
+enum class Cast { kNone, kAmax, kRows, kBoth, kBothAlone };
+
 struct Shape {
   int dtype;
   int64_t rows, columns;
+  int kind = OPS_LAYER_NORM, center = 0;
+  Sum sum = Sum::kResidual;
+  bool centered() const { return kind == OPS_LAYER_NORM; }
+  int64_t filled() const { return (rows + 15) / 16 * 16; }
   size_t at(int64_t row, int64_t column) const { return static_cast<size_t>(row * columns + column); }
-  std::string text() const { return shape_text({{"rows", rows}, {"columns", columns}}); }
+  std::string text() const {
+    return shape_text({{"rows", rows}, {"columns", columns}, {"kind", kind}, {"center", center},
+                       {"residual", sum == Sum::kResidual}});
+  }
 };
 
 struct Statistics {
@@ -28,7 +39,7 @@ Statistics statistics_of(const Doubles &h, const Shape &shape) {
   Statistics result;
   for (int64_t r = 0; r < shape.rows; ++r) {
     double mean = 0, variance = 0;
-    for (int64_t c = 0; c < shape.columns; ++c) mean += h[shape.at(r, c)] / static_cast<double>(shape.columns);
+    for (int64_t c = 0; shape.centered() && c < shape.columns; ++c) mean += h[shape.at(r, c)] / static_cast<double>(shape.columns);
     for (int64_t c = 0; c < shape.columns; ++c) {
       const double off = h[shape.at(r, c)] - mean;
       variance += off * off / static_cast<double>(shape.columns);
@@ -39,42 +50,128 @@ Statistics statistics_of(const Doubles &h, const Shape &shape) {
   return result;
 }
 
-void forward_case(Session &session, const Shape &shape) {
-  Case test(session, "residual_norm_forward", shape.dtype, shape.text());
-  const Format &format = format_of(shape.dtype);
-  const int64_t count = shape.rows * shape.columns;
-  const Doubles x = session.random.normal(format, count), residual = session.random.normal(format, count);
-  const Doubles gamma = session.random.normal(format, shape.columns), beta = session.random.normal(format, shape.columns);
-  Buffer in = session.floats(shape.dtype, x), other = session.floats(shape.dtype, residual);
-  Buffer factor = session.floats(shape.dtype, gamma), summand = session.floats(shape.dtype, beta);
-  Buffer h = session.floats(shape.dtype, Doubles(x.size(), kNan)), y = session.floats(shape.dtype, Doubles(x.size(), kNan));
-  Buffer mean = session.floats(4, Doubles(static_cast<size_t>(shape.rows), kNan));
-  Buffer inverse = session.floats(4, Doubles(static_cast<size_t>(shape.rows), kNan));
-  if (!test.run({&h, &y, &mean, &inverse}, [&] {
-        return session.ops.residual_norm_forward(in.data(), other.data(), factor.data(), summand.data(), kEpsilon,
-                                                 h.data(), y.data(), mean.data<float>(), inverse.data<float>(),
-                                                 shape.rows, shape.columns, shape.dtype, session.memory.stream());
-      }))
-    return;
-  Doubles sum(x.size()), scale(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    sum[i] = x[i] + residual[i];
-    scale[i] = std::fabs(x[i]) + std::fabs(residual[i]);
+/* E4M3 as the double that a code stands for, and the code of the nearest: no code is looked up in the library's way. */
+double e4m3_value(unsigned char code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  if ((code & 0x7f) == 0x7f) return kNan;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code & 0x80 ? -magnitude : magnitude;
+}
+
+/* Each code is the nearest to value * scale, but for FP32 roundings of what stands before it. */
+void expect_codes(Case &test, const Bytes &codes, const Doubles &wanted, const Doubles &size, double scale,
+                  const std::function<size_t(size_t)> &place, const char *what) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const double value = std::max(-448.0, std::min(448.0, wanted[i] * scale)), got = e4m3_value(codes[place(i)]);
+    const double unit = std::ldexp(1.0, std::max(-9, value == 0 ? -9 : std::ilogb(value) - 3));
+    const double slack = kSlack * kFormats[0].roundoff() * size[i] * scale;
+    if (std::isnan(wanted[i]) ? std::isnan(got) : std::fabs(got - value) <= unit / 2 + slack) continue;
+    return test.fail(std::string(what) + "[" + std::to_string(i) + "] is " + std::to_string(got) + "; expected " +
+                     std::to_string(value));
   }
-  const Doubles got_h = test.output(0, shape.dtype);
-  test.close(shape.dtype, got_h, sum, scale, 1, "h");
-  /* From here on with the sum as it was stored: the norm must be that of what backward reads. */
-  const Statistics wanted = statistics_of(got_h, shape);
-  Doubles normed(x.size()), size(x.size());
+}
+
+struct Forward {
+  Doubles h, mean, inverse, y, size;
+};
+
+/* The norm in double precision of h as it was stored: it must be that of what backward reads. */
+Forward normed(const Shape &shape, const Doubles &h, const Doubles &gamma, const Doubles &beta) {
+  const Statistics rows = statistics_of(h, shape);
+  Forward result{h, rows.mean, rows.inverse, Doubles(h.size()), Doubles(h.size())};
   for (int64_t r = 0; r < shape.rows; ++r)
     for (int64_t c = 0; c < shape.columns; ++c) {
       const size_t i = shape.at(r, c), row = static_cast<size_t>(r), column = static_cast<size_t>(c);
-      normed[i] = (got_h[i] - wanted.mean[row]) * wanted.inverse[row] * gamma[column] + beta[column];
-      size[i] = (std::fabs(got_h[i]) + 1) * wanted.inverse[row] * std::fabs(gamma[column]) + std::fabs(beta[column]);
+      const double factor = gamma[column] + shape.center, summand = shape.centered() ? beta[column] : 0;
+      result.y[i] = (h[i] - rows.mean[row]) * rows.inverse[row] * factor + summand;
+      result.size[i] = (std::fabs(h[i]) + 1) * rows.inverse[row] * std::fabs(factor) + std::fabs(summand);
     }
-  test.close(shape.dtype, test.output(1, shape.dtype), normed, size, kSlack, "y");
-  test.close(4, test.output(2, 4), wanted.mean, Doubles(wanted.mean.size(), 1), kSlack, "mean");
+  return result;
+}
+
+void expect_amax(Case &test, const Doubles &got, const Doubles &y, double old, double slack) {
+  double largest = old;
+  for (double value : y) largest = std::fmax(largest, std::fabs(value));
+  if (std::fabs(got[0] - largest) > slack * largest)
+    test.fail("amax is " + std::to_string(got[0]) + "; expected " + std::to_string(largest));
+}
+
+void forward_case(Session &session, const Shape &shape, Cast cast) {
+  Case test(session, "residual_norm_forward", shape.dtype,
+            shape.text() + " cast=" + std::to_string(static_cast<int>(cast)));
+  const Format &format = format_of(shape.dtype);
+  const int64_t count = shape.rows * shape.columns;
+  const bool sums = shape.sum == Sum::kResidual, fp8 = cast >= Cast::kRows, transposes = cast >= Cast::kBoth;
+  Doubles x = session.random.normal(format, count);
+  const Doubles residual = session.random.normal(format, count);
+  if (fp8 && shape.rows > 3) x[shape.at(3, 1)] = kNan;
+  const Doubles gamma = session.random.normal(format, shape.columns), beta = session.random.normal(format, shape.columns);
+  const Doubles nothing(x.size(), kNan), row_of_nothing(static_cast<size_t>(shape.rows), kNan);
+  Buffer in = session.floats(shape.dtype, x), other = session.floats(shape.dtype, residual);
+  Buffer factor = session.floats(shape.dtype, gamma), summand = session.floats(shape.dtype, beta);
+  Buffer h = session.floats(shape.dtype, nothing), y = session.floats(shape.dtype, nothing);
+  Buffer mean = session.floats(4, row_of_nothing), inverse = session.floats(4, row_of_nothing);
+  Buffer y8 = session.raw(Bytes(x.size(), 0x55));
+  Buffer transposed = session.raw(Bytes(static_cast<size_t>(shape.filled() * shape.columns), 0x55));
+  const float of_scale = 96;
+  Buffer scale = session.floats(4, {of_scale}), amax = session.floats(4, {0.25}), scale_inverse = session.floats(4, {0});
+  OpsResidualNorm norm = {};
+  norm.x = in.data();
+  norm.gamma = factor.data();
+  if (shape.centered()) {
+    norm.beta = summand.data();
+    norm.mean = mean.data<float>();
+  }
+  if (sums) {
+    norm.residual = other.data();
+    norm.h = h.data();
+  }
+  if (cast != Cast::kBothAlone) norm.y = y.data();
+  norm.inverse = inverse.data<float>();
+  if (cast != Cast::kNone) norm.amax = amax.data<float>();
+  if (fp8) {
+    norm.y8 = y8.data();
+    norm.scale = scale.data<float>();
+    norm.scale_inverse = scale_inverse.data<float>();
+  }
+  if (transposes) norm.y8_transposed = transposed.data();
+  norm.rows = shape.rows;
+  norm.columns = shape.columns;
+  norm.filled_rows = shape.filled();
+  norm.epsilon = kEpsilon;
+  norm.kind = shape.kind;
+  norm.center = shape.center;
+  norm.dtype = shape.dtype;
+  if (!test.run({&h, &y, &mean, &inverse, &y8, &transposed, &amax, &scale_inverse},
+                [&] { return session.ops.residual_norm_forward(&norm, session.memory.stream()); }))
+    return;
+  Doubles got_h = x;
+  if (sums) {
+    Doubles sum(x.size()), size(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      sum[i] = x[i] + residual[i];
+      size[i] = std::fabs(x[i]) + std::fabs(residual[i]);
+    }
+    got_h = test.output(0, shape.dtype);
+    test.close(shape.dtype, got_h, sum, size, 1, "h");
+  }
+  const Forward wanted = normed(shape, got_h, gamma, beta);
+  if (cast != Cast::kBothAlone) test.close(shape.dtype, test.output(1, shape.dtype), wanted.y, wanted.size, kSlack, "y");
+  else test.equal(test.output(1, shape.dtype), nothing, "y that is not wanted");
+  if (shape.centered()) test.close(4, test.output(2, 4), wanted.mean, Doubles(wanted.mean.size(), 1), kSlack, "mean");
   test.close(4, test.output(3, 4), wanted.inverse, wanted.inverse, kSlack, "inverse");
+  if (shape.rows == 0 || cast == Cast::kNone) return;
+  expect_amax(test, test.output(6, 4), wanted.y, 0.25, fp8 ? 1e-5 : 1e-5 + format.roundoff());
+  if (!fp8) return;
+  expect_codes(test, test.output(4), wanted.y, wanted.size, of_scale, [](size_t i) { return i; }, "y8");
+  test.close(4, test.output(7, 4), {1 / of_scale}, {1 / of_scale}, 1, "scale_inverse");
+  if (!transposes) return;
+  const auto columns = static_cast<size_t>(shape.columns), filled = static_cast<size_t>(shape.filled());
+  expect_codes(test, test.output(5), wanted.y, wanted.size, of_scale,
+               [=](size_t i) { return i % columns * filled + i / columns; }, "y8_transposed");
+  for (size_t c = 0; c < columns; ++c)
+    for (size_t r = static_cast<size_t>(shape.rows); r < filled; ++r)
+      if (test.output(5)[c * filled + r] != 0) return test.fail("y8_transposed is not 0 behind the last row");
 }
 
 struct Gradients {
@@ -95,8 +192,8 @@ Gradients gradients_of(const Shape &shape, const Doubles &dy, const Doubles &h, 
     double sum = 0, products = 0, size = 0;
     for (int64_t c = 0; c < shape.columns; ++c) {
       const size_t i = shape.at(r, c), column = static_cast<size_t>(c);
-      const double n = (h[i] - mean) * inverse, g = dy[i] * gamma[column];
-      sum += g;
+      const double n = (h[i] - mean) * inverse, g = dy[i] * (gamma[column] + shape.center);
+      sum += shape.centered() ? g : 0;
       products += g * n;
       size += std::fabs(g) * (1 + std::fabs(n));
       wanted.dgamma[column] += dy[i] * n;
@@ -106,7 +203,7 @@ Gradients gradients_of(const Shape &shape, const Doubles &dy, const Doubles &h, 
     }
     for (int64_t c = 0; c < shape.columns; ++c) {
       const size_t i = shape.at(r, c), column = static_cast<size_t>(c);
-      const double n = (h[i] - mean) * inverse, g = dy[i] * gamma[column];
+      const double n = (h[i] - mean) * inverse, g = dy[i] * (gamma[column] + shape.center);
       wanted.dh[i] = dresidual[i] + inverse * (g - sum / columns - n * products / columns);
       wanted.dh_scale[i] = std::fabs(dresidual[i]) +
                            inverse * (std::fabs(g) + size / columns * (1 + std::fabs(n)) + inverse);
@@ -119,8 +216,11 @@ void backward_case(Session &session, const Shape &shape, float factor) {
   Case test(session, "residual_norm_backward", shape.dtype, shape.text() + " accumulate=" + std::to_string(factor));
   const Format &format = format_of(shape.dtype);
   const int64_t count = shape.rows * shape.columns;
+  const bool sums = shape.sum == Sum::kResidual;
   const Doubles dy = session.random.normal(format, count), h = session.random.normal(format, count);
-  const Doubles dresidual = session.random.normal(format, count), gamma = session.random.normal(format, shape.columns);
+  Doubles dresidual = session.random.normal(format, count);
+  if (!sums) std::fill(dresidual.begin(), dresidual.end(), 0);
+  const Doubles gamma = session.random.normal(format, shape.columns);
   const Doubles old = session.random.normal(kFormats[0], shape.columns);
   Statistics rows = statistics_of(h, shape);
   for (double &value : rows.mean) value = static_cast<float>(value);
@@ -129,19 +229,92 @@ void backward_case(Session &session, const Shape &shape, float factor) {
   Buffer gradient = session.floats(shape.dtype, dy), input = session.floats(shape.dtype, h);
   Buffer mean = session.floats(4, rows.mean), inverse = session.floats(4, rows.inverse);
   Buffer factors = session.floats(shape.dtype, gamma);
-  Buffer dh = session.floats(shape.dtype, dresidual); /* in the place of dresidual */
+  Buffer dh = session.floats(shape.dtype, sums ? dresidual : Doubles(dresidual.size(), kNan)); /* in dresidual's place */
   Buffer dgamma = session.floats(4, factor == 0 ? Doubles(old.size(), kNan) : old);
   Buffer dbeta = session.floats(4, factor == 0 ? Doubles(old.size(), kNan) : old);
-  if (!test.run({&dh, &dgamma, &dbeta}, [&] {
-        return session.ops.residual_norm_backward(
-            gradient.data(), input.data(), mean.data<float>(), inverse.data<float>(), factors.data(), dh.data(),
-            dh.data(), dgamma.data<float>(), dbeta.data<float>(), factor, shape.rows, shape.columns, shape.dtype,
-            session.memory.stream());
-      }))
+  OpsResidualNorm norm = {};
+  norm.dy = gradient.data();
+  norm.h = input.data();
+  norm.inverse = inverse.data<float>();
+  norm.gamma = factors.data();
+  norm.dh = dh.data();
+  if (sums) norm.dresidual = dh.data();
+  norm.dgamma = dgamma.data<float>();
+  if (shape.centered()) {
+    norm.mean = mean.data<float>();
+    norm.dbeta = dbeta.data<float>();
+  }
+  norm.rows = shape.rows;
+  norm.columns = shape.columns;
+  norm.accumulate = factor;
+  norm.kind = shape.kind;
+  norm.center = shape.center;
+  norm.dtype = shape.dtype;
+  if (!test.run({&dh, &dgamma, &dbeta},
+                [&] { return session.ops.residual_norm_backward(&norm, session.memory.stream()); }))
     return;
   test.close(shape.dtype, test.output(0, shape.dtype), wanted.dh, wanted.dh_scale, kSlack, "dh");
   test.close(4, test.output(1, 4), wanted.dgamma, wanted.gamma_scale, kSlack, "dgamma");
-  test.close(4, test.output(2, 4), wanted.dbeta, wanted.beta_scale, kSlack, "dbeta");
+  if (shape.centered()) test.close(4, test.output(2, 4), wanted.dbeta, wanted.beta_scale, kSlack, "dbeta");
+}
+
+/* Everything that may be left out, at sizes round those of a tile. */
+void variants(Session &session, int64_t rows, int64_t columns) {
+  for (const Format &format : kFormats)
+    for (int kind : {OPS_LAYER_NORM, OPS_RMS_NORM})
+      for (int center : {0, 1})
+        for (Sum sum : {Sum::kNone, Sum::kResidual}) {
+          const Shape shape{format.dtype, rows, columns, kind, center, sum};
+          for (Cast cast : {Cast::kNone, Cast::kAmax, Cast::kRows, Cast::kBoth, Cast::kBothAlone}) {
+            if (cast < Cast::kRows || columns % 16 == 0) forward_case(session, shape, cast);
+          }
+          backward_case(session, shape, 0.5f);
+        }
+}
+
+/* What is wrong about the struct is told; nothing is enqueued. */
+void norm_mistakes(Session &session) {
+  void *const p = reinterpret_cast<void *>(uintptr_t{0x1000});
+  float *const f = static_cast<float *>(p);
+  OpsResidualNorm good = {};
+  good.x = good.gamma = good.beta = p;
+  good.y = p;
+  good.mean = good.inverse = f;
+  good.rows = 3;
+  good.columns = 24;
+  good.epsilon = kEpsilon;
+  good.dtype = 6;
+  const auto refused = [&](const OpsResidualNorm *norm, const std::string &text) {
+    Case test(session, "residual_norm_forward", 6, text);
+    const int status = session.ops.residual_norm_forward(norm, session.memory.stream());
+    const std::string told = session.ops.last_error();
+    if (status != OPS_INVALID_ARGUMENT || told != "ops_residual_norm_forward: " + text) test.fail("told: " + told);
+  };
+  refused(nullptr, "norm is null; expected a host address");
+  OpsResidualNorm bad = good;
+  bad.kind = 2;
+  refused(&bad, "kind is 2; expected 0 to 1");
+  bad = good;
+  bad.center = -1;
+  refused(&bad, "center is -1; expected 0 to 1");
+  bad = good;
+  bad.y = nullptr;
+  refused(&bad, "y is null; expected y, y8 or y8_transposed");
+  bad = good;
+  bad.scale = f;
+  refused(&bad, "scale is given; expected null, for neither y8 nor y8_transposed is given");
+  bad = good;
+  bad.scale_inverse = f;
+  refused(&bad, "scale_inverse is given; expected null, for neither y8 nor y8_transposed is given");
+  bad = good;
+  bad.y8 = p;
+  refused(&bad, "scale is null; expected a device pointer");
+  bad.scale = f;
+  refused(&bad, "columns is 24; expected a multiple of 16 for FP8");
+  bad.columns = 32;
+  bad.y8_transposed = p;
+  bad.filled_rows = 3;
+  refused(&bad, "filled_rows is 3; expected 16 to 16");
 }
 
 }  // namespace
@@ -153,11 +326,17 @@ void residual_norm_cases(Session &session) {
     if (rows * columns > 100000 && !session.large) continue;
     for (const Format &format : kFormats) {
       const Shape shape{format.dtype, rows, columns};
-      forward_case(session, shape);
+      forward_case(session, shape, Cast::kNone);
       backward_case(session, shape, 0);
       backward_case(session, shape, 1);
     }
   }
+  const int64_t of_tiles[][2] = {{0, 64}, {1, 16}, {15, 32}, {17, 48}, {33, 320}, {3, 72}};
+  for (const auto &[rows, columns] : of_tiles) variants(session, rows, columns);
+  forward_case(session, {6, 19, 4096, OPS_RMS_NORM, 0, Sum::kResidual}, Cast::kBothAlone);
+  forward_case(session, {6, 40, 8192, OPS_LAYER_NORM, 1, Sum::kNone}, Cast::kBoth);
+  if (session.large) forward_case(session, {6, 4099, 1280, OPS_LAYER_NORM, 0, Sum::kResidual}, Cast::kBothAlone);
+  norm_mistakes(session);
 }
 
 }  // namespace chagres::tests

@@ -124,15 +124,33 @@ void norm_times(Session &session, Stopwatch &watch, int64_t columns) {
   Buffer y = zeros(session, 2 * kTokens * columns), vector = zeros(session, 2 * columns);
   Buffer mean = zeros(session, 4 * kTokens), inverse = zeros(session, 4 * kTokens);
   Buffer dgamma = zeros(session, 4 * columns), dbeta = zeros(session, 4 * columns);
-  watch.measure("residual_norm_forward", sizes, 4 * bytes, [&] {
-    return ops.residual_norm_forward(x.data(), residual.data(), vector.data(), vector.data(), 1e-5f, x.data(), y.data(),
-                                     mean.data<float>(), inverse.data<float>(), kTokens, columns, kBf16, stream);
-  });
-  watch.measure("residual_norm_backward", sizes, 4 * bytes, [&] {
-    return ops.residual_norm_backward(y.data(), x.data(), mean.data<float>(), inverse.data<float>(), vector.data(),
-                                      residual.data(), residual.data(), dgamma.data<float>(), dbeta.data<float>(), 0,
-                                      kTokens, columns, kBf16, stream);
-  });
+  OpsResidualNorm norm = {};
+  norm.x = norm.h = x.data();
+  norm.residual = norm.dresidual = norm.dh = residual.data();
+  norm.gamma = norm.beta = vector.data();
+  norm.y = y.data();
+  norm.dy = y.data();
+  norm.mean = mean.data<float>();
+  norm.inverse = inverse.data<float>();
+  norm.dgamma = dgamma.data<float>();
+  norm.dbeta = dbeta.data<float>();
+  norm.rows = norm.filled_rows = kTokens;
+  norm.columns = columns;
+  norm.epsilon = 1e-5f;
+  norm.dtype = kBf16;
+  watch.measure("residual_norm_forward", sizes, 4 * bytes, [&] { return ops.residual_norm_forward(&norm, stream); });
+  watch.measure("residual_norm_backward", sizes, 4 * bytes, [&] { return ops.residual_norm_backward(&norm, stream); });
+  Buffer y8 = zeros(session, kTokens * columns), y8_transposed = zeros(session, kTokens * columns);
+  Buffer scale = session.raw(std::vector<float>{1}), amax = session.raw(std::vector<float>{0});
+  norm.scale = scale.data<float>();
+  norm.amax = amax.data<float>();
+  norm.y = nullptr;
+  norm.y8 = y8.data();
+  watch.measure("residual_norm_forward, FP8", sizes, 3.5 * bytes,
+                [&] { return ops.residual_norm_forward(&norm, stream); });
+  norm.y8_transposed = y8_transposed.data();
+  watch.measure("residual_norm_forward, FP8 and its transpose", sizes, 4 * bytes,
+                [&] { return ops.residual_norm_forward(&norm, stream); });
 }
 
 void rotary_times(Session &session, Stopwatch &watch, int64_t heads, int64_t head_dim) {

@@ -62,6 +62,8 @@ T __shfl_xor_sync(uint32_t, T value, int mask) {
 
 inline float __int_as_float(int32_t bits) { return from_bits<float>(static_cast<uint32_t>(bits)); }
 inline int32_t __float_as_int(float value) { return static_cast<int32_t>(to_bits(value)); }
+inline float __uint_as_float(uint32_t bits) { return from_bits<float>(bits); }
+inline uint32_t __float_as_uint(float value) { return to_bits(value); }
 inline int __ffs(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
@@ -86,3 +88,4 @@ inline void copy_async(float *shared, const float *source, bool there) {
   else std::memset(shared, 0, 16);
 }
 inline void wait_for_copies() {}
+inline void atomic_max(float *address, float value) { *address = value > *address ? value : *address; }

@@ -10,13 +10,13 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.te.Normalization;
-import dev.chagres.te.Normalization.Gamma;
 import dev.chagres.te.Output;
 
 /**
- * {@code y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias}, over each row.
+ * {@code y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias}, over each row; with
+ * {@code 1 + weight} for weight where that is centred on zero.
  *
- * <p>Parameters: {@code weight} [H], ones; {@code bias} [H], zeros. Mean and variance are computed in FP32.
+ * <p>Parameters: {@code weight} [H], ones, or zeros where centred on zero; {@code bias} [H], zeros. Mean and variance are computed in FP32.
  *
  * <p>Threading: the device's thread.
  *
@@ -30,7 +30,7 @@ public final class LayerNorm extends NormLayer {
     public LayerNorm(NormConfig config, ModelPlan plan) {
         Checks.given("config", config);
         Checks.given("plan", plan);
-        super(plan.name(), config, plan.declare("weight", Initializer.ones(), config.size()));
+        super(plan.name(), config, plan.declare("weight", config.initializer(), config.size()));
         bias = plan.declare("bias", Initializer.zeros(), config.size());
     }
 
@@ -42,22 +42,21 @@ public final class LayerNorm extends NormLayer {
     @Override
     void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
         Normalization.layernormFwd(
-                x, weight().weight(), bias.weight(), config().epsilon(), y, mean, inverse, Gamma.PLAIN, pass.stream());
+                x,
+                weight().weight(),
+                bias.weight(),
+                config().epsilon(),
+                y,
+                mean,
+                inverse,
+                config().gamma(),
+                pass.stream());
     }
 
     @Override
     void normalizeSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
         ResidualNorm.forward(
-                x,
-                residual,
-                weight().weight(),
-                bias.weight(),
-                config().epsilon(),
-                sum,
-                y,
-                mean,
-                inverse,
-                pass.stream());
+                function(), x, residual, weight().weight(), bias.weight(), sum, y, null, mean, inverse, pass.stream());
     }
 
     @Override
@@ -66,7 +65,7 @@ public final class LayerNorm extends NormLayer {
         Tensor dweight = temporary.tensor(dy.dtype(), config().size());
         Tensor dbias = temporary.tensor(dy.dtype(), config().size());
         Normalization.layernormBwd(
-                dy, x, mean, inverse, weight().weight(), dx, dweight, dbias, Gamma.PLAIN, pass.stream());
+                dy, x, mean, inverse, weight().weight(), dx, dweight, dbias, config().gamma(), pass.stream());
         accumulate(weight(), dweight, pass);
         accumulate(bias, dbias, pass);
     }
@@ -87,21 +86,12 @@ public final class LayerNorm extends NormLayer {
             dbias = pass.temporary().tensor(DType.FLOAT32, config().size());
         }
         Stream stream = pass.stream();
-        ResidualNorm.backward(dy, x, mean, inverse, weight().weight(), dresidual, dx, dweight, dbias, output, stream);
+        Tensor factor = weight().weight();
+        ResidualNorm.backward(function(), dy, x, mean, inverse, factor, dresidual, dx, dweight, dbias, output, stream);
         if (!alike) {
             accumulate(weight(), dweight, pass);
             accumulate(bias, dbias, pass);
         }
-    }
-
-    @Override
-    boolean fusesSum(Tensor x) {
-        return ResidualNorm.takes(x);
-    }
-
-    @Override
-    boolean fusesGradientOfSum(Tensor x) {
-        return ResidualNorm.takes(x);
     }
 
     @Override
@@ -111,9 +101,6 @@ public final class LayerNorm extends NormLayer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        return name() + ": layer norm by te_layernorm_fwd and te_layernorm_bwd; after a residual sum "
-                + (ResidualNorm.takes(x)
-                        ? "one kernel of ours computes both, ops_residual_norm"
-                        : "two kernels, for it takes " + ResidualNorm.LIMITS);
+        return name() + ": layer norm by te_layernorm_fwd and te_layernorm_bwd; " + explainSum(x);
     }
 }

@@ -1,6 +1,9 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.model.Initializer;
+import dev.chagres.ops.NormFunction;
+import dev.chagres.te.Normalization.Gamma;
 
 /**
  * Which norm, over how many columns.
@@ -10,8 +13,10 @@ import dev.chagres.internal.Checks;
  * @param kind layer norm or RMS norm
  * @param size columns H
  * @param epsilon added under the root, positive
+ * @param gamma whether a column's factor is its weight, which begins at 1, or 1 + its weight, which begins at 0: weight decay then
+ *     draws factors to 1
  */
-public record NormConfig(Kind kind, long size, float epsilon) {
+public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
     /** TE's default. */
     private static final float EPSILON = 1e-5f;
 
@@ -30,12 +35,22 @@ public record NormConfig(Kind kind, long size, float epsilon) {
      */
     public NormConfig {
         Checks.given("kind", kind);
+        Checks.given("gamma", gamma);
         if (size < 1) {
             throw new IllegalArgumentException("size: expected at least 1, got " + size);
         }
         if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
             throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
         }
+    }
+
+    /**
+     * With weights that are the factors.
+     *
+     * @throws IllegalArgumentException when the size is not positive, or epsilon is not
+     */
+    public NormConfig(Kind kind, long size, float epsilon) {
+        this(kind, size, epsilon, Gamma.PLAIN);
     }
 
     /** Layer norm with TE's epsilon, 1e-5. */
@@ -50,6 +65,23 @@ public record NormConfig(Kind kind, long size, float epsilon) {
 
     /** Returns the same with another epsilon. */
     public NormConfig withEpsilon(float newEpsilon) {
-        return new NormConfig(kind, size, newEpsilon);
+        return new NormConfig(kind, size, newEpsilon, gamma);
+    }
+
+    /** Returns the same with weights that are or are not centred on zero. */
+    public NormConfig withGamma(Gamma newGamma) {
+        return new NormConfig(kind, size, epsilon, newGamma);
+    }
+
+    /** Returns the formula of {@code ops_residual_norm}. */
+    NormFunction function() {
+        NormFunction.Kind function =
+                kind == Kind.LAYER_NORM ? NormFunction.Kind.LAYER_NORM : NormFunction.Kind.RMS_NORM;
+        return new NormFunction(function, gamma, epsilon);
+    }
+
+    /** Returns the first weights: those of factors of 1. */
+    Initializer initializer() {
+        return gamma == Gamma.PLAIN ? Initializer.ones() : Initializer.zeros();
     }
 }

@@ -7,6 +7,8 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.ops.Elementwise;
+import dev.chagres.ops.NormFunction;
+import dev.chagres.ops.ResidualNorm;
 
 /**
  * A norm over the rows of [T, H].
@@ -22,12 +24,14 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     private final NormConfig config;
+    private final NormFunction function;
     private final Parameter weight;
     private final SavedPool<Rows> saved = new SavedPool<>(this, Rows::new);
 
     NormLayer(String name, NormConfig config, Parameter weight) {
         super(name);
         this.config = config;
+        function = config.function();
         this.weight = weight;
     }
 
@@ -60,7 +64,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     /** Enqueues {@code sum = x + residual} and {@code y = norm(sum)}. {@code sum} may be {@code x} or {@code residual}. */
     final void runOfSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Pass pass) {
-        if (!fusesSum(x)) {
+        if (!ResidualNorm.takes(x)) {
             Elementwise.add(x, residual, sum, pass.stream());
             run(sum, y, pass);
             return;
@@ -91,7 +95,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     final void gradientOfSum(Tensor dy, Tensor dresidual, Tensor dx, Pass pass) {
         Rows rows = saved.pop(pass);
         Tensor x = rows.x.get();
-        if (fusesGradientOfSum(x)) {
+        if (ResidualNorm.takes(x)) {
             gradientOfSum(dy, x, rows.mean.get(), rows.inverse.get(), dresidual, dx, pass);
         } else {
             Tensor through = pass.temporary().like(x);
@@ -117,11 +121,10 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         }
     }
 
-    /** Returns whether one kernel computes sum and norm. */
-    abstract boolean fusesSum(Tensor x);
-
-    /** Returns whether one kernel adds the residual's gradient, too. */
-    abstract boolean fusesGradientOfSum(Tensor x);
+    /** Returns the norm as {@code ops_residual_norm} computes it. */
+    final NormFunction function() {
+        return function;
+    }
 
     abstract void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass);
 
@@ -131,6 +134,14 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     abstract void gradientOfSum(
             Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass);
+
+    /** Returns what {@link #explain} says about the residual sum. */
+    static String explainSum(Tensor x) {
+        return "after a residual sum "
+                + (ResidualNorm.takes(x)
+                        ? "one kernel of ours computes both, ops_residual_norm"
+                        : "two kernels, for it takes " + ResidualNorm.LIMITS);
+    }
 
     @Override
     protected final void checkInput(Tensor x) {

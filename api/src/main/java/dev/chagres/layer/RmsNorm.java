@@ -1,16 +1,18 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.ops.ResidualNorm;
 import dev.chagres.te.Normalization;
-import dev.chagres.te.Normalization.Gamma;
+import dev.chagres.te.Output;
 
 /**
- * {@code y = x / sqrt(mean(x^2) + epsilon) * weight}, over each row.
+ * {@code y = x / sqrt(mean(x^2) + epsilon) * weight}, over each row; with {@code 1 + weight} for weight
+ * where that is centred on zero.
  *
- * <p>Parameter: {@code weight} [H], ones. The mean is computed in FP32.
+ * <p>Parameter: {@code weight} [H], ones, or zeros where centred on zero. The mean is computed in FP32.
  *
  * <p>Threading: the device's thread.
  *
@@ -22,39 +24,35 @@ public final class RmsNorm extends NormLayer {
     public RmsNorm(NormConfig config, ModelPlan plan) {
         Checks.given("config", config);
         Checks.given("plan", plan);
-        super(plan.name(), config, plan.declare("weight", Initializer.ones(), config.size()));
+        super(plan.name(), config, plan.declare("weight", config.initializer(), config.size()));
     }
 
     @Override
     void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
-        Normalization.rmsnormFwd(x, weight().weight(), config().epsilon(), y, inverse, Gamma.PLAIN, pass.stream());
+        Normalization.rmsnormFwd(x, weight().weight(), config().epsilon(), y, inverse, config().gamma(), pass.stream());
     }
 
     @Override
     void normalizeSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
-        throw new IllegalStateException("RMS norm has no kernel for sum and norm");
+        Tensor factor = weight().weight();
+        ResidualNorm.forward(function(), x, residual, factor, null, sum, y, null, null, inverse, pass.stream());
     }
 
     @Override
     void gradient(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dx, Pass pass) {
         Tensor dweight = pass.temporary().tensor(dy.dtype(), config().size());
-        Normalization.rmsnormBwd(dy, x, inverse, weight().weight(), dx, dweight, Gamma.PLAIN, pass.stream());
+        Normalization.rmsnormBwd(dy, x, inverse, weight().weight(), dx, dweight, config().gamma(), pass.stream());
         accumulate(weight(), dweight, pass);
     }
 
     @Override
     void gradientOfSum(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass) {
-        throw new IllegalStateException("RMS norm has no kernel for sum and norm");
-    }
-
-    @Override
-    boolean fusesSum(Tensor x) {
-        return false;
-    }
-
-    @Override
-    boolean fusesGradientOfSum(Tensor x) {
-        return false;
+        boolean trained = !weight().isFrozen();
+        Tensor dweight = trained ? weight().gradient() : pass.temporary().tensor(DType.FLOAT32, config().size());
+        Output output = trained ? pass.nextGradient(weight()) : Output.OVERWRITE;
+        Tensor factor = weight().weight();
+        ResidualNorm.backward(
+                function(), dy, x, null, inverse, factor, dresidual, dx, dweight, null, output, pass.stream());
     }
 
     @Override
@@ -64,7 +62,6 @@ public final class RmsNorm extends NormLayer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        return name() + ": RMS norm by te_rmsnorm_fwd and te_rmsnorm_bwd; a residual sum before it is ops_add, for no"
-                + " kernel computes both";
+        return name() + ": RMS norm by te_rmsnorm_fwd and te_rmsnorm_bwd; " + explainSum(x);
     }
 }

@@ -1,14 +1,18 @@
 package dev.chagres.ops;
 
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.te.Output;
+import org.jspecify.annotations.Nullable;
 
 /**
- * The residual sum with its layer norm as one operation: TE has the norm but not the sum, and both are bound by memory.
+ * A norm with the residual sum before it and its casts to FP8 behind it, as one operation: TE has norms, but neither the sum nor
+ * the transpose, and all are bound by memory.
  *
  * <p>All matrices are [R, C] of one floating-point type, as gamma and beta [C] are; each begins at a multiple of 16 bytes,
  * as every tensor of a scope does. {@link #takes} says which rows are taken.
@@ -34,97 +38,83 @@ public final class ResidualNorm {
     }
 
     /**
-     * Enqueues {@code h = x + residual} and {@code y = (h - mean) inverse gamma + beta}, with mean the mean of a row of h
-     * and inverse 1 over the root of its variance plus epsilon.
+     * Enqueues {@code h = x + residual} and {@code y = norm(h)}, in its own type, in FP8, or both. FP8 numbers come from y before
+     * it is rounded: {@code q = y scale}, beyond the largest number the largest.
      *
+     * @param norm which norm
      * @param x [R, C]
-     * @param residual like x
+     * @param residual like x; null: h is x
      * @param gamma [C]
-     * @param beta [C]
-     * @param epsilon above 0
-     * @param h like x; may be x or residual
-     * @param y like x
-     * @param mean FLOAT32 [R]
+     * @param beta [C]; null for RMS norm
+     * @param h like x; may be x or residual; null without residual
+     * @param y like x; null where only FP8 is wanted
+     * @param quantized FLOAT8_E4M3, scaled by {@link dev.chagres.Scaling#TENSOR}, with scale, C a multiple of 16: [R, C] with
+     *     rowwise data alone; with columnwise data [R rounded up to a multiple of 16, C], whose further columns become 0. Its
+     *     amax, where there is one, is raised to the largest magnitude of y. Null: none
+     * @param mean FLOAT32 [R]; null for RMS norm
      * @param inverse FLOAT32 [R]
-     * @throws IllegalArgumentException when shapes, types, epsilon or devices do not fit, or what is written shares memory
-     *     otherwise
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, what must go together does not, or what is
+     *     written shares memory otherwise
      */
     public static void forward(
+            NormFunction norm,
             Tensor x,
-            Tensor residual,
+            @Nullable Tensor residual,
             Tensor gamma,
-            Tensor beta,
-            float epsilon,
-            Tensor h,
-            Tensor y,
-            Tensor mean,
+            @Nullable Tensor beta,
+            @Nullable Tensor h,
+            @Nullable Tensor y,
+            @Nullable QuantizedTensor quantized,
+            @Nullable Tensor mean,
             Tensor inverse,
             Stream stream) {
-        ResidualNormChecks.forward(x, residual, gamma, beta, epsilon, h, y, mean, inverse, stream);
-        Status.ops(
-                Ops.ops_residual_norm_forward(
-                        x.address(),
-                        residual.address(),
-                        gamma.address(),
-                        beta.address(),
-                        epsilon,
-                        h.address(),
-                        y.address(),
-                        mean.address(),
-                        inverse.address(),
-                        x.size(0),
-                        x.size(1),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_residual_norm_forward");
+        Checks.given("norm", norm);
+        ResidualNormChecks.forward(norm, x, residual, gamma, beta, h, y, quantized, mean, inverse, stream);
+        NormStruct struct = Inside.state(stream).get(NormStruct.ATTACHMENT);
+        struct.describe(norm, x);
+        struct.parameters(gamma, h, mean, inverse);
+        struct.forward(x, residual, beta, y);
+        struct.quantized(quantized);
+        Status.ops(Ops.ops_residual_norm_forward(struct.segment(), stream.handle()), "ops_residual_norm_forward");
     }
 
     /**
      * Enqueues {@code dh = dresidual + } the gradient of the norm's input, {@code dgamma[c] = sum over r of dy (h - mean)
      * inverse} and {@code dbeta[c] = sum over r of dy}; the last two may add to what is there.
      *
+     * @param norm which norm
      * @param dy gradient of y, [R, C]
-     * @param h what forward wrote
-     * @param mean what forward wrote
+     * @param h what forward wrote; x where it had no residual
+     * @param mean what forward wrote; null for RMS norm
      * @param inverse what forward wrote
      * @param gamma [C]
-     * @param dresidual gradient of h from elsewhere, like dy
+     * @param dresidual gradient of h from elsewhere, like dy; null: none
      * @param dh like dy; may be dresidual, dy or h
      * @param dgamma FLOAT32 [C]
-     * @param dbeta FLOAT32 [C]
+     * @param dbeta FLOAT32 [C]; null for RMS norm
      * @param output what happens to dgamma and dbeta
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory otherwise
      */
     public static void backward(
+            NormFunction norm,
             Tensor dy,
             Tensor h,
-            Tensor mean,
+            @Nullable Tensor mean,
             Tensor inverse,
             Tensor gamma,
-            Tensor dresidual,
+            @Nullable Tensor dresidual,
             Tensor dh,
             Tensor dgamma,
-            Tensor dbeta,
+            @Nullable Tensor dbeta,
             Output output,
             Stream stream) {
+        Checks.given("norm", norm);
         Checks.given("output", output);
-        ResidualNormChecks.backward(dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, stream);
-        Status.ops(
-                Ops.ops_residual_norm_backward(
-                        dy.address(),
-                        h.address(),
-                        mean.address(),
-                        inverse.address(),
-                        gamma.address(),
-                        dresidual.address(),
-                        dh.address(),
-                        dgamma.address(),
-                        dbeta.address(),
-                        output.beta(),
-                        h.size(0),
-                        h.size(1),
-                        h.dtype().code(),
-                        stream.handle()),
-                "ops_residual_norm_backward");
+        ResidualNormChecks.backward(norm, dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, stream);
+        NormStruct struct = Inside.state(stream).get(NormStruct.ATTACHMENT);
+        struct.describe(norm, dy);
+        struct.parameters(gamma, h, mean, inverse);
+        struct.backward(dy, dresidual, dh, dgamma, dbeta, output.beta());
+        Status.ops(Ops.ops_residual_norm_backward(struct.segment(), stream.handle()), "ops_residual_norm_backward");
     }
 }

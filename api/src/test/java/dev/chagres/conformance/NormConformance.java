@@ -41,7 +41,11 @@ class NormConformance {
 
     private static final DType[] FLOATS = {DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16};
 
-    record Case(DType dtype, Kind kind, int tokens, int size) {}
+    record Case(DType dtype, Kind kind, Gamma gamma, int tokens, int size) {
+        Case(DType dtype, Kind kind, int tokens, int size) {
+            this(dtype, kind, Gamma.PLAIN, tokens, size);
+        }
+    }
 
     static List<Case> cases() {
         List<Case> cases = new ArrayList<>();
@@ -50,6 +54,7 @@ class NormConformance {
                 for (int tokens : Sizes.TOKENS) {
                     cases.add(new Case(dtype, kind, tokens, 64));
                 }
+                cases.add(new Case(dtype, kind, Gamma.ZERO_CENTERED, 17, 64));
                 for (int size : new int[] {16, 128, 320, 768, 1024}) {
                     cases.add(new Case(dtype, kind, 5, size));
                 }
@@ -64,10 +69,11 @@ class NormConformance {
     @ParameterizedTest
     @MethodSource("cases")
     void forwardAndBackward(Case c) {
-        NormConfig config = new NormConfig(c.kind, c.size, 1e-5f);
+        NormConfig config = new NormConfig(c.kind, c.size, 1e-5f, c.gamma);
         ModelPlan plan = new ModelPlan();
         NormLayer norm = NormLayer.of(config, plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
+            assertEquals(c.gamma == Gamma.PLAIN ? 1 : 0, open.read(norm.weight().weight())[0], "factors begin at 1");
             Weights weights = open.draw(parameters);
             NormWitness witness = new NormWitness(config, weights, "");
             RealMatrix x =
@@ -99,11 +105,21 @@ class NormConformance {
         switch (norm) {
             case LayerNorm layerNorm -> {
                 Tensor bias = layerNorm.bias().weight();
-                Normalization.layernormFwd(x, weight, bias, epsilon, again, mean, inverse, Gamma.PLAIN, open.stream());
+                Normalization.layernormFwd(
+                        x,
+                        weight,
+                        bias,
+                        epsilon,
+                        again,
+                        mean,
+                        inverse,
+                        norm.config().gamma(),
+                        open.stream());
                 open.assertClose("mean", witness.mean(), mean, Tolerances.rounded(DType.FLOAT32));
             }
             case RmsNorm rms ->
-                Normalization.rmsnormFwd(x, weight, epsilon, again, inverse, Gamma.PLAIN, open.stream());
+                Normalization.rmsnormFwd(
+                        x, weight, epsilon, again, inverse, norm.config().gamma(), open.stream());
         }
         open.assertClose("1 / deviation", witness.inverseDeviation(), inverse, Tolerances.rounded(DType.FLOAT32));
         assertArrayEquals(open.read(y), open.read(again));

@@ -17,6 +17,7 @@ import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
+import dev.chagres.te.Normalization.Gamma;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
@@ -134,6 +135,11 @@ final class EveryLayer implements AutoCloseable {
                         "transformer without bias",
                         TransformerLayer.class,
                         (plan, m, s) -> transformer(config().withBias(Bias.ABSENT), plan, s)),
+                new Kind(
+                        "transformer with zero-centred norms",
+                        TransformerLayer.class,
+                        (plan, m, s) ->
+                                new TransformerLayer(config().withNorm(norm().withGamma(Gamma.ZERO_CENTERED)), plan)),
                 new Kind(
                         "transformer with dropout",
                         TransformerLayer.class,

@@ -4,13 +4,18 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.Comparison;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerances;
 import dev.chagres.layer.NormConfig;
+import dev.chagres.ops.NormFunction.Kind;
+import dev.chagres.te.Normalization.Gamma;
 import dev.chagres.te.Output;
+import dev.chagres.witness.Float8Witness;
 import dev.chagres.witness.NormWitness;
 import dev.chagres.witness.Rounding;
 import dev.chagres.witness.Weights;
@@ -30,6 +35,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 @Tag("L1")
 class ResidualNormConformance {
     private static final float EPSILON = 1e-5f;
+    private static final NormFunction LAYER_NORM = new NormFunction(Kind.LAYER_NORM, Gamma.PLAIN, EPSILON);
 
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
@@ -82,7 +88,7 @@ class ResidualNormConformance {
 
         void assertForward(Tensor h) {
             Tensor y = open.unwritten(c.dtype, c.rows, c.columns);
-            ResidualNorm.forward(x, residual, gamma, beta, EPSILON, h, y, mean, inverse, open.stream());
+            ResidualNorm.forward(LAYER_NORM, x, residual, gamma, beta, h, y, null, mean, inverse, open.stream());
             assertEquals(0, sum.subtract(matrix(open.read(h))).getNorm(), "h is the rounded sum");
             open.assertClose(
                     "y", Comparison.entries(witness.forward(sum)), open.read(y), 1, Tolerances.rounded(c.dtype));
@@ -148,6 +154,7 @@ class ResidualNormConformance {
                 ? open.tensor(DType.FLOAT32, before, c.columns)
                 : open.unwritten(DType.FLOAT32, c.columns);
         ResidualNorm.backward(
+                LAYER_NORM,
                 dyTensor,
                 h,
                 run.mean,
@@ -175,6 +182,114 @@ class ResidualNormConformance {
         open.assertClose(what, expected, open.read(actual), magnitude, Tolerances.weightGradient(DType.BFLOAT16));
     }
 
+    /** A norm with or without sum, and FP8 beside it. */
+    record Variant(NormConfig config, Sum sum, int rows) {
+        enum Sum {
+            NONE,
+            RESIDUAL
+        }
+    }
+
+    static List<Variant> variants() {
+        List<Variant> variants = new ArrayList<>();
+        for (NormConfig.Kind kind : NormConfig.Kind.values()) {
+            for (Gamma gamma : Gamma.values()) {
+                for (Variant.Sum sum : Variant.Sum.values()) {
+                    for (int rows : new int[] {1, 16, 35}) {
+                        variants.add(new Variant(new NormConfig(kind, 48, EPSILON, gamma), sum, rows));
+                    }
+                }
+            }
+        }
+        return variants;
+    }
+
+    @ParameterizedTest
+    @MethodSource("variants")
+    void eachNormWithItsCasts(Variant v) {
+        boolean centered = v.config.kind() == NormConfig.Kind.LAYER_NORM;
+        boolean sums = v.sum == Variant.Sum.RESIDUAL;
+        NormFunction norm =
+                new NormFunction(centered ? Kind.LAYER_NORM : Kind.RMS_NORM, v.config.gamma(), v.config.epsilon());
+        DType dtype = DType.BFLOAT16;
+        RealMatrix left = open.normal(dtype, v.rows, 48, 1);
+        RealMatrix right = open.normal(dtype, v.rows, 48, 1);
+        RealMatrix h = sums ? Rounding.round(left.add(right), dtype) : left;
+        Weights weights = new Weights();
+        RealMatrix gamma = open.normal(dtype, 1, 48, 1);
+        RealMatrix beta = open.normal(dtype, 1, 48, 1);
+        weights.put("weight", gamma);
+        weights.put("bias", beta);
+        NormWitness witness = new NormWitness(v.config, weights, "");
+        RealMatrix expected = witness.forward(h);
+        Tensor hTensor = sums ? open.unwritten(dtype, v.rows, 48) : null;
+        Tensor y = open.unwritten(dtype, v.rows, 48);
+        Tensor mean = centered ? open.unwritten(DType.FLOAT32, v.rows) : null;
+        Tensor inverse = open.unwritten(DType.FLOAT32, v.rows);
+        Tensor factors = open.tensor(dtype, gamma.getRow(0), 48);
+        int filled = (v.rows + 15) / 16 * 16;
+        Tensor amax = open.tensor(DType.FLOAT32, new double[] {0}, 1);
+        QuantizedTensor quantized = open.scope()
+                .quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, filled, 48)
+                .allocateRowwise(open.scope())
+                .allocateColumnwise(open.scope())
+                .scale(open.tensor(DType.FLOAT32, new double[] {32}, 1))
+                .amax(amax);
+        Tensor x = open.tensor(dtype, left);
+        ResidualNorm.forward(
+                norm,
+                x,
+                sums ? open.tensor(dtype, right) : null,
+                factors,
+                centered ? open.tensor(dtype, beta.getRow(0), 48) : null,
+                hTensor,
+                y,
+                quantized,
+                mean,
+                inverse,
+                open.stream());
+        open.assertClose("y", Comparison.entries(expected), open.read(y), 1, Tolerances.rounded(dtype));
+        double largest = 0;
+        double[] rowwise = Float8Witness.values(quantized.rowwise().toBytes(open.stream()), DType.FLOAT8_E4M3);
+        double[] columnwise = Float8Witness.values(quantized.columnwise().toBytes(open.stream()), DType.FLOAT8_E4M3);
+        for (int r = 0; r < filled; r++) {
+            for (int c = 0; c < 48; c++) {
+                double wanted = r < v.rows ? Math.clamp(expected.getEntry(r, c) * 32, -448, 448) : 0;
+                double unit = Math.scalb(1.0, Math.max(-9, Math.getExponent(wanted) - 3));
+                assertEquals(wanted, columnwise[c * filled + r], unit / 2 + 1e-5 * (32 + Math.abs(wanted)));
+                if (r < v.rows) {
+                    assertEquals(columnwise[c * filled + r], rowwise[r * 48 + c]);
+                    largest = Math.max(largest, Math.abs(expected.getEntry(r, c)));
+                }
+            }
+        }
+        assertEquals(largest, open.read(amax)[0], 1e-5 * largest);
+        assertEquals(1f / 32, open.read(quantized.rowwiseScaleInverse())[0]);
+        RealMatrix dy = open.normal(dtype, v.rows, 48, 1);
+        Tensor dh = open.unwritten(dtype, v.rows, 48);
+        Tensor dgamma = open.unwritten(DType.FLOAT32, 48);
+        Tensor dbeta = centered ? open.unwritten(DType.FLOAT32, 48) : null;
+        ResidualNorm.backward(
+                norm,
+                open.tensor(dtype, dy),
+                sums ? hTensor : x,
+                mean,
+                inverse,
+                factors,
+                null,
+                dh,
+                dgamma,
+                dbeta,
+                Output.OVERWRITE,
+                open.stream());
+        open.assertClose("dh", Comparison.entries(witness.backward(dy)), open.read(dh), 1, Tolerances.rounded(dtype));
+        double magnitude = Math.sqrt(v.rows);
+        assertSum("dgamma", weights.gradient("weight").getRow(0), new double[48], dgamma, Output.OVERWRITE, magnitude);
+        if (dbeta != null) {
+            assertSum("dbeta", weights.gradient("bias").getRow(0), new double[48], dbeta, Output.OVERWRITE, magnitude);
+        }
+    }
+
     @Test
     void withoutRows() {
         Tensor none = of(DType.FLOAT32, 0, 8);
@@ -182,19 +297,21 @@ class ResidualNormConformance {
         Tensor mean = of(DType.FLOAT32, 0);
         Tensor inverse = of(DType.FLOAT32, 0);
         ResidualNorm.forward(
+                LAYER_NORM,
                 none,
                 none,
                 gamma,
                 of(DType.FLOAT32, 8),
-                EPSILON,
                 none,
                 of(DType.FLOAT32, 0, 8),
+                null,
                 mean,
                 inverse,
                 open.stream());
         Tensor dgamma = open.unwritten(DType.FLOAT32, 8);
         Tensor dbeta = open.tensor(DType.FLOAT32, new double[] {1, 2, 3, 4, 5, 6, 7, 8}, 8);
         ResidualNorm.backward(
+                LAYER_NORM,
                 none,
                 none,
                 mean,
@@ -207,7 +324,8 @@ class ResidualNormConformance {
                 Output.OVERWRITE,
                 open.stream());
         assertArrayEquals(new float[8], open.read(dgamma));
-        ResidualNorm.backward(none, none, mean, inverse, gamma, none, none, dgamma, dbeta, Output.ADD, open.stream());
+        ResidualNorm.backward(
+                LAYER_NORM, none, none, mean, inverse, gamma, none, none, dgamma, dbeta, Output.ADD, open.stream());
         assertArrayEquals(new float[] {1, 2, 3, 4, 5, 6, 7, 8}, open.read(dbeta));
     }
 

@@ -3,10 +3,14 @@ package dev.chagres.ops;
 import static dev.chagres.conformance.Thrown.assertThrown;
 
 import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.ops.NormFunction.Kind;
+import dev.chagres.te.Normalization.Gamma;
 import dev.chagres.te.Output;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -32,7 +36,8 @@ class ResidualNormMisuseTest {
         private Tensor residual = of(DType.FLOAT32, 3, 8);
         private Tensor gamma = of(DType.FLOAT32, 8);
         private Tensor beta = of(DType.FLOAT32, 8);
-        private float epsilon = EPSILON;
+        private NormFunction norm = new NormFunction(Kind.LAYER_NORM, Gamma.PLAIN, EPSILON);
+        private QuantizedTensor quantized;
         private Tensor h = of(DType.FLOAT32, 3, 8);
         private Tensor y = of(DType.FLOAT32, 3, 8);
         private Tensor mean = of(DType.FLOAT32, 3);
@@ -44,7 +49,8 @@ class ResidualNormMisuseTest {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> ResidualNorm.forward(x, residual, gamma, beta, epsilon, h, y, mean, inverse, open.stream()));
+                    () -> ResidualNorm.forward(
+                            norm, x, residual, gamma, beta, h, y, quantized, mean, inverse, open.stream()));
         }
 
         void refusedBackward(String text) {
@@ -52,7 +58,7 @@ class ResidualNormMisuseTest {
                     IllegalArgumentException.class,
                     text,
                     () -> ResidualNorm.backward(
-                            x, h, mean, inverse, gamma, residual, y, dgamma, dbeta, Output.ADD, open.stream()));
+                            norm, x, h, mean, inverse, gamma, residual, y, dgamma, dbeta, Output.ADD, open.stream()));
         }
     }
 
@@ -67,9 +73,10 @@ class ResidualNormMisuseTest {
         gamma.gamma = of(DType.BFLOAT16, 8);
         gamma.refused("gamma: expected FLOAT32[8], got BFLOAT16[8]");
         gamma.refusedBackward("gamma: expected FLOAT32[8], got BFLOAT16[8]");
-        Arguments epsilon = new Arguments();
-        epsilon.epsilon = 0;
-        epsilon.refused("epsilon: expected a number above 0, got 0.0");
+        assertThrown(
+                IllegalArgumentException.class,
+                "epsilon: expected a number above 0, got 0.0",
+                () -> new NormFunction(Kind.LAYER_NORM, Gamma.PLAIN, 0));
         Arguments unaligned = new Arguments();
         unaligned.beta = open.scope().view(of(DType.FLOAT32, 9), 1, 8);
         unaligned.refused(
@@ -97,12 +104,73 @@ class ResidualNormMisuseTest {
     }
 
     @Test
+    void whatMustGoTogether() {
+        Arguments rms = new Arguments();
+        rms.norm = new NormFunction(Kind.RMS_NORM, Gamma.PLAIN, EPSILON);
+        rms.refused("beta: expected null, for RMS norm has none, got FLOAT32[8]");
+        rms.beta = null;
+        rms.refused("mean: expected null, for RMS norm has none, got FLOAT32[3]");
+        rms.refusedBackward("mean: expected null, for RMS norm has none, got FLOAT32[3]");
+        rms.mean = null;
+        rms.refusedBackward("dbeta: expected null, for RMS norm has none, got FLOAT32[8]");
+        Arguments plain = new Arguments();
+        plain.beta = null;
+        plain.refused("beta: expected a tensor, for layer norm has one, got null");
+        Arguments alone = new Arguments();
+        alone.residual = null;
+        alone.refused("h: expected null, for without a residual h is x, got FLOAT32[3, 8]");
+        Arguments nowhere = new Arguments();
+        nowhere.y = null;
+        nowhere.refused("y: expected a place for the norm, got null for y and quantized alike");
+    }
+
+    @Test
+    void quantizedRefusals() {
+        Arguments in = new Arguments();
+        in.quantized = open.scope().quantized(Scaling.TENSOR, DType.FLOAT8_E5M2, 3, 8);
+        in.refused("quantized: expected FLOAT8_E4M3[3, 8] TENSOR, got QuantizedTensor FLOAT8_E5M2[3, 8] TENSOR");
+        in.quantized = open.scope().quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 3, 8);
+        in.refused(
+                "quantized: expected a multiple of 16 columns for FP8, got QuantizedTensor FLOAT8_E4M3[3, 8] TENSOR");
+        in.x = of(DType.FLOAT32, 3, 16);
+        in.gamma = of(DType.FLOAT32, 16);
+        in.beta = of(DType.FLOAT32, 16);
+        in.residual = of(DType.FLOAT32, 3, 16);
+        in.h = of(DType.FLOAT32, 3, 16);
+        in.y = of(DType.FLOAT32, 3, 16);
+        in.quantized = open.scope().quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 3, 16);
+        in.refused(
+                "quantized: expected data and a scale, got QuantizedTensor FLOAT8_E4M3[3, 16] TENSOR without; set them"
+                        + " by allocateRowwise or allocateColumnwise, and scale");
+        Tensor scale = of(DType.FLOAT32, 1);
+        in.quantized.scale(scale).allocateColumnwise(open.scope());
+        in.refused("quantized: expected FLOAT8_E4M3[16, 16] TENSOR, got QuantizedTensor FLOAT8_E4M3[3, 16] TENSOR");
+        in.quantized = open.scope()
+                .quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 16, 16)
+                .scale(scale)
+                .amax(scale)
+                .allocateColumnwise(open.scope());
+        in.refused("quantized: expected memory of its own, got some of scale" + SHARED);
+    }
+
+    @Test
     void makesNoGarbage() {
         Arguments in = new Arguments();
         Allocation.assertNone("residual norm", () -> {
             ResidualNorm.forward(
-                    in.x, in.residual, in.gamma, in.beta, EPSILON, in.h, in.y, in.mean, in.inverse, open.stream());
+                    in.norm,
+                    in.x,
+                    in.residual,
+                    in.gamma,
+                    in.beta,
+                    in.h,
+                    in.y,
+                    null,
+                    in.mean,
+                    in.inverse,
+                    open.stream());
             ResidualNorm.backward(
+                    in.norm,
                     in.y,
                     in.h,
                     in.mean,

@@ -1,12 +1,13 @@
 package dev.chagres.witness;
 
 import dev.chagres.layer.NormConfig;
+import dev.chagres.te.Normalization.Gamma;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /**
  * Layer norm {@code (x - mean) / sqrt(variance + epsilon) * weight + bias} and RMS norm
- * {@code x / sqrt(mean(x^2) + epsilon) * weight}, over each row.
+ * {@code x / sqrt(mean(x^2) + epsilon) * weight}, over each row; with {@code 1 + weight} where that is centred on zero.
  */
 public final class NormWitness {
     private final NormConfig config;
@@ -31,7 +32,7 @@ public final class NormWitness {
         inverse = new double[rows];
         normed = MatrixUtils.createRealMatrix(rows, columns);
         RealMatrix y = MatrixUtils.createRealMatrix(rows, columns);
-        double[] weight = weights.vector(prefix + "weight");
+        double[] weight = factors();
         double[] bias = hasBias() ? weights.vector(prefix + "bias") : new double[columns];
         for (int row = 0; row < rows; row++) {
             double[] values = x.getRow(row);
@@ -58,7 +59,7 @@ public final class NormWitness {
         if (hasBias()) {
             weights.putGradient(prefix + "bias", Rows.sum(dy));
         }
-        double[] weight = weights.vector(prefix + "weight");
+        double[] weight = factors();
         RealMatrix dx = MatrixUtils.createRealMatrix(rows, columns);
         for (int row = 0; row < rows; row++) {
             double[] dhat = new double[columns];
@@ -84,6 +85,14 @@ public final class NormWitness {
     /** Returns one over the deviation of each row of the last input. */
     public double[] inverseDeviation() {
         return inverse;
+    }
+
+    private double[] factors() {
+        double[] factors = weights.vector(prefix + "weight").clone();
+        for (int i = 0; i < factors.length && config.gamma() == Gamma.ZERO_CENTERED; i++) {
+            factors[i] += 1;
+        }
+        return factors;
     }
 
     private boolean hasBias() {

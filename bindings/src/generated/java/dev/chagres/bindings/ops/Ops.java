@@ -818,22 +818,29 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_LAYER_NORM = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsNorm.OPS_LAYER_NORM = 0
+     * }
+     */
+    public static int OPS_LAYER_NORM() {
+        return OPS_LAYER_NORM;
+    }
+    private static final int OPS_RMS_NORM = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsNorm.OPS_RMS_NORM = 1
+     * }
+     */
+    public static int OPS_RMS_NORM() {
+        return OPS_RMS_NORM;
+    }
 
     private static class ops_residual_norm_forward {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_FLOAT,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_INT,
+            Ops.C_POINTER,
             Ops.C_POINTER
         );
 
@@ -845,7 +852,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon, void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_residual_norm_forward$descriptor() {
@@ -855,7 +862,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon, void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream)
      * }
      */
     public static MethodHandle ops_residual_norm_forward$handle() {
@@ -865,7 +872,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon, void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream)
      * }
      */
     public static MemorySegment ops_residual_norm_forward$address() {
@@ -874,16 +881,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_residual_norm_forward(const void *x, const void *residual, const void *gamma, const void *beta, float epsilon, void *h, void *y, float *mean, float *inverse, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream)
      * }
      */
-    public static int ops_residual_norm_forward(long x, long residual, long gamma, long beta, float epsilon, long h, long y, long mean, long inverse, long rows, long columns, int dtype, MemorySegment stream) {
+    public static int ops_residual_norm_forward(MemorySegment norm, MemorySegment stream) {
         var mh$ = ops_residual_norm_forward.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_residual_norm_forward", x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows, columns, dtype, stream);
+                traceDowncall("ops_residual_norm_forward", norm, stream);
             }
-            return (int)mh$.invokeExact(x, residual, gamma, beta, epsilon, h, y, mean, inverse, rows, columns, dtype, stream);
+            return (int)mh$.invokeExact(norm, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -894,19 +901,7 @@ public class Ops extends Ops$shared {
     private static class ops_residual_norm_backward {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_FLOAT,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_INT,
+            Ops.C_POINTER,
             Ops.C_POINTER
         );
 
@@ -918,7 +913,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse, const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta, float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_residual_norm_backward$descriptor() {
@@ -928,7 +923,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse, const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta, float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream)
      * }
      */
     public static MethodHandle ops_residual_norm_backward$handle() {
@@ -938,7 +933,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse, const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta, float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream)
      * }
      */
     public static MemorySegment ops_residual_norm_backward$address() {
@@ -947,16 +942,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_residual_norm_backward(const void *dy, const void *h, const float *mean, const float *inverse, const void *gamma, const void *dresidual, void *dh, float *dgamma, float *dbeta, float accumulate, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream)
      * }
      */
-    public static int ops_residual_norm_backward(long dy, long h, long mean, long inverse, long gamma, long dresidual, long dh, long dgamma, long dbeta, float accumulate, long rows, long columns, int dtype, MemorySegment stream) {
+    public static int ops_residual_norm_backward(MemorySegment norm, MemorySegment stream) {
         var mh$ = ops_residual_norm_backward.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_residual_norm_backward", dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, accumulate, rows, columns, dtype, stream);
+                traceDowncall("ops_residual_norm_backward", norm, stream);
             }
-            return (int)mh$.invokeExact(dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, accumulate, rows, columns, dtype, stream);
+            return (int)mh$.invokeExact(norm, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {

@@ -1,0 +1,86 @@
+package dev.chagres.ops;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.ops.OpsResidualNorm;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.ops.NormFunction.Kind;
+import dev.chagres.te.Normalization.Gamma;
+import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The native struct of a norm's call, made once a device and filled again by each call.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code OpsResidualNorm} in {@code ops.h}.
+ */
+final class NormStruct implements AutoCloseable {
+    static final DeviceState.Attachment<NormStruct> ATTACHMENT = new DeviceState.Attachment<>(NormStruct::new);
+
+    private final MemorySegment segment;
+
+    private NormStruct(DeviceState device) {
+        segment = OpsResidualNorm.allocate(device.arena());
+    }
+
+    MemorySegment segment() {
+        return segment;
+    }
+
+    /** Fills in the norm and the shape of {@code rows}. */
+    void describe(NormFunction norm, Tensor rows) {
+        OpsResidualNorm.kind(segment, norm.kind() == Kind.LAYER_NORM ? Ops.OPS_LAYER_NORM() : Ops.OPS_RMS_NORM());
+        OpsResidualNorm.center(segment, norm.gamma() == Gamma.ZERO_CENTERED ? 1 : 0);
+        OpsResidualNorm.epsilon(segment, norm.epsilon());
+        OpsResidualNorm.rows(segment, rows.size(0));
+        OpsResidualNorm.columns(segment, rows.size(1));
+        OpsResidualNorm.dtype(segment, rows.dtype().code());
+    }
+
+    /** Fills in what both directions have. */
+    void parameters(Tensor gamma, @Nullable Tensor h, @Nullable Tensor mean, Tensor inverse) {
+        OpsResidualNorm.gamma(segment, gamma.address());
+        OpsResidualNorm.h(segment, Checks.addressOrNull(h));
+        OpsResidualNorm.mean(segment, Checks.addressOrNull(mean));
+        OpsResidualNorm.inverse(segment, inverse.address());
+    }
+
+    /** Fills in what forward reads, and the norm's place in its own type. */
+    void forward(Tensor x, @Nullable Tensor residual, @Nullable Tensor beta, @Nullable Tensor y) {
+        OpsResidualNorm.x(segment, x.address());
+        OpsResidualNorm.residual(segment, Checks.addressOrNull(residual));
+        OpsResidualNorm.beta(segment, Checks.addressOrNull(beta));
+        OpsResidualNorm.y(segment, Checks.addressOrNull(y));
+    }
+
+    /** Fills in where the norm goes in eight bits: {@code quantized}, or nowhere. */
+    void quantized(@Nullable QuantizedTensor quantized) {
+        Tensor inverse = quantized == null ? null : ResidualNormChecks.scaleInverse(quantized);
+        OpsResidualNorm.y8(segment, quantized == null ? 0 : Checks.addressOrNull(quantized.rowwise()));
+        OpsResidualNorm.y8_transposed(segment, quantized == null ? 0 : Checks.addressOrNull(quantized.columnwise()));
+        OpsResidualNorm.scale(segment, quantized == null ? 0 : Checks.addressOrNull(quantized.scale()));
+        OpsResidualNorm.amax(segment, quantized == null ? 0 : Checks.addressOrNull(quantized.amax()));
+        OpsResidualNorm.scale_inverse(segment, Checks.addressOrNull(inverse));
+        OpsResidualNorm.filled_rows(segment, quantized == null ? 0 : quantized.rows());
+    }
+
+    /** Fills in what backward has besides. */
+    void backward(
+            Tensor dy, @Nullable Tensor dresidual, Tensor dh, Tensor dgamma, @Nullable Tensor dbeta, float accumulate) {
+        OpsResidualNorm.dy(segment, dy.address());
+        OpsResidualNorm.dresidual(segment, Checks.addressOrNull(dresidual));
+        OpsResidualNorm.dh(segment, dh.address());
+        OpsResidualNorm.dgamma(segment, dgamma.address());
+        OpsResidualNorm.dbeta(segment, Checks.addressOrNull(dbeta));
+        OpsResidualNorm.accumulate(segment, accumulate);
+    }
+
+    @Override
+    public void close() {
+        // The memory is the device's.
+    }
+}
