@@ -104,6 +104,11 @@ final class EightBitCopies {
         return Checks.given("rowwise", rowwise);
     }
 
+    /** Returns whether the latest copies have the transpose. */
+    boolean hasColumnwise() {
+        return columnwise != null;
+    }
+
     /** Returns the tensor whose columnwise copy is the transpose, T rounded up. */
     QuantizedTensor columnwise() {
         return Checks.given("columnwise", columnwise);

@@ -35,6 +35,11 @@ public final class Kept {
         tensor = null;
     }
 
+    /** Returns whether this is {@code other}, in the memory that it has now. */
+    boolean isOf(Tensor other) {
+        return tensor == other && Inside.issue(other) == issue;
+    }
+
     /** Returns whether nothing is kept. */
     public boolean isEmpty() {
         return tensor == null;

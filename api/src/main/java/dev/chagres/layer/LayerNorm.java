@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -11,6 +12,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;
+import org.jspecify.annotations.Nullable;
 
 /**
  * {@code y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias}, over each row; with
@@ -54,9 +56,27 @@ public final class LayerNorm extends NormLayer {
     }
 
     @Override
-    void normalizeSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
+    void normalizeSum(
+            Tensor x,
+            @Nullable Tensor residual,
+            @Nullable Tensor sum,
+            @Nullable Tensor y,
+            @Nullable QuantizedTensor copies,
+            Tensor mean,
+            Tensor inverse,
+            Pass pass) {
         ResidualNorm.forward(
-                function(), x, residual, weight().weight(), bias.weight(), sum, y, null, mean, inverse, pass.stream());
+                function(),
+                x,
+                residual,
+                weight().weight(),
+                bias.weight(),
+                sum,
+                y,
+                copies,
+                mean,
+                inverse,
+                pass.stream());
     }
 
     @Override

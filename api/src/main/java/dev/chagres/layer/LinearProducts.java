@@ -37,6 +37,8 @@ final class LinearProducts {
     private final QuantizerSite weightSite;
     private final QuantizerSite gradientSite;
     private final EightBitCopies inputCopies;
+    /** The input whose copies its producer has filled, until {@link #prepare} uses them. */
+    private final Kept offer = new Kept("the input that was cast where it was computed");
     /** The gradient of the output that {@link #begin} was called with. */
     private final GradientOperand gradient;
 
@@ -90,6 +92,14 @@ final class LinearProducts {
      */
     void prepare(Tensor x, Operand operand, @Nullable Scope keptIn, Pass pass) {
         Quantizers present = covering(pass);
+        if (present != null && offer.isOf(x)) {
+            operand.set(x, inputCopies.rowwise(), present);
+            if (inputCopies.hasColumnwise()) {
+                operand.keepColumnwise(inputCopies.columnwise());
+            }
+            offer.clear();
+            return;
+        }
         if (present == null || x.size(0) == 0) {
             operand.set(x);
             return;
@@ -171,6 +181,23 @@ final class LinearProducts {
             operand.keepColumnwise(inputCopies.columnwise());
         }
         return copies;
+    }
+
+    /**
+     * Takes memory for the copies of the input x that the kernel fills which computes it; {@link #prepare} of x uses them, and
+     * nothing reads x itself.
+     *
+     * @return what that kernel fills; null where {@link #prepare} casts x
+     */
+    @Nullable
+    QuantizedTensor offerCopies(Tensor x, Pass pass) {
+        offer.clear();
+        Quantizers present = takesCopies(x.size(0), pass) ? quantizers(pass) : null;
+        if (present == null) {
+            return null;
+        }
+        offer.set(x);
+        return take(x.size(0), present, pass.isSaving() && !weight.isFrozen() ? pass.kept() : null, pass);
     }
 
     /** Makes {@code operand} of the same input again in backward, as {@link #takeCopies} did without a place to keep it. */

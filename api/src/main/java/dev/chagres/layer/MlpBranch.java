@@ -109,7 +109,8 @@ final class MlpBranch extends Layer {
     /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}. */
     private void activate(Operand x, Tensor before, Tensor after, Pass pass) {
         LinearProducts first = fc1.products();
-        if (!x.isQuantized() && KernelChoice.activation(activation.kind(), before.dtype()) == ActivationKernel.EPILOGUE) {
+        if (!x.isQuantized()
+                && KernelChoice.activation(activation.kind(), before.dtype()) == ActivationKernel.EPILOGUE) {
             first.productGelu(x, before, after, pass);
         } else {
             first.product(x, before, pass);

@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -9,6 +10,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.ResidualNorm;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A norm over the rows of [T, H].
@@ -53,17 +55,34 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         return weight;
     }
 
+    /** Returns whether the norm can cast rows like those of {@code y}. */
+    static boolean casts(Tensor y) {
+        return ResidualNorm.takes(y) && y.size(1) % EightBitCopies.STEP == 0;
+    }
+
     @Override
     protected final void run(Tensor x, Tensor y, Pass pass) {
+        run(x, y, null, pass);
+    }
+
+    /** Enqueues {@code y = norm(x)} or, where there are {@code copies}, fills these and leaves y alone. */
+    final void run(Tensor x, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        normalize(x, y, mean, inverse, pass);
+        if (copies == null) {
+            normalize(x, y, mean, inverse, pass);
+        } else {
+            normalizeSum(x, null, null, null, copies, mean, inverse, pass);
+        }
         save(x, mean, inverse, pass);
     }
 
-    /** Enqueues {@code sum = x + residual} and {@code y = norm(sum)}. {@code sum} may be {@code x} or {@code residual}. */
-    final void runOfSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Pass pass) {
+    /**
+     * Enqueues {@code sum = x + residual} and {@code y = norm(sum)} or, where there are {@code copies}, fills these and leaves y
+     * alone. {@code sum} may be {@code x} or {@code residual}.
+     */
+    final void runOfSum(Tensor x, Tensor residual, Tensor sum, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
         if (!ResidualNorm.takes(x)) {
             Elementwise.add(x, residual, sum, pass.stream());
             run(sum, y, pass);
@@ -72,7 +91,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        normalizeSum(x, residual, sum, y, mean, inverse, pass);
+        normalizeSum(x, residual, sum, copies == null ? y : null, copies, mean, inverse, pass);
         save(sum, mean, inverse, pass);
     }
 
@@ -128,7 +147,16 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     abstract void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass);
 
-    abstract void normalizeSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Tensor mean, Tensor inverse, Pass pass);
+    /** Enqueues {@code ops_residual_norm}; without residual there is no sum. */
+    abstract void normalizeSum(
+            Tensor x,
+            @Nullable Tensor residual,
+            @Nullable Tensor sum,
+            @Nullable Tensor y,
+            @Nullable QuantizedTensor copies,
+            Tensor mean,
+            Tensor inverse,
+            Pass pass);
 
     abstract void gradient(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dx, Pass pass);
 

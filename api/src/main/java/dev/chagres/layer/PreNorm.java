@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
@@ -58,6 +59,15 @@ abstract sealed class PreNorm extends Layer
         return pass.isSaving() && (reader == null || reader.keepsWhole(rows, pass));
     }
 
+    /**
+     * Takes memory for the norm's output in eight bits, where the norm casts it itself; then nothing writes {@code normed}.
+     *
+     * @return what the norm fills, or null where it writes {@code normed}
+     */
+    final @Nullable QuantizedTensor offerCopies(Tensor normed, Pass pass) {
+        return NormLayer.casts(normed) ? reader.offerCopies(normed, pass) : null;
+    }
+
     /** Enqueues the branch, whose input goes back with the caller's call unless {@link #keepsNormed}. */
     final void runBranch(Tensor normed, Tensor y, Pass pass) {
         if (keepsNormed(normed.size(0), pass)) {
@@ -75,7 +85,7 @@ abstract sealed class PreNorm extends Layer
         }
         Scope normedIn = keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary();
         Tensor normed = normedIn.like(x);
-        norm.run(x, normed, pass);
+        norm.run(x, normed, offerCopies(normed, pass), pass);
         Inside.requireGradient(normed, x.requiresGradient() || norm.requiresGradient());
         runBranch(normed, y, pass);
     }
@@ -118,8 +128,14 @@ abstract sealed class PreNorm extends Layer
     @Override
     public final String explain(Tensor x, Pass pass) {
         return name() + ":\n"
-                + ((norm == null ? "" : norm.explain(x, pass) + "\n") + branch.explain(x, pass))
+                + ((norm == null ? "" : norm.explain(x, pass) + explainCasts(x, pass) + "\n") + branch.explain(x, pass))
                         .indent(2)
                         .stripTrailing();
+    }
+
+    private String explainCasts(Tensor x, Pass pass) {
+        return NormLayer.casts(x) && reader.takesCopies(Math.max(1, x.size(0)), pass)
+                ? "; ops_residual_norm computes its output in eight bits alone, both copies, with or without a sum"
+                : "";
     }
 }

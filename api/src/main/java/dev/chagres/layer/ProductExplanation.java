@@ -36,7 +36,8 @@ final class ProductExplanation {
                         : "")
                 + "te_quantize_v2 for the input, the weight once a step, and "
                 + (casts ? "the gradient" : "no gradient: backward is " + recipe.backwardOverride())
-                + bias(hasBias, sums);
+                + bias(hasBias, sums)
+                + (quantizers.knowsScale(place) ? "; what a kernel casts that computes it is not cast again" : "");
     }
 
     private static String bias(boolean hasBias, boolean sums) {

@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
@@ -65,10 +66,12 @@ final class ResidualStream {
                         : passing == null ? pass.temporary().like(x) : passing;
                 // Where sums are taken from the norm, the next norm reads what this one gives.
                 passing = keeps || source == ResidualSource.NORM ? passing : read;
+                // Where sums are taken from the norm, they read its output in its own type.
+                QuantizedTensor copies = source == ResidualSource.INPUT ? parts[i].offerCopies(read, pass) : null;
                 if (update == null) {
-                    norm.run(stream, read, pass);
+                    norm.run(stream, read, copies, pass);
                 } else {
-                    stream = sumAndNorm(norm, update, stream, saving ? update : end, read, pass);
+                    stream = sumAndNorm(norm, update, stream, saving ? update : end, read, copies, pass);
                 }
                 Inside.requireGradient(read, stream.requiresGradient() || norm.requiresGradient());
             }
@@ -87,7 +90,7 @@ final class ResidualStream {
         if (update == null) {
             outputNorm.run(stream, y, pass);
         } else {
-            sumAndNorm(outputNorm, update, stream, saving ? update : end, y, pass);
+            sumAndNorm(outputNorm, update, stream, saving ? update : end, y, null, pass);
         }
     }
 
@@ -108,11 +111,17 @@ final class ResidualStream {
         return part;
     }
 
-    /** Enqueues {@code sum = update + stream} and {@code normed = norm(sum)}, and returns the sum. */
+    /** Enqueues {@code sum = update + stream} and {@code normed = norm(sum)}, or its copies, and returns the sum. */
     private static Tensor sumAndNorm(
-            NormLayer norm, Tensor update, Tensor stream, Tensor sum, Tensor normed, Pass pass) {
+            NormLayer norm,
+            Tensor update,
+            Tensor stream,
+            Tensor sum,
+            Tensor normed,
+            @Nullable QuantizedTensor copies,
+            Pass pass) {
         boolean learns = stream.requiresGradient() || update.requiresGradient();
-        norm.runOfSum(update, stream, sum, normed, pass);
+        norm.runOfSum(update, stream, sum, normed, copies, pass);
         Inside.requireGradient(sum, learns);
         return sum;
     }

@@ -1,12 +1,14 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;
+import org.jspecify.annotations.Nullable;
 
 /**
  * {@code y = x / sqrt(mean(x^2) + epsilon) * weight}, over each row; with {@code 1 + weight} for weight
@@ -33,9 +35,17 @@ public final class RmsNorm extends NormLayer {
     }
 
     @Override
-    void normalizeSum(Tensor x, Tensor residual, Tensor sum, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
+    void normalizeSum(
+            Tensor x,
+            @Nullable Tensor residual,
+            @Nullable Tensor sum,
+            @Nullable Tensor y,
+            @Nullable QuantizedTensor copies,
+            Tensor mean,
+            Tensor inverse,
+            Pass pass) {
         Tensor factor = weight().weight();
-        ResidualNorm.forward(function(), x, residual, factor, null, sum, y, null, null, inverse, pass.stream());
+        ResidualNorm.forward(function(), x, residual, factor, null, sum, y, copies, null, inverse, pass.stream());
     }
 
     @Override

@@ -1,6 +1,7 @@
 package dev.chagres.recipe;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -109,9 +110,11 @@ class RecipeMemoryTest {
         assertTrue(delayed.contains("nvte_gelu, which casts its output itself"), delayed);
         assertTrue(delayed.contains("nvte_quantize_dbias_dgelu, which casts its gradient"), delayed);
         assertTrue(delayed.contains("te_quantize_dbias sums the bias gradient, too"), delayed);
+        assertTrue(delayed.contains("ops_residual_norm computes its output in eight bits alone"), delayed);
         String gated = explained(gelu.withActivation(Activation.SWIGLU), DelayedScaling.standard());
         assertTrue(gated.contains("nvte_swiglu, which casts its output itself, and nvte_dswiglu, for"), gated);
         String current = explained(gelu, Float8CurrentScaling.standard());
+        assertFalse(current.contains("ops_residual_norm computes its output in eight bits"), current);
         assertTrue(current.contains("nvte_gelu and nvte_dgelu, for"), current);
         String blocks = explained(gelu, Float8BlockScaling.standard());
         assertTrue(blocks.contains("; ops_row_sum sums the bias gradient"), blocks);
