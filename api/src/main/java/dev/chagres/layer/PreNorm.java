@@ -65,7 +65,7 @@ abstract sealed class PreNorm extends Layer
      * @return what the norm fills, or null where it writes {@code normed}
      */
     final @Nullable QuantizedTensor offerCopies(Tensor normed, Pass pass) {
-        return NormLayer.casts(normed) ? reader.offerCopies(normed, pass) : null;
+        return reader != null && NormLayer.casts(normed) ? reader.offerCopies(normed, pass) : null;
     }
 
     /** Enqueues the branch, whose input goes back with the caller's call unless {@link #keepsNormed}. */
@@ -134,7 +134,7 @@ abstract sealed class PreNorm extends Layer
     }
 
     private String explainCasts(Tensor x, Pass pass) {
-        return NormLayer.casts(x) && reader.takesCopies(Math.max(1, x.size(0)), pass)
+        return reader != null && NormLayer.casts(x) && reader.takesCopies(Math.max(1, x.size(0)), pass)
                 ? "; ops_residual_norm computes its output in eight bits alone, both copies, with or without a sum"
                 : "";
     }

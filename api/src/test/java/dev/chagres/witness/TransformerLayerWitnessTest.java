@@ -34,8 +34,8 @@ class TransformerLayerWitnessTest {
     static List<TransformerLayerConfig> configs() {
         AttentionConfig attention = AttentionConfig.of(1, 8, AttentionMask.causal());
         TransformerLayerConfig encoder = TransformerLayerConfig.encoder(HIDDEN, attention);
-        TransformerLayerConfig decoder = encoder.withCrossAttention(
-                CrossAttentionConfig.of(HIDDEN, attention.withMask(AttentionMask.none()))
+        TransformerLayerConfig decoder =
+                encoder.withCrossAttention(CrossAttentionConfig.of(HIDDEN, attention.withMask(AttentionMask.none()))
                         .withMemoryColumns(MEMORY));
         return List.of(
                 encoder.withBias(Bias.ABSENT),
@@ -48,8 +48,7 @@ class TransformerLayerWitnessTest {
     }
 
     private RealMatrix normal(long rows, long columns) {
-        return Rows.map(
-                MatrixUtils.createRealMatrix((int) rows, (int) columns), zero -> random.nextGaussian());
+        return Rows.map(MatrixUtils.createRealMatrix((int) rows, (int) columns), zero -> random.nextGaussian());
     }
 
     private static List<Parameter> parameters(TransformerLayerConfig config) {
@@ -70,10 +69,14 @@ class TransformerLayerWitnessTest {
             boolean matrix = parameter.shape().rank() == 2;
             weights.put(
                     parameter.name(),
-                    normal(matrix ? parameter.shape().size(0) : 1, parameter.shape().size(matrix ? 1 : 0)));
+                    normal(
+                            matrix ? parameter.shape().size(0) : 1,
+                            parameter.shape().size(matrix ? 1 : 0)));
         }
         TransformerLayerWitness layer = new TransformerLayerWitness(config, weights, "", QUERIES, KEYS, null);
-        layer.keep(IntStream.range(0, layer.sums()).mapToObj(i -> normal(5, HIDDEN)).toArray(RealMatrix[]::new));
+        layer.keep(IntStream.range(0, layer.sums())
+                .mapToObj(i -> normal(5, HIDDEN))
+                .toArray(RealMatrix[]::new));
         RealMatrix x = normal(5, HIDDEN);
         RealMatrix memory = normal(4, MEMORY);
         RealMatrix dy = normal(5, HIDDEN);
