@@ -1,6 +1,6 @@
 /*
  * What the files of the CUDA runtime share. Types are our own with the binary interface of CUDA 13.0, so that no CUDA
- * header is needed; streams are synchronous: work is done when the call returns.
+ * header is needed; streams are synchronous: work is done when the call returns, but for what a capture records.
  */
 #ifndef CHAGRES_CUDA_H
 #define CHAGRES_CUDA_H
@@ -23,16 +23,33 @@ enum CudaError {
   kCudaInvalidMemcpyDirection = 21,
   kCudaInvalidDevice = 101,
   kCudaInvalidResourceHandle = 400,
+  kCudaIllegalState = 401,
   kCudaPeerAccessAlreadyEnabled = 704,
   kCudaPeerAccessNotEnabled = 705,
   kCudaHostMemoryAlreadyRegistered = 712,
   kCudaHostMemoryNotRegistered = 713,
+  kCudaLaunchFailure = 719,
   kCudaNotSupported = 801,
+  kCudaStreamCaptureUnsupported = 900,
+  kCudaStreamCaptureInvalidated = 901,
+  kCudaStreamCaptureMerge = 902,
+  kCudaStreamCaptureUnmatched = 903,
+  kCudaStreamCaptureUnjoined = 904,
+  kCudaStreamCaptureIsolation = 905,
+  kCudaStreamCaptureImplicit = 906,
+  kCudaCapturedEvent = 907,
+  kCudaStreamCaptureWrongThread = 908,
   kCudaUnknown = 999,
 };
 
 /* Keeps the code for cudaGetLastError of this thread and returns it. */
 cudaError_t cuda_status(int code);
+
+/* What cudaGetErrorString answers for the code. */
+const char *cuda_error_text(int code);
+
+/* Sets what cudaGetErrorString says on this thread of a graph whose launch failed. */
+void keep_launch_failure(const char *refused);
 
 /* To be called inside a catch: the status of what was thrown. */
 cudaError_t cuda_caught() noexcept;
@@ -66,6 +83,12 @@ size_t accessible_bytes(const void *pointer);
 
 /* Whether `stream` is null, one of the two predefined streams or a living one. */
 bool is_stream(const void *stream);
+
+/* Whether the legacy stream waits for this one. */
+bool is_blocking_stream(const void *stream);
+
+/* Whether the event lives and was recorded outside of captures. */
+bool was_recorded(const void *event);
 
 /* Living objects behind opaque handles. */
 template <class Object>

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "cuda/cuda.h"
+#include "cuda/capture.h"
 
 namespace chagres::reference {
 
@@ -196,7 +196,7 @@ CHAGRES_EXPORT cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id) 
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaDeviceSynchronize(void) try {
-  return kCudaSuccess;
+  return cuda_status(refuse_while_capturing());
 } CHAGRES_CUDA_CATCH
 
 /* Frees the current device's memory, as a reset does. */

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <new>
 
-#include "cuda/cuda.h"
+#include "cuda/capture.h"
 
 namespace chagres::reference {
 
@@ -166,15 +166,26 @@ constexpr ErrorText kTexts[] = {
     {kCudaInvalidMemcpyDirection, "the copy kind is none of cudaMemcpyKind"},
     {kCudaInvalidDevice, "no device has this number"},
     {kCudaInvalidResourceHandle, "the stream or event was destroyed, never created, or lacks what the call needs"},
+    {kCudaIllegalState, "the stream captures already, or none captures"},
     {kCudaPeerAccessAlreadyEnabled, "access to this peer device is enabled already"},
     {kCudaPeerAccessNotEnabled, "access to this peer device was not enabled"},
     {kCudaHostMemoryAlreadyRegistered, "the host memory is registered already"},
     {kCudaHostMemoryNotRegistered, "the host memory is not registered"},
+    {kCudaStreamCaptureUnsupported, "the call waits, allocates or copies at once, which no stream that captures can record"},
+    {kCudaStreamCaptureInvalidated, "an earlier call has made the capture invalid"},
+    {kCudaStreamCaptureMerge, "the call would make one capture of two"},
+    {kCudaStreamCaptureUnmatched, "the capture was begun on another stream"},
+    {kCudaStreamCaptureUnjoined, "the capture has work on another stream that the first stream does not wait for"},
+    {kCudaStreamCaptureIsolation, "the call would make the capture wait for work outside of it"},
+    {kCudaStreamCaptureImplicit, "the legacy stream would have to wait for a stream that captures"},
+    {kCudaCapturedEvent, "a capture has recorded the event last"},
+    {kCudaStreamCaptureWrongThread, "another thread has begun the capture"},
     {kCudaNotSupported, "the CPU reference does not provide this function; reference_last_unsupported() names it"},
 };
 
 thread_local int last_error = kCudaSuccess;
 thread_local const char *last_unsupported = "";
+thread_local std::string launch_failure;
 
 const char *error_name(int code) {
   const auto *found = std::lower_bound(std::begin(kNames), std::end(kNames), code,
@@ -192,12 +203,25 @@ cudaError_t cuda_status(int code) {
 cudaError_t cuda_caught() noexcept {
   try {
     throw;
+  } catch (const CudaFailure &failure) {
+    return cuda_status(failure.code());
   } catch (const std::bad_alloc &) {
     return cuda_status(kCudaMemoryAllocation);
   } catch (...) {
     return cuda_status(kCudaUnknown);
   }
 }
+
+const char *cuda_error_text(int code) {
+  if (code == kCudaLaunchFailure && !launch_failure.empty()) return launch_failure.c_str();
+  for (const ErrorText &entry : kTexts) {
+    if (entry.code == code) return entry.text;
+  }
+  const char *name = error_name(code);
+  return name == nullptr ? "unrecognized error code" : name;
+}
+
+void keep_launch_failure(const char *refused) { launch_failure = text("a call of the graph was refused: ", refused); }
 
 void keep_unsupported(const char *function) { last_unsupported = function; }
 
@@ -212,13 +236,7 @@ CHAGRES_EXPORT const char *cudaGetErrorName(cudaError_t error) {
   return name == nullptr ? "unrecognized error code" : name;
 }
 
-CHAGRES_EXPORT const char *cudaGetErrorString(cudaError_t error) {
-  for (const ErrorText &entry : kTexts) {
-    if (entry.code == error) return entry.text;
-  }
-  const char *name = error_name(error);
-  return name == nullptr ? "unrecognized error code" : name;
-}
+CHAGRES_EXPORT const char *cudaGetErrorString(cudaError_t error) { return cuda_error_text(error); }
 
 CHAGRES_EXPORT cudaError_t cudaGetLastError(void) try {
   const int code = last_error;

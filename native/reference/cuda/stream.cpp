@@ -1,8 +1,8 @@
-/* Streams and events of the CUDA runtime. Work is done when a call returns, so waiting never waits. */
+/* Streams and events of the CUDA runtime. Work is done, or recorded, when a call returns: waiting never waits. */
 #include <atomic>
 #include <chrono>
 
-#include "cuda/cuda.h"
+#include "cuda/capture.h"
 
 namespace chagres::reference {
 
@@ -44,16 +44,26 @@ int64_t now() {
       .count();
 }
 
-int record(void *handle, const void *stream) {
+int mark(void *handle, const void *stream) {
   Event *event = events().find(handle);
   if (event == nullptr || !is_stream(stream)) return kCudaInvalidResourceHandle;
-  event->recorded_at = now();
+  if (!capture_event(handle, stream)) event->recorded_at = now();
   return kCudaSuccess;
 }
 
 int known(const void *stream) { return cuda_status(is_stream(stream) ? kCudaSuccess : kCudaInvalidResourceHandle); }
 
 }  // namespace
+
+bool is_blocking_stream(const void *stream) {
+  const Stream *found = streams().find(stream);
+  return found != nullptr && (found->flags & kStreamFlags) == 0;
+}
+
+bool was_recorded(const void *event) {
+  const Event *found = events().find(event);
+  return found != nullptr && found->recorded_at >= 0;
+}
 
 bool is_stream(const void *stream) { return is_predefined(stream) || streams().find(stream) != nullptr; }
 
@@ -79,15 +89,18 @@ CHAGRES_EXPORT cudaError_t cudaStreamCreate(void **stream) try {
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaStreamDestroy(void *stream) try {
+  forget_capture(stream);
   return cuda_status(streams().remove(stream) ? kCudaSuccess : kCudaInvalidResourceHandle);
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaStreamSynchronize(const void *stream) try {
-  return known(stream);
+  const int code = refuse_while_capturing(stream);
+  return code == kCudaSuccess ? known(stream) : cuda_status(code);
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaStreamQuery(const void *stream) try {
-  return known(stream);
+  const int code = refuse_while_capturing(stream);
+  return code == kCudaSuccess ? known(stream) : cuda_status(code);
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaStreamGetPriority(const void *stream, int *priority) try {
@@ -120,21 +133,15 @@ CHAGRES_EXPORT cudaError_t cudaStreamGetDevice(const void *stream, int *device) 
 
 CHAGRES_EXPORT cudaError_t cudaStreamWaitEvent(const void *stream, const void *event, unsigned int flags) try {
   if (flags > 1) return cuda_status(kCudaInvalidValue);
-  if (events().find(event) == nullptr) return cuda_status(kCudaInvalidResourceHandle);
-  return known(stream);
-} CHAGRES_CUDA_CATCH
-
-/* Never capturing: status none. */
-CHAGRES_EXPORT cudaError_t cudaStreamIsCapturing(const void *stream, int *status) try {
-  if (status == nullptr) return cuda_status(kCudaInvalidValue);
-  *status = 0;
-  return known(stream);
+  if (events().find(event) == nullptr || !is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
+  return cuda_status(capture_wait(stream, event));
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaLaunchHostFunc(const void *stream, void (*function)(void *), void *data) try {
   if (function == nullptr) return cuda_status(kCudaInvalidValue);
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
-  function(data);
+  if (is_capturing(stream)) record(stream, [=](void *) { function(data); });
+  else function(data);
   return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
 
@@ -142,6 +149,8 @@ CHAGRES_EXPORT cudaError_t cudaStreamAddCallback(void *stream, void (*function)(
                                                  unsigned int flags) try {
   if (function == nullptr || flags != 0) return cuda_status(kCudaInvalidValue);
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
+  const int code = refuse_while_capturing(stream);
+  if (code != kCudaSuccess) return cuda_status(code);
   function(stream, kCudaSuccess, data);
   return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
@@ -160,19 +169,27 @@ CHAGRES_EXPORT cudaError_t cudaEventCreate(void **event) try {
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaEventDestroy(void *event) try {
+  forget_event(event);
   return cuda_status(events().remove(event) ? kCudaSuccess : kCudaInvalidResourceHandle);
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaEventRecord(void *event, const void *stream) try {
-  return cuda_status(record(event, stream));
+  return cuda_status(mark(event, stream));
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaEventRecordWithFlags(void *event, const void *stream, unsigned int flags) try {
-  return cuda_status(flags > 1 ? static_cast<int>(kCudaInvalidValue) : record(event, stream));
+  if (flags > 1) return cuda_status(kCudaInvalidValue);
+  if (flags == 0 || !is_stream(stream) || !is_capturing(stream)) return cuda_status(mark(event, stream));
+  /* cudaEventRecordExternal: a node of the graph, which marks the event at each launch. */
+  if (events().find(event) == nullptr) return cuda_status(kCudaInvalidResourceHandle);
+  record(stream, [event](void *into) {
+    if (const int code = mark(event, into); code != kCudaSuccess) throw CudaFailure(code);
+  });
+  return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaEventQuery(const void *event) try {
-  return cuda_status(events().find(event) == nullptr ? kCudaInvalidResourceHandle : kCudaSuccess);
+  return cuda_status(events().find(event) == nullptr ? static_cast<int>(kCudaInvalidResourceHandle) : refuse_captured(event));
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaEventSynchronize(const void *event) try {

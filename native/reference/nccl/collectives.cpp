@@ -72,7 +72,8 @@ int collective(const Call &call, Collective kind, const Buffers &buffers, int op
   const Signature signature{kind, call.count, call.dtype, op, root};
   return submit({comm, [=](std::shared_ptr<Pending> *pending) {
                    return comm->world->post(comm->rank, signature, buffers.send, buffers.receive, pending);
-                 }});
+                 },
+                 call.stream});
 }
 
 size_t ranks_of(const void *handle) {
@@ -98,7 +99,8 @@ int transfer(const Call &call, bool sending, const void *send, void *receive, in
   return submit({comm, [=](std::shared_ptr<Pending> *pending) {
                    return sending ? comm->world->post_send(comm->rank, peer, send, call.count, call.dtype, pending)
                                   : comm->world->post_receive(comm->rank, peer, receive, call.count, call.dtype, pending);
-                 }});
+                 },
+                 call.stream});
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device
   NewComm comm({world, rank, device, false});
   outcome = world->join(rank, device);
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
-  const int code = submit({comm.get(), nullptr});
+  const int code = submit({comm.get(), nullptr, nullptr});
   if (group().depth == 0) forget_world(id);
   if (code == kNcclSuccess || group().depth > 0) *handle = comm.release();
   return code;

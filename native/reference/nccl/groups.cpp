@@ -1,7 +1,10 @@
 /* NCCL's groups, and the errors of this thread. */
 #include "nccl/nccl.h"
 
+#include <map>
 #include <new>
+
+#include "cuda/capture.h"
 
 namespace chagres::reference {
 
@@ -63,8 +66,26 @@ Outcome finish(const std::vector<Deferred> &operations) {
   return first;
 }
 
+Outcome enqueue(std::vector<Deferred> operations) {
+  std::vector<Deferred> now;
+  std::map<const void *, std::vector<Deferred>> recorded;
+  for (Deferred &operation : operations) {
+    (is_capturing(operation.stream) ? recorded[operation.stream] : now).push_back(std::move(operation));
+  }
+  for (auto &[stream, all] : recorded) {
+    record(stream, [all = std::move(all)](void *) {
+      for (const Deferred &one : all) {
+        if (comms().find(one.comm) == nullptr) throw std::runtime_error("a communicator of the graph was destroyed");
+      }
+      const Outcome outcome = finish(all);
+      if (outcome.code != kNcclSuccess) throw std::runtime_error(outcome.text);
+    });
+  }
+  return finish(now);
+}
+
 int submit(Deferred operation) {
-  if (group().depth == 0) return nccl_status(finish({std::move(operation)}));
+  if (group().depth == 0) return nccl_status(enqueue({std::move(operation)}));
   group().operations.push_back(std::move(operation));
   return kNcclSuccess;
 }
@@ -102,5 +123,5 @@ CHAGRES_EXPORT ncclResult_t ncclGroupEnd(void) try {
   const Group ended = std::move(open);
   open = {};
   /* Nothing was posted yet: a group with a wrong call does nothing. */
-  return nccl_status(ended.failure.code != kNcclSuccess ? ended.failure : finish(ended.operations));
+  return nccl_status(ended.failure.code != kNcclSuccess ? ended.failure : enqueue(ended.operations));
 } CHAGRES_NCCL_CATCH

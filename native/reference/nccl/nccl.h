@@ -43,6 +43,7 @@ int nccl_caught(const char *function) noexcept;
 struct Deferred {
   Comm *comm;
   std::function<Outcome(std::shared_ptr<Pending> *)> post; /* empty: waits for all ranks to join */
+  const void *stream = nullptr;
 };
 
 /* The calling thread's open group. */
@@ -53,10 +54,13 @@ struct Group {
 };
 Group &group();
 
+/* Finishes what streams that capture do not record, and records the rest of each stream as one. */
+Outcome enqueue(std::vector<Deferred> operations);
+
 /* Posts all, then waits for all; the first failure. */
 Outcome finish(const std::vector<Deferred> &operations);
 
-/* Finishes the operation, or leaves it to the open group. */
+/* Finishes the operation or, where its stream captures, records it; or leaves it to the open group. */
 int submit(Deferred operation);
 
 /* A wrong argument inside a group also fails the group. */

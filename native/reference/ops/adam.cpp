@@ -1,5 +1,6 @@
 /* Operations: a step of Adam. */
 #include "../../ops/adam_checks.h"
+#include "cuda/capture.h"
 #include "ops/operations.h"
 #include "runtime/adam.h"
 
@@ -40,11 +41,17 @@ struct Weights {
 int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
              const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2,
              float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype,
-             int moment_dtype, int masters, OpsStream) try {
+             int moment_dtype, int masters, OpsStream stream) try {
   const int status =
       ops::check_adam({gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2, epsilon,
                        weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters});
-  if (status != OPS_SUCCESS || count == 0 || *skip == 1) return status;
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_adam, gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2,
+                        epsilon, weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters,
+                        stream)) {
+    return OPS_SUCCESS;
+  }
+  if (*skip == 1) return OPS_SUCCESS;
   AdamStep by{};
   by.lr = *rate;
   by.beta1 = beta1;

@@ -1,4 +1,5 @@
 /* Operations: attention, over the mathematics that fused attention has. */
+#include "cuda/capture.h"
 #include "../../ops/attention_checks.h"
 #include "te/attention.h"
 #include "ops/operations.h"
@@ -98,16 +99,30 @@ int check(const char *function, const OpsAttention *attention, bool backward, bo
   return status != OPS_SUCCESS || *nothing ? status : check_memory(function, *attention, backward);
 }
 
+using Function = int(const OpsAttention *, OpsStream);
+
+/* Whether the call was recorded: its arguments are right, but for what lies on the device, which the graph will see. */
+bool recorded(Function *function, const OpsAttention *attention, bool backward, OpsStream stream) {
+  if (!is_capturing(stream) || ops::check_attention("capture", attention, backward) != OPS_SUCCESS) return false;
+  record(stream, [function, problem = *attention](void *into) {
+    const int status = function(&problem, static_cast<OpsStream>(into));
+    if (status != OPS_SUCCESS) throw std::runtime_error(text("attention returned status ", status));
+  });
+  return true;
+}
+
 }  // namespace
 
-int ops_attention_forward(const OpsAttention *attention, OpsStream) try {
+int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
+  if (recorded(ops_attention_forward, attention, false, stream)) return OPS_SUCCESS;
   bool nothing;
   const int status = check("ops_attention_forward", attention, false, &nothing);
   if (status != OPS_SUCCESS || nothing) return status;
   return run("ops_attention_forward", [&] { attention_forward(problem_of(*attention, false)); });
 } OPS_CATCH
 
-int ops_attention_backward(const OpsAttention *attention, OpsStream) try {
+int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try {
+  if (recorded(ops_attention_backward, attention, true, stream)) return OPS_SUCCESS;
   bool nothing;
   const int status = check("ops_attention_backward", attention, true, &nothing);
   if (status != OPS_SUCCESS || nothing) return status;

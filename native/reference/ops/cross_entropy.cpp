@@ -1,4 +1,5 @@
 /* Operations: masked cross-entropy. */
+#include "cuda/capture.h"
 #include "ops/operations.h"
 
 #include <cmath>
@@ -40,10 +41,12 @@ struct PartialLoss {
 
 int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float label_smoothing,
                               float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens,
-                              int64_t classes, int64_t stride, int dtype, OpsStream) try {
+                              int64_t classes, int64_t stride, int dtype, OpsStream stream) try {
   const int status = ops::check_cross_entropy_forward(logits, labels, divisor, label_smoothing, log_sum_exp,
                                                       token_losses, loss, counted, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS) return status;
+  if (recorded_by_value(ops_cross_entropy_forward, logits, labels, divisor, label_smoothing, log_sum_exp, token_losses,
+                        loss, counted, tokens, classes, stride, dtype, stream)) return OPS_SUCCESS;
   const NVTEDType type = as_dtype(dtype);
   return run("ops_cross_entropy_forward", [&] {
     std::vector<PartialLoss> partials(static_cast<size_t>(ops::divide_up(tokens, kTokens)));
@@ -75,10 +78,14 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const i
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, const float *loss_scale,
                                const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens,
-                               int64_t classes, int64_t stride, int dtype, OpsStream) try {
+                               int64_t classes, int64_t stride, int dtype, OpsStream stream) try {
   const int status = ops::check_cross_entropy_backward(logits, labels, log_sum_exp, counted, loss_scale, token_gradients,
                                                        label_smoothing, dlogits, tokens, classes, stride, dtype);
   if (status != OPS_SUCCESS || tokens == 0) return status;
+  if (recorded_by_value(ops_cross_entropy_backward, logits, labels, log_sum_exp, counted, gradient, loss_scale,
+                        token_gradients, label_smoothing, dlogits, tokens, classes, stride, dtype, stream)) {
+    return OPS_SUCCESS;
+  }
   const NVTEDType type = as_dtype(dtype);
   const float mean =
       counted == nullptr ? gradient : *counted > 0 ? gradient / static_cast<float>(*counted) : 0.0f;

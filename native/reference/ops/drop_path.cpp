@@ -1,4 +1,5 @@
 /* Operations: drop path. */
+#include "cuda/capture.h"
 #include "ops/operations.h"
 #include "ops/token_layout.h"
 
@@ -17,9 +18,11 @@ CHAGRES_CLONES void scale_onto_floats(float *y, const float *x, float factor, in
 
 }  // namespace
 
-int ops_drop_path_factors(const int64_t *rng_state, float probability, float *factors, int64_t sequences, OpsStream) try {
+int ops_drop_path_factors(const int64_t *rng_state, float probability, float *factors, int64_t sequences,
+                          OpsStream stream) try {
   const int status = ops::check_drop_path_factors(rng_state, probability, factors, sequences);
   if (status != OPS_SUCCESS || sequences == 0) return status;
+  if (recorded_by_value(ops_drop_path_factors, rng_state, probability, factors, sequences, stream)) return OPS_SUCCESS;
   const auto seed = static_cast<uint64_t>(rng_state[0]), offset = static_cast<uint64_t>(rng_state[1]);
   const float scale = 1.0f / (1.0f - probability);
   for (int64_t b = 0; b < sequences; ++b) {
@@ -31,7 +34,9 @@ int ops_drop_path_factors(const int64_t *rng_state, float probability, float *fa
 
 int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors,
                             const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns,
-                            int dtype, OpsStream) try {
+                            int dtype, OpsStream stream) try {
+  if (recorded_by_value(ops_scale_sequences_add, x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns,
+                        dtype, stream)) return OPS_SUCCESS;
   const int status =
       ops::check_scale_sequences_add(x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || columns == 0) return status;

@@ -1,4 +1,5 @@
 /* Operations: dropout with residual, and its gradient. */
+#include "cuda/capture.h"
 #include "ops/operations.h"
 
 using namespace chagres;
@@ -32,9 +33,11 @@ void dropout_block(float *y, const float *x, uint8_t *mask, const int64_t *rng_s
 }  // namespace
 
 int ops_dropout_add(const void *x, const void *residual, void *y, uint8_t *mask, const int64_t *rng_state,
-                    float probability, int64_t count, int dtype, OpsStream) try {
+                    float probability, int64_t count, int dtype, OpsStream stream) try {
   const int status = ops::check_dropout_add(x, residual, y, mask, rng_state, probability, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_dropout_add, x, residual, y, mask, rng_state, probability, count, dtype,
+                        stream)) return OPS_SUCCESS;
   const NVTEDType type = as_dtype(dtype);
   return run("ops_dropout_add", [&] {
     for_each_block(count, [&](int64_t first, int64_t length) {
@@ -48,9 +51,10 @@ int ops_dropout_add(const void *x, const void *residual, void *y, uint8_t *mask,
 } OPS_CATCH
 
 int ops_dropout_backward(const void *dy, const uint8_t *mask, void *dx, float probability, int64_t count, int dtype,
-                         OpsStream) try {
+                         OpsStream stream) try {
   const int status = ops::check_dropout_backward(dy, mask, dx, probability, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_dropout_backward, dy, mask, dx, probability, count, dtype, stream)) return OPS_SUCCESS;
   const NVTEDType type = as_dtype(dtype);
   const float scale = 1.0f / (1.0f - probability);
   return run("ops_dropout_backward", [&] {

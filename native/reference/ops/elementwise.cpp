@@ -1,4 +1,5 @@
 /* Operations of which each result depends on one element of each input. */
+#include "cuda/capture.h"
 #include "../../ops/elementwise.h"
 
 #include "ops/operations.h"
@@ -37,13 +38,15 @@ CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64
 
 }  // namespace
 
-int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream) try {
+int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream) try {
+  if (recorded_by_value(ops_add, x, residual, y, count, dtype, stream)) return OPS_SUCCESS;
   return elementwise("ops_add", {{"x", x}, {"residual", residual}}, y, count, dtype, add);
 } OPS_CATCH
 
-int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream) try {
+int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream) try {
   const int status = ops::check_accumulate(x, y, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_accumulate, x, y, beta, count, dtype, stream)) return OPS_SUCCESS;
   const NVTEDType type = as_dtype(dtype);
   for_each_block(count, [&](int64_t first, int64_t length) {
     float in[kBlock];
@@ -54,9 +57,10 @@ int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype
   return OPS_SUCCESS;
 } OPS_CATCH
 
-int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream) try {
+int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream stream) try {
   const int status = ops::check_cast(x, x_dtype, y, y_dtype, count);
   if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_cast, x, x_dtype, y, y_dtype, count, stream)) return OPS_SUCCESS;
   const NVTEDType from = as_dtype(x_dtype), to = as_dtype(y_dtype);
   for_each_block(count, [&](int64_t first, int64_t length) {
     float values[kBlock];

@@ -1,4 +1,5 @@
 /* Operations: norms, with the residual sum before them and FP8 behind them. */
+#include "cuda/capture.h"
 #include "ops/operations.h"
 
 #include <cmath>
@@ -107,9 +108,10 @@ constexpr int64_t kRows = 128;
 
 }  // namespace
 
-int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream) try {
+int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try {
   const int status = ops::check_residual_norm_forward(norm);
   if (status != OPS_SUCCESS || norm->rows == 0) return status;
+  if (recorded_problem(ops_residual_norm_forward, norm, stream)) return OPS_SUCCESS;
   const OpsResidualNorm &n = *norm;
   return run("ops_residual_norm_forward", [&] {
     Scratch factors(n.columns), summands(n.columns), largest_of(n.rows);
@@ -129,9 +131,10 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream) try {
   });
 } OPS_CATCH
 
-int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream) try {
+int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream) try {
   const int status = ops::check_residual_norm_backward(norm);
   if (status != OPS_SUCCESS) return status;
+  if (recorded_problem(ops_residual_norm_backward, norm, stream)) return OPS_SUCCESS;
   const OpsResidualNorm &n = *norm;
   const NVTEDType type = as_dtype(n.dtype);
   const bool centered = n.kind == OPS_LAYER_NORM;

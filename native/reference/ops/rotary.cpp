@@ -1,4 +1,5 @@
 /* Operations: rotary position embedding inside a packed projection. */
+#include "cuda/capture.h"
 #include "ops/operations.h"
 #include "ops/token_layout.h"
 
@@ -21,7 +22,9 @@ CHAGRES_CLONES void rotate(float *row, const float *cosine, const float *sine, i
 
 int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout,
                       int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype,
-                      OpsStream) try {
+                      OpsStream stream) try {
+  if (recorded_by_value(ops_rotary_packed, qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions,
+                        heads, head_dim, dtype, stream)) return OPS_SUCCESS;
   const int status =
       ops::check_rotary(qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions, heads, head_dim, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || heads == 0 || positions == 0) return status;

@@ -1,4 +1,5 @@
 /* Operations: the sum over rows. */
+#include "cuda/capture.h"
 #include "ops/operations.h"
 
 using namespace chagres;
@@ -11,9 +12,10 @@ constexpr int64_t kRun = 128;
 
 }  // namespace
 
-int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream) try {
+int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream stream) try {
   const int status = ops::check_row_sum(x, sum, rows, columns, dtype);
   if (status != OPS_SUCCESS || columns == 0) return status;
+  if (recorded_by_value(ops_row_sum, x, sum, beta, rows, columns, dtype, stream)) return OPS_SUCCESS;
   const NVTEDType type = as_dtype(dtype);
   return run("ops_row_sum", [&] {
     parallel_for(0, columns, kColumns, [&](int64_t first, int64_t last) {

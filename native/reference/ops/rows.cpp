@@ -1,4 +1,5 @@
 /* Operations: rows moved by index. */
+#include "cuda/capture.h"
 #include "ops/rows.h"
 
 #include <cstring>
@@ -20,7 +21,8 @@ void chagres::reference::gather(const void *x, const int32_t *index, void *y, in
 }
 
 int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t x_rows,
-                    int dtype, OpsStream) try {
+                    int dtype, OpsStream stream) try {
+  if (recorded_by_value(ops_gather_rows, x, index, y, rows, columns, x_rows, dtype, stream)) return OPS_SUCCESS;
   const char *function = "ops_gather_rows";
   const int status = ops::check_rows(function, x, index, y, rows, columns, "x_rows", x_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0) return status;
@@ -28,7 +30,8 @@ int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, 
 } OPS_CATCH
 
 int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t y_rows,
-                     int dtype, OpsStream) try {
+                     int dtype, OpsStream stream) try {
+  if (recorded_by_value(ops_scatter_rows, x, index, y, rows, columns, y_rows, dtype, stream)) return OPS_SUCCESS;
   const char *function = "ops_scatter_rows";
   const int status = ops::check_rows(function, x, index, y, rows, columns, "y_rows", y_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0 || y_rows == 0) return status;

@@ -34,6 +34,16 @@ class Handles {
     return *found->second;
   }
 
+  bool lives(const void *handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return living_.count(handle) != 0;
+  }
+
+  void remove(const void *handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    living_.erase(handle);
+  }
+
   /* Throws for a handle that is not alive, also when it was destroyed before. */
   void destroy(const void *handle, Caller caller = Caller::here()) {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -5,6 +5,7 @@
  */
 #include <algorithm>
 
+#include "te/recorded.h"
 #include "te/activation.h"
 #include "te/cast_transpose.h"
 
@@ -188,16 +189,21 @@ void gated_gradient(const Activation &activation, NVTETensor grad, NVTETensor in
 
 using namespace chagres::reference;
 
-#define CHAGRES_UNARY(name, gradient, activation)                                                      \
-  void name(NVTETensor input, NVTETensor output, cudaStream_t) { forward(activation, input, output); } \
-  void gradient(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t) {                  \
-    backward(activation, grad, input, output);                                                         \
+#define CHAGRES_UNARY(name, gradient, activation)                                                    \
+  void name(NVTETensor input, NVTETensor output, cudaStream_t stream) {                              \
+    if (!recorded(name, input, output, stream)) forward(activation, input, output);                  \
+  }                                                                                                  \
+  void gradient(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream) {         \
+    if (!recorded(gradient, grad, input, output, stream)) backward(activation, grad, input, output); \
   }
 
-#define CHAGRES_GATED(name, gradient, activation)                                                                  \
-  void name(NVTETensor input, NVTETensor output, cudaStream_t) { gated_forward(Gate{activation}, input, output); } \
-  void gradient(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t) {                              \
-    gated_backward(Gate{activation}, grad, input, output);                                                         \
+#define CHAGRES_GATED(name, gradient, activation)                                               \
+  void name(NVTETensor input, NVTETensor output, cudaStream_t stream) {                         \
+    if (!recorded(name, input, output, stream)) gated_forward(Gate{activation}, input, output); \
+  }                                                                                             \
+  void gradient(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream) {    \
+    if (recorded(gradient, grad, input, output, stream)) return;                                \
+    gated_backward(Gate{activation}, grad, input, output);                                      \
   }
 
 CHAGRES_UNARY(nvte_gelu, nvte_dgelu, kGelu)
@@ -212,21 +218,25 @@ CHAGRES_GATED(nvte_qgeglu, nvte_dqgeglu, kQgelu)
 CHAGRES_GATED(nvte_sreglu, nvte_dsreglu, kSrelu)
 CHAGRES_GATED(nvte_glu, nvte_dglu, kSigmoid)
 
-void nvte_clamped_swiglu(NVTETensor input, NVTETensor output, float limit, float alpha, cudaStream_t) {
+void nvte_clamped_swiglu(NVTETensor input, NVTETensor output, float limit, float alpha, cudaStream_t stream) {
+  if (recorded(nvte_clamped_swiglu, input, output, limit, alpha, stream)) return;
   gated_forward(ClampedSwiglu{limit, alpha, 1.0f}, input, output);
 }
 
 void nvte_clamped_swiglu_v2(NVTETensor input, NVTETensor output, float limit, float alpha, float glu_linear_offset,
-                            cudaStream_t) {
+                            cudaStream_t stream) {
+  if (recorded(nvte_clamped_swiglu_v2, input, output, limit, alpha, glu_linear_offset, stream)) return;
   gated_forward(ClampedSwiglu{limit, alpha, glu_linear_offset}, input, output);
 }
 
 void nvte_clamped_dswiglu(NVTETensor grad, NVTETensor input, NVTETensor output, float limit, float alpha,
-                          cudaStream_t) {
+                          cudaStream_t stream) {
+  if (recorded(nvte_clamped_dswiglu, grad, input, output, limit, alpha, stream)) return;
   gated_backward(ClampedSwiglu{limit, alpha, 1.0f}, grad, input, output);
 }
 
 void nvte_clamped_dswiglu_v2(NVTETensor grad, NVTETensor input, NVTETensor output, float limit, float alpha,
-                             float glu_linear_offset, cudaStream_t) {
+                             float glu_linear_offset, cudaStream_t stream) {
+  if (recorded(nvte_clamped_dswiglu_v2, grad, input, output, limit, alpha, glu_linear_offset, stream)) return;
   gated_backward(ClampedSwiglu{limit, alpha, glu_linear_offset}, grad, input, output);
 }

@@ -2,6 +2,7 @@
  * Quantization and dequantization. Scaling mode 0: a cast to Float32, Float16, BFloat16 or FP8 with one scale, with
  * the transpose where the output has columnwise data. Modes 2 and 3 are block_scaling.cpp's.
  */
+#include "te/recorded.h"
 #include "te/block_scaling.h"
 #include "te/cast_transpose.h"
 
@@ -46,22 +47,29 @@ QuantizationConfig checked_config(NVTEQuantizationConfig config, const Caller &c
 
 using namespace chagres::reference;
 
-void nvte_quantize(NVTETensor input, NVTETensor output, cudaStream_t) { quantize(input, output, {}, Caller::here()); }
+void nvte_quantize(NVTETensor input, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_quantize, input, output, stream)) return;
+  quantize(input, output, {}, Caller::here());
+}
 
-void nvte_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor noop, cudaStream_t) {
+void nvte_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor noop, cudaStream_t stream) {
+  if (recorded(nvte_quantize_noop, input, output, noop, stream)) return;
   tensor(noop, "noop");
   QuantizationConfig config;
   config.noop_tensor = noop;
   quantize(input, output, config, Caller::here());
 }
 
-void nvte_quantize_v2(NVTETensor input, NVTETensor output, NVTEQuantizationConfig quant_config, cudaStream_t) {
+void nvte_quantize_v2(NVTETensor input, NVTETensor output, NVTEQuantizationConfig quant_config, cudaStream_t stream) {
+  if (recorded(nvte_quantize_v2, input, output, quant_config, stream)) return;
   const Caller caller = Caller::here();
   quantize(input, output, checked_config(quant_config, caller), caller);
 }
 
 void nvte_multi_tensor_quantize(const NVTETensor *inputs, NVTETensor *outputs, NVTEQuantizationConfig quant_config,
-                                size_t num_tensors, cudaStream_t) {
+                                size_t num_tensors, cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_quantize, list(inputs, num_tensors), list(outputs, num_tensors), quant_config,
+               num_tensors, stream)) return;
   const Caller caller = Caller::here();
   CHAGRES_CHECK(num_tensors == 0 || (inputs != nullptr && outputs != nullptr),
                 "Arguments \"inputs\" and \"outputs\" must be arrays of ", num_tensors, " handles, got NULL");
@@ -70,7 +78,8 @@ void nvte_multi_tensor_quantize(const NVTETensor *inputs, NVTETensor *outputs, N
 }
 
 /* output = input * scale_inv */
-void nvte_dequantize(NVTETensor input, NVTETensor output, cudaStream_t) {
+void nvte_dequantize(NVTETensor input, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_dequantize, input, output, stream)) return;
   const Fp8Input x = fp8_input(input, "input");
   const View y = view(output, "output");
   expect_unscaled(output, "output");

@@ -2,6 +2,7 @@
  * Casts that write a matrix and its transpose, alone or with more fused into them: z = dy f'(x), or z = dy without an
  * activation; output = z, its transpose too, and dbias = the sum of z over rows.
  */
+#include "te/recorded.h"
 #include "te/cast_transpose.h"
 
 #include <algorithm>
@@ -165,16 +166,20 @@ void run_gated(const Activation &activation, NVTETensor grad, NVTETensor input, 
 
 using namespace chagres::reference;
 
-void nvte_cast_transpose(NVTETensor input, NVTETensor output, cudaStream_t) {
+void nvte_cast_transpose(NVTETensor input, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_cast_transpose, input, output, stream)) return;
   cast_and_transpose(input, output, nullptr, Caller::here());
 }
 
-void nvte_cast_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETensor output, cudaStream_t) {
+void nvte_cast_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_cast_transpose_with_noop, input, noop, output, stream)) return;
   tensor(noop, "noop");
   cast_and_transpose(input, output, noop, Caller::here());
 }
 
-void nvte_multi_cast_transpose(size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list, cudaStream_t) {
+void nvte_multi_cast_transpose(size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list, cudaStream_t stream) {
+  if (recorded(nvte_multi_cast_transpose, num_tensors, list(input_list, num_tensors), list(output_list, num_tensors),
+               stream)) return;
   const Caller caller = Caller::here();
   CHAGRES_CHECK(num_tensors == 0 || (input_list != nullptr && output_list != nullptr),
                 "Arguments \"input_list\" and \"output_list\" must be arrays of ", num_tensors, " handles, got NULL");
@@ -188,19 +193,22 @@ void nvte_multi_cast_transpose(size_t num_tensors, const NVTETensor *input_list,
   for (size_t i = 0; i < num_tensors; ++i) cast_and_transpose(input_list[i], output_list[i], nullptr, caller);
 }
 
-void nvte_quantize_dbias(NVTETensor input, NVTETensor output, NVTETensor dbias, NVTETensor workspace, cudaStream_t) {
+void nvte_quantize_dbias(NVTETensor input, NVTETensor output, NVTETensor dbias, NVTETensor workspace, cudaStream_t stream) {
+  if (!asks(workspace) && recorded(nvte_quantize_dbias, input, output, dbias, workspace, stream)) return;
   run_fused({nullptr, input, nullptr, output, dbias, workspace}, Caller::here());
 }
 
 void nvte_cast_transpose_dbias(NVTETensor input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,
-                               cudaStream_t) {
+                               cudaStream_t stream) {
+  if (!asks(workspace) && recorded(nvte_cast_transpose_dbias, input, output, dbias, workspace, stream)) return;
   run_fused({nullptr, input, nullptr, output, dbias, workspace}, Caller::here());
 }
 
-#define CHAGRES_FUSED(name, activation)                                                                         \
-  void name(NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace,  \
-            cudaStream_t) {                                                                                     \
-    run_fused({&activation, input, act_input, output, dbias, workspace}, Caller::here());                       \
+#define CHAGRES_FUSED(name, activation)                                                                        \
+  void name(NVTETensor input, NVTETensor act_input, NVTETensor output, NVTETensor dbias, NVTETensor workspace, \
+            cudaStream_t stream) {                                                                             \
+    if (!asks(workspace) && recorded(name, input, act_input, output, dbias, workspace, stream)) return;        \
+    run_fused({&activation, input, act_input, output, dbias, workspace}, Caller::here());                      \
   }
 
 CHAGRES_FUSED(nvte_quantize_dbias_dgelu, kGelu)
@@ -214,9 +222,10 @@ CHAGRES_FUSED(nvte_cast_transpose_dbias_drelu, kRelu)
 CHAGRES_FUSED(nvte_cast_transpose_dbias_dqgelu, kQgelu)
 CHAGRES_FUSED(nvte_cast_transpose_dbias_dsrelu, kSrelu)
 
-#define CHAGRES_GATED_CAST_TRANSPOSE(name, activation)                                                   \
-  void name(NVTETensor input, NVTETensor gated_act_input, NVTETensor output, cudaStream_t) {             \
-    run_gated(activation, input, gated_act_input, output);                                               \
+#define CHAGRES_GATED_CAST_TRANSPOSE(name, activation)                                              \
+  void name(NVTETensor input, NVTETensor gated_act_input, NVTETensor output, cudaStream_t stream) { \
+    if (recorded(name, input, gated_act_input, output, stream)) return;                             \
+    run_gated(activation, input, gated_act_input, output);                                          \
   }
 
 CHAGRES_GATED_CAST_TRANSPOSE(nvte_dgeglu_cast_transpose, kGelu)
@@ -227,7 +236,9 @@ CHAGRES_GATED_CAST_TRANSPOSE(nvte_dsreglu_cast_transpose, kSrelu)
 
 /* On raw FP8: the transpose, and the sums over rows times scale_inv. */
 void nvte_fp8_transpose_dbias(NVTETensor input, NVTETensor transposed_output, NVTETensor dbias, NVTETensor workspace,
-                              cudaStream_t) {
+                              cudaStream_t stream) {
+  if (!asks(workspace) && recorded(nvte_fp8_transpose_dbias, input, transposed_output, dbias, workspace,
+                                   stream)) return;
   const Caller caller = Caller::here();
   const Fp8Input x = fp8_input(input, "input");
   CHAGRES_CHECK(x.rowwise.shape.ndim == 2, "Tensor \"input\" must have two dimensions, got ", shape_text(x.rowwise.shape));

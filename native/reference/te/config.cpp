@@ -1,6 +1,8 @@
 /* Quantization and matrix-product configurations: objects with attributes, no computing. */
 #include "te/config.h"
 
+#include <vector>
+
 namespace chagres::reference {
 
 namespace {
@@ -57,6 +59,36 @@ QuantizationConfig quantization_config(NVTEQuantizationConfig config, Caller cal
 
 MatmulConfig matmul_config(NVTEMatmulConfig config, Caller caller) {
   return config == nullptr ? MatmulConfig{} : matmul_configs().at(config, caller);
+}
+
+namespace {
+
+/* The configuration's tensors live as long as its copy. */
+template <class Object>
+std::shared_ptr<void> kept(Handles<Object> &handles, void *handle, std::initializer_list<NVTETensor Object::*> tensors,
+                           std::shared_ptr<void> (*keep)(void *)) {
+  Object values = handles.at(handle);
+  std::vector<std::shared_ptr<void>> owned;
+  for (NVTETensor Object::*field : tensors) {
+    owned.push_back(keep(values.*field));
+    values.*field = owned.back().get();
+  }
+  std::shared_ptr<void> copy(handles.create(), [&handles, owned](void *created) noexcept { handles.remove(created); });
+  handles.at(copy.get()) = values;
+  return copy;
+}
+
+}  // namespace
+
+std::shared_ptr<void> kept_config(void *handle, std::shared_ptr<void> (*keep)(void *)) {
+  if (quantization_configs().lives(handle)) {
+    return kept(quantization_configs(), handle, {&QuantizationConfig::noop_tensor, &QuantizationConfig::rng_state}, keep);
+  }
+  if (matmul_configs().lives(handle)) {
+    return kept(matmul_configs(), handle,
+                {&MatmulConfig::bias_tensor, &MatmulConfig::dbias_tensor, &MatmulConfig::epilogue_aux_tensor}, keep);
+  }
+  return nullptr;
 }
 
 }  // namespace chagres::reference

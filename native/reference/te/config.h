@@ -34,6 +34,9 @@ struct MatmulConfig {
 QuantizationConfig quantization_config(NVTEQuantizationConfig config, Caller caller = Caller::here());
 MatmulConfig matmul_config(NVTEMatmulConfig config, Caller caller = Caller::here());
 
+/* A configuration of its own with the values of a living one, whose tensors `keep` keeps; null for any other handle. */
+std::shared_ptr<void> kept_config(void *handle, std::shared_ptr<void> (*keep)(void *));
+
 }  // namespace chagres::reference
 
 #endif /* CHAGRES_CONFIG_H */

@@ -7,6 +7,7 @@
  */
 #include <cmath>
 
+#include "te/recorded.h"
 #include "te/quantized.h"
 
 namespace chagres::reference {
@@ -76,7 +77,8 @@ constexpr std::initializer_list<NVTEDType> kMasks = {kNVTEByte, kNVTEInt16, kNVT
 using namespace chagres::reference;
 
 void nvte_dropout_fwd(NVTETensor input, NVTETensor output, NVTETensor mask, NVTETensor rng_state,
-                      float dropout_probability, cudaStream_t) {
+                      float dropout_probability, cudaStream_t stream) {
+  if (recorded(nvte_dropout_fwd, input, output, mask, rng_state, dropout_probability, stream)) return;
   const Caller caller = Caller::here();
   const View x = view(input, "input", kHalves);
   const View y = view(output, "output", kHalves);
@@ -103,7 +105,8 @@ void nvte_dropout_fwd(NVTETensor input, NVTETensor output, NVTETensor mask, NVTE
 }
 
 void nvte_dropout_bwd(NVTETensor grad_output, NVTETensor mask, NVTETensor grad_input, float dropout_probability,
-                      cudaStream_t) {
+                      cudaStream_t stream) {
+  if (recorded(nvte_dropout_bwd, grad_output, mask, grad_input, dropout_probability, stream)) return;
   const Caller caller = Caller::here();
   const View dy = view(grad_output, "grad_output", kHalves);
   const View bits = view(mask, "mask", kMasks);

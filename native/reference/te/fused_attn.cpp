@@ -1,5 +1,6 @@
 /* nvte_fused_attn_fwd_v2 and _bwd_v2: the two-call protocol round the mathematics of attention.h. */
 #include "te/fused_attn_problem.h"
+#include "te/recorded.h"
 
 namespace chagres::reference {
 
@@ -70,6 +71,48 @@ void bind_aux(const NVTETensorPack &pack, size_t index, NVTETensor source, const
   tensor(entry, "AuxCtxTensors").records[kNVTERowwiseData].data_ptr = tensor(source, "RngState").data().data_ptr;
 }
 
+/* A call with tensors and a pack of its own. */
+template <class Params>
+class KeptAttention {
+ public:
+  explicit KeptAttention(const Params &params) : params_(params), pack_(*params.aux_ctx_tensors) {
+    const OneCall call;
+    for (NVTETensor Params::*field : fields(params)) params_.*field = keep(params.*field);
+    for (size_t i = 0; i < pack_.size; ++i) pack_.tensors[i] = keep(pack_.tensors[i]);
+  }
+
+  Params params(void *stream, NVTETensorPack *pack) const {
+    Params replayed = params_;
+    *pack = pack_;
+    replayed.aux_ctx_tensors = pack;
+    replayed.stream = static_cast<cudaStream_t>(stream);
+    return replayed;
+  }
+
+ private:
+  NVTETensor keep(NVTETensor handle) {
+    handles_.push_back(kept_handle(handle));
+    return handles_.back().get();
+  }
+
+  static std::vector<NVTETensor FusedAttnFwdParams::*> fields(const FusedAttnFwdParams &) {
+    using P = FusedAttnFwdParams;
+    return {&P::q, &P::k, &P::v, &P::bias, &P::softmax_offset, &P::s, &P::o, &P::cu_seqlens_q, &P::cu_seqlens_kv,
+            &P::cu_seqlens_q_padded, &P::cu_seqlens_kv_padded, &P::page_table_k, &P::page_table_v, &P::rng_state,
+            &P::workspace};
+  }
+
+  static std::vector<NVTETensor FusedAttnBwdParams::*> fields(const FusedAttnBwdParams &) {
+    using P = FusedAttnBwdParams;
+    return {&P::q, &P::k, &P::v, &P::o, &P::d_o, &P::s, &P::dp, &P::dq, &P::dk, &P::dv, &P::dbias, &P::dsoftmax_offset,
+            &P::cu_seqlens_q, &P::cu_seqlens_kv, &P::cu_seqlens_q_padded, &P::cu_seqlens_kv_padded, &P::workspace};
+  }
+
+  Params params_;
+  NVTETensorPack pack_;
+  std::vector<std::shared_ptr<void>> handles_;
+};
+
 void require_inputs(const FusedAttnInputs &inputs, const Caller &caller) {
   required_data(inputs.q, "Q", caller);
   required_data(inputs.k, "K", caller);
@@ -103,6 +146,13 @@ void fused_attn_forward(const FusedAttnFwdParams &params, Caller caller) {
     problem.sink = sink_data(params.softmax_offset, "SoftmaxOffset", inputs, caller);
     bind_aux(pack, 2, params.softmax_offset, caller);
   }
+  if (is_capturing(params.stream)) {
+    record(params.stream, [kept = KeptAttention<FusedAttnFwdParams>(params), caller](void *into) {
+      NVTETensorPack again;
+      fused_attn_forward(kept.params(into, &again), caller);
+    });
+    return;
+  }
   problem.dropout = dropout_state(params.is_training ? params.dropout : 0, params.rng_state, "RngState", caller);
   read_lengths(inputs, problem, caller);
   attention_forward(problem);
@@ -131,6 +181,13 @@ void fused_attn_backward(const FusedAttnBwdParams &params, Caller caller) {
   required_data(params.dq, "DQ", caller);
   required_data(params.dk, "DK", caller);
   required_data(params.dv, "DV", caller);
+  if (is_capturing(params.stream)) {
+    record(params.stream, [kept = KeptAttention<FusedAttnBwdParams>(params), caller](void *into) {
+      NVTETensorPack again;
+      fused_attn_backward(kept.params(into, &again), caller);
+    });
+    return;
+  }
   const NVTETensorPack &pack = *params.aux_ctx_tensors;
   problem.stats = stats_tensor(aux_entry(pack, 0, caller), "AuxCtxTensors[0] (Stats)", inputs, caller);
   problem.dropout = dropout_state(params.dropout, aux_entry(pack, 1, caller), "AuxCtxTensors[1] (RngState)", caller);

@@ -1,4 +1,5 @@
 /* Between packed and padded tokens, and the state of dropout's generator. */
+#include "te/recorded.h"
 #include "te/fused_attn_problem.h"
 
 namespace chagres::reference {
@@ -54,7 +55,8 @@ using namespace chagres::reference;
 
 /* Rows past a sequence's length stay as they are. */
 void nvte_convert_thd_to_bshd(NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int b, int max_seq_len,
-                              cudaStream_t) {
+                              cudaStream_t stream) {
+  if (recorded(nvte_convert_thd_to_bshd, tensor, cu_seqlens, new_tensor, b, max_seq_len, stream)) return;
   const Conversion conversion =
       check_conversion(tensor, "tensor", new_tensor, "new_tensor", cu_seqlens, Caller::here());
   CHAGRES_CHECK(b == conversion.batch && max_seq_len == conversion.length,
@@ -68,7 +70,8 @@ void nvte_convert_thd_to_bshd(NVTETensor tensor, NVTETensor cu_seqlens, NVTETens
   });
 }
 
-void nvte_convert_bshd_to_thd(NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int t, cudaStream_t) {
+void nvte_convert_bshd_to_thd(NVTETensor tensor, NVTETensor cu_seqlens, NVTETensor new_tensor, int t, cudaStream_t stream) {
+  if (recorded(nvte_convert_bshd_to_thd, tensor, cu_seqlens, new_tensor, t, stream)) return;
   const Conversion conversion =
       check_conversion(new_tensor, "new_tensor", tensor, "tensor", cu_seqlens, Caller::here());
   const int64_t tokens = attention_extent(new_tensor, "new_tensor", NVTE_THD, Caller::here()).tokens;
@@ -82,7 +85,9 @@ void nvte_convert_bshd_to_thd(NVTETensor tensor, NVTETensor cu_seqlens, NVTETens
 
 /* captured: seed and offset are read through the pointers and the offset within the graph is added. */
 void nvte_extract_seed_and_offset(int64_t *rng_state_ptr, int captured, int64_t *seed_ptr, uint64_t seed_val,
-                                  int64_t *offset_ptr, uint64_t offset_val, uint32_t offset_intragraph, cudaStream_t) {
+                                  int64_t *offset_ptr, uint64_t offset_val, uint32_t offset_intragraph, cudaStream_t stream) {
+  if (recorded(nvte_extract_seed_and_offset, rng_state_ptr, captured, seed_ptr, seed_val, offset_ptr, offset_val,
+               offset_intragraph, stream)) return;
   expect_memory(rng_state_ptr, 2 * sizeof(int64_t), "rng_state_ptr");
   if (captured == 0) {
     rng_state_ptr[0] = static_cast<int64_t>(seed_val);

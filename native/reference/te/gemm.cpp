@@ -1,4 +1,5 @@
 /* nvte_cublas_gemm and its relatives: their arguments. */
+#include "te/recorded.h"
 #include "te/config.h"
 #include "te/gemm.h"
 
@@ -122,7 +123,9 @@ Arguments from_config(const MatmulConfig &config, const Caller &caller) {
 using namespace chagres::reference;
 
 void nvte_cublas_gemm_v2(int transa, int transb, const float *alpha, NVTETensor A, NVTETensor B, const float *beta,
-                         NVTETensor C, NVTETensor D, NVTETensor workspace, NVTEMatmulConfig config, cudaStream_t) {
+                         NVTETensor C, NVTETensor D, NVTETensor workspace, NVTEMatmulConfig config, cudaStream_t stream) {
+  if (recorded(nvte_cublas_gemm_v2, transa, transb, list(alpha, 1), A, B, list(beta, 1), C, D, workspace, config,
+               stream)) return;
   const Caller caller = Caller::here();
   tensor(C, "C");
   tensor(D, "D");
@@ -142,7 +145,9 @@ void nvte_cublas_gemm_v2(int transa, int transb, const float *alpha, NVTETensor 
 
 void nvte_cublas_gemm_scaled(NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out,
                              bool transa, bool transb, bool grad, NVTETensor workspace, float alpha, float beta,
-                             bool use_split_accumulator, int, cudaStream_t) {
+                             bool use_split_accumulator, int math_sm_count, cudaStream_t stream) {
+  if (recorded(nvte_cublas_gemm_scaled, A, B, D, bias, pre_gelu_out, transa, transb, grad, workspace, alpha, beta,
+               use_split_accumulator, math_sm_count, stream)) return;
   const Caller caller = Caller::here();
   tensor(workspace, "workspace");
   run({A, B, D, transa, transb, alpha, beta, grad, when_set(bias, "bias", caller),
@@ -151,8 +156,11 @@ void nvte_cublas_gemm_scaled(NVTETensor A, NVTETensor B, NVTETensor D, NVTETenso
 }
 
 void nvte_cublas_gemm(NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa,
-                      bool transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator, int,
-                      cudaStream_t) {
+                      bool transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator,
+                      int math_sm_count,
+                      cudaStream_t stream) {
+  if (recorded(nvte_cublas_gemm, A, B, D, bias, pre_gelu_out, transa, transb, grad, workspace, accumulate,
+               use_split_accumulator, math_sm_count, stream)) return;
   const Caller caller = Caller::here();
   tensor(workspace, "workspace");
   run({A, B, D, transa, transb, 1, accumulate ? 1.0f : 0.0f, grad, when_set(bias, "bias", caller),
@@ -162,7 +170,13 @@ void nvte_cublas_gemm(NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias,
 
 void nvte_multi_tensor_gemm(const NVTETensor *A, const NVTETensor *B, NVTETensor *D, const NVTETensor *bias,
                             NVTETensor *pre_gelu_out, int num_gemms, bool transa, bool transb, bool grad,
-                            NVTETensor *workspace, bool accumulate, bool use_split_accumulator, int, cudaStream_t) {
+                            NVTETensor *workspace, bool accumulate, bool use_split_accumulator, int math_sm_count,
+                            cudaStream_t stream) {
+  const auto count = static_cast<size_t>(std::max(num_gemms, 0));
+  /* Nobody looks at the workspaces. */
+  if (recorded(nvte_multi_tensor_gemm, list(A, count), list(B, count), list(D, count), list(bias, count),
+               list(pre_gelu_out, count), num_gemms, transa, transb, grad, workspace, accumulate, use_split_accumulator,
+               math_sm_count, stream)) return;
   const Caller caller = Caller::here();
   CHAGRES_CHECK(A != nullptr && B != nullptr && D != nullptr && bias != nullptr && pre_gelu_out != nullptr &&
                     workspace != nullptr,

@@ -1,4 +1,5 @@
 /* Norms and scaling of lists of tensors, and the checks that all multi-tensor functions share. */
+#include "te/recorded.h"
 #include "te/multi_tensor.h"
 
 #include <algorithm>
@@ -187,7 +188,10 @@ using namespace chagres::reference;
 void nvte_multi_tensor_l2norm_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
                                    size_t num_tensor_lists, size_t num_tensors_per_list, NVTETensor output,
                                    NVTETensor output_per_tensor, NVTETensor ret, NVTETensor ret_per_tensor,
-                                   int per_tensor, int max_chunks_per_tensor, cudaStream_t) {
+                                   int per_tensor, int max_chunks_per_tensor, cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_l2norm_cuda, chunk_size, noop_flag, TensorLists{tensor_lists, num_tensor_lists,
+               num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, output, output_per_tensor, ret,
+               ret_per_tensor, per_tensor, max_chunks_per_tensor, stream)) return;
   l2norm({{chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
           output, output_per_tensor, ret, ret_per_tensor, per_tensor != 0, max_chunks_per_tensor},
          1, Caller::here());
@@ -197,7 +201,10 @@ void nvte_multi_tensor_unscale_l2norm_cuda(int chunk_size, NVTETensor noop_flag,
                                            size_t num_tensor_lists, size_t num_tensors_per_list, NVTETensor output,
                                            NVTETensor output_per_tensor, NVTETensor ret, NVTETensor ret_per_tensor,
                                            NVTETensor inv_scale, int per_tensor, int max_chunks_per_tensor,
-                                           cudaStream_t) {
+                                           cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_unscale_l2norm_cuda, chunk_size, noop_flag, TensorLists{tensor_lists,
+               num_tensor_lists, num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, output,
+               output_per_tensor, ret, ret_per_tensor, inv_scale, per_tensor, max_chunks_per_tensor, stream)) return;
   const Caller caller = Caller::here();
   const float scale = *static_cast<const float *>(read_cell(inv_scale, "inv_scale", kNVTEFloat32, caller));
   l2norm({{chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
@@ -206,13 +213,18 @@ void nvte_multi_tensor_unscale_l2norm_cuda(int chunk_size, NVTETensor noop_flag,
 }
 
 void nvte_multi_tensor_scale_cuda(int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists,
-                                  size_t num_tensor_lists, size_t num_tensors_per_list, float scale, cudaStream_t) {
+                                  size_t num_tensor_lists, size_t num_tensors_per_list, float scale, cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_scale_cuda, chunk_size, is_infinite, TensorLists{tensor_lists, num_tensor_lists,
+               num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, scale, stream)) return;
   scale_lists({chunk_size, is_infinite, tensor_lists, num_tensor_lists, num_tensors_per_list}, scale, Caller::here());
 }
 
 void nvte_multi_tensor_scale_tensor_cuda(int chunk_size, NVTETensor is_infinite, NVTETensor **tensor_lists,
                                          size_t num_tensor_lists, size_t num_tensors_per_list, NVTETensor scale,
-                                         cudaStream_t) {
+                                         cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_scale_tensor_cuda, chunk_size, is_infinite, TensorLists{tensor_lists,
+               num_tensor_lists, num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, scale,
+               stream)) return;
   const Caller caller = Caller::here();
   scale_lists({chunk_size, is_infinite, tensor_lists, num_tensor_lists, num_tensors_per_list},
               *static_cast<const float *>(read_cell(scale, "scale", kNVTEFloat32, caller)), caller);

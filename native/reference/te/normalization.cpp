@@ -9,6 +9,7 @@
 #include <cmath>
 #include <memory>
 
+#include "te/recorded.h"
 #include "runtime/sums.h"
 #include "te/quantized.h"
 
@@ -246,7 +247,10 @@ Backward described_backward(NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTE
 using namespace chagres::reference;
 
 void nvte_layernorm_fwd(NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu,
-                        NVTETensor rsigma, NVTETensor workspace, int, bool zero_centered_gamma, cudaStream_t) {
+                        NVTETensor rsigma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
+                        cudaStream_t stream) {
+  if (!asks(workspace) && recorded(nvte_layernorm_fwd, x, gamma, beta, epsilon, z, mu, rsigma, workspace,
+                                   multiprocessorCount, zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   const Forward call{described(x, "x"),   described(gamma, "gamma"),   described(beta, "beta"), described_z(z, caller),
                      described(mu, "mu"), described(rsigma, "rsigma"), epsilon,                 zero_centered_gamma};
@@ -266,7 +270,9 @@ void nvte_layernorm_fwd(NVTETensor x, NVTETensor gamma, NVTETensor beta, float e
 }
 
 void nvte_rmsnorm_fwd(NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma,
-                      NVTETensor workspace, int, bool zero_centered_gamma, cudaStream_t) {
+                      NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream) {
+  if (!asks(workspace) && recorded(nvte_rmsnorm_fwd, x, gamma, epsilon, z, rsigma, workspace, multiprocessorCount,
+                                   zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   const Forward call{described(x, "x"), described(gamma, "gamma"),   {},      described_z(z, caller),
                      {},                described(rsigma, "rsigma"), epsilon, zero_centered_gamma};
@@ -283,8 +289,11 @@ void nvte_rmsnorm_fwd(NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor 
 }
 
 void nvte_layernorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
-                        NVTETensor dgamma, NVTETensor dbeta, NVTETensor workspace, int, bool zero_centered_gamma,
-                        cudaStream_t) {
+                        NVTETensor dgamma, NVTETensor dbeta, NVTETensor workspace, int multiprocessorCount,
+                        bool zero_centered_gamma,
+                        cudaStream_t stream) {
+  if (!asks(workspace) && recorded(nvte_layernorm_bwd, dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, workspace,
+                                   multiprocessorCount, zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   Backward call = described_backward(dz, x, rsigma, gamma, dx, dgamma, zero_centered_gamma, caller);
   call.mu = described(mu, "mu");
@@ -298,7 +307,10 @@ void nvte_layernorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor r
 }
 
 void nvte_rmsnorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
-                      NVTETensor dgamma, NVTETensor workspace, int, bool zero_centered_gamma, cudaStream_t) {
+                      NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
+                      cudaStream_t stream) {
+  if (!asks(workspace) && recorded(nvte_rmsnorm_bwd, dz, x, rsigma, gamma, dx, dgamma, workspace, multiprocessorCount,
+                                   zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   const Backward call = described_backward(dz, x, rsigma, gamma, dx, dgamma, zero_centered_gamma, caller);
   if (workspace_query(workspace, "workspace", {backward_workspace(call.x)}, kNVTEByte)) return;
@@ -308,8 +320,11 @@ void nvte_rmsnorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTETensor
 }
 
 void nvte_rmsnorm_bwd_add(NVTETensor dz, NVTETensor x, NVTETensor add, NVTETensor rsigma, NVTETensor gamma,
-                          NVTETensor dx, NVTETensor dgamma, NVTETensor workspace, int, bool zero_centered_gamma,
-                          cudaStream_t) {
+                          NVTETensor dx, NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount,
+                          bool zero_centered_gamma,
+                          cudaStream_t stream) {
+  if (!asks(workspace) && recorded(nvte_rmsnorm_bwd_add, dz, x, add, rsigma, gamma, dx, dgamma, workspace,
+                                   multiprocessorCount, zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   Backward call = described_backward(dz, x, rsigma, gamma, dx, dgamma, zero_centered_gamma, caller);
   call.add = described(add, "add");

@@ -1,5 +1,6 @@
 /* Optimizers over lists of tensors. Mode 0 of Adam adds decay p to the gradient, mode 1 to the update. */
 #include "runtime/adam.h"
+#include "te/recorded.h"
 #include "te/multi_tensor.h"
 
 namespace chagres::reference {
@@ -135,7 +136,10 @@ using namespace chagres::reference;
 void nvte_multi_tensor_adam_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
                                  size_t num_tensor_lists, size_t num_tensors_per_list, float lr, float beta1,
                                  float beta2, float epsilon, int step, int mode, int bias_correction,
-                                 float weight_decay, cudaStream_t) {
+                                 float weight_decay, cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_adam_cuda, chunk_size, noop_flag, TensorLists{tensor_lists, num_tensor_lists,
+               num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, lr, beta1, beta2, epsilon, step, mode,
+               bias_correction, weight_decay, stream)) return;
   const Caller caller = Caller::here();
   CHAGRES_CHECK(num_tensor_lists == 4 || num_tensor_lists == 5, "Expected 4 or 5 tensor lists, got ", num_tensor_lists);
   const Lists lists =
@@ -151,7 +155,10 @@ void nvte_multi_tensor_adam_cuda(int chunk_size, NVTETensor noop_flag, NVTETenso
 void nvte_multi_tensor_adam_param_remainder_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
                                                  size_t num_tensor_lists, size_t num_tensors_per_list, float lr,
                                                  float beta1, float beta2, float epsilon, int step, int mode,
-                                                 int bias_correction, float weight_decay, cudaStream_t) {
+                                                 int bias_correction, float weight_decay, cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_adam_param_remainder_cuda, chunk_size, noop_flag, TensorLists{tensor_lists,
+               num_tensor_lists, num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, lr, beta1, beta2,
+               epsilon, step, mode, bias_correction, weight_decay, stream)) return;
   const Caller caller = Caller::here();
   const Lists lists = read_lists({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
                                  {"g", "p", "m", "v", "p_remainder"}, caller,
@@ -173,7 +180,10 @@ void nvte_multi_tensor_adam_capturable_cuda(int chunk_size, NVTETensor noop_flag
                                             size_t num_tensor_lists, size_t num_tensors_per_list, NVTETensor lr,
                                             float beta1, float beta2, float epsilon, NVTETensor step, int mode,
                                             int bias_correction, float weight_decay, NVTETensor inv_scale,
-                                            cudaStream_t) {
+                                            cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_adam_capturable_cuda, chunk_size, noop_flag, TensorLists{tensor_lists,
+               num_tensor_lists, num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, lr, beta1, beta2,
+               epsilon, step, mode, bias_correction, weight_decay, inv_scale, stream)) return;
   const Caller caller = Caller::here();
   adam_capturable({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
                   make_step(beta1, beta2, epsilon, weight_decay, mode, caller), {lr, step, inv_scale, bias_correction},
@@ -184,7 +194,10 @@ void nvte_multi_tensor_adam_capturable_master_cuda(int chunk_size, NVTETensor no
                                                    size_t num_tensor_lists, size_t num_tensors_per_list, NVTETensor lr,
                                                    float beta1, float beta2, float epsilon, NVTETensor step, int mode,
                                                    int bias_correction, float weight_decay, NVTETensor inv_scale,
-                                                   cudaStream_t) {
+                                                   cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_adam_capturable_master_cuda, chunk_size, noop_flag, TensorLists{tensor_lists,
+               num_tensor_lists, num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, lr, beta1, beta2,
+               epsilon, step, mode, bias_correction, weight_decay, inv_scale, stream)) return;
   const Caller caller = Caller::here();
   adam_capturable({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
                   make_step(beta1, beta2, epsilon, weight_decay, mode, caller), {lr, step, inv_scale, bias_correction},
@@ -194,7 +207,10 @@ void nvte_multi_tensor_adam_capturable_master_cuda(int chunk_size, NVTETensor no
 void nvte_multi_tensor_sgd_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
                                 size_t num_tensor_lists, size_t num_tensors_per_list, float wd, float momentum,
                                 float dampening, float lr, int nesterov, int first_run, int wd_after_momentum,
-                                float scale, cudaStream_t) {
+                                float scale, cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_sgd_cuda, chunk_size, noop_flag, TensorLists{tensor_lists, num_tensor_lists,
+               num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, wd, momentum, dampening, lr, nesterov,
+               first_run, wd_after_momentum, scale, stream)) return;
   const Caller caller = Caller::here();
   CHAGRES_CHECK(num_tensor_lists == 3 || num_tensor_lists == 4, "Expected 3 or 4 tensor lists, got ", num_tensor_lists);
   const ListArguments arguments{chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list};

@@ -1,6 +1,7 @@
 /* Rows added to, and taken from, lists of matrices: FP8 products want their number to be a multiple. */
 #include <vector>
 
+#include "te/recorded.h"
 #include "te/quantized.h"
 
 namespace chagres::reference {
@@ -67,7 +68,9 @@ using namespace chagres::reference;
 
 /* output = input, and zeros in the rows that it lacks. */
 void nvte_multi_padding(size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list,
-                        const int *padded_num_rows_list, cudaStream_t) {
+                        const int *padded_num_rows_list, cudaStream_t stream) {
+  if (recorded(nvte_multi_padding, num_tensors, list(input_list, num_tensors), list(output_list, num_tensors),
+               list(padded_num_rows_list, num_tensors), stream)) return;
   const Caller caller = Caller::here();
   const auto pairs = read_pairs({num_tensors, input_list, output_list, padded_num_rows_list, "padded_num_rows_list"}, caller);
   for (const Pair &pair : pairs) {
@@ -83,7 +86,9 @@ void nvte_multi_padding(size_t num_tensors, const NVTETensor *input_list, NVTETe
 
 /* output = the first rows of input. */
 void nvte_multi_unpadding(size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list,
-                          const int *unpadded_num_rows_list, cudaStream_t) {
+                          const int *unpadded_num_rows_list, cudaStream_t stream) {
+  if (recorded(nvte_multi_unpadding, num_tensors, list(input_list, num_tensors), list(output_list, num_tensors),
+               list(unpadded_num_rows_list, num_tensors), stream)) return;
   const Caller caller = Caller::here();
   const auto pairs =
       read_pairs({num_tensors, input_list, output_list, unpadded_num_rows_list, "unpadded_num_rows_list"}, caller);

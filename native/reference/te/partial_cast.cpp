@@ -4,6 +4,7 @@
  */
 #include <algorithm>
 
+#include "te/recorded.h"
 #include "te/block_scaling.h"
 #include "te/quantized.h"
 
@@ -76,7 +77,9 @@ using namespace chagres::reference;
 /* amax of each block's elements in the shard; 0 where it has none. */
 void nvte_fp8_block_scaling_compute_partial_amax(NVTETensor inp, NVTETensor amax, size_t h, size_t w,
                                                  size_t amax_stride_h, size_t amax_stride_w, size_t start_offset,
-                                                 size_t block_len, cudaStream_t) {
+                                                 size_t block_len, cudaStream_t stream) {
+  if (recorded(nvte_fp8_block_scaling_compute_partial_amax, inp, amax, h, w, amax_stride_h, amax_stride_w,
+               start_offset, block_len, stream)) return;
   const Caller caller = Caller::here();
   const Shard shard = read_shard(inp, h, w, start_offset, block_len, caller);
   const BlockArray blocks = read_blocks(amax, "amax", shard, amax_stride_h, amax_stride_w, caller);
@@ -94,7 +97,9 @@ void nvte_fp8_block_scaling_compute_partial_amax(NVTETensor inp, NVTETensor amax
 /* out = inp times its block's scale. The GPU's kernel also writes beside the shard, which a gather then overwrites. */
 void nvte_fp8_block_scaling_partial_cast(NVTETensor inp, NVTETensor out, NVTETensor scale, size_t h, size_t w,
                                          size_t scale_stride_h, size_t scale_stride_w, size_t start_offset,
-                                         size_t block_len, NVTEDType out_dtype, cudaStream_t) {
+                                         size_t block_len, NVTEDType out_dtype, cudaStream_t stream) {
+  if (recorded(nvte_fp8_block_scaling_partial_cast, inp, out, scale, h, w, scale_stride_h, scale_stride_w,
+               start_offset, block_len, out_dtype, stream)) return;
   const Caller caller = Caller::here();
   const Shard shard = read_shard(inp, h, w, start_offset, block_len, caller);
   CHAGRES_CHECK(is_fp8(out_dtype), "Argument \"out_dtype\" must be Float8E4M3 (7) or Float8E5M2 (8), got ",

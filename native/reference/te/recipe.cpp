@@ -2,6 +2,7 @@
  * From amax to scale: current scaling (the amax of the tensor at hand), and delayed scaling (of a history, whose row 0
  * is the window that casts write to).
  */
+#include "te/recorded.h"
 #include "te/recipe.h"
 
 #include <algorithm>
@@ -105,15 +106,18 @@ float without_subnormals(float value) {
 
 using namespace chagres::reference;
 
-void nvte_compute_amax(NVTETensor input, NVTETensor output, cudaStream_t) {
+void nvte_compute_amax(NVTETensor input, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_compute_amax, input, output, stream)) return;
   compute_amax(input, output, nullptr, Caller::here());
 }
 
-void nvte_compute_amax_with_config(NVTETensor input, NVTETensor output, NVTEQuantizationConfig config, cudaStream_t) {
+void nvte_compute_amax_with_config(NVTETensor input, NVTETensor output, NVTEQuantizationConfig config, cudaStream_t stream) {
+  if (recorded(nvte_compute_amax_with_config, input, output, config, stream)) return;
   compute_amax(input, output, config, Caller::here());
 }
 
-void nvte_compute_scale_from_amax(NVTETensor output, NVTEQuantizationConfig config, cudaStream_t) {
+void nvte_compute_scale_from_amax(NVTETensor output, NVTEQuantizationConfig config, cudaStream_t stream) {
+  if (recorded(nvte_compute_scale_from_amax, output, config, stream)) return;
   const Tensor &y = tensor(output, "output");
   CHAGRES_CHECK(y.scaling_mode == NVTE_DELAYED_TENSOR_SCALING,
                 "Tensor \"output\" must have scaling mode 0 (one scale), got ", static_cast<int>(y.scaling_mode));
@@ -131,7 +135,9 @@ void nvte_compute_scale_from_amax(NVTETensor output, NVTEQuantizationConfig conf
 void nvte_delayed_scaling_recipe_amax_and_scale_update(NVTETensor amax_history, NVTETensor scale,
                                                        NVTETensor updated_amax_history, NVTETensor updated_scale,
                                                        const char *amax_compute_algo, NVTEDType fp8_dtype, float margin,
-                                                       cudaStream_t) {
+                                                       cudaStream_t stream) {
+  if (recorded(nvte_delayed_scaling_recipe_amax_and_scale_update, amax_history, scale, updated_amax_history,
+               updated_scale, amax_compute_algo, fp8_dtype, margin, stream)) return;
   const Caller caller = Caller::here();
   const View history = history_view(amax_history, "amax_history", caller);
   const View scales = scale_view(scale, "scale", history.columns, caller);
@@ -151,7 +157,9 @@ void nvte_delayed_scaling_recipe_amax_and_scale_update(NVTETensor amax_history, 
 
 void nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
     NVTETensor amax_reduction_buffer, std::vector<NVTETensor> amax_histories, std::vector<NVTETensor> scales,
-    const char *amax_compute_algo, NVTEDType fp8_dtype, float margin, cudaStream_t) {
+    const char *amax_compute_algo, NVTEDType fp8_dtype, float margin, cudaStream_t stream) {
+  if (recorded(nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction, amax_reduction_buffer,
+               amax_histories, scales, amax_compute_algo, fp8_dtype, margin, stream)) return;
   const Caller caller = Caller::here();
   const NVTEBasicTensor &buffer = tensor(amax_reduction_buffer, "amax_reduction_buffer").data();
   const auto *reduced = static_cast<const float *>(buffer.data_ptr);
@@ -189,7 +197,10 @@ void nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
 void nvte_multi_tensor_compute_scale_and_scale_inv_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
                                                         size_t num_tensor_lists, size_t num_tensors_per_list,
                                                         float max_fp8, int force_pow_2_scales, float epsilon,
-                                                        cudaStream_t) {
+                                                        cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_compute_scale_and_scale_inv_cuda, chunk_size, noop_flag, TensorLists{tensor_lists,
+               num_tensor_lists, num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, max_fp8,
+               force_pow_2_scales, epsilon, stream)) return;
   const Caller caller = Caller::here();
   const Lists lists = read_lists({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
                                  {"amaxes", "scales", "scale_invs"}, caller);

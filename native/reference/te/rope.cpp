@@ -9,6 +9,7 @@
 #include <cmath>
 #include <vector>
 
+#include "te/recorded.h"
 #include "runtime/reference.h"
 
 namespace chagres::reference {
@@ -216,7 +217,9 @@ using namespace chagres::reference;
 void nvte_fused_rope_forward(NVTETensor input, NVTETensor cu_seqlens, NVTETensor freqs, NVTETensor start_positions,
                              NVTETensor output, NVTE_QKV_Format qkv_format, bool interleaved, int cp_size, int cp_rank,
                              int s, int b, int h, int d, int d2, int stride_s_or_t, int stride_b, int stride_h,
-                             int stride_d, cudaStream_t) {
+                             int stride_d, cudaStream_t stream) {
+  if (recorded(nvte_fused_rope_forward, input, cu_seqlens, freqs, start_positions, output, qkv_format, interleaved,
+               cp_size, cp_rank, s, b, h, d, d2, stride_s_or_t, stride_b, stride_h, stride_d, stream)) return;
   const Caller caller = Caller::here();
   Rope rope = make_rope(input, cu_seqlens, freqs, start_positions, output, "input", "output", b, caller);
   rope.format = qkv_format;
@@ -231,7 +234,10 @@ void nvte_fused_rope_forward(NVTETensor input, NVTETensor cu_seqlens, NVTETensor
 void nvte_fused_rope_backward(NVTETensor output_grads, NVTETensor cu_seqlens, NVTETensor freqs,
                               NVTETensor start_positions, NVTETensor input_grads, NVTE_QKV_Format qkv_format,
                               bool interleaved, int cp_size, int cp_rank, int s, int b, int h, int d, int d2,
-                              int stride_s_or_t, int stride_b, int stride_h, int stride_d, cudaStream_t) {
+                              int stride_s_or_t, int stride_b, int stride_h, int stride_d, cudaStream_t stream) {
+  if (recorded(nvte_fused_rope_backward, output_grads, cu_seqlens, freqs, start_positions, input_grads, qkv_format,
+               interleaved, cp_size, cp_rank, s, b, h, d, d2, stride_s_or_t, stride_b, stride_h, stride_d,
+               stream)) return;
   const Caller caller = Caller::here();
   Rope rope = make_rope(output_grads, cu_seqlens, freqs, start_positions, input_grads, "output_grads", "input_grads", b,
                         caller);

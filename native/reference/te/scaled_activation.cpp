@@ -5,6 +5,7 @@
  */
 #include <cmath>
 
+#include "te/recorded.h"
 #include "runtime/sums.h"
 #include "te/activation.h"
 #include "te/quantized.h"
@@ -223,44 +224,56 @@ Parameters soft_caps(float beta1, float beta2, Caller caller = Caller::here()) {
 using namespace chagres::reference;
 
 void nvte_scaled_swiglu(NVTETensor input, NVTETensor act_scales, NVTETensor output, int64_t glu_interleave_size,
-                        cudaStream_t) {
+                        cudaStream_t stream) {
+  if (recorded(nvte_scaled_swiglu, input, act_scales, output, glu_interleave_size, stream)) return;
   forward(kScaledSwiglu, {}, input, act_scales, output, glu_interleave_size);
 }
 
 void nvte_scaled_dswiglu(NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
-                         NVTETensor grad_act_scales, int64_t glu_interleave_size, cudaStream_t) {
+                         NVTETensor grad_act_scales, int64_t glu_interleave_size, cudaStream_t stream) {
+  if (recorded(nvte_scaled_dswiglu, grad, input, act_scales, grad_input, grad_act_scales, glu_interleave_size,
+               stream)) return;
   backward(kScaledSwiglu, {}, {grad, input, act_scales, grad_input, grad_act_scales, glu_interleave_size});
 }
 
 void nvte_scaled_clamped_swiglu(NVTETensor input, NVTETensor act_scales, NVTETensor output, float limit, float alpha,
-                                float glu_linear_offset, int64_t glu_interleave_size, cudaStream_t) {
+                                float glu_linear_offset, int64_t glu_interleave_size, cudaStream_t stream) {
+  if (recorded(nvte_scaled_clamped_swiglu, input, act_scales, output, limit, alpha, glu_linear_offset,
+               glu_interleave_size, stream)) return;
   forward(kScaledClampedSwiglu, {limit, alpha, glu_linear_offset, 0, 0}, input, act_scales, output, glu_interleave_size);
 }
 
 void nvte_scaled_clamped_dswiglu(NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
                                  NVTETensor grad_act_scales, float limit, float alpha, float glu_linear_offset,
-                                 int64_t glu_interleave_size, cudaStream_t) {
+                                 int64_t glu_interleave_size, cudaStream_t stream) {
+  if (recorded(nvte_scaled_clamped_dswiglu, grad, input, act_scales, grad_input, grad_act_scales, limit, alpha,
+               glu_linear_offset, glu_interleave_size, stream)) return;
   backward(kScaledClampedSwiglu, {limit, alpha, glu_linear_offset, 0, 0},
            {grad, input, act_scales, grad_input, grad_act_scales, glu_interleave_size});
 }
 
 void nvte_scaled_situglu(NVTETensor input, NVTETensor act_scales, NVTETensor output, float beta1, float beta2,
-                         int64_t glu_interleave_size, cudaStream_t) {
+                         int64_t glu_interleave_size, cudaStream_t stream) {
+  if (recorded(nvte_scaled_situglu, input, act_scales, output, beta1, beta2, glu_interleave_size, stream)) return;
   forward(kScaledSituglu, soft_caps(beta1, beta2), input, act_scales, output, glu_interleave_size);
 }
 
 void nvte_scaled_dsituglu(NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
                           NVTETensor grad_act_scales, float beta1, float beta2, int64_t glu_interleave_size,
-                          cudaStream_t) {
+                          cudaStream_t stream) {
+  if (recorded(nvte_scaled_dsituglu, grad, input, act_scales, grad_input, grad_act_scales, beta1, beta2,
+               glu_interleave_size, stream)) return;
   backward(kScaledSituglu, soft_caps(beta1, beta2),
            {grad, input, act_scales, grad_input, grad_act_scales, glu_interleave_size});
 }
 
-void nvte_scaled_srelu(NVTETensor input, NVTETensor act_scales, NVTETensor output, cudaStream_t) {
+void nvte_scaled_srelu(NVTETensor input, NVTETensor act_scales, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_scaled_srelu, input, act_scales, output, stream)) return;
   forward(kScaledSrelu, {}, input, act_scales, output, 0);
 }
 
 void nvte_scaled_dsrelu(NVTETensor grad, NVTETensor input, NVTETensor act_scales, NVTETensor grad_input,
-                        NVTETensor grad_act_scales, cudaStream_t) {
+                        NVTETensor grad_act_scales, cudaStream_t stream) {
+  if (recorded(nvte_scaled_dsrelu, grad, input, act_scales, grad_input, grad_act_scales, stream)) return;
   backward(kScaledSrelu, {}, {grad, input, act_scales, grad_input, grad_act_scales, 0});
 }

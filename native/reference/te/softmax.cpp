@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "te/recorded.h"
 #include "runtime/elementary.h"
 #include "runtime/reference.h"
 #include "runtime/sums.h"
@@ -187,41 +188,53 @@ void backward(NVTETensor incoming, NVTETensor results, NVTETensor outgoing, floa
 
 using namespace chagres::reference;
 
-void nvte_scaled_softmax_forward(NVTETensor input, NVTETensor softmax_results, float scale_factor, cudaStream_t) {
+void nvte_scaled_softmax_forward(NVTETensor input, NVTETensor softmax_results, float scale_factor, cudaStream_t stream) {
+  if (recorded(nvte_scaled_softmax_forward, input, softmax_results, scale_factor, stream)) return;
   forward(input, nullptr, softmax_results, scale_factor, RowMask::None, Caller::here());
 }
 
 void nvte_scaled_softmax_backward(NVTETensor incoming_grads, NVTETensor softmax_results, NVTETensor output_grads,
-                                  float scale_factor, cudaStream_t) {
+                                  float scale_factor, cudaStream_t stream) {
+  if (recorded(nvte_scaled_softmax_backward, incoming_grads, softmax_results, output_grads, scale_factor,
+               stream)) return;
   backward(incoming_grads, softmax_results, output_grads, scale_factor, RowMask::None, Caller::here());
 }
 
 void nvte_scaled_masked_softmax_forward(NVTETensor input, NVTETensor mask, NVTETensor softmax_results,
-                                        float scale_factor, cudaStream_t) {
+                                        float scale_factor, cudaStream_t stream) {
+  if (recorded(nvte_scaled_masked_softmax_forward, input, mask, softmax_results, scale_factor, stream)) return;
   forward(input, mask, softmax_results, scale_factor, RowMask::Given, Caller::here());
 }
 
 void nvte_scaled_masked_softmax_backward(NVTETensor incoming_grads, NVTETensor softmax_results, NVTETensor output_grads,
-                                         float scale_factor, cudaStream_t) {
+                                         float scale_factor, cudaStream_t stream) {
+  if (recorded(nvte_scaled_masked_softmax_backward, incoming_grads, softmax_results, output_grads, scale_factor,
+               stream)) return;
   backward(incoming_grads, softmax_results, output_grads, scale_factor, RowMask::Given, Caller::here());
 }
 
 void nvte_scaled_upper_triang_masked_softmax_forward(NVTETensor input, NVTETensor softmax_results, float scale_factor,
-                                                     cudaStream_t) {
+                                                     cudaStream_t stream) {
+  if (recorded(nvte_scaled_upper_triang_masked_softmax_forward, input, softmax_results, scale_factor, stream)) return;
   forward(input, nullptr, softmax_results, scale_factor, RowMask::UpperTriangular, Caller::here());
 }
 
 void nvte_scaled_upper_triang_masked_softmax_backward(NVTETensor incoming_grads, NVTETensor softmax_results,
-                                                      NVTETensor output_grads, float scale_factor, cudaStream_t) {
+                                                      NVTETensor output_grads, float scale_factor, cudaStream_t stream) {
+  if (recorded(nvte_scaled_upper_triang_masked_softmax_backward, incoming_grads, softmax_results, output_grads,
+               scale_factor, stream)) return;
   backward(incoming_grads, softmax_results, output_grads, scale_factor, RowMask::UpperTriangular, Caller::here());
 }
 
 void nvte_scaled_aligned_causal_masked_softmax_forward(NVTETensor input, NVTETensor softmax_results, float scale_factor,
-                                                       cudaStream_t) {
+                                                       cudaStream_t stream) {
+  if (recorded(nvte_scaled_aligned_causal_masked_softmax_forward, input, softmax_results, scale_factor, stream)) return;
   forward(input, nullptr, softmax_results, scale_factor, RowMask::AlignedCausal, Caller::here());
 }
 
 void nvte_scaled_aligned_causal_masked_softmax_backward(NVTETensor incoming_grads, NVTETensor softmax_results,
-                                                        NVTETensor output_grads, float scale_factor, cudaStream_t) {
+                                                        NVTETensor output_grads, float scale_factor, cudaStream_t stream) {
+  if (recorded(nvte_scaled_aligned_causal_masked_softmax_backward, incoming_grads, softmax_results, output_grads,
+               scale_factor, stream)) return;
   backward(incoming_grads, softmax_results, output_grads, scale_factor, RowMask::AlignedCausal, Caller::here());
 }

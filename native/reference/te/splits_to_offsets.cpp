@@ -1,6 +1,7 @@
 /* Where each part of a split begins: running sums of lengths, times a stride. */
 #include <vector>
 
+#include "te/recorded.h"
 #include "runtime/reference.h"
 
 namespace chagres::reference {
@@ -37,7 +38,9 @@ View lengths(NVTETensor handle, const char *argument, const Caller &caller) {
 using namespace chagres::reference;
 
 /* output[0] = 0, output[i + 1] = stride * (split_sizes[0] + ... + split_sizes[i]); sums wrap as the GPU's do. */
-void nvte_splits_to_offsets(const int64_t *split_sizes, int64_t *output, size_t num_splits, int64_t stride, cudaStream_t) {
+void nvte_splits_to_offsets(const int64_t *split_sizes, int64_t *output, size_t num_splits, int64_t stride,
+                            cudaStream_t stream) {
+  if (recorded(nvte_splits_to_offsets, split_sizes, output, num_splits, stride, stream)) return;
   CHAGRES_CHECK(num_splits > 0, "Argument \"num_splits\" must be above 0, got 0");
   CHAGRES_CHECK(stride > 0, "Argument \"stride\" must be above 0, got ", stride);
   CHAGRES_CHECK(num_splits < (size_t{1} << 48), "Argument \"num_splits\" is too large: ", num_splits);
@@ -52,7 +55,8 @@ void nvte_splits_to_offsets(const int64_t *split_sizes, int64_t *output, size_t 
 }
 
 /* output[0] = 0, output[i + 1] = output[i] + first_dims[i] * last_dims[i] */
-void nvte_splits_to_offsets_2d(NVTETensor first_dims, NVTETensor last_dims, NVTETensor output, cudaStream_t) {
+void nvte_splits_to_offsets_2d(NVTETensor first_dims, NVTETensor last_dims, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_splits_to_offsets_2d, first_dims, last_dims, output, stream)) return;
   const Caller caller = Caller::here();
   const View first = lengths(first_dims, "first_dims", caller), last = lengths(last_dims, "last_dims", caller);
   expect_same_shape(last, "last_dims", first, "first_dims");
@@ -68,7 +72,9 @@ void nvte_splits_to_offsets_2d(NVTETensor first_dims, NVTETensor last_dims, NVTE
 
 /* The first form for several outputs, each with its stride, with or without the leading zero. */
 void nvte_splits_to_offsets_multi(NVTETensor split_sizes, NVTETensor *outputs, const int64_t *strides,
-                                  const int *include_leading_zero, size_t num_outputs, cudaStream_t) {
+                                  const int *include_leading_zero, size_t num_outputs, cudaStream_t stream) {
+  if (recorded(nvte_splits_to_offsets_multi, split_sizes, list(outputs, num_outputs), list(strides, num_outputs),
+               list(include_leading_zero, num_outputs), num_outputs, stream)) return;
   if (num_outputs == 0) return;
   const Caller caller = Caller::here();
   CHAGRES_CHECK(outputs != nullptr && strides != nullptr && include_leading_zero != nullptr,

@@ -4,6 +4,7 @@
  */
 #include <cstring>
 
+#include "te/recorded.h"
 #include "cuda/cuda.h"
 
 namespace chagres::reference {
@@ -43,7 +44,8 @@ Tensor &tensor(NVTETensor handle, const char *argument, Caller caller) {
 
 using namespace chagres::reference;
 
-void nvte_zero_tensor(const NVTETensor handle, cudaStream_t) {
+void nvte_zero_tensor(const NVTETensor handle, cudaStream_t stream) {
+  if (recorded(nvte_zero_tensor, handle, stream)) return;
   if (handle == nullptr) return;
   const Tensor &target = tensor(handle, "tensor");
   for (const NVTETensorParam parameter : {kNVTERowwiseData, kNVTEAmax}) {
@@ -52,15 +54,25 @@ void nvte_zero_tensor(const NVTETensor handle, cudaStream_t) {
   }
 }
 
-void nvte_memset(void *ptr, int value, size_t size_in_bytes, cudaStream_t) {
+void nvte_memset(void *ptr, int value, size_t size_in_bytes, cudaStream_t stream) {
+  if (recorded(nvte_memset, ptr, value, size_in_bytes, stream)) return;
   expect_memory(ptr, size_in_bytes, "ptr");
   if (size_in_bytes > 0) std::memset(ptr, value, size_in_bytes);
 }
 
 /* Where the host's memory ends, nobody here knows: the device's must be as long. */
-void nvte_copy_host_to_device_via_kernel(const void *host_ptr, void *device_ptr, size_t num_bytes, cudaStream_t) {
+void nvte_copy_host_to_device_via_kernel(const void *host_ptr, void *device_ptr, size_t num_bytes,
+                                         cudaStream_t stream) {
   CHAGRES_CHECK(host_ptr != nullptr || num_bytes == 0, "Argument \"host_ptr\" must be memory of ", num_bytes,
                 " bytes, got NULL");
   expect_memory(device_ptr, num_bytes, "device_ptr");
+  if (is_capturing(stream)) {
+    /* The bytes travel as the kernel's arguments. */
+    const auto *bytes = static_cast<const char *>(host_ptr);
+    record(stream, [device_ptr, copy = std::vector<char>(bytes, bytes + num_bytes)](void *into) {
+      nvte_copy_host_to_device_via_kernel(copy.data(), device_ptr, copy.size(), static_cast<cudaStream_t>(into));
+    });
+    return;
+  }
   if (num_bytes > 0) std::memcpy(device_ptr, host_ptr, num_bytes);
 }

@@ -1,6 +1,7 @@
 /* Transposes: elements are moved, not computed, so every dtype of whole bytes is taken. */
 #include <algorithm>
 
+#include "te/recorded.h"
 #include "te/quantized.h"
 
 namespace chagres::reference {
@@ -27,17 +28,20 @@ void transpose(NVTETensor input, NVTETensor output, NVTETensor noop, const Calle
 
 using namespace chagres::reference;
 
-void nvte_transpose(NVTETensor input, NVTETensor transposed_output, cudaStream_t) {
+void nvte_transpose(NVTETensor input, NVTETensor transposed_output, cudaStream_t stream) {
+  if (recorded(nvte_transpose, input, transposed_output, stream)) return;
   transpose(input, transposed_output, nullptr, Caller::here());
 }
 
-void nvte_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETensor output, cudaStream_t) {
+void nvte_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_transpose_with_noop, input, noop, output, stream)) return;
   tensor(noop, "noop");
   transpose(input, output, noop, Caller::here());
 }
 
 /* output[j, i, ...] = input[i, j, ...] */
-void nvte_swap_first_dims(NVTETensor input, NVTETensor output, cudaStream_t) {
+void nvte_swap_first_dims(NVTETensor input, NVTETensor output, cudaStream_t stream) {
+  if (recorded(nvte_swap_first_dims, input, output, stream)) return;
   const View x = view(input, "input", kByteDtypes);
   const View y = view(output, "output", kByteDtypes);
   CHAGRES_CHECK(x.shape.ndim >= 2, "Tensor \"input\" must have at least two dimensions, got ", shape_text(x.shape));

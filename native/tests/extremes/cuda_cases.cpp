@@ -155,6 +155,55 @@ std::vector<Case> streams() {
   };
 }
 
+void *capturing(Fixture &f) {
+  void *stream = f.stream();
+  symbol<int(void *, int)>("cudaStreamBeginCapture")(stream, 2);
+  return stream;
+}
+
+void *graph(Fixture &f) {
+  void *stream = capturing(f), *graph = nullptr;
+  symbol<int(void *, int, size_t, void *)>("cudaMemsetAsync")(f.device(64), 0, 64, stream);
+  symbol<int(void *, void **)>("cudaStreamEndCapture")(stream, &graph);
+  f.finally([=] { symbol<int(void *)>("cudaGraphDestroy")(graph); });
+  return graph;
+}
+
+void *executable(Fixture &f) {
+  void *executable = nullptr;
+  symbol<int(void **, void *, unsigned long long)>("cudaGraphInstantiate")(&executable, graph(f), 0);
+  f.finally([=] { symbol<int(void *)>("cudaGraphExecDestroy")(executable); });
+  return executable;
+}
+
+int *capture_mode(Fixture &f) {
+  f.finally([] {
+    int mode = 0;
+    symbol<int(int *)>("cudaThreadExchangeStreamCaptureMode")(&mode);
+  });
+  return f.out<int>();
+}
+
+using CaptureInfo = int(void *, int *, unsigned long long *, void **, void **, void **, size_t *);
+
+std::vector<Case> graphs() {
+  return {
+      CASE_AS(cudaStreamBeginCapture, int(void *, int), f.stream(), 2),
+      CASE_AS(cudaStreamEndCapture, int(void *, void **), capturing(f), owned(f, "cudaGraphDestroy")),
+      CASE_AS(cudaStreamGetCaptureInfo, CaptureInfo, capturing(f), f.out<int>(), f.out<unsigned long long>(),
+              f.out<void *>(), f.out<void *>(), f.out<void *>(), f.out<size_t>()),
+      CASE_AS(cudaThreadExchangeStreamCaptureMode, int(int *), capture_mode(f)),
+      CASE_AS(cudaGraphGetNodes, int(void *, void **, size_t *), graph(f), nullptr, f.out<size_t>()),
+      CASE_AS(cudaGraphDestroy, int(void *), graph(f)),
+      CASE_AS(cudaGraphInstantiate, int(void **, void *, unsigned long long), owned(f, "cudaGraphExecDestroy"), graph(f), 0),
+      CASE_AS(cudaGraphInstantiateWithFlags, int(void **, void *, unsigned long long), owned(f, "cudaGraphExecDestroy"),
+              graph(f), 0),
+      CASE_AS(cudaGraphUpload, int(void *, void *), executable(f), f.stream()),
+      CASE_AS(cudaGraphLaunch, int(void *, void *), executable(f), f.stream()),
+      CASE_AS(cudaGraphExecDestroy, int(void *), executable(f)),
+  };
+}
+
 std::vector<Case> cudnn() {
   return {
       CASE_AS(cudnnGetVersion, size_t()),
@@ -169,7 +218,7 @@ std::vector<Case> cudnn() {
 
 std::vector<Case> cuda_cases() {
   std::vector<Case> all;
-  for (const auto &some : {devices(), errors(), allocations(), copies(), streams(), cudnn()})
+  for (const auto &some : {devices(), errors(), allocations(), copies(), streams(), graphs(), cudnn()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
