@@ -179,6 +179,7 @@ public final class Device implements AutoCloseable {
     /** Waits until all streams of the device are idle. */
     public void synchronize() {
         state.ensureCurrent();
+        state.ensureNotCapturing("synchronize");
         Status.cuda(CudaRuntime.cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
 
@@ -190,7 +191,7 @@ public final class Device implements AutoCloseable {
         opened.remove(child);
     }
 
-    private <C extends AutoCloseable> C keep(C child) {
+    <C extends AutoCloseable> C keep(C child) {
         opened.add(child);
         return child;
     }

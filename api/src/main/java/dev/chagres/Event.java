@@ -46,11 +46,13 @@ public final class Event implements AutoCloseable {
 
     /** Waits until the mark is reached. */
     public void synchronize() {
+        device.state().ensureNotCapturing("synchronize");
         Status.cuda(CudaRuntime.cudaEventSynchronize(handle()), "cudaEventSynchronize");
     }
 
     /** Returns whether the mark has been reached, without waiting. */
     public boolean isDone() {
+        device.state().ensureNotCapturing("isDone");
         int status = CudaRuntime.cudaEventQuery(handle());
         if (status == NOT_READY) {
             // It is kept as the thread's last error, in which TE would see a failure of its own next call.

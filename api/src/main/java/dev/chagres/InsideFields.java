@@ -1,6 +1,7 @@
 package dev.chagres;
 
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Workspace;
 import org.jspecify.annotations.Nullable;
@@ -36,6 +37,11 @@ final class InsideFields extends Inside.Fields {
     @Override
     protected Scope recomputed(Stream stream) {
         return stream.recomputed();
+    }
+
+    @Override
+    protected @Nullable Capture capture(Stream stream) {
+        return stream.capture();
     }
 
     @Override

@@ -2,6 +2,7 @@ package dev.chagres;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.internal.memory.Workspace;
@@ -31,6 +32,9 @@ public final class Stream implements AutoCloseable {
     /** Memory of what recomputation saves, until the backward pass of the recomputed layer returns. */
     private final Scope recomputed;
 
+    /** What belongs to the graph that is being captured. */
+    private @Nullable Capture capture;
+
     private boolean closed;
 
     Stream(Device device) {
@@ -51,12 +55,44 @@ public final class Stream implements AutoCloseable {
     }
 
     /**
+     * Records what {@code body} enqueues on this stream, without running it. What the body does on the host happens now, once.
+     *
+     * <p>The work must have run before in the same shapes, and passes and scopes must have been begun again since, so that nothing
+     * takes memory or builds kernels. Nothing in the body may wait for the device or copy from or to the host's memory; what {@link
+     * dev.chagres.te.HostToDevice} copies stays as it is now. The body may hold one step of an optimizer at most.
+     *
+     * @return the graph, which {@link Graph#launch()} enqueues
+     * @throws IllegalStateException when a stream of the device captures already, or when the body waits, copies or takes memory;
+     *     after that, and after anything else that the body throws, the stream can be used as before
+     * @throws dev.chagres.bindings.CudaException when CUDA refuses the capture
+     */
+    public Graph capture(Runnable body) {
+        if (body == null) {
+            throw new NullPointerException("body: expected a value, got null");
+        }
+        return device.keep(Graph.capture(this, body));
+    }
+
+    /** Returns what belongs to the graph that is being captured, or null. */
+    @Nullable
+    Capture capture() {
+        return capture;
+    }
+
+    void capturing(@Nullable Capture present) {
+        capture = present;
+    }
+
+    /**
      * Waits until everything enqueued so far is done.
      *
+     * @throws IllegalStateException while a stream of the device captures
      * @throws dev.chagres.bindings.CudaException when any of it failed
      */
     public void synchronize() {
-        Status.cuda(CudaRuntime.cudaStreamSynchronize(handle()), "cudaStreamSynchronize");
+        MemorySegment present = handle();
+        device.state().ensureNotCapturing("synchronize");
+        Status.cuda(CudaRuntime.cudaStreamSynchronize(present), "cudaStreamSynchronize");
     }
 
     /** Makes later work on this stream wait for {@code event}, without blocking the thread. */
@@ -102,6 +138,7 @@ public final class Stream implements AutoCloseable {
             return;
         }
         device.state().ensureCurrent();
+        device.state().ensureNotCapturing("close");
         int idle = CudaRuntime.cudaStreamSynchronize(handle);
         closed = true;
         recomputed.close();

@@ -135,6 +135,7 @@ final class Transfer {
     static void fromHost(Tensor tensor, MemorySegment stream, MemorySegment host) {
         ensureBytes("source", tensor, host);
         tensor.ensureWritable();
+        tensor.device().ensureNotCapturing("copyFrom");
         Status.cuda(
                 AddressCalls.cudaMemcpyAsync(tensor.address(), host, tensor.byteSize(), HOST_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
@@ -143,6 +144,7 @@ final class Transfer {
     /** Enqueues a copy to the first bytes of {@code host}. */
     static void toHost(Tensor tensor, MemorySegment stream, MemorySegment host) {
         ensureBytes("target", tensor, host);
+        tensor.device().ensureNotCapturing("copyTo");
         Status.cuda(
                 AddressCalls.cudaMemcpyAsync(host, tensor.address(), tensor.byteSize(), DEVICE_TO_HOST, stream),
                 "cudaMemcpyAsync");

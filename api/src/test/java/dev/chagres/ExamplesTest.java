@@ -262,6 +262,33 @@ class ExamplesTest {
     }
 
     @Test
+    void graph() {
+        try (Model model = new Model();
+                Pass pass = Pass.training(device);
+                AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard())) {
+            Sequences sequences = model.sequences;
+            Layer layers = model.layers;
+            Tensor x = model.x;
+            // @start region="graph"
+            Runnable step = () -> {
+                pass.begin(sequences);
+                layers.backward(layers.forward(x, pass), pass);
+                optimizer.step(1e-3f);
+            };
+            step.run(); // takes memory and builds kernels
+            pass.end();
+            try (Graph graph = device.stream().capture(step)) { // recorded, not run
+                for (int i = 1; i < 3; i++) {
+                    optimizer.rate(1e-3f / i); // read by the next launch, like whatever x holds by then
+                    graph.launch();
+                }
+            }
+            // @end
+            assertEquals(3, model.parameters.step());
+        }
+    }
+
+    @Test
     void optimizer() {
         try (Model model = new Model();
                 Pass pass = Pass.training(device)) {

@@ -4,6 +4,7 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.invoke.MethodHandles;
@@ -40,6 +41,9 @@ public final class Inside {
 
         /** See {@link Inside#recomputed}. */
         protected abstract Scope recomputed(Stream stream);
+
+        /** See {@link Inside#capture}. */
+        protected abstract @Nullable Capture capture(Stream stream);
 
         /** See {@link Inside#address}. */
         protected abstract long address(Tensor tensor);
@@ -93,6 +97,11 @@ public final class Inside {
     /** Returns the device address of a tensor that was found usable already. */
     public static long address(Tensor tensor) {
         return FIELDS.address(tensor);
+    }
+
+    /** Returns what belongs to the graph that {@code stream} captures now, or null when it captures none. */
+    public static @Nullable Capture capture(Stream stream) {
+        return FIELDS.capture(stream);
     }
 
     /** Returns how often a tensor object was handed out: whoever relies on its contents compares. */

@@ -4,6 +4,8 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.model.CounterRandom;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.HostToDevice;
@@ -25,11 +27,23 @@ final class Draws implements AutoCloseable {
     /** Bits of an offset below the draw's number: no draw reaches into the next one's. */
     private static final int SITE_SHIFT = 40;
 
+    /** Micro-batches that a graph may have. */
+    private static final int WORDS = 64;
+
     private final Scope scope;
     private final Stream stream;
     private final Arena arena = Arena.ofShared();
     private final MemorySegment host = arena.allocate(ValueLayout.JAVA_LONG);
+    /** One for the micro-batch under way, or for each of a graph: INT64 [1] each; made at the first draw. */
+    private Tensor @Nullable [] words;
+
+    /** The word of the micro-batch under way. */
     private @Nullable Tensor word;
+
+    /** The graph under way, and its micro-batches so far. */
+    private @Nullable Capture captured;
+
+    private int begun;
     private @Nullable Tensor offsets;
     private long seed;
     private long step;
@@ -45,11 +59,44 @@ final class Draws implements AutoCloseable {
 
     /** Begins the next micro-batch. */
     void begin() {
-        seed(seed, step, microBatch + 1);
         site = 0;
+        Capture capture = Inside.capture(stream);
+        if (capture == null) {
+            seed(seed, step, microBatch + 1);
+        } else {
+            begin(capture);
+        }
+    }
+
+    /** Each launch of the graph is a micro-batch of its own, whose word is written before. */
+    private void begin(Capture capture) {
+        if (captured != capture) {
+            captured = capture;
+            begun = 0;
+        }
+        if (begun == WORDS) {
+            throw new IllegalStateException("begin: expected at most " + WORDS
+                    + " micro-batches in a graph, got another;" + " capture fewer and launch the graph more often");
+        }
+        Tensor own = words == null ? null : words[begun];
+        begun++;
+        word = own;
+        stale = false;
+        capture.beforeLaunch(() -> {
+            microBatch++;
+            if (own != null) {
+                write(own);
+            }
+        });
     }
 
     void seed(long newSeed, long newStep, long newMicroBatch) {
+        if (Inside.capture(stream) != null) {
+            throw new IllegalStateException(
+                    "seed: a graph would draw by the same numbers at each launch; call it before"
+                            + " Stream.capture: each begin then counts on");
+        }
+        word = words == null ? null : words[0];
         seed = newSeed;
         step = newStep;
         microBatch = newMicroBatch;
@@ -72,8 +119,18 @@ final class Draws implements AutoCloseable {
         Tensor present = word;
         Tensor table = offsets;
         if (present == null || table == null) {
-            present = scope.tensor(DType.INT64, 1);
+            if (Inside.capture(stream) != null) {
+                throw new IllegalStateException(
+                        "draw: the pass has drawn no random numbers before the capture, so that it"
+                                + " has no memory for them; run the same work once before Stream.capture");
+            }
+            Tensor all = scope.tensor(DType.INT64, WORDS);
             table = table();
+            words = new Tensor[WORDS];
+            for (int i = 0; i < WORDS; i++) {
+                words[i] = scope.view(all, i, 1);
+            }
+            present = words[0];
             word = present;
             offsets = table;
         }

@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -100,6 +101,31 @@ public final class Pass implements AutoCloseable {
         if (depth != 0) {
             throw new IllegalStateException("begin was called inside a layer's call; end that first");
         }
+        giveBack();
+        begun = true;
+        draws.begin();
+        if (Inside.capture(stream) != null) {
+            recorded.forEach(Quantizers::forgetWeights);
+        }
+        return this;
+    }
+
+    /**
+     * Ends the micro-batch: what the pass handed out is closed, and its memory laid out for as much as was ever in use, as {@link
+     * #begin()} does. A capture comes after it: see {@link Stream#capture}.
+     *
+     * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
+     */
+    public void end() {
+        stream.handle();
+        if (depth != 0) {
+            throw new IllegalStateException("end was called inside a layer's call; end that first");
+        }
+        giveBack();
+        begun = false;
+    }
+
+    private void giveBack() {
         dropTo(null);
         if (failed) {
             written.forEach(Parameters::forgetGradients);
@@ -115,9 +141,6 @@ public final class Pass implements AutoCloseable {
         Inside.scratch(stream).restart();
         Inside.recomputed(stream).restart();
         sequences = null;
-        begun = true;
-        draws.begin();
-        return this;
     }
 
     /** Begins a micro-batch over these sequences: {@link #begin()}, then {@link #sequences(Sequences)}. */
@@ -284,6 +307,10 @@ public final class Pass implements AutoCloseable {
         Parameters owner = parameter.owner();
         if (!written.contains(owner)) {
             written.add(owner);
+            Capture capture = Inside.capture(stream);
+            if (capture != null) {
+                capture.onFailure(owner::forgetGradients);
+            }
         }
         return parameter.nextGradient();
     }
@@ -341,6 +368,11 @@ public final class Pass implements AutoCloseable {
     /** Tells {@code observer} no more. */
     public void forget(PassObserver observer) {
         observers.remove(observer);
+    }
+
+    /** Returns whether anybody is told of layers' calls. */
+    public boolean isObserved() {
+        return !observers.isEmpty();
     }
 
     /** Returns the most bytes that the pass has held at one time since it was made, scratch memory of the stream apart. */

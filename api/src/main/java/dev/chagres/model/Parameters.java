@@ -6,12 +6,14 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The memory of a model's parameters: weights, a vector for each type, and FLOAT32 gradients of what is trained, one vector. Each
@@ -38,6 +40,9 @@ public final class Parameters implements AutoCloseable {
     private final List<Runnable> atNextStep = new ArrayList<>();
     private final List<Runnable> atForgetting = new ArrayList<>();
     private final List<AutoCloseable> adopted = new ArrayList<>();
+    /** The capture that has a step of these parameters already. */
+    private @Nullable Capture captured;
+
     private int generation;
     private long step;
     private int version;
@@ -211,9 +216,27 @@ public final class Parameters implements AutoCloseable {
     /** Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them. */
     public void nextStep() {
         Inside.state(scope.stream()).ensureCurrent();
-        step++;
+        Capture capture = Inside.capture(scope.stream());
+        if (capture == null) {
+            step++;
+        } else {
+            capture(capture);
+        }
         generation++;
         run(atNextStep);
+    }
+
+    /** Each launch of the graph is a step. */
+    private void capture(Capture capture) {
+        if (captured == capture) {
+            throw new IllegalStateException("nextStep: expected at most one step of the parameters in a graph, got"
+                    + " another; capture each step by itself, or launch one graph twice");
+        }
+        captured = capture;
+        capture.afterLaunch(() -> {
+            step++;
+            generation++;
+        });
     }
 
     /** Runs {@code action} at the end of every {@link #nextStep}, such as the update of scales. */

@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -281,18 +282,39 @@ public final class AdamW implements AutoCloseable {
         advance(gradientScale, neverSkip);
     }
 
-    private void check(float rate, Tensor gradientScale) {
-        Stream stream = scope.stream();
-        Checks.on(stream, "state", mean);
-        Checks.on(stream, "parameters", parameters.gradients());
-        Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
+    /**
+     * Sets the learning rate of the steps that a {@link dev.chagres.Graph} takes from its next launch on; {@link #step(float,
+     * GradientNorm)} sets it as well.
+     *
+     * @param rate learning rate, not negative
+     * @throws IllegalArgumentException when the rate is negative or no number
+     */
+    public void rate(float rate) {
+        checkRate(rate);
+        numbers.rate(rate);
+    }
+
+    private static void checkRate(float rate) {
         if (!(rate >= 0) || Float.isInfinite(rate)) {
             throw new IllegalArgumentException("rate: expected a number of at least 0, got " + rate);
         }
     }
 
+    private void check(float rate, Tensor gradientScale) {
+        Stream stream = scope.stream();
+        Checks.on(stream, "state", mean);
+        Checks.on(stream, "parameters", parameters.gradients());
+        Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
+        checkRate(rate);
+    }
+
     private void advance(Tensor gradientScale, Tensor skip) {
-        masters.takeIfChanged();
+        Capture capture = Inside.capture(scope.stream());
+        if (capture == null) {
+            masters.takeIfChanged();
+        } else {
+            capture.beforeLaunch(masters::takeIfChanged);
+        }
         parameters.completeGradients();
         update.run(gradientScale, skip);
         parameters.nextStep();

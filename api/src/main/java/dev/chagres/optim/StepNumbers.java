@@ -3,6 +3,8 @@ package dev.chagres.optim;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.te.HostToDevice;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -25,6 +27,9 @@ final class StepNumbers implements AutoCloseable {
     private final Tensor rates;
     private final Tensor step;
     private int taken;
+    /** Of the step that comes next, or that a graph takes at its next launch. */
+    private float rate;
+
     /** Whether the device counts: {@link #step} then holds the number of steps taken. */
     private boolean deviceCounts;
 
@@ -39,34 +44,63 @@ final class StepNumbers implements AutoCloseable {
         step = scope.reinterpret(block, DType.INT32, factors.length, 1);
     }
 
-    /** Enqueues rate and number of the next step, which is taken whatever its gradients are. */
-    void next(float rate) {
+    /** Sets the rate of the steps that graphs take from now on. */
+    void rate(float newRate) {
+        rate = newRate;
+    }
+
+    /**
+     * Enqueues rate and number of the next step, which is taken whatever its gradients are; while a stream captures, before each
+     * launch.
+     */
+    void next(float newRate) {
+        rate = newRate;
+        Capture capture = Inside.capture(scope.stream());
+        if (capture == null) {
+            next();
+        } else {
+            capture.beforeLaunch(this::next);
+        }
+    }
+
+    private void next() {
         taken = Math.addExact(taken(), 1);
         deviceCounts = false;
-        write(rate);
+        write();
     }
 
     /** Enqueues the rate of the next step, of which {@code scaler} decides on the device whether it is taken. */
-    void next(float rate, LossScaler scaler, Tensor skip) {
-        if (deviceCounts) {
-            setRates(rate);
-            HostToDevice.copyHostToDeviceViaKernel(host, rates, scope.stream());
+    void next(float newRate, LossScaler scaler, Tensor skip) {
+        rate = newRate;
+        Capture capture = Inside.capture(scope.stream());
+        if (capture == null) {
+            writeCounted();
         } else {
-            write(rate);
-            deviceCounts = true;
+            capture.beforeLaunch(this::writeCounted);
         }
         scaler.update(skip, step);
     }
 
-    private void setRates(float rate) {
+    /** Enqueues the rates, and the number where the device does not count yet. */
+    private void writeCounted() {
+        if (deviceCounts) {
+            setRates();
+            HostToDevice.copyHostToDeviceViaKernel(host, rates, scope.stream());
+        } else {
+            write();
+            deviceCounts = true;
+        }
+    }
+
+    private void setRates() {
         for (int i = 0; i < factors.length; i++) {
             host.setAtIndex(ValueLayout.JAVA_FLOAT, i, rate * factors[i]);
         }
     }
 
     /** Enqueues all; the host's copy may change at once. */
-    private void write(float rate) {
-        setRates(rate);
+    private void write() {
+        setRates();
         host.setAtIndex(ValueLayout.JAVA_INT, factors.length, taken);
         HostToDevice.copyHostToDeviceViaKernel(host, block, scope.stream());
     }

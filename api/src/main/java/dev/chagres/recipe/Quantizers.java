@@ -335,7 +335,8 @@ public final class Quantizers implements AutoCloseable {
         return state.afterLoading(this::forgetWeights).build();
     }
 
-    private void forgetWeights() {
+    /** For passes: casts each weight again when it is asked for next, as a graph must that will run after other steps. */
+    public void forgetWeights() {
         for (CachedWeight weight : weights) {
             if (weight != null) {
                 weight.forget();

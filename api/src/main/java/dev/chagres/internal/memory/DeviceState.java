@@ -45,6 +45,7 @@ public final class DeviceState {
 
     private long heldBytes;
     private long peakHeldBytes;
+    private final GraphMemory graphs = new GraphMemory();
     private boolean closed;
     private final List<@Nullable AutoCloseable> attached = new ArrayList<>();
 
@@ -99,6 +100,12 @@ public final class DeviceState {
 
     /** Takes device memory from CUDA. */
     public MemorySegment malloc(long byteSize) {
+        if (graphs.isCapturing()) {
+            throw new IllegalStateException(
+                    "memory: " + byteSize + " bytes are wanted while a stream of device " + index
+                            + " captures, when CUDA gives none; run the same work once before the capture, and begin its scopes"
+                            + " and passes again, so that they have their memory");
+        }
         int status = CudaRuntime.cudaMalloc(out, byteSize);
         if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
             throw Status.outOfMemory(status, "cudaMalloc", byteSize, heldBytes);
@@ -109,10 +116,44 @@ public final class DeviceState {
         return out.get(ValueLayout.ADDRESS, 0);
     }
 
-    /** Gives memory back to CUDA. */
+    /** Gives memory back to CUDA: at once, or when the graphs that may use it are closed. */
     public void free(MemorySegment memory, long byteSize) {
+        if (!graphs.keep(memory, byteSize)) {
+            freeNow(memory, byteSize);
+        }
+    }
+
+    void freeNow(MemorySegment memory, long byteSize) {
         Status.cuda(CudaRuntime.cudaFree(memory), "cudaFree");
         heldBytes -= byteSize;
+    }
+
+    /** Begins a capture and returns the number of its graph, for {@link #closeGraph}. */
+    public long beginCapture() {
+        return graphs.begin();
+    }
+
+    /** Says that a capture has ended. */
+    public void endCapture() {
+        graphs.endCapture();
+    }
+
+    /** Frees what no other graph than this one could use. */
+    public void closeGraph(long number) {
+        graphs.close(number, this);
+    }
+
+    /**
+     * Checks that no stream of the device captures.
+     *
+     * @throws IllegalStateException when one does
+     */
+    public void ensureNotCapturing(String call) {
+        if (graphs.isCapturing()) {
+            throw new IllegalStateException(call + ": a stream of device " + index
+                    + " captures, and what waits for the device or reads the host's memory cannot be part of a graph;"
+                    + " call it before Stream.capture or after the launch");
+        }
     }
 
     /** Returns the most bytes that {@link #malloc} had taken at one time. */

@@ -1,0 +1,160 @@
+package dev.chagres;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Leaks;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Device work that {@link Stream#capture} has recorded, to be enqueued again as a whole: one call of the host for a step's hundreds
+ * of kernels.
+ *
+ * <p>A launch runs the same kernels on the same addresses: it reads what lies there by then, and writes where it wrote before.
+ * Numbers that the host changes from step to step, such as an optimizer's rate and step and a pass's random numbers, are written
+ * anew before each launch by those who own them, and their counters move on.
+ *
+ * <p>Memory that the work uses is not freed while the graph lives: a scope that is closed first gives it back when the graph closes.
+ * A scope that is restarted hands the same memory out again, and a launch writes into it.
+ *
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="graph"}
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code cudaGraphExec_t} of the CUDA runtime.
+ */
+public final class Graph implements AutoCloseable {
+    private static final int THREAD_LOCAL = 1;
+
+    private final Stream stream;
+    private final long number;
+    private final Capture capture;
+    private final MemorySegment executable;
+    private final long nodes;
+    private final Leaks.@Nullable Trace trace;
+    private boolean closed;
+
+    private Graph(Stream stream, long number, Capture capture, MemorySegment executable, long nodes) {
+        this.stream = stream;
+        this.number = number;
+        this.capture = capture;
+        this.executable = executable;
+        this.nodes = nodes;
+        trace = Leaks.opened("graph of " + stream.device());
+    }
+
+    /** Records what {@code body} enqueues on {@code stream}. */
+    static Graph capture(Stream stream, Runnable body) {
+        DeviceState device = stream.device().state();
+        MemorySegment handle = stream.handle();
+        device.ensureNotCapturing("capture");
+        Status.cuda(CudaRuntime.cudaStreamBeginCapture(handle, THREAD_LOCAL), "cudaStreamBeginCapture");
+        long number = device.beginCapture();
+        Capture capture = new Capture();
+        stream.capturing(capture);
+        MemorySegment graph = MemorySegment.NULL;
+        boolean done = false;
+        try {
+            body.run();
+            stream.capturing(null);
+            graph = end(device, handle);
+            Graph captured = instantiate(stream, number, capture, graph);
+            done = true;
+            return captured;
+        } finally {
+            if (!done && graph.address() == 0) {
+                abandon(device, handle);
+            }
+            stream.capturing(null);
+            device.endCapture();
+            if (graph.address() != 0) {
+                CudaRuntime.cudaGraphDestroy(graph);
+            }
+            if (!done) {
+                device.closeGraph(number);
+                capture.fail();
+            }
+        }
+    }
+
+    private static MemorySegment end(DeviceState device, MemorySegment handle) {
+        Status.cuda(CudaRuntime.cudaStreamEndCapture(handle, device.out()), "cudaStreamEndCapture");
+        return device.out().get(ValueLayout.ADDRESS, 0);
+    }
+
+    /** Ends a capture of which nothing is wanted, so that the stream can be used again. */
+    private static void abandon(DeviceState device, MemorySegment handle) {
+        device.out().set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
+        if (CudaRuntime.cudaStreamEndCapture(handle, device.out()) == 0) {
+            CudaRuntime.cudaGraphDestroy(device.out().get(ValueLayout.ADDRESS, 0));
+        } else {
+            // It is kept as the thread's last error, in which TE would see a failure of its own next call.
+            CudaRuntime.cudaGetLastError();
+        }
+    }
+
+    private static Graph instantiate(Stream stream, long number, Capture capture, MemorySegment graph) {
+        MemorySegment out = stream.device().state().out();
+        Status.cuda(CudaRuntime.cudaGraphGetNodes(graph, MemorySegment.NULL, out), "cudaGraphGetNodes");
+        long nodes = out.get(ValueLayout.JAVA_LONG, 0);
+        Status.cuda(CudaRuntime.cudaGraphInstantiate(out, graph, 0), "cudaGraphInstantiate");
+        return new Graph(stream, number, capture, out.get(ValueLayout.ADDRESS, 0), nodes);
+    }
+
+    /** Returns the stream that was captured, and in whose order the graph runs. */
+    public Stream stream() {
+        return stream;
+    }
+
+    /** Returns the number of recorded calls: kernels, copies and fills. */
+    public long nodes() {
+        return nodes;
+    }
+
+    /**
+     * Enqueues the recorded work on the stream that was captured, behind what was enqueued there.
+     *
+     * @throws IllegalStateException after {@link #close()}, or while a stream of the device captures
+     * @throws dev.chagres.bindings.CudaException when CUDA refuses it
+     */
+    public void launch() {
+        MemorySegment handle = stream.handle();
+        if (closed) {
+            throw new IllegalStateException("graph of " + stream.device() + " is closed");
+        }
+        stream.device().state().ensureNotCapturing("launch");
+        capture.prepare();
+        Status.cuda(CudaRuntime.cudaGraphLaunch(executable, handle), "cudaGraphLaunch");
+        capture.finish();
+    }
+
+    /** Waits for the stream and frees the graph. A second call does nothing. */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        DeviceState device = stream.device().state();
+        device.ensureCurrent();
+        closed = true;
+        Leaks.closed(trace);
+        stream.device().forget(this);
+        try {
+            if (stream.isOpen()) {
+                stream.synchronize();
+            }
+        } finally {
+            int destroyed = CudaRuntime.cudaGraphExecDestroy(executable);
+            device.closeGraph(number);
+            Status.cuda(destroyed, "cudaGraphExecDestroy");
+        }
+    }
+
+    @Override
+    public String toString() {
+        return "graph of " + nodes + " nodes on " + stream;
+    }
+}

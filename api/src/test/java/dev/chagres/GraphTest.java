@@ -1,0 +1,315 @@
+package dev.chagres;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.CudaException;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Dropout;
+import dev.chagres.layer.Pass;
+import dev.chagres.layer.TransformerLayer;
+import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Quantizers;
+import java.util.function.Consumer;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+@Tag("L0")
+@Tag("L1")
+class GraphTest {
+    private static final int HIDDEN = 32;
+    private static final int TOKENS = 48;
+
+    private final Device device = Device.open();
+
+    @AfterEach
+    void closeDevice() {
+        device.close();
+    }
+
+    private static String refusal(Runnable call) {
+        return assertThrows(IllegalStateException.class, call::run).getMessage();
+    }
+
+    @Test
+    void launchesReadWhatLiesThereByThen() {
+        Stream stream = device.stream();
+        try (Scope scope = device.openScope()) {
+            Tensor x = scope.tensor(DType.FLOAT32, 4);
+            x.set(stream, 1, 2, 3, 4f);
+            Tensor y = scope.like(x);
+            y.zero(stream);
+            Elementwise.add(x, x, y, stream);
+            try (Graph graph = stream.capture(() -> {
+                Elementwise.add(y, x, y, stream);
+                Elementwise.add(y, x, y, stream);
+            })) {
+                assertEquals(2, graph.nodes());
+                assertArrayEquals(new float[] {2, 4, 6, 8}, y.toFloats(stream), "recorded, not run");
+                graph.launch();
+                assertArrayEquals(new float[] {4, 8, 12, 16}, y.toFloats(stream));
+                x.set(stream, 10, 0, 0, 0f);
+                graph.launch();
+                graph.launch();
+                assertArrayEquals(new float[] {44, 8, 12, 16}, y.toFloats(stream));
+                assertEquals("graph of 2 nodes on stream of device 0", graph.toString());
+            }
+        }
+    }
+
+    @Test
+    void whatWaitsOrCopiesIsRefusedAndTheStreamStaysUsable() {
+        Stream stream = device.stream();
+        try (Scope scope = device.openScope();
+                Event event = device.openEvent();
+                Stream other = device.openStream();
+                HostBuffer host = HostBuffer.pinned(device, 16)) {
+            Tensor x = scope.tensor(DType.FLOAT32, 4);
+            x.zero(stream);
+            event.record(stream);
+            String end =
+                    ": a stream of device 0 captures, and what waits for the device or reads the host's memory cannot be"
+                            + " part of a graph; call it before Stream.capture or after the launch";
+            refused("synchronize" + end, stream::synchronize);
+            refused("synchronize" + end, device::synchronize);
+            refused("synchronize" + end, event::synchronize);
+            refused("isDone" + end, event::isDone);
+            refused("copyTo" + end, () -> x.toFloats(stream));
+            refused("copyTo" + end, () -> x.copyTo(stream, host));
+            refused("copyFrom" + end, () -> x.copyFrom(stream, host));
+            refused("copyFrom" + end, () -> x.set(stream, 1, 2, 3, 4f));
+            refused("close" + end, other::close);
+            refused("capture" + end, () -> other.capture(() -> {}));
+            refused(
+                    "memory: 268435456 bytes are wanted while a stream of device 0 captures, when CUDA gives none; run the same"
+                            + " work once before the capture, and begin its scopes and passes again, so that they have their"
+                            + " memory",
+                    () -> scope.tensor(DType.BYTE, 256 << 20));
+            assertArrayEquals(new float[4], x.toFloats(stream));
+        }
+    }
+
+    private void refused(String text, Runnable call) {
+        assertEquals(text, refusal(() -> device.stream().capture(call)));
+        device.synchronize();
+    }
+
+    @Test
+    void anExceptionEndsTheCapture() {
+        Stream stream = device.stream();
+        RuntimeException thrown = assertThrows(
+                RuntimeException.class,
+                () -> stream.capture(() -> {
+                    throw new RuntimeException("mine");
+                }));
+        assertEquals("mine", thrown.getMessage());
+        assertEquals(
+                "body: expected a value, got null",
+                assertThrows(NullPointerException.class, () -> stream.capture(null))
+                        .getMessage());
+        stream.capture(() -> {}).close();
+    }
+
+    @Test
+    void cudaRefusesToDependOnWorkOutside() {
+        try (Event event = device.openEvent()) {
+            event.record(device.stream());
+            CudaException refused = assertThrows(
+                    CudaException.class,
+                    () -> device.stream().capture(() -> device.stream().await(event)));
+            assertTrue(refused.getMessage().contains("cudaErrorStreamCaptureIsolation"), refused.getMessage());
+        }
+        device.synchronize();
+    }
+
+    @Test
+    void streamsJoinThroughEvents() {
+        Stream stream = device.stream();
+        try (Scope scope = device.openScope();
+                Stream side = device.openStream();
+                Event fork = device.openEvent();
+                Event join = device.openEvent()) {
+            Tensor x = scope.tensor(DType.FLOAT32, 2);
+            x.set(stream, 1, 2f);
+            try (Graph graph = stream.capture(() -> {
+                fork.record(stream);
+                side.await(fork);
+                Elementwise.add(x, x, x, side);
+                join.record(side);
+                stream.await(join);
+            })) {
+                graph.launch();
+                graph.launch();
+                assertArrayEquals(new float[] {4, 8}, x.toFloats(stream));
+            }
+        }
+    }
+
+    @Test
+    void keepsMemoryUntilItCloses() {
+        Stream stream = device.stream();
+        Scope scope = device.openScope();
+        Tensor x = scope.tensor(DType.FLOAT32, 4 << 20);
+        x.zero(stream);
+        Graph first = stream.capture(() -> Elementwise.add(x, x, x, stream));
+        Graph second = stream.capture(() -> {});
+        long before = device.freeMemory();
+        scope.close();
+        assertEquals(before, device.freeMemory(), "kept");
+        first.launch();
+        stream.synchronize();
+        second.close();
+        assertEquals(before, device.freeMemory(), "the older graph uses it");
+        first.close();
+        assertTrue(device.freeMemory() >= before + (16 << 20), "given back");
+        first.close();
+        assertEquals("graph of device 0 is closed", refusal(first::launch));
+    }
+
+    /** A layer's training, with dropout. */
+    private final class Training implements AutoCloseable {
+        private final ModelPlan plan = new ModelPlan();
+        private final TransformerLayer layer;
+        private final Parameters parameters;
+        private final GradientNorm norm;
+        private final AdamW optimizer;
+        private final Pass pass = Pass.training(device);
+        private final Scope inputs = device.openScope();
+        private final Tensor x = inputs.tensor(DType.BFLOAT16, TOKENS, HIDDEN);
+        private final Sequences sequences = Sequences.packed(inputs, 20, 17, 11);
+
+        Training() {
+            AttentionConfig attention = AttentionConfig.of(2, 16, AttentionMask.none());
+            layer = new TransformerLayer(
+                    TransformerLayerConfig.encoder(HIDDEN, attention).withHiddenDropout(Dropout.of(0.1f)), plan);
+            parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 42);
+            norm = new GradientNorm(parameters, 1);
+            optimizer = new AdamW(parameters, AdamW.Config.standard());
+            float[] values = new float[TOKENS * HIDDEN];
+            for (int i = 0; i < values.length; i++) {
+                values[i] = (float) Math.sin(i);
+            }
+            x.set(device.stream(), values);
+        }
+
+        void step(float rate) {
+            pass.begin(sequences);
+            layer.backward(layer.forward(x, pass), pass);
+            norm.compute();
+            optimizer.step(rate, norm);
+        }
+
+        float[] weights() {
+            return parameters.weights().toFloats(device.stream());
+        }
+
+        @Override
+        public void close() {
+            pass.close();
+            optimizer.close();
+            parameters.close();
+            inputs.close();
+        }
+    }
+
+    private void sameBits(Consumer<Training> prepare) {
+        float[] rates = {0.01f, 0.02f, 0.005f, 0.03f, 0.01f, 0.002f};
+        float[] expected;
+        try (Training plain = new Training()) {
+            prepare.accept(plain);
+            for (float rate : rates) {
+                plain.step(rate);
+            }
+            expected = plain.weights();
+            assertEquals(rates.length, plain.optimizer.step());
+        }
+        try (Training replayed = new Training()) {
+            prepare.accept(replayed);
+            replayed.step(rates[0]);
+            replayed.pass.end();
+            try (Graph graph = device.stream().capture(() -> replayed.step(rates[1]))) {
+                assertEquals(1, replayed.optimizer.step(), "recorded, not counted");
+                for (int i = 1; i < rates.length; i++) {
+                    if (i == 3) {
+                        replayed.step(rates[i]); // one by one, between replays
+                        continue;
+                    }
+                    replayed.optimizer.rate(rates[i]);
+                    graph.launch();
+                }
+            }
+            assertEquals(rates.length, replayed.optimizer.step());
+            assertEquals(rates.length, replayed.parameters.step());
+            assertArrayEquals(expected, replayed.weights());
+        }
+    }
+
+    @Test
+    void aReplayedStepIsTheSameStep() {
+        sameBits(training -> {});
+    }
+
+    @Test
+    void aReplayedStepInEightBitsIsTheSameStep() {
+        sameBits(training ->
+                training.pass.autocast(Quantizers.allocate(training.parameters, DelayedScaling.standard())));
+    }
+
+    @Test
+    void aCaptureThatFailsLeavesCountersAndGradients() {
+        float[] expected;
+        try (Training plain = new Training()) {
+            plain.step(0.01f);
+            plain.step(0.01f);
+            expected = plain.weights();
+        }
+        try (Training failing = new Training()) {
+            failing.step(0.01f);
+            failing.pass.end();
+            assertThrows(
+                    IllegalArgumentException.class,
+                    () -> device.stream().capture(() -> {
+                        failing.step(0.01f);
+                        throw new IllegalArgumentException("too late");
+                    }));
+            failing.step(0.01f);
+            assertArrayEquals(expected, failing.weights());
+        }
+    }
+
+    @Test
+    void hostNumbersAreRefusedInACapture() {
+        try (Training training = new Training()) {
+            assertTrue(refusal(() -> device.stream().capture(() -> training.step(0.1f)))
+                    .startsWith("memory: "));
+            training.step(0.1f);
+            training.pass.end();
+            assertEquals(
+                    "seed: a graph would draw by the same numbers at each launch; call it before Stream.capture: each begin"
+                            + " then counts on",
+                    refusal(() -> device.stream().capture(() -> training.pass.seed(1, 2, 3))));
+            assertEquals(
+                    "nextStep: expected at most one step of the parameters in a graph, got another; capture each step by"
+                            + " itself, or launch one graph twice",
+                    refusal(() -> device.stream().capture(() -> {
+                        training.step(0.1f);
+                        training.step(0.1f);
+                    })));
+            assertEquals(
+                    "rate: expected a number of at least 0, got NaN",
+                    assertThrows(IllegalArgumentException.class, () -> training.optimizer.rate(Float.NaN))
+                            .getMessage());
+        }
+    }
+}
