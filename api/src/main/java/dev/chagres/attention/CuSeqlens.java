@@ -3,6 +3,7 @@ package dev.chagres.attention;
 import dev.chagres.DType;
 import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -91,6 +92,54 @@ public final class CuSeqlens {
         offsets = copy;
         issue = Inside.issue(copy);
         sequences = count;
+        tokens = source.getAtIndex(ValueLayout.JAVA_INT, count);
+        longest = longestOfAll;
+        version++;
+    }
+
+    /**
+     * Names the memory in which the offsets lie from now on, for {@link #set(Stream, Tensor, MemorySegment, int, int)}: the same
+     * at each step, as graphs want it.
+     *
+     * @param target INT32 [sequences + 1]; it cannot be written to through this tensor any more
+     * @throws IllegalArgumentException when type or shape do not fit
+     */
+    public void fixed(Tensor target) {
+        if (Checks.given("target", target).dtype() != DType.INT32 || target.rank() != 1 || target.size(0) < 1) {
+            throw new IllegalArgumentException(
+                    "target: expected INT32 [sequences + 1], got " + Checks.describe(target));
+        }
+        Inside.fix(target);
+        offsets = target;
+        issue = Inside.issue(target);
+        sequences = Math.toIntExact(target.size(0)) - 1;
+        tokens = 0;
+        longest = 0;
+        version++;
+    }
+
+    /**
+     * Enqueues a copy of {@code count + 1} offsets to where {@link #fixed} has said. The source must stay as it is until the
+     * stream has passed the copy.
+     *
+     * @param target another tensor over the memory that was given to {@link #fixed}
+     * @param source native memory with INT32 offsets
+     * @param count number of sequences, as the memory has room for
+     * @param longestOfAll what {@link #longest()} says from now on
+     * @throws IllegalArgumentException when the target lies elsewhere, the source is too short, the first offset is not 0, they
+     *     decrease, or a sequence is longer than {@code longestOfAll}
+     */
+    public void set(Stream stream, Tensor target, MemorySegment source, int count, int longestOfAll) {
+        if (Checks.given("target", target).address() != offsets().address() || count != sequences) {
+            throw new IllegalArgumentException("target: expected the memory of " + sequences
+                    + " sequences that was given to fixed, got " + count + " sequences in " + Checks.describe(target));
+        }
+        int actual = check(Checks.given("source", source), count);
+        if (actual > longestOfAll) {
+            throw new IllegalArgumentException(
+                    "longestOfAll: expected at least the longest sequence, " + actual + ", got " + longestOfAll);
+        }
+        target.copyFrom(stream, source);
         tokens = source.getAtIndex(ValueLayout.JAVA_INT, count);
         longest = longestOfAll;
         version++;

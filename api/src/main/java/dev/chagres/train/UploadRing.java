@@ -49,6 +49,26 @@ public final class UploadRing implements AutoCloseable {
      * @throws IllegalArgumentException when {@code batches} is below 1
      */
     public UploadRing(Device device, BatchShape shape, int batches) {
+        this(device, shape, batches, -1);
+    }
+
+    /**
+     * Takes pinned memory for the largest batches, for a {@link StepGraph}: what lies behind a batch's tokens is padding without
+     * labels.
+     *
+     * @param shape of the batches
+     * @param batches how many may be under way at a time
+     * @param padding the id of tokens that pad, at least 0
+     * @throws IllegalArgumentException when {@code batches} is below 1, or {@code padding} negative
+     */
+    public static UploadRing padded(Device device, BatchShape shape, int batches, int padding) {
+        if (padding < 0) {
+            throw new IllegalArgumentException("padding: expected the id of a token, at least 0, got " + padding);
+        }
+        return new UploadRing(device, shape, batches, padding);
+    }
+
+    private UploadRing(Device device, BatchShape shape, int batches, int padding) {
         if (batches < 1) {
             throw new IllegalArgumentException("batches: expected at least 1, got " + batches);
         }
@@ -56,7 +76,7 @@ public final class UploadRing implements AutoCloseable {
         copies = device.openStream();
         slots = new UploadSlot[batches];
         for (int i = 0; i < batches; i++) {
-            slots[i] = new UploadSlot(device, copies, shape);
+            slots[i] = new UploadSlot(device, copies, shape, padding);
         }
     }
 
@@ -91,10 +111,7 @@ public final class UploadRing implements AutoCloseable {
      * @throws IllegalStateException when every micro-batch of every uploaded batch was brought
      */
     public ModelInput next(Scope scope) {
-        if (brought == uploaded) {
-            throw new IllegalStateException("no batch waits to be computed; call upload(batch) first");
-        }
-        UploadSlot slot = slots[brought % slots.length];
+        UploadSlot slot = next();
         double share = slot.share();
         boolean last = slot.isAtLast();
         Tensor both = slot.bringTokens(scope);
@@ -111,6 +128,40 @@ public final class UploadRing implements AutoCloseable {
             input = present;
         }
         return present.set(share, last);
+    }
+
+    BatchShape shape() {
+        return shape;
+    }
+
+    boolean isPadded() {
+        return slots[0].isPadded();
+    }
+
+    /** Enqueues what brings the next batch, of one micro-batch, to where a graph reads it. */
+    void next(FixedInput target) {
+        next().bring(target);
+        target.modelInput().set(1, true);
+        brought++;
+    }
+
+    int nextTokens() {
+        return next().tokens();
+    }
+
+    int nextSequences() {
+        return next().sequences();
+    }
+
+    int nextLongest() {
+        return next().longest();
+    }
+
+    private UploadSlot next() {
+        if (brought == uploaded) {
+            throw new IllegalStateException("no batch waits to be computed; call upload(batch) first");
+        }
+        return slots[brought % slots.length];
     }
 
     /** Says how the sequences lie: one object, which follows the lengths. */

@@ -26,6 +26,7 @@ final class UploadSlot implements AutoCloseable {
 
     private final int[] tokens;
     private final int[] sequences;
+    private final int[] longest;
     private final double[] shares;
     /** Room for the tokens of a micro-batch: places do not depend on how many there are, so that addresses repeat. */
     private final int capacity;
@@ -34,15 +35,20 @@ final class UploadSlot implements AutoCloseable {
     /** Those of each. */
     private final Tensor[] staged;
 
+    /** What ids behind the batch's are; nobody cares where it is negative. */
+    private final int padding;
+
     private final Event copied;
     private final Event brought;
     private int microBatches;
     private int next;
 
-    UploadSlot(Device device, Stream copies, BatchShape shape) {
+    UploadSlot(Device device, Stream copies, BatchShape shape, int padding) {
+        this.padding = padding;
         this.copies = copies;
         int count = shape.microBatches();
-        long offsetBytes = Integer.BYTES * (shape.maxSequences() + 1L);
+        // Room for the sequences that pad a bucket.
+        long offsetBytes = Integer.BYTES * (padding < 0 ? shape.maxSequences() + 1L : 2L * shape.maxSequences() + 33);
         hostTokens = HostBuffer.pinned(device, 2L * Integer.BYTES * shape.tokensPerStep());
         hostOffsets = HostBuffer.pinned(device, offsetBytes * count);
         offsets = new MemorySegment[count];
@@ -51,6 +57,7 @@ final class UploadSlot implements AutoCloseable {
         }
         tokens = new int[count];
         sequences = new int[count];
+        longest = new int[count];
         shares = new double[count];
         capacity = shape.tokensPerMicroBatch();
         scope = device.openScope(copies);
@@ -77,6 +84,18 @@ final class UploadSlot implements AutoCloseable {
         return tokens[next];
     }
 
+    boolean isPadded() {
+        return padding >= 0;
+    }
+
+    int sequences() {
+        return sequences[next];
+    }
+
+    int longest() {
+        return longest[next];
+    }
+
     double share() {
         return shares[next];
     }
@@ -95,6 +114,13 @@ final class UploadSlot implements AutoCloseable {
             long labels = ids + (long) capacity * Integer.BYTES;
             MemorySegment.copy(part.labels(), 0, host, ValueLayout.JAVA_INT, labels, count);
             MemorySegment.copy(part.cuSeqlens(), 0, offsets[i], ValueLayout.JAVA_INT, 0, part.sequences() + 1);
+            if (padding >= 0) {
+                for (int token = count; token < capacity; token++) {
+                    host.set(ValueLayout.JAVA_INT, ids + (long) token * Integer.BYTES, padding);
+                    host.set(ValueLayout.JAVA_INT, labels + (long) token * Integer.BYTES, Batch.IGNORED);
+                }
+            }
+            longest[i] = part.longest();
             tokens[i] = count;
             sequences[i] = part.sequences();
             shares[i] = batch.share(i);
@@ -121,6 +147,22 @@ final class UploadSlot implements AutoCloseable {
     /** Enqueues the copy of the same micro-batch's offsets, some hundred bytes, and goes on to the one after it. */
     void bringOffsets(CuSeqlens cuSeqlens, Scope target) {
         cuSeqlens.set(target, offsets[next], sequences[next]);
+        brought.record(target.stream());
+        next++;
+    }
+
+    /** Enqueues, behind the copy, what brings the next micro-batch to fixed addresses, padded to their bucket. */
+    void bring(FixedInput target) {
+        StepBucket bucket = target.bucket();
+        MemorySegment all = offsets[next];
+        int end = tokens[next];
+        for (int i = sequences[next] + 1; i <= bucket.sequences(); i++) {
+            end = Math.min(bucket.tokens(), end + bucket.longest());
+            all.setAtIndex(ValueLayout.JAVA_INT, i, end);
+        }
+        target.stream().await(copied);
+        target.tokens().copyFrom(target.stream(), staged[next]);
+        target.setOffsets(all);
         brought.record(target.stream());
         next++;
     }
