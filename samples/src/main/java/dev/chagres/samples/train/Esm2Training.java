@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
@@ -11,6 +12,7 @@ import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
+import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.train.Batch;
@@ -18,9 +20,11 @@ import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
 import dev.chagres.train.ModelInput;
 import dev.chagres.train.SequencePacker;
+import dev.chagres.train.StepGraph;
 import dev.chagres.train.StepReadback;
 import dev.chagres.train.StepResult;
 import dev.chagres.train.UploadRing;
+import java.util.Objects;
 import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
@@ -40,6 +44,9 @@ public final class Esm2Training implements TrainingModel {
     /** Steps whose results may be unread at a time. */
     private static final int UNREAD = 2;
 
+    /** Graphs that are kept at a time. */
+    private static final int BUCKETS = 16;
+
     /** cuDNN's plans are made for a longest sequence rounded up to a multiple of this. */
     private static final int PLAN_MULTIPLE = 128;
 
@@ -53,8 +60,16 @@ public final class Esm2Training implements TrainingModel {
     private final GradientNorm gradientNorm;
     private final AdamW optimizer;
     private final Pass pass;
-    private final UploadRing uploads;
     private final StepReadback readback;
+    private UploadRing uploads;
+    /** Null where each step is enqueued kernel by kernel. */
+    private @Nullable StepGraph graph;
+    /** The loss of a captured step. */
+    private @Nullable Tensor capturedLoss;
+
+    private @Nullable Scope capturedScope;
+    private float rate;
+
     private boolean closed;
 
     /**
@@ -101,6 +116,40 @@ public final class Esm2Training implements TrainingModel {
     /** Computes the products of the layers in eight bits from now on; the head's stay in the model's type. */
     public void autocast(Recipe recipe) {
         pass.autocast(Quantizers.allocate(model.parameters(), recipe));
+    }
+
+    /**
+     * Captures a step for each bucket of batches and replays it from now on.
+     *
+     * @throws IllegalArgumentException when steps of this shape cannot be captured
+     * @throws IllegalStateException when steps are captured already
+     */
+    public void captureSteps() {
+        if (graph != null) {
+            throw new IllegalStateException("captureSteps was called already");
+        }
+        String refusal = StepGraph.refusal(shape);
+        if (refusal != null) {
+            throw new IllegalArgumentException("shape: " + refusal + ", got " + shape);
+        }
+        uploads.close();
+        uploads = UploadRing.padded(device, shape, UPLOADS, EsmVocabulary.PAD);
+        capturedScope = device.openScope();
+        capturedLoss = capturedScope.tensor(DType.FLOAT32, 1);
+        graph = new StepGraph(uploads, shape, pass, BUCKETS, this::enqueue);
+    }
+
+    /** What a graph holds. */
+    private void enqueue(ModelInput input) {
+        pass.begin();
+        Objects.requireNonNull(capturedLoss).copyFrom(stream, gradients(input));
+        gradientNorm.compute();
+        optimizer.step(rate, gradientNorm);
+    }
+
+    @Override
+    public @Nullable String explainSteps() {
+        return graph == null ? null : graph.explain();
     }
 
     @Override
@@ -157,6 +206,15 @@ public final class Esm2Training implements TrainingModel {
     @Override
     public void step(float learningRate) {
         readback.begin();
+        StepGraph captured = graph;
+        if (captured != null) {
+            rate = learningRate;
+            optimizer.rate(learningRate);
+            captured.step();
+            readback.addLoss(Objects.requireNonNull(capturedLoss), 1);
+            readback.finish(gradientNorm.norm());
+            return;
+        }
         ModelInput input;
         do {
             pass.begin();
@@ -218,7 +276,13 @@ public final class Esm2Training implements TrainingModel {
         }
         closed = true;
         device.synchronize();
+        if (graph != null) {
+            graph.close();
+        }
         uploads.close();
+        if (capturedScope != null) {
+            capturedScope.close();
+        }
         readback.close();
         pass.close();
         optimizer.close();

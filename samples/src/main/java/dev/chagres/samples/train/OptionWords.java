@@ -50,6 +50,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         }
     }
 
+    static final class OfGraph extends OptionWords<TrainOptions.GraphChoice> {
+        OfGraph() {
+            super(TrainOptions.GraphChoice.class);
+        }
+    }
+
     static final class OfRecipe extends OptionWords<TrainingRecipe> {
         OfRecipe() {
             super(TrainingRecipe.class);

@@ -53,6 +53,7 @@ final class ReportWriter implements AutoCloseable {
                     .put("parameters", run.parameters())
                     .put("seed", plan.seed())
                     .put("recipe", plan.recipe().toString())
+                    .put("graph", plan.enqueuing() == Steps.CAPTURED)
                     .put("steps", plan.steps())
                     .put("packing", plan.packing())
                     .put("context", plan.shape().context())

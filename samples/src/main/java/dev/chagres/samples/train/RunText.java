@@ -96,6 +96,11 @@ final class RunText {
                 all.memoryBytes() / 1048576.0);
     }
 
+    /** Says how many steps were replayed, and why others were not. */
+    void explainSteps(String explained) {
+        out.println(explained);
+    }
+
     /** Names a file that was written. */
     void wrote(String what, Object file) {
         out.println(what + ": " + file);

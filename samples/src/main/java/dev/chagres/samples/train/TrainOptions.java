@@ -6,6 +6,7 @@ import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
+import dev.chagres.train.StepGraph;
 import dev.chagres.train.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -25,6 +26,18 @@ final class TrainOptions {
     enum Packing {
         ON,
         OFF;
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    /** Values of {@code --graph}. */
+    enum GraphChoice {
+        ON,
+        OFF,
+        AUTO;
 
         @Override
         public String toString() {
@@ -93,6 +106,14 @@ final class TrainOptions {
             paramLabel = "bf16|fp16|fp32|fp8-delayed|fp8-current|fp8-block",
             description = "precision of the layers (default: bf16 on a GPU, fp32 on a CPU)")
     private @Nullable TrainingRecipe recipe;
+
+    @Option(
+            names = "--graph",
+            converter = OptionWords.OfGraph.class,
+            paramLabel = "on|off|auto",
+            description =
+                    "capture each step once and replay it; auto: on a GPU, where steps can be captured (default: auto)")
+    private GraphChoice graph = GraphChoice.AUTO;
 
     @Option(
             names = "--learning-rate",
@@ -175,7 +196,18 @@ final class TrainOptions {
             throw new IllegalArgumentException("--context: expected at least " + MaskedProteins.SHORTEST_CONTEXT
                     + " (<cls>, one residue, <eos>), got " + context);
         }
-        shape(CPU_TOKENS);
+        BatchShape shape = shape(CPU_TOKENS);
+        String refusal = StepGraph.refusal(shape);
+        if (graph == GraphChoice.ON && refusal != null) {
+            throw new IllegalArgumentException(
+                    "--graph: " + refusal + " (--packing on, --accumulate 1); leave --graph out, or change those");
+        }
+    }
+
+    private Steps steps(BatchShape shape, boolean gpu) {
+        boolean captured =
+                graph == GraphChoice.ON || (graph == GraphChoice.AUTO && gpu && StepGraph.refusal(shape) == null);
+        return captured ? Steps.CAPTURED : Steps.ENQUEUED;
     }
 
     /**
@@ -188,11 +220,13 @@ final class TrainOptions {
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
+        BatchShape shape = shape(gpu ? GPU_TOKENS : CPU_TOKENS);
         return new TrainingPlan(
                 size,
                 fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
-                shape(gpu ? GPU_TOKENS : CPU_TOKENS),
+                shape,
                 precision,
+                steps(shape, gpu),
                 steps,
                 new LearningRateSchedule(peak, warmUp, steps, decay, LAST_RATE),
                 seed,

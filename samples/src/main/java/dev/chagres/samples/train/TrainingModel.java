@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import dev.chagres.train.Batch;
 import dev.chagres.train.StepResult;
 import java.util.function.BooleanSupplier;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A model with its optimizer, as the training loop drives it. A step's result is read while the next step runs already:
@@ -43,6 +44,10 @@ public interface TrainingModel extends AutoCloseable {
 
     /** Returns the floating-point operations of a step on this batch, forward and backward, padding left out. */
     double flops(Batch batch);
+
+    /** Returns how many steps were replayed, and why others were not; null where none was to be captured. */
+    @Nullable
+    String explainSteps();
 
     /** Returns the most device memory held so far, in bytes. */
     long memoryBytes();

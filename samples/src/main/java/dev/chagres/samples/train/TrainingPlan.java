@@ -16,6 +16,7 @@ import org.jspecify.annotations.Nullable;
  * @param source the sequences
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
+ * @param enqueuing how the work of a step gets to the device
  * @param steps how many updates
  * @param schedule the learning rate by step
  * @param seed what data order, masks and first weights follow from
@@ -27,6 +28,7 @@ record TrainingPlan(
         FastaSource source,
         BatchShape shape,
         TrainingRecipe recipe,
+        Steps enqueuing,
         int steps,
         LearningRateSchedule schedule,
         long seed,

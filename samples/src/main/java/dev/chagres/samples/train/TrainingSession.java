@@ -32,6 +32,8 @@ final class TrainingSession {
     private final RecentSteps recent = new RecentSteps();
     private final LossCurve losses = new LossCurve();
 
+    private @Nullable String explained;
+
     private volatile boolean stopRequested;
     private volatile @Nullable BatchSource data;
     private volatile @Nullable TrainingRun run;
@@ -156,7 +158,11 @@ final class TrainingSession {
         if (stopRequested) {
             loop.stop();
         }
-        loop.run(plan.steps());
+        try {
+            loop.run(plan.steps());
+        } finally {
+            explained = model.explainSteps();
+        }
     }
 
     private RunDescription describe(TrainingModel model) {
@@ -184,6 +190,9 @@ final class TrainingSession {
             return;
         }
         text.summarize(totals, recent.lastHalf(), losses, peakFlops);
+        if (explained != null) {
+            text.explainSteps(explained);
+        }
         if (plan.report() != null) {
             text.wrote("report", plan.report());
         }

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -90,6 +91,44 @@ class Esm2TrainingTest {
                 Math.log(33), losses[0], 0.05, "a model that knows nothing gives each of 33 tokens the same chance");
         double last = Arrays.stream(losses, 50, 60).average().orElseThrow();
         assertTrue(last < 3.0, "mean loss of the last ten steps is " + last);
+    }
+
+    /** Padding to a bucket adds tokens without labels: sums are cut elsewhere, and nothing else changes. */
+    @ParameterizedTest
+    @EnumSource(
+            value = DType.class,
+            names = {"FLOAT32", "FLOAT16"})
+    void replayedStepsLearnTheSame(DType dtype) {
+        var shape = new BatchShape(BatchLayout.PACKED, 256, CONTEXT);
+        double[] expected = train(dtype, shape, 7, 12, 1e-3f);
+        double[] losses = new double[expected.length];
+        var batch = new Batch(shape);
+        try (var training = new Esm2Training(device, CONFIG, dtype, shape, 7);
+                var packer = shipped(shape, 7)) {
+            assertNull(training.explainSteps());
+            training.captureSteps();
+            for (int i = 0; i < losses.length; i++) {
+                assertTrue(packer.fill(batch));
+                training.upload(batch);
+                training.step(1e-3f);
+                training.result(result);
+                losses[i] = result.loss();
+            }
+            String explained = String.valueOf(training.explainSteps());
+            assertTrue(explained.contains("replayed, "), explained);
+            assertFalse(explained.startsWith("0 steps"), explained);
+            assertEquals(
+                    "captureSteps was called already",
+                    assertThrows(IllegalStateException.class, training::captureSteps)
+                            .getMessage());
+        }
+        assertArrayEquals(expected, losses, dtype == DType.FLOAT32 ? TOLERANCE : 4e-3);
+        var padded = new BatchShape(BatchLayout.PADDED, 256, CONTEXT);
+        try (var training = new Esm2Training(device, CONFIG, dtype, padded, 7)) {
+            assertTrue(assertThrows(IllegalArgumentException.class, training::captureSteps)
+                    .getMessage()
+                    .startsWith("shape: expected packed batches, for only they are padded to buckets, got "));
+        }
     }
 
     /** FP16 has three more bits than BF16, and the loss's scale keeps its small gradients. */

@@ -5,6 +5,7 @@ import dev.chagres.train.StepResult;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BooleanSupplier;
+import org.jspecify.annotations.Nullable;
 
 /** Stands for a model in tests of the loop: its loss is a number made of the batch, and it notes what is called. */
 final class FakeModel implements TrainingModel {
@@ -68,6 +69,11 @@ final class FakeModel implements TrainingModel {
     @Override
     public double flops(Batch batch) {
         return 1e3 * batch.tokens();
+    }
+
+    @Override
+    public @Nullable String explainSteps() {
+        return null;
     }
 
     @Override

@@ -32,6 +32,7 @@ class ReportWriterTest {
             FastaSource.shipped(),
             new BatchShape(BatchLayout.PACKED, 512, 256),
             TrainingRecipe.BF16,
+            Steps.ENQUEUED,
             100,
             new LearningRateSchedule(4e-4f, 7, 100, LearningRateSchedule.Decay.LINEAR, 0.1f),
             42,
@@ -80,7 +81,7 @@ class ReportWriterTest {
         assertEquals(3, lines.size());
         Map<String, Object> head = JSON.std.mapFrom(lines.get(0));
         assertEquals(
-                "[provider, device, libraries, model, parameters, seed, recipe, steps, packing, context, tokensPerStep,"
+                "[provider, device, libraries, model, parameters, seed, recipe, graph, steps, packing, context, tokensPerStep,"
                         + " accumulate, learningRate, fasta, version]",
                 head.keySet().toString());
         assertEquals("CPU \"quoted\"", head.get("device"));

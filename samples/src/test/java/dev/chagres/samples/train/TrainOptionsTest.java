@@ -47,6 +47,11 @@ class TrainOptionsTest {
                         + " got 9M",
                 "--packing yes | Invalid value for option '--packing': expected one of on, off, got yes",
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-current, fp8-block, got fp8",
+                "--graph yes | Invalid value for option '--graph': expected one of on, off, auto, got yes",
+                "--graph on --packing off | --graph: expected packed batches, for only they are padded to buckets (--packing"
+                        + " on, --accumulate 1); leave --graph out, or change those",
+                "--graph on --accumulate 2 | --graph: expected one micro-batch a step, for the shares of several are numbers"
+                        + " of the host (--packing on, --accumulate 1); leave --graph out, or change those",
                 "--provider gpu | Invalid value for option '--provider': expected one of auto, cuda, reference, got gpu",
                 "--decay fast | Invalid value for option '--decay': expected one of constant, linear, cosine, got fast",
                 "--tokens-per-step 8 | --tokens-per-step: expected at least 16, got 8",
@@ -99,6 +104,7 @@ class TrainOptionsTest {
                 "context",
                 "packing",
                 "recipe",
+                "graph",
                 "learning-rate",
                 "seed",
                 "provider",
