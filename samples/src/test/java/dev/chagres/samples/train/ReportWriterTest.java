@@ -89,7 +89,7 @@ class ReportWriterTest {
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, 42, bf16, 100, on, 256, 512, 1, 4.0E-4, uniprot.fasta.gz, " + BuildVersion.text() + "]",
+                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 4.0E-4, uniprot.fasta.gz, " + BuildVersion.text() + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));
         assertEquals(
