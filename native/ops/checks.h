@@ -6,6 +6,8 @@
 #ifndef CHAGRES_OPS_CHECKS_H
 #define CHAGRES_OPS_CHECKS_H
 
+#include <utility>
+
 #include "arguments.h"
 
 namespace chagres::ops {
@@ -274,22 +276,56 @@ inline int check_rows(const char *function, const void *x, const void *index, co
   return arguments.status();
 }
 
-inline int check_rotary(const void *qkv, const void *cu_seqlens, const void *angles, int direction, int layout,
-                        int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype) {
-  Arguments arguments("ops_rotary_packed");
-  arguments.float_dtype("dtype", dtype);
-  token_layout(arguments, cu_seqlens, layout, tokens, extent);
-  arguments.between("positions", positions, 0)
-      .between("heads", heads, 0, 65535)
-      .between("head_dim", head_dim, 2, 8192)
-      .countable("tokens * 3 * heads * head_dim", {tokens, 3, heads, head_dim, size_of(dtype)})
-      .countable("positions * head_dim", {positions, head_dim, 4});
-  if (direction != 1 && direction != -1) arguments.refuse("direction", format("%d", direction), "1 or -1");
-  if (head_dim % 2 != 0) arguments.refuse("head_dim", format("%d", static_cast<int>(head_dim)), "an even number");
-  if (arguments.wrong() || tokens == 0 || heads == 0 || positions == 0) return arguments.status();
-  return arguments.pointer("qkv", qkv, size_of(dtype), bytes_of({tokens, 3, heads, head_dim, size_of(dtype)}))
-      .pointer("angles", angles, 4, bytes_of({positions, head_dim, 4}))
-      .status();
+/* The tensors of a rotation: qkv, and for split and join the three that it is made of. */
+struct RotaryTensors {
+  const void *qkv;
+  bool apart; /* with q, k and v */
+  const void *q, *k, *v;
+};
+
+inline bool rotates_nothing(const OpsRotary &rotary) {
+  return rotary.tokens == 0 || rotary.heads + rotary.kv_heads == 0;
+}
+
+inline void check_rotary_sizes(Arguments &arguments, const OpsRotary &rotary) {
+  constexpr int64_t kMostHeads = 65535;
+  arguments.float_dtype("dtype", rotary.dtype);
+  token_layout(arguments, rotary.cu_seqlens, rotary.layout, rotary.tokens, rotary.extent);
+  arguments.between("positions", rotary.positions, 0)
+      .between("heads", rotary.heads, 0, kMostHeads)
+      .between("kv_heads", rotary.kv_heads, 0, kMostHeads)
+      .between("head_dim", rotary.head_dim, 2, 8192)
+      .between("rotated_dim", rotary.rotated_dim, 0, std::max<int64_t>(rotary.head_dim, 0))
+      .between("pairing", rotary.pairing, OPS_HALVES, OPS_INTERLEAVED);
+  if (rotary.direction != 1 && rotary.direction != -1)
+    arguments.refuse("direction", format("%d", rotary.direction), "1 or -1");
+  for (const auto &[name, dim] : {std::pair{"head_dim", rotary.head_dim}, std::pair{"rotated_dim", rotary.rotated_dim}})
+    if (dim % 2 != 0) arguments.refuse(name, format("%lld", static_cast<long long>(dim)), "an even number");
+  if (arguments.wrong()) return;
+  const int64_t heads = rotary.heads + 2 * rotary.kv_heads;
+  arguments.countable("tokens * heads * head_dim", {rotary.tokens, heads, rotary.head_dim, size_of(rotary.dtype)})
+      .countable("positions * rotated_dim", {rotary.positions, rotary.rotated_dim, 4});
+}
+
+inline int check_rotary(const char *function, const OpsRotary *given, const RotaryTensors &tensors) {
+  Arguments arguments(function);
+  if (given == nullptr) return arguments.refuse("rotary", "null", "a host struct").status();
+  const OpsRotary &rotary = *given;
+  check_rotary_sizes(arguments, rotary);
+  if (arguments.wrong() || rotates_nothing(rotary)) return arguments.status();
+  const int64_t size = size_of(rotary.dtype), head = rotary.tokens * rotary.head_dim * size;
+  arguments.pointer("qkv", tensors.qkv, size, bytes_of({head, rotary.heads + 2 * rotary.kv_heads}));
+  if (tensors.apart && rotary.heads > 0) arguments.pointer("q", tensors.q, size, bytes_of({head, rotary.heads}));
+  if (tensors.apart && rotary.kv_heads > 0)
+    arguments.pointer("k", tensors.k, size, bytes_of({head, rotary.kv_heads}))
+        .pointer("v", tensors.v, size, bytes_of({head, rotary.kv_heads}));
+  if (rotary.start_positions != nullptr) {
+    const int64_t sequences = rotary.layout == OPS_BSHD ? rotary.tokens / rotary.extent : rotary.extent;
+    arguments.pointer("start_positions", rotary.start_positions, 4, bytes_of({sequences, 4}));
+  }
+  if (rotary.positions > 0 && rotary.rotated_dim > 0)
+    arguments.pointer("angles", rotary.angles, 4, bytes_of({rotary.positions, rotary.rotated_dim, 4}));
+  return arguments.status();
 }
 
 inline int check_clip_scale(const void *norm, float max_norm, const void *scale) {

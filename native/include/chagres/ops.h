@@ -183,16 +183,45 @@ int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, 
 int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t y_rows,
                      int dtype, OpsStream stream);
 
-/* Rotates query and key in place inside a packed projection qkv [T, 3, h, d] (values stay): with position p and
- * i < d/2: (a, b) = (x[i], x[i + d/2]) -> (a cos - b sin, b cos + a sin) of angle angles[p, i]; angles FP32
- * [positions, d], TE's layout concat(f, f). direction +1 forward, -1 backward (the inverse rotation).
- * layout is an OpsTokenLayout; cu_seqlens int32 [B + 1] for OPS_THD, else null; extent is B for OPS_THD, the sequence
- * length for OPS_BSHD, the batch for OPS_SBHD; for the last two it divides tokens. d is even and at most 8192, h at
- * most 65535. Tokens past cu_seqlens[B], and positions past `positions`, stay as they are.
+/* Which two of a head's r rotated elements are pair i, and whose angle it takes. */
+enum OpsPairing {
+  OPS_HALVES = 0,     /* i and i + r/2, angles[p, i]: TE's layout concat(f, f) */
+  OPS_INTERLEAVED = 1 /* 2i and 2i + 1, angles[p, 2i]: TE's layout with each angle twice in a row */
+};
+
+/*
+ * A rotation of query and key, in host memory. A token has `heads` heads of queries, `kv_heads` of keys and as many of
+ * values, of head_dim elements each. With position p, pair (a, b) of the first rotated_dim elements of a head of queries
+ * or keys becomes (a cos - b sin, b cos + a sin) of its angle; the other elements and the values stay. Tokens that
+ * belong to no sequence, and positions outside 0..positions-1, are not rotated.
+ */
+typedef struct OpsRotary {
+  const int32_t *cu_seqlens;      /* [B + 1] for OPS_THD, else null */
+  const int32_t *start_positions; /* [B], added to the positions of a sequence; null: 0 */
+  const float *angles;            /* FP32 [positions, rotated_dim]; not looked at where rotated_dim is 0 */
+  int64_t tokens;
+  int64_t extent; /* B for OPS_THD, the sequence length for OPS_BSHD, B for OPS_SBHD; of the last two tokens is a multiple */
+  int64_t positions;
+  int64_t heads;       /* of queries, at most 65535 */
+  int64_t kv_heads;    /* of keys, and of values: at most 65535; 0: the buffer holds queries alone */
+  int64_t head_dim;    /* even, 2 to 8192 */
+  int64_t rotated_dim; /* even, 0 to head_dim; 0: nothing is rotated */
+  int32_t layout;      /* OpsTokenLayout */
+  int32_t pairing;     /* OpsPairing */
+  int32_t direction;   /* +1 forward, -1 backward: the inverse rotation */
+  int32_t dtype;
+} OpsRotary;
+
+/* Rotates in place inside qkv [T, heads + 2 kv_heads, d]: of each token all queries, then all keys, then all values.
  * TE rotates only into a second, unpacked buffer for packed tokens. */
-int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout,
-                      int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype,
-                      OpsStream stream);
+int ops_rotary_packed(void *qkv, const OpsRotary *rotary, OpsStream stream);
+
+/* q [T, heads, d], k and v [T, kv_heads, d] = the parts of qkv, laid out as ops_rotary_packed has it; query and key
+ * rotated. None of them overlaps qkv. TE splits dense tokens alone. */
+int ops_rotary_split(const void *qkv, void *q, void *k, void *v, const OpsRotary *rotary, OpsStream stream);
+
+/* qkv = q, k and v side by side, query and key rotated: with direction -1 the gradient of ops_rotary_split. */
+int ops_rotary_join(const void *q, const void *k, const void *v, void *qkv, const OpsRotary *rotary, OpsStream stream);
 
 /* Elements from one sequence, one token and one head to the next; a head's columns lie side by side. */
 typedef struct OpsStrides {

@@ -89,14 +89,34 @@ const OpsResidualNorm *norm(Fixture &f) {
   return n;
 }
 
+/* Two sequences, in all 6 tokens, of two heads of 8 columns. */
+const OpsRotary *rotary(Fixture &f, int layout) {
+  auto *r = f.out<OpsRotary>();
+  r->cu_seqlens = layout == OPS_THD ? f.device_values<int32_t>({0, 2, 6}) : nullptr;
+  r->start_positions = f.device_values<int32_t>({1, 3});
+  r->angles = floats(f, 8 * 6);
+  r->tokens = 6;
+  r->extent = layout == OPS_BSHD ? 3 : 2;
+  r->positions = 8;
+  r->heads = r->kv_heads = 2;
+  r->head_dim = 8;
+  r->rotated_dim = 6;
+  r->layout = layout;
+  r->direction = layout == OPS_THD ? 1 : -1;
+  r->dtype = kBf16;
+  return r;
+}
+
 std::vector<Case> layers() {
   return {
       CASE(ops_residual_norm_forward, norm(f), nullptr),
       CASE(ops_residual_norm_backward, norm(f), nullptr),
-      CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), f.device_values<int32_t>({0, 2, 6}), floats(f, 8 * 8), 1, OPS_THD,
-           6, 2, 8, 2, 8, kBf16, nullptr),
-      CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), nullptr, floats(f, 8 * 8), -1, OPS_SBHD, 6, 2, 8, 2, 8, kBf16,
-           nullptr),
+      CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), rotary(f, OPS_THD), nullptr),
+      CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), rotary(f, OPS_SBHD), nullptr),
+      CASE(ops_rotary_split, f.device(6 * 3 * 2 * 8 * 2), f.device(6 * 2 * 8 * 2), f.device(6 * 2 * 8 * 2),
+           f.device(6 * 2 * 8 * 2), rotary(f, OPS_THD), nullptr),
+      CASE(ops_rotary_join, f.device(6 * 2 * 8 * 2), f.device(6 * 2 * 8 * 2), f.device(6 * 2 * 8 * 2),
+           f.device(6 * 3 * 2 * 8 * 2), rotary(f, OPS_BSHD), nullptr),
   };
 }
 
@@ -223,6 +243,21 @@ bool vary(const OpsResidualNorm *&value, int index) {
   for (int32_t *each : {&n.kind, &n.center, &n.dtype}) fields.field(*each);
   static_assert(sizeof(OpsResidualNorm) == 18 * 8 + 3 * 8 + 2 * 4 + 3 * 4 + 4, "a field without extremes");
   value = index == 0 ? nullptr : &n;
+  return index == 0 || fields.done();
+}
+
+bool vary(const OpsRotary *&value, int index) {
+  static OpsRotary r;
+  r = *value;
+  Fields fields(index - 1);
+  fields.field(r.cu_seqlens);
+  fields.field(r.start_positions);
+  fields.field(r.angles);
+  for (int64_t *each : {&r.tokens, &r.extent, &r.positions, &r.heads, &r.kv_heads, &r.head_dim, &r.rotated_dim})
+    fields.field(*each);
+  for (int32_t *each : {&r.layout, &r.pairing, &r.direction, &r.dtype}) fields.field(*each);
+  static_assert(sizeof(OpsRotary) == 3 * 8 + 7 * 8 + 4 * 4, "a field without extremes");
+  value = index == 0 ? nullptr : &r;
   return index == 0 || fields.done();
 }
 

@@ -211,21 +211,58 @@ class Refusals {
          "residual is 0x1001; expected a multiple of 2 bytes");
   }
 
+  static OpsRotary good_rotary() {
+    OpsRotary rotary = {};
+    rotary.cu_seqlens = ip;
+    rotary.angles = fp;
+    rotary.tokens = rotary.positions = 8;
+    rotary.extent = rotary.heads = rotary.kv_heads = 1;
+    rotary.head_dim = rotary.rotated_dim = 8;
+    rotary.direction = 1;
+    rotary.dtype = 6;
+    return rotary;
+  }
+
   void rotary() {
-    const auto call = [&](const int32_t *seqlens, int direction, int layout, int64_t tokens, int64_t extent,
-                          int64_t heads, int64_t head_dim) {
-      return ops.rotary_packed(p, seqlens, fp, direction, layout, tokens, extent, 8, heads, head_dim, 6, nullptr);
+    const auto refuse = [&](const char *text, const std::function<void(OpsRotary &)> &spoil) {
+      OpsRotary rotary = good_rotary();
+      spoil(rotary);
+      refused(ops.rotary_packed(p, &rotary, nullptr), (std::string("ops_rotary_packed: ") + text).c_str());
+      refused(ops.rotary_split(p, p, p, p, &rotary, nullptr), (std::string("ops_rotary_split: ") + text).c_str());
+      refused(ops.rotary_join(p, p, p, p, &rotary, nullptr), (std::string("ops_rotary_join: ") + text).c_str());
     };
-    refused(call(ip, 0, OPS_THD, 8, 1, 1, 8), "ops_rotary_packed: direction is 0; expected 1 or -1");
-    refused(call(ip, 1, 3, 8, 1, 1, 8), "ops_rotary_packed: layout is 3; expected 0 to 2");
-    refused(call(ip, 1, OPS_THD, 8, 1, 1, 7), "ops_rotary_packed: head_dim is 7; expected an even number");
-    refused(call(ip, 1, OPS_THD, 8, 1, 1, 8194), "ops_rotary_packed: head_dim is 8194; expected 2 to 8192");
-    refused(call(ip, 1, OPS_THD, 8, 1, 70000, 8), "ops_rotary_packed: heads is 70000; expected 0 to 65535");
-    refused(call(nullptr, 1, OPS_THD, 8, 1, 1, 8), "ops_rotary_packed: cu_seqlens is null; expected a device pointer");
-    refused(call(ip, 1, OPS_BSHD, 8, 4, 1, 8),
-            "ops_rotary_packed: cu_seqlens is given; expected null for a layout other than OPS_THD (0)");
-    refused(call(nullptr, 1, OPS_SBHD, 8, 3, 1, 8), "ops_rotary_packed: tokens is 8; expected a multiple of extent 3");
-    refused(call(nullptr, 1, OPS_BSHD, 8, 0, 1, 8), "ops_rotary_packed: extent is 0; expected 1 or more");
+    refuse("direction is 0; expected 1 or -1", [](OpsRotary &r) { r.direction = 0; });
+    refuse("layout is 3; expected 0 to 2", [](OpsRotary &r) { r.layout = 3; });
+    refuse("pairing is 2; expected 0 to 1", [](OpsRotary &r) { r.pairing = 2; });
+    refuse("head_dim is 7; expected an even number", [](OpsRotary &r) { r.head_dim = r.rotated_dim = 7; });
+    refuse("head_dim is 8194; expected 2 to 8192", [](OpsRotary &r) { r.head_dim = 8194; });
+    refuse("rotated_dim is 10; expected 0 to 8", [](OpsRotary &r) { r.rotated_dim = 10; });
+    refuse("rotated_dim is 3; expected an even number", [](OpsRotary &r) { r.rotated_dim = 3; });
+    refuse("heads is 70000; expected 0 to 65535", [](OpsRotary &r) { r.heads = 70000; });
+    refuse("kv_heads is -1; expected 0 to 65535", [](OpsRotary &r) { r.kv_heads = -1; });
+    refuse("cu_seqlens is null; expected a device pointer", [](OpsRotary &r) { r.cu_seqlens = nullptr; });
+    refuse("cu_seqlens is given; expected null for a layout other than OPS_THD (0)",
+           [](OpsRotary &r) { r.layout = OPS_BSHD; });
+    const auto dense = [](OpsRotary &r, int layout, int64_t extent) {
+      r.cu_seqlens = nullptr;
+      r.layout = layout;
+      r.extent = extent;
+    };
+    refuse("tokens is 8; expected a multiple of extent 3", [&](OpsRotary &r) { dense(r, OPS_SBHD, 3); });
+    refuse("extent is 0; expected 1 or more", [&](OpsRotary &r) { dense(r, OPS_BSHD, 0); });
+    refused(ops.rotary_packed(p, nullptr, nullptr), "ops_rotary_packed: rotary is null; expected a host struct");
+    const OpsRotary good = good_rotary();
+    refused(ops.rotary_packed(nullptr, &good, nullptr), "ops_rotary_packed: qkv is null; expected a device pointer");
+    refused(ops.rotary_split(odd, p, p, p, &good, nullptr),
+            "ops_rotary_split: qkv is 0x1001; expected a multiple of 2 bytes");
+    refused(ops.rotary_split(p, nullptr, p, p, &good, nullptr),
+            "ops_rotary_split: q is null; expected a device pointer");
+    refused(ops.rotary_split(p, p, nullptr, p, &good, nullptr),
+            "ops_rotary_split: k is null; expected a device pointer");
+    refused(ops.rotary_join(p, p, p, nullptr, &good, nullptr),
+            "ops_rotary_join: qkv is null; expected a device pointer");
+    refused(ops.rotary_join(p, p, odd, p, &good, nullptr),
+            "ops_rotary_join: v is 0x1001; expected a multiple of 2 bytes");
   }
 
   void other() {

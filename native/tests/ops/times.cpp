@@ -153,19 +153,37 @@ void norm_times(Session &session, Stopwatch &watch, int64_t columns) {
                 [&] { return ops.residual_norm_forward(&norm, stream); });
 }
 
-void rotary_times(Session &session, Stopwatch &watch, int64_t heads, int64_t head_dim) {
+void rotary_times(Session &session, Stopwatch &watch, int64_t heads, int64_t kv_heads, int64_t head_dim) {
   constexpr int64_t kLength = 1024;
   std::vector<int32_t> seqlens;
   for (int64_t t = 0; t <= kTokens; t += kLength / 4) seqlens.push_back(static_cast<int32_t>(t));
-  Buffer qkv = zeros(session, 6 * kTokens * heads * head_dim), angles = zeros(session, 4 * kLength * head_dim);
+  const int64_t width = heads * head_dim, kv_width = kv_heads * head_dim;
+  Buffer qkv = zeros(session, 2 * kTokens * (width + 2 * kv_width)), angles = zeros(session, 4 * kLength * head_dim);
+  Buffer q = zeros(session, 2 * kTokens * width), k = zeros(session, 2 * kTokens * kv_width),
+         v = zeros(session, 2 * kTokens * kv_width);
   Buffer cu_seqlens = session.raw(seqlens);
-  const auto sequences = static_cast<int64_t>(seqlens.size()) - 1;
-  watch.measure("rotary_packed", shape_text({{"T", kTokens}, {"h", heads}, {"d", head_dim}}),
-                8.0 * static_cast<double>(kTokens * heads * head_dim), [&] {
-                  return session.ops.rotary_packed(qkv.data(), cu_seqlens.data<int32_t>(), angles.data<float>(), 1,
-                                                   OPS_THD, kTokens, sequences, kLength, heads, head_dim, kBf16,
-                                                   session.memory.stream());
-                });
+  OpsRotary rotary = {};
+  rotary.cu_seqlens = cu_seqlens.data<int32_t>();
+  rotary.angles = angles.data<float>();
+  rotary.tokens = kTokens;
+  rotary.extent = static_cast<int64_t>(seqlens.size()) - 1;
+  rotary.positions = kLength;
+  rotary.heads = heads;
+  rotary.kv_heads = kv_heads;
+  rotary.head_dim = rotary.rotated_dim = head_dim;
+  rotary.layout = OPS_THD;
+  rotary.direction = 1;
+  rotary.dtype = kBf16;
+  const Ops &ops = session.ops;
+  const OpsStream stream = session.memory.stream();
+  const std::string sizes = shape_text({{"T", kTokens}, {"h", heads}, {"g", kv_heads}, {"d", head_dim}});
+  const double rotated = 4.0 * static_cast<double>(kTokens * (width + kv_width));
+  const double all = 4.0 * static_cast<double>(kTokens * (width + 2 * kv_width));
+  watch.measure("rotary_packed", sizes, rotated, [&] { return ops.rotary_packed(qkv.data(), &rotary, stream); });
+  watch.measure("rotary_split", sizes, all,
+                [&] { return ops.rotary_split(qkv.data(), q.data(), k.data(), v.data(), &rotary, stream); });
+  watch.measure("rotary_join", sizes, all,
+                [&] { return ops.rotary_join(q.data(), k.data(), v.data(), qkv.data(), &rotary, stream); });
 }
 
 void loss_times(Session &session, Stopwatch &watch, int64_t classes, int64_t stride) {
@@ -245,9 +263,10 @@ void print_times(Session &session) {
   attention_times(session, watch, 20, 20, 64);
   attention_times(session, watch, 40, 40, 128);
   attention_times(session, watch, 40, 8, 128);
-  rotary_times(session, watch, 20, 16);
-  rotary_times(session, watch, 20, 64);
-  rotary_times(session, watch, 40, 128);
+  rotary_times(session, watch, 20, 20, 16);
+  rotary_times(session, watch, 20, 20, 64);
+  rotary_times(session, watch, 40, 40, 128);
+  rotary_times(session, watch, 32, 8, 128);
   loss_times(session, watch, 33, 64);
   loss_times(session, watch, 32000, 32000);
 }

@@ -184,6 +184,8 @@ Ops open_library(const std::string &path) {
   find(library, "ops_gather_rows", ops.gather_rows);
   find(library, "ops_scatter_rows", ops.scatter_rows);
   find(library, "ops_rotary_packed", ops.rotary_packed);
+  find(library, "ops_rotary_split", ops.rotary_split);
+  find(library, "ops_rotary_join", ops.rotary_join);
   find(library, "ops_attention_forward", ops.attention_forward);
   find(library, "ops_attention_backward", ops.attention_backward);
   find(library, "ops_clip_scale", ops.clip_scale);

@@ -34,6 +34,8 @@ struct Ops {
   OPS_FUNCTION(gather_rows);
   OPS_FUNCTION(scatter_rows);
   OPS_FUNCTION(rotary_packed);
+  OPS_FUNCTION(rotary_split);
+  OPS_FUNCTION(rotary_join);
   OPS_FUNCTION(attention_forward);
   OPS_FUNCTION(attention_backward);
   OPS_FUNCTION(clip_scale);

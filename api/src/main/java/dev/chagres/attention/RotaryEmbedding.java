@@ -6,42 +6,52 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary;
+import dev.chagres.ops.RotaryTable;
+import dev.chagres.ops.TokenPositions;
 import dev.chagres.te.FusedRope;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Rotary position embedding: with {@code angle = position * base^(-2 i / d)} each pair {@code (x[i], x[i + d/2])} of a head
- * becomes {@code (x[i] cos - x[i + d/2] sin, x[i + d/2] cos + x[i] sin)}.
+ * Rotary position embedding: the elements {@code (a, b)} of a pair become {@code (a cos - b sin, b cos + a sin)} of the angle
+ * {@code position * frequency}. {@link RotaryConfig} says which elements are pairs and what their frequencies are.
  *
- * <p>Positions count from 0 in each sequence. The backward pass is the inverse rotation.
+ * <p>Positions count from 0 in each sequence, or from its start position: {@link Sequences#startingAt}. The backward pass is the
+ * inverse rotation.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: Su et al., RoFormer (2021); {@code nvte_fused_rope_forward} in TE's {@code fused_rope.h}, and
- * {@code ops_rotary_packed} in {@code ops.h}.
+ * <p>Source: Su et al., RoFormer (2021); TE's {@code RotaryPositionEmbedding}; {@code nvte_fused_rope_forward} in TE's
+ * {@code fused_rope.h}, and {@code ops_rotary_packed} in {@code ops.h}.
  */
 public final class RotaryEmbedding {
-    private static final double BASE = 10_000;
     /** As many as a Java array holds. */
     private static final int MOST_ANGLES = Integer.MAX_VALUE - 8;
 
+    private final RotaryConfig config;
+    private final RotaryTable table;
     private final Tensor angles;
     private final int positions;
-    private final int headDim;
     /** The issue number of the tensor that holds the angles. */
     private final int issue;
+    /** The positions of the tokens of the current call. */
+    private final TokenPositions tokens = new TokenPositions();
+    /** The heads of the last packed buffer. */
+    private QkvHeads packedHeads;
 
-    private RotaryEmbedding(Tensor angles, int positions, int headDim) {
+    private RotaryEmbedding(Tensor angles, int positions, RotaryConfig config) {
+        this.config = config;
         this.angles = angles;
         this.positions = positions;
-        this.headDim = headDim;
+        table = new RotaryTable(angles, config.pairing());
+        packedHeads = new QkvHeads(1, 1, config.headDim());
         issue = Inside.issue(angles);
     }
 
     /**
-     * Computes the angles, with base 10,000.
+     * Computes the angles of whole heads by halves, with base 10,000.
      *
      * @param scope owns the angles
      * @param positions longest sequence that can be rotated
@@ -49,40 +59,63 @@ public final class RotaryEmbedding {
      * @throws IllegalArgumentException when a size is not positive or the head dimension is odd
      */
     public static RotaryEmbedding of(Scope scope, int positions, int headDim) {
+        return of(scope, positions, RotaryConfig.of(headDim));
+    }
+
+    /**
+     * Computes the angles that {@code config} says.
+     *
+     * @param scope owns the angles
+     * @param positions positions that can be rotated: no sequence may end behind them
+     * @throws IllegalArgumentException when there are no positions, or too many angles
+     */
+    public static RotaryEmbedding of(Scope scope, int positions, RotaryConfig config) {
         Checks.given("scope", scope);
+        Checks.given("config", config);
         if (positions < 1) {
             throw new IllegalArgumentException("positions: expected at least 1, got " + positions);
         }
-        if (headDim < 2 || headDim % 2 != 0) {
-            throw new IllegalArgumentException("headDim: expected a positive even number, got " + headDim);
+        int rotated = config.rotatedDim();
+        if ((long) positions * rotated > MOST_ANGLES) {
+            throw new IllegalArgumentException("positions, rotatedDim: expected a product of at most " + MOST_ANGLES
+                    + " angles, got " + positions + " and " + rotated);
         }
-        if ((long) positions * headDim > MOST_ANGLES) {
-            throw new IllegalArgumentException("positions, headDim: expected a product of at most " + MOST_ANGLES
-                    + " angles, got " + positions + " and " + headDim);
-        }
-        int half = headDim / 2;
-        float[] values = new float[positions * headDim];
-        for (int position = 0; position < positions; position++) {
-            for (int i = 0; i < half; i++) {
-                float angle = (float) (position * Math.pow(BASE, -2.0 * i / headDim));
-                values[position * headDim + i] = angle;
-                values[position * headDim + half + i] = angle;
-            }
-        }
-        Tensor angles = scope.tensor(DType.FLOAT32, positions, 1, 1, headDim);
-        angles.set(scope.stream(), values);
+        Tensor angles = scope.tensor(DType.FLOAT32, positions, 1, 1, rotated);
+        angles.set(scope.stream(), angles(positions, config));
         Inside.fix(angles);
-        return new RotaryEmbedding(angles, positions, headDim);
+        return new RotaryEmbedding(angles, positions, config);
     }
 
-    /** Returns the longest sequence that can be rotated. */
+    /** Returns the angles [positions, r], each twice: in both halves of a row or, interleaved, in neighbours. */
+    private static float[] angles(int positions, RotaryConfig config) {
+        int rotated = config.rotatedDim();
+        int half = rotated / 2;
+        double[] frequencies = config.angularFrequencies();
+        float[] values = new float[positions * rotated];
+        for (int position = 0; position < positions; position++) {
+            for (int i = 0; i < half; i++) {
+                float angle = (float) (position * frequencies[i]);
+                int first = position * rotated + (config.isInterleaved() ? 2 * i : i);
+                values[first] = angle;
+                values[first + (config.isInterleaved() ? 1 : half)] = angle;
+            }
+        }
+        return values;
+    }
+
+    /** Returns what is rotated, and by what. */
+    public RotaryConfig config() {
+        return config;
+    }
+
+    /** Returns the positions that can be rotated. */
     public int positions() {
         return positions;
     }
 
     /** Returns the size of a head. */
     public int headDim() {
-        return headDim;
+        return config.headDim();
     }
 
     /**
@@ -98,10 +131,10 @@ public final class RotaryEmbedding {
                 x,
                 offsets(sequences),
                 angles,
-                null,
+                sequences.startPositions(),
                 y,
                 sequences.format(),
-                FusedRope.Pairing.HALVES,
+                config.pairing(),
                 sequences.length(),
                 stream);
     }
@@ -119,10 +152,10 @@ public final class RotaryEmbedding {
                 dy,
                 offsets(sequences),
                 angles,
-                null,
+                sequences.startPositions(),
                 dx,
                 sequences.format(),
-                FusedRope.Pairing.HALVES,
+                config.pairing(),
                 sequences.length(),
                 stream);
     }
@@ -150,24 +183,73 @@ public final class RotaryEmbedding {
     private void rotatePacked(
             String argument, Tensor qkv, Sequences sequences, Rotary.Direction direction, Stream stream) {
         Checks.floats(stream, argument, qkv);
+        int headDim = config.headDim();
         if (qkv.rank() != 2 || qkv.size(1) == 0 || qkv.size(1) % (3L * headDim) != 0) {
             throw new IllegalArgumentException(argument + ": expected [T, 3 h d] with head dimension " + headDim
                     + ", got " + Checks.describe(qkv));
         }
+        int heads = (int) (qkv.size(1) / (3L * headDim));
+        if (packedHeads.heads() != heads || packedHeads.keyHeads() != heads) {
+            packedHeads = new QkvHeads(heads, heads, headDim);
+        }
+        rotate(argument, qkv, packedHeads, sequences, direction, stream);
+    }
+
+    /**
+     * Enqueues the rotation, in place, of query and key inside a buffer of {@code heads}.
+     *
+     * @param qkv [T, (h + 2 g) d]
+     * @throws IllegalArgumentException when shapes do not fit, or a sequence ends behind {@link #positions()}
+     */
+    public void rotatePacked(
+            Tensor qkv, QkvHeads heads, Sequences sequences, Rotary.Direction direction, Stream stream) {
+        rotate("qkv", qkv, heads, sequences, direction, stream);
+    }
+
+    private void rotate(
+            String argument,
+            Tensor qkv,
+            QkvHeads heads,
+            Sequences sequences,
+            Rotary.Direction direction,
+            Stream stream) {
         sequences.checkTokens(argument, qkv, qkv.size(0));
         checkSequences(sequences, stream);
-        if (qkv.count() == 0) {
-            return;
+        if (qkv.count() > 0) {
+            Rotary.rotaryPacked(qkv, heads, table, sequences.positions(tokens), direction, stream);
         }
-        long extent = sequences.format() == QkvFormat.BSHD ? sequences.length() : sequences.batch();
-        Rotary.rotaryPacked(qkv, offsets(sequences), angles, direction, sequences.format(), extent, stream);
+    }
+
+    /**
+     * Enqueues a copy of query, key and value out of one buffer, query and key rotated.
+     *
+     * @param qkv [T, (h + 2 g) d]
+     * @param q receives the query: T h d elements
+     * @param k receives the key: T g d elements; so {@code v}
+     * @throws IllegalArgumentException when shapes do not fit, or a sequence ends behind {@link #positions()}
+     */
+    public void split(Tensor qkv, QkvHeads heads, Sequences sequences, Tensor q, Tensor k, Tensor v, Stream stream) {
+        checkSequences(sequences, stream);
+        Rotary.rotarySplit(qkv, heads, table, sequences.positions(tokens), q, k, v, stream);
+    }
+
+    /**
+     * Enqueues the gradient of {@link #split}.
+     *
+     * @param dqkv receives the gradient of the buffer
+     * @throws IllegalArgumentException when shapes do not fit, or a sequence ends behind {@link #positions()}
+     */
+    public void join(Tensor dq, Tensor dk, Tensor dv, QkvHeads heads, Sequences sequences, Tensor dqkv, Stream stream) {
+        checkSequences(sequences, stream);
+        Rotary.rotaryJoin(dq, dk, dv, heads, table, sequences.positions(tokens), dqkv, stream);
     }
 
     private void check(String argument, Tensor x, Sequences sequences, Stream stream) {
         Checks.floats(stream, argument, x);
-        if (!sequences.fits(x) || x.size(x.rank() - 1) != headDim) {
-            throw new IllegalArgumentException(argument + ": expected " + sequences.shapeText()
-                    + " with head dimension " + headDim + " over " + sequences + ", got " + Checks.describe(x));
+        if (!sequences.fits(x) || x.size(x.rank() - 1) != config.headDim()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + sequences.shapeText() + " with head dimension " + config.headDim()
+                            + " over " + sequences + ", got " + Checks.describe(x));
         }
         checkSequences(sequences, stream);
     }
@@ -186,9 +268,12 @@ public final class RotaryEmbedding {
                     "rotary embedding: its scope was restarted since it was made, and has handed"
                             + " out its memory for something else; make it in a scope that is not restarted");
         }
-        if (sequences.length() > positions) {
+        if (sequences.length() + sequences.latestStart() > positions) {
             throw new IllegalArgumentException("sequences: expected none longer than the " + positions
-                    + " positions of the rotary embedding, got " + sequences.length());
+                    + " positions of the rotary embedding, got " + sequences.length()
+                    + (sequences.latestStart() == 0
+                            ? ""
+                            : ", and one that starts at position " + sequences.latestStart()));
         }
     }
 

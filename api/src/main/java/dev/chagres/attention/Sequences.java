@@ -3,6 +3,7 @@ package dev.chagres.attention;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.ops.TokenPositions;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
@@ -35,6 +36,8 @@ public final class Sequences {
     private final @Nullable Sequences queries;
     /** The version of the lengths that batch and length were read from. */
     private int version;
+    /** INT32 [B], the position of each sequence's first token; null: 0. */
+    private @Nullable StartPositions starts;
 
     private Sequences(
             QkvFormat format,
@@ -143,7 +146,51 @@ public final class Sequences {
             throw new IllegalArgumentException("keySequences: expected " + batch() + " sequences in " + format
                     + ", got " + keySequences.batch() + " in " + keySequences.format);
         }
-        return new Sequences(format, padding, cuSeqlens, batch, length, queries(), keySequences);
+        Sequences both = new Sequences(format, padding, cuSeqlens, batch, length, queries(), keySequences);
+        both.starts = starts;
+        return both;
+    }
+
+    /**
+     * Returns the same sequences with positions that count from {@code newStarts}: for a rotation that goes on where an earlier
+     * part of each sequence ended.
+     *
+     * @param scope owns the numbers that the kernels read
+     * @param newStarts the position of each sequence's first token
+     * @throws IllegalArgumentException when there are not as many as sequences, or one is negative
+     */
+    public Sequences startingAt(Scope scope, int... newStarts) {
+        if (Checks.given("newStarts", newStarts).length != batch()) {
+            throw new IllegalArgumentException(
+                    "newStarts: expected " + batch() + ", one of each sequence, got " + newStarts.length);
+        }
+        return startingAt(StartPositions.of(scope, newStarts));
+    }
+
+    private Sequences startingAt(StartPositions newStarts) {
+        Sequences startedQueries = queries == null ? null : queries.startingAt(newStarts);
+        Sequences started = new Sequences(format, padding, cuSeqlens, batch, length, startedQueries, keys);
+        started.starts = newStarts;
+        return started;
+    }
+
+    /** Returns the position of each sequence's first token, INT32 [B]; null: all 0. */
+    public @Nullable Tensor startPositions() {
+        return starts == null ? null : starts.tensor();
+    }
+
+    /** Returns the latest of the start positions. */
+    public int latestStart() {
+        return starts == null ? 0 : starts.latest();
+    }
+
+    /** Fills in the position of each token. */
+    TokenPositions positions(TokenPositions positions) {
+        return switch (format) {
+            case THD -> positions.packed(cuSeqlens.offsets()).startingAt(startPositions());
+            case BSHD -> positions.padded(format, length).startingAt(startPositions());
+            case SBHD -> positions.padded(format, batch).startingAt(startPositions());
+        };
     }
 
     /** Returns the sequences of the keys: these themselves unless {@link #withKeys} named others. */
@@ -164,13 +211,17 @@ public final class Sequences {
     /**
      * Checks that the lengths are there and, of padded sequences, still those that this object was made from.
      *
-     * @throws IllegalStateException when the lengths' memory is gone, or the lengths were set again
+     * @throws IllegalStateException when the memory of lengths or start positions is gone, or the lengths were set again
      */
     public void check() {
         cuSeqlens.offsets();
         if (format != QkvFormat.THD && cuSeqlens.version() != version) {
             throw new IllegalStateException("sequences: the lengths were set again since this " + format
                     + " object was made from them; make it again");
+        }
+        StartPositions present = starts;
+        if (present != null) {
+            present.check(batch());
         }
         if (keys != null) {
             keys.check();

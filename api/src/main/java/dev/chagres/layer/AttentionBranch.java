@@ -11,7 +11,8 @@ import dev.chagres.model.ModelPlan;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code y = attention(rotate(x Wqkv^T + bqkv)) Wo^T + bo}.
+ * {@code y = attention(rotate(x Wqkv^T + bqkv)) Wo^T + bo}. With as many heads of the key as of the query all three stay in
+ * the buffer that the product wrote; with fewer they are copied apart while they are rotated.
  *
  * <p>Threading: the device's thread.
  */
@@ -25,6 +26,9 @@ final class AttentionBranch extends Layer {
 
     private final Linear qkv;
     private final DotProductAttention attention;
+    /** Null where query, key and value stay in one buffer. */
+    private final @Nullable SeparateHeads separate;
+
     private final Linear projection;
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
     private @Nullable RotaryEmbedding rotary;
@@ -32,9 +36,12 @@ final class AttentionBranch extends Layer {
     AttentionBranch(long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
         super(plan.name());
         long width = (long) config.heads() * config.headDim();
+        long keyWidth = (long) config.keyHeads() * config.headDim();
         // The product of query, key and value stands under "qkv" beside the norm before it, as in TE.
-        qkv = new Linear(hidden, 3 * width, bias, initializer, plan.child("qkv").child("linear"));
+        qkv = new Linear(
+                hidden, width + 2 * keyWidth, bias, initializer, plan.child("qkv").child("linear"));
         attention = new DotProductAttention(plan.name(), config);
+        separate = config.keyHeads() == config.heads() ? null : new SeparateHeads(attention);
         projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
 
@@ -66,17 +73,25 @@ final class AttentionBranch extends Layer {
         Heads heads = saved.take();
         Scope keptIn = pass.isSaving() ? pass.kept() : null;
         qkv.products().prepare(x, heads.x, keptIn, pass);
-        Tensor projected = pass.kept().tensor(x.dtype(), x.size(0), qkv.outputColumns(x.size(1)));
+        // Apart, nobody reads the buffer a second time.
+        Scope projectedIn = separate == null ? pass.kept() : pass.temporary();
+        Tensor projected = projectedIn.tensor(x.dtype(), x.size(0), qkv.outputColumns(x.size(1)));
         qkv.products().product(heads.x, projected, pass);
-        if (present != null) {
-            present.rotatePacked(projected, sequences, stream);
-        }
-        Tensor attended = attention.forwardPacked(projected, pass);
+        Tensor attended = separate == null
+                ? attendPacked(projected, present, sequences, pass)
+                : separate.forward(projected, present, sequences, pass);
         projection.products().prepare(attended, heads.attended, keptIn, pass);
         projection.products().product(heads.attended, y, pass);
         heads.rotary = present;
         heads.sequences = sequences;
         saved.keep(heads, pass);
+    }
+
+    private Tensor attendPacked(Tensor projected, @Nullable RotaryEmbedding present, Sequences sequences, Pass pass) {
+        if (present != null) {
+            present.rotatePacked(projected, sequences, pass.stream());
+        }
+        return attention.forwardPacked(projected, pass);
     }
 
     @Override
@@ -92,11 +107,16 @@ final class AttentionBranch extends Layer {
         }
         Tensor dattended = pass.temporary()
                 .tensor(dy.dtype(), dy.size(0), projection.weight().shape().size(1));
-        Tensor dqkv = pass.temporary().tensor(dy.dtype(), dy.size(0), 3 * dattended.size(1));
+        Tensor dqkv = pass.temporary()
+                .tensor(dy.dtype(), dy.size(0), qkv.weight().shape().size(0));
         last.inputGradient(heads.attended, dattended, pass);
-        attention.backwardPacked(dattended, dqkv, pass);
-        if (heads.rotary != null && heads.sequences != null) {
-            heads.rotary.rotatePackedBack(dqkv, heads.sequences, pass.stream());
+        if (separate == null) {
+            attention.backwardPacked(dattended, dqkv, pass);
+            if (heads.rotary != null && heads.sequences != null) {
+                heads.rotary.rotatePackedBack(dqkv, heads.sequences, pass.stream());
+            }
+        } else {
+            separate.backward(dattended, dqkv, heads.rotary, Checks.given("sequences", heads.sequences), pass);
         }
         first.begin(dqkv, heads.x, pass);
         first.parameterGradients(heads.x, pass);
@@ -120,10 +140,18 @@ final class AttentionBranch extends Layer {
         qkv.checkInput(x);
     }
 
+    /** Returns the line about what happens between the product and attention, or nothing. */
+    private String moves() {
+        if (separate != null) {
+            return "\n" + name() + ": " + separate.explain(rotary);
+        }
+        return rotary == null ? "" : "\n" + name() + ": rotation in place by ops_rotary_packed";
+    }
+
     @Override
     public String explain(Tensor x, Pass pass) {
         return qkv.explain(x, pass)
-                + (rotary == null ? "" : "\n" + name() + ": rotation in place by ops_rotary_packed")
+                + moves()
                 + "\n" + attention.explain(x.dtype(), pass) + "\n" + projection.explain(x, pass);
     }
 }

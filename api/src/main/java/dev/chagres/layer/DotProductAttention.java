@@ -95,7 +95,15 @@ public final class DotProductAttention {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or the sequences end off the tokens
      */
     public Tensor forward(Tensor q, Tensor k, Tensor v, Pass pass) {
-        Sequences sequences = begin(pass);
+        return forward(q, k, v, begin(pass), pass);
+    }
+
+    /** Enqueues attention of the pass's queries over keys of the same tokens, whatever keys its sequences name. */
+    Tensor forwardSelf(Tensor q, Tensor k, Tensor v, Pass pass) {
+        return forward(q, k, v, begin(pass).queries(), pass);
+    }
+
+    private Tensor forward(Tensor q, Tensor k, Tensor v, Sequences sequences, Pass pass) {
         Stream stream = pass.stream();
         checkHeads("q", Checks.floats(stream, "q", q), config.heads(), sequences);
         checkHeads("k", Checks.floats(stream, "k", k), config.keyHeads(), sequences.keys());

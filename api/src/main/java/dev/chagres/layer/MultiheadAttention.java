@@ -10,7 +10,8 @@ import org.jspecify.annotations.Nullable;
  * Self-attention with its norm and projections: {@code y = attention(rotate(norm(x) Wqkv^T + bqkv)) Wo^T + bo}, over {@link
  * Pass#sequences()}; without bias there are no bqkv and bo.
  *
- * <p>Parameters: {@code qkv.norm}, unless made {@link #withoutNorm}; {@code qkv.linear} [3 h d, H] with the rows of query, then key, then value, each by head;
+ * <p>Parameters: {@code qkv.norm}, unless made {@link #withoutNorm}; {@code qkv.linear} [(h + 2 g) d, H] with the rows of the h
+ * heads of the query, then the g heads of the key ({@link AttentionConfig#keyHeads}: grouped or multi-query attention where they are fewer), then those of the value;
  * {@code projection} [H, h d].
  *
  * <p>Threading: the device's thread.

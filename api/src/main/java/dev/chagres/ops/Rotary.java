@@ -1,22 +1,25 @@
 package dev.chagres.ops;
 
-import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
-import dev.chagres.te.QkvFormat;
+import dev.chagres.internal.Inside;
+import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Rotary position embedding, in place, of query and key inside one buffer: with the angle of position p and i below d/2 each
- * pair {@code (x[i], x[i + d/2])} becomes {@code (x[i] cos - x[i + d/2] sin, x[i + d/2] cos + x[i] sin)}. TE rotates packed
- * tokens into a second buffer alone.
+ * Rotary position embedding of query and key that lie in one buffer: with the angle of its token's position each pair
+ * {@code (a, b)} of a head's first r elements becomes {@code (a cos - b sin, b cos + a sin)}. In place, or on the way from the
+ * buffer to three tensors and back. TE rotates packed tokens into a second tensor alone, and splits dense tokens alone.
+ *
+ * <p>Tokens behind the last sequence, and positions without angles, are not rotated. FLOAT32, BFLOAT16 or FLOAT16.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_rotary_packed} in {@code ops.h}; Su et al., RoFormer (2021).
+ * <p>Source: {@code ops_rotary_packed}, {@code ops_rotary_split}, {@code ops_rotary_join} in {@code ops.h}; Su et al., RoFormer
+ * (2021).
  */
 public final class Rotary {
     /** Which way a rotation goes. */
@@ -33,73 +36,152 @@ public final class Rotary {
         }
     }
 
-    private static final long MOST_HEADS = 65_535;
-    private static final long MOST_HEAD_DIM = 8192;
-
     private Rotary() {}
 
     /**
-     * Enqueues the rotation of query and key; the values stay, as tokens behind the last sequence and positions without
-     * angles do.
+     * Enqueues the rotation of query and key, in place.
      *
-     * @param qkv floating-point numbers [T, 3 h d], query, key and value of a token side by side; rewritten
-     * @param cuSeqlens INT32 [B + 1], where each sequence begins, which is trusted; null for padded tokens
-     * @param angles FLOAT32 [positions, d], or [positions, 1, 1, d] as TE wants it: columns i and i + d/2 are alike, d even
-     * @param format where the position of a token comes from
-     * @param extent padded tokens: S for BSHD, B for SBHD, of which T is a multiple; THD: B
+     * @param qkv [T, (h + 2 g) d]; rewritten
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or qkv shares memory with another tensor
      */
     public static void rotaryPacked(
             Tensor qkv,
-            @Nullable Tensor cuSeqlens,
-            Tensor angles,
+            QkvHeads heads,
+            RotaryTable table,
+            TokenPositions positions,
             Direction direction,
-            QkvFormat format,
-            long extent,
             Stream stream) {
         Checks.given("direction", direction);
-        long headDim = headDim(angles, stream);
-        Checks.matrix(stream, "qkv", qkv);
-        long heads = qkv.size(1) / (3 * headDim);
-        if (qkv.size(1) != 3 * heads * headDim || heads > MOST_HEADS) {
-            throw new IllegalArgumentException("qkv: expected [T, 3 h d] with head dimension " + headDim
-                    + " and at most " + MOST_HEADS + " heads, got " + Checks.describe(qkv));
+        check(qkv, heads, Checks.given("table", table), positions, stream);
+        written("qkv", qkv, table, positions);
+        if (qkv.count() > 0) {
+            MemorySegment struct = struct(qkv, heads, table, positions, direction, stream);
+            Status.ops(Ops.ops_rotary_packed(qkv.address(), struct, stream.handle()), "ops_rotary_packed");
         }
-        TokenLayout.check("qkv", qkv, cuSeqlens, format, extent, stream);
-        Checks.writable("qkv", qkv);
-        Checks.apart("qkv", qkv, "angles", angles);
-        if (cuSeqlens != null) {
-            Checks.apart("qkv", qkv, "cuSeqlens", cuSeqlens);
-        }
-        if (qkv.count() == 0) {
-            return;
-        }
-        Status.ops(
-                Ops.ops_rotary_packed(
-                        qkv.address(),
-                        Checks.addressOrNull(cuSeqlens),
-                        angles.address(),
-                        direction.sign,
-                        TokenLayout.code(format),
-                        qkv.size(0),
-                        extent,
-                        angles.size(0),
-                        heads,
-                        headDim,
-                        qkv.dtype().code(),
-                        stream.handle()),
-                "ops_rotary_packed");
     }
 
-    private static long headDim(Tensor angles, Stream stream) {
-        Checks.typed(stream, "angles", angles, DType.FLOAT32);
-        int rank = angles.rank();
-        long headDim = rank == 0 ? 0 : angles.size(rank - 1);
-        boolean shaped = rank > 1 && angles.count() == angles.size(0) * headDim;
-        if (!shaped || headDim < 2 || headDim % 2 != 0 || headDim > MOST_HEAD_DIM) {
-            throw new IllegalArgumentException("angles: expected FLOAT32[positions, d] with d even and at most "
-                    + MOST_HEAD_DIM + ", got " + Checks.describe(angles));
+    /**
+     * Enqueues a copy of each part of the buffer into a tensor of its own, query and key rotated.
+     *
+     * @param qkv [T, (h + 2 g) d]
+     * @param table the angles; null: nothing is rotated
+     * @param q receives the query: T h d elements
+     * @param k receives the key: T g d elements; so {@code v}
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void rotarySplit(
+            Tensor qkv,
+            QkvHeads heads,
+            @Nullable RotaryTable table,
+            TokenPositions positions,
+            Tensor q,
+            Tensor k,
+            Tensor v,
+            Stream stream) {
+        checkApart(qkv, heads, table, positions, q, k, v, stream);
+        written("q", q, table, positions);
+        written("k", k, table, positions);
+        written("v", v, table, positions);
+        if (qkv.count() > 0) {
+            MemorySegment struct = struct(qkv, heads, table, positions, Direction.FORWARD, stream);
+            Status.ops(
+                    Ops.ops_rotary_split(qkv.address(), q.address(), k.address(), v.address(), struct, stream.handle()),
+                    "ops_rotary_split");
         }
-        return headDim;
+    }
+
+    /**
+     * Enqueues the gradient of {@link #rotarySplit}: the three side by side again, query and key rotated back.
+     *
+     * @param dq gradient of the query: T h d elements
+     * @param dk gradient of the key: T g d elements; so {@code dv}
+     * @param dqkv receives the gradient of the buffer, [T, (h + 2 g) d]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void rotaryJoin(
+            Tensor dq,
+            Tensor dk,
+            Tensor dv,
+            QkvHeads heads,
+            @Nullable RotaryTable table,
+            TokenPositions positions,
+            Tensor dqkv,
+            Stream stream) {
+        checkApart(dqkv, heads, table, positions, dq, dk, dv, stream);
+        written("qkv", dqkv, table, positions);
+        if (dqkv.count() > 0) {
+            MemorySegment struct = struct(dqkv, heads, table, positions, Direction.BACKWARD, stream);
+            Status.ops(
+                    Ops.ops_rotary_join(
+                            dq.address(), dk.address(), dv.address(), dqkv.address(), struct, stream.handle()),
+                    "ops_rotary_join");
+        }
+    }
+
+    private static MemorySegment struct(
+            Tensor qkv,
+            QkvHeads heads,
+            @Nullable RotaryTable table,
+            TokenPositions positions,
+            Direction direction,
+            Stream stream) {
+        return Inside.state(stream)
+                .get(RotaryStruct.ATTACHMENT)
+                .describe(
+                        heads,
+                        table,
+                        positions,
+                        direction.sign,
+                        qkv.size(0),
+                        qkv.dtype().code());
+    }
+
+    private static void check(
+            Tensor qkv, QkvHeads heads, @Nullable RotaryTable table, TokenPositions positions, Stream stream) {
+        Checks.matrix(stream, "qkv", qkv);
+        if (qkv.size(1) != Checks.given("heads", heads).columns()) {
+            throw new IllegalArgumentException("qkv: expected [T, " + heads.columns() + "], of each token "
+                    + heads.heads() + " heads of the query and " + heads.keyHeads() + " of key and value, of "
+                    + heads.headDim() + ", got " + Checks.describe(qkv));
+        }
+        if (table != null) {
+            table.check(heads, stream);
+        }
+        Checks.given("positions", positions).check("qkv", qkv, stream);
+    }
+
+    private static void checkApart(
+            Tensor qkv,
+            QkvHeads heads,
+            @Nullable RotaryTable table,
+            TokenPositions positions,
+            Tensor q,
+            Tensor k,
+            Tensor v,
+            Stream stream) {
+        check(qkv, heads, table, positions, stream);
+        part("q", q, qkv, (long) heads.heads() * heads.headDim(), stream);
+        part("k", k, qkv, (long) heads.keyHeads() * heads.headDim(), stream);
+        part("v", v, qkv, (long) heads.keyHeads() * heads.headDim(), stream);
+        Checks.apart("q", q, "k", k);
+        Checks.apart("q", q, "v", v);
+        Checks.apart("k", k, "v", v);
+    }
+
+    private static void part(String argument, Tensor part, Tensor qkv, long columns, Stream stream) {
+        Checks.typed(stream, argument, part, qkv.dtype());
+        if (part.count() != qkv.size(0) * columns) {
+            throw new IllegalArgumentException(argument + ": expected " + qkv.size(0) * columns + " elements, "
+                    + columns + " of each token, got " + Checks.describe(part));
+        }
+        Checks.apart(argument, part, "qkv", qkv);
+    }
+
+    private static void written(String argument, Tensor tensor, @Nullable RotaryTable table, TokenPositions positions) {
+        Checks.writable(argument, tensor);
+        if (table != null) {
+            Checks.apart(argument, tensor, "angles", table.angles());
+        }
+        positions.checkApart(argument, tensor);
     }
 }

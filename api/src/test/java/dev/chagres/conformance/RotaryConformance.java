@@ -4,10 +4,17 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
+import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.Llama3Scaling;
+import dev.chagres.attention.RotaryConfig;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
+import dev.chagres.ops.QkvHeads;
+import dev.chagres.ops.Rotary.Direction;
+import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.RotaryWitness;
 import java.util.ArrayList;
@@ -17,6 +24,7 @@ import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
@@ -91,6 +99,134 @@ class RotaryConformance {
         Tensor backward = open.tensor(c.dtype, qkv);
         rotary.rotatePackedBack(backward, sequences, open.stream());
         open.assertClose("dqkv", back, backward, Tolerances.rounded(c.dtype));
+    }
+
+    /** Configurations, and the frequencies that their formulas give. */
+    record Configured(RotaryConfig config, double... frequencies) {}
+
+    static List<Configured> configurations() {
+        RotaryConfig whole = RotaryConfig.of(16);
+        double[] halved = RotaryWitness.ofBase(16, 10_000);
+        for (int i = 0; i < halved.length; i++) {
+            halved[i] /= 2.5;
+        }
+        double[] llama = RotaryWitness.ofBase(16, 500_000);
+        for (int i = 0; i < llama.length; i++) {
+            double wavelength = 2 * Math.PI / llama[i];
+            double smooth = (8192 / wavelength - 1) / (4 - 1);
+            double mixed = (1 - smooth) * llama[i] / 8 + smooth * llama[i];
+            llama[i] = wavelength > 8192 ? llama[i] / 8 : wavelength < 8192 / 4.0 ? llama[i] : mixed;
+        }
+        return List.of(
+                new Configured(whole.withBase(500), RotaryWitness.ofBase(16, 500)),
+                new Configured(whole.withInterpolation(2.5), halved),
+                new Configured(whole.withBase(500_000).withScaling(Llama3Scaling.llama31()), llama),
+                new Configured(whole.withRotatedDim(6), RotaryWitness.ofBase(6, 10_000)),
+                new Configured(whole.withRotatedDim(4).withFrequencies(List.of(0.5, 0.0)), 0.5, 0),
+                new Configured(whole.withPairing(Pairing.INTERLEAVED), RotaryWitness.ofBase(16, 10_000)),
+                new Configured(
+                        whole.withRotatedDim(8).withPairing(Pairing.INTERLEAVED), RotaryWitness.ofBase(8, 10_000)));
+    }
+
+    @ParameterizedTest
+    @MethodSource("configurations")
+    void everyConfiguration(Configured c) {
+        RotaryEmbedding rotary = RotaryEmbedding.of(open.scope(), 80, c.config);
+        assertEquals(c.config, rotary.config());
+        for (TokenRows tokens : List.of(
+                TokenRows.packed(5, 0, 17, 33),
+                TokenRows.padded(QkvFormat.BSHD, 9, 9, 9),
+                TokenRows.padded(QkvFormat.SBHD, 9, 9, 9))) {
+            int[] starts = tokens.lengths().size() == 2 ? new int[] {40, 3} : new int[] {1, 2, 0, 47};
+            Sequences from0 = tokens.sequences(open.scope());
+            check(c, rotary, tokens, from0, new int[starts.length]);
+            check(c, rotary, tokens, from0.startingAt(open.scope(), starts), starts);
+        }
+    }
+
+    private static void check(
+            Configured c, RotaryEmbedding rotary, TokenRows tokens, Sequences sequences, int... starts) {
+        DType dtype = DType.FLOAT32;
+        RotaryWitness witness = new RotaryWitness(16, c.frequencies, c.config.pairing(), tokens.rows(), starts);
+        Case shape = new Case(dtype, 3, 16, tokens);
+        RealMatrix x = open.normal(dtype, tokens.tokens(), 48, 1);
+        open.assertClose(
+                "y", witness.forward(x), rotated(rotary, heads(shape, x), sequences), Tolerances.rounded(dtype));
+        open.assertClose(
+                "dx", witness.backward(x), rotatedBack(rotary, heads(shape, x), sequences), Tolerances.rounded(dtype));
+        // One head each of query, key and value: the last stays.
+        QkvHeads heads = new QkvHeads(1, 1, 16);
+        RealMatrix expected = witness.forward(x);
+        expected.setSubMatrix(x.getSubMatrix(0, tokens.tokens() - 1, 32, 47).getData(), 0, 32);
+        Tensor packed = open.tensor(dtype, x);
+        rotary.rotatePacked(packed, heads, sequences, Direction.FORWARD, open.stream());
+        open.assertClose("qkv", expected, packed, Tolerances.rounded(dtype));
+    }
+
+    @Test
+    void refusesNumbersOutOfRange() {
+        RotaryConfig config = RotaryConfig.of(16);
+        refused("base: expected a finite number above 0, got 0.0", () -> config.withBase(0));
+        refused(
+                "interpolationFactor: expected a finite number above 0, got NaN",
+                () -> config.withInterpolation(Double.NaN));
+        for (int rotated : new int[] {0, 5, 18}) {
+            refused(
+                    "rotatedDim: expected an even number from 2 to the head dimension 16, got " + rotated,
+                    () -> config.withRotatedDim(rotated));
+        }
+        refused(
+                "frequencies: expected 8, one of each pair of 16 elements, got 1",
+                () -> config.withFrequencies(List.of(1.0)));
+        refused(
+                "frequencies: expected finite numbers, got Infinity",
+                () -> config.withRotatedDim(2).withFrequencies(List.of(Double.POSITIVE_INFINITY)));
+        refused("factor: expected a finite number above 0, got -1.0", () -> new Llama3Scaling(-1, 1, 4, 8));
+        refused(
+                "highFrequencyFactor: expected more than lowFrequencyFactor, 4.0, got 1.0",
+                () -> new Llama3Scaling(8, 4, 1, 8));
+        refused("originalPositions: expected at least 1, got 0", () -> new Llama3Scaling(8, 1, 4, 0));
+        refused(
+                "positions, rotatedDim: expected a product of at most 2147483639 angles, got 2147483647 and 16",
+                () -> RotaryEmbedding.of(open.scope(), Integer.MAX_VALUE, config));
+    }
+
+    @Test
+    void refusesStartPositionsThatDoNotFit() {
+        Scope scope = open.scope();
+        Sequences two = Sequences.packed(scope, 3, 4);
+        refused("newStarts: expected 2, one of each sequence, got 1", () -> two.startingAt(scope, 1));
+        refused("newStarts: expected none negative, got -1 at 1", () -> two.startingAt(scope, 0, -1));
+        RotaryEmbedding rotary = RotaryEmbedding.of(scope, 8, 8);
+        Tensor x = scope.tensor(DType.FLOAT32, 7, 1, 8);
+        refused(
+                "sequences: expected none longer than the 8 positions of the rotary embedding, got 4, and one that"
+                        + " starts at position 5",
+                () -> rotary.forward(x, scope.like(x), two.startingAt(scope, 0, 5), open.stream()));
+        CuSeqlens lengths = CuSeqlens.ofLengths(scope, 1, 2);
+        Sequences started = Sequences.packed(lengths).startingAt(scope, 3, 4);
+        try (HostBuffer host = HostBuffer.pageable(open.device(), 8)) {
+            lengths.set(scope, host.segment(), 1);
+        }
+        assertThrown(
+                IllegalStateException.class,
+                "sequences: the lengths were set again since the start positions were made, and are of 1 sequences"
+                        + " now, not 2; make them again",
+                started::check);
+        try (Scope inner = scope.open()) {
+            Sequences gone = two.startingAt(inner, 1, 1);
+            inner.restart();
+            inner.tensor(DType.INT32, 2);
+            assertThrown(
+                    IllegalStateException.class,
+                    "sequences: the scope that holds the start positions was restarted since they were made, and has"
+                            + " handed out their memory for something else; make them again",
+                    gone::check);
+        }
+    }
+
+    private static void refused(String text, Executable call) {
+        assertThrown(IllegalArgumentException.class, text, call);
     }
 
     private static Tensor heads(Case c, RealMatrix matrix) {

@@ -73,7 +73,20 @@ class TransformerLayerConformance {
             TokenRows tokens,
             Position position,
             Residuals residuals,
-            Bias bias) {
+            Bias bias,
+            int keyHeads) {
+        Case(
+                DType dtype,
+                Kind kind,
+                int hidden,
+                int headDim,
+                TokenRows tokens,
+                Position position,
+                Residuals residuals,
+                Bias bias) {
+            this(dtype, kind, hidden, headDim, tokens, position, residuals, bias, 3);
+        }
+
         Case(
                 DType dtype,
                 Kind kind,
@@ -85,9 +98,14 @@ class TransformerLayerConformance {
             this(dtype, kind, hidden, headDim, tokens, position, residuals, Bias.PRESENT);
         }
 
+        Case withKeyHeads(int newKeyHeads) {
+            return new Case(dtype, kind, hidden, headDim, tokens, position, residuals, bias, newKeyHeads);
+        }
+
         TransformerLayerConfig config() {
             NormConfig norm = new NormConfig(kind, hidden, 1e-5f);
-            AttentionConfig attention = AttentionConfig.of(3, headDim, AttentionMask.none());
+            AttentionConfig attention =
+                    AttentionConfig.of(3, headDim, AttentionMask.none()).withKeyHeads(keyHeads);
             return TransformerLayerConfig.encoder(hidden, attention)
                     .withNorm(norm)
                     .withMlp(MlpConfig.gelu(hidden).withNorm(norm).withInner(2L * hidden))
@@ -111,6 +129,8 @@ class TransformerLayerConformance {
             for (Kind kind : Kind.values()) {
                 cases.add(new Case(dtype, kind, 48, 16, packed, Position.ROTARY, Residuals.DROP_PATH, Bias.ABSENT));
             }
+            cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, packed, Position.ROTARY, Residuals.PLAIN).withKeyHeads(1));
+            cases.add(new Case(dtype, Kind.RMS_NORM, 35, 8, packed, Position.NONE, Residuals.DROPOUT).withKeyHeads(1));
             cases.add(new Case(dtype, Kind.LAYER_NORM, 64, 32, TokenRows.packed(1), Position.ROTARY, Residuals.PLAIN));
             cases.add(new Case(
                     dtype, Kind.LAYER_NORM, 64, 64, TokenRows.packed(128, 129), Position.ROTARY, Residuals.PLAIN));
@@ -118,6 +138,7 @@ class TransformerLayerConformance {
                 TokenRows full = TokenRows.padded(format, 33, 33, 33);
                 cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, full, Position.ROTARY, Residuals.PLAIN));
                 cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, full, Position.ROTARY, Residuals.DROP_PATH));
+                cases.add(new Case(dtype, Kind.LAYER_NORM, 48, 16, full, Position.ROTARY, Residuals.PLAIN).withKeyHeads(1));
             }
         }
         return cases;

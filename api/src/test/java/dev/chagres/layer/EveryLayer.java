@@ -125,6 +125,15 @@ final class EveryLayer implements AutoCloseable {
                         "attention without bias",
                         MultiheadAttention.class,
                         (plan, m, s) -> new MultiheadAttention(norm(), config().attention(), Bias.ABSENT, ZEROS, plan)),
+                new Kind("grouped attention", MultiheadAttention.class, EveryLayer::groupedAttention),
+                new Kind(
+                        "multi-query transformer",
+                        TransformerLayer.class,
+                        (plan, m, s) -> transformer(
+                                config().withAttention(AttentionConfig.of(4, 8, AttentionMask.causal())
+                                        .withKeyHeads(1)),
+                                plan,
+                                s)),
                 new Kind("cross-attention", CrossAttention.class, EveryLayer::crossAttention),
                 new Kind("transformer", TransformerLayer.class, (plan, m, s) -> transformer(Dropout.none(), plan, s)),
                 new Kind(
@@ -241,8 +250,14 @@ final class EveryLayer implements AutoCloseable {
 
     private static TransformerLayer transformer(TransformerLayerConfig config, ModelPlan plan, Scope scope) {
         TransformerLayer layer = new TransformerLayer(config, plan);
-        layer.rotate(RotaryEmbedding.of(scope, 16, 16));
+        layer.rotate(RotaryEmbedding.of(scope, 16, config.attention().headDim()));
         return layer;
+    }
+
+    /** Two key heads for four of the query, without a rotation. */
+    private static Layer groupedAttention(ModelPlan plan, FanOut memory, Scope scope) {
+        AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.none()).withKeyHeads(2);
+        return new MultiheadAttention(norm(), config, ZEROS, plan);
     }
 
     private static Layer attention(ModelPlan plan, FanOut memory, Scope scope) {

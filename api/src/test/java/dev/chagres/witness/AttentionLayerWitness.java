@@ -12,6 +12,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class AttentionLayerWitness {
     private final int width;
+    private final int keyWidth;
     private final LinearWitness qkv;
     private final @Nullable RotaryWitness rotary;
     private final AttentionWitness attention;
@@ -25,6 +26,7 @@ public final class AttentionLayerWitness {
             List<int[]> sequences,
             @Nullable RotaryWitness rotary) {
         width = config.heads() * config.headDim();
+        keyWidth = config.keyHeads() * config.headDim();
         qkv = new LinearWitness(weights, prefix + "qkv.linear.");
         this.rotary = rotary;
         attention = new AttentionWitness(config, sequences, AttentionWitness.Keep.ALL);
@@ -34,13 +36,13 @@ public final class AttentionLayerWitness {
     /** Returns y. */
     public RealMatrix forward(RealMatrix x) {
         RealMatrix projected = qkv.forward(x);
-        RealMatrix q = part(projected, 0);
-        RealMatrix k = part(projected, 1);
+        RealMatrix q = part(projected, 0, width);
+        RealMatrix k = part(projected, width, keyWidth);
         if (rotary != null) {
             q = rotary.forward(q);
             k = rotary.forward(k);
         }
-        return projection.forward(attention.forward(q, k, part(projected, 2)));
+        return projection.forward(attention.forward(q, k, part(projected, width + keyWidth, keyWidth)));
     }
 
     /** Returns the gradient of x and leaves those of the weights. */
@@ -52,14 +54,14 @@ public final class AttentionLayerWitness {
             dq = rotary.backward(dq);
             dk = rotary.backward(dk);
         }
-        RealMatrix dprojected = MatrixUtils.createRealMatrix(dy.getRowDimension(), 3 * width);
+        RealMatrix dprojected = MatrixUtils.createRealMatrix(dy.getRowDimension(), width + 2 * keyWidth);
         dprojected.setSubMatrix(dq.getData(), 0, 0);
         dprojected.setSubMatrix(dk.getData(), 0, width);
-        dprojected.setSubMatrix(attention.dv().getData(), 0, 2 * width);
+        dprojected.setSubMatrix(attention.dv().getData(), 0, width + keyWidth);
         return qkv.backward(dprojected);
     }
 
-    private RealMatrix part(RealMatrix projected, int which) {
-        return projected.getSubMatrix(0, projected.getRowDimension() - 1, which * width, (which + 1) * width - 1);
+    private static RealMatrix part(RealMatrix projected, int first, int columns) {
+        return projected.getSubMatrix(0, projected.getRowDimension() - 1, first, first + columns - 1);
     }
 }

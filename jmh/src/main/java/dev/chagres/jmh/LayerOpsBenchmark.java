@@ -3,11 +3,15 @@ package dev.chagres.jmh;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Attention;
+import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.ops.Rotary;
 import dev.chagres.ops.Rotary.Direction;
+import dev.chagres.ops.RotaryTable;
+import dev.chagres.ops.TokenPositions;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
+import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.MaskType;
 import dev.chagres.te.Output;
 import dev.chagres.te.QkvFormat;
@@ -34,7 +38,12 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     private Tensor dgamma;
     private Tensor dbeta;
     private Tensor qkv;
-    private Tensor angles;
+    private QkvHeads heads;
+    private RotaryTable table;
+    private TokenPositions positions;
+    private Tensor q;
+    private Tensor k;
+    private Tensor v;
     private AttentionProblem problem;
     private AttentionTensors tensors;
     private Tensor delta;
@@ -84,7 +93,11 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     private void prepareRotation() {
         long headDim = shape.hidden() / shape.heads();
         qkv = normal(DType.BFLOAT16, shape.tokens(), 3 * shape.hidden());
-        angles = empty(DType.FLOAT32, shape.length(), headDim);
+        int headCount = Math.toIntExact(shape.heads());
+        heads = new QkvHeads(headCount, headCount, Math.toIntExact(headDim));
+        Tensor angles = empty(DType.FLOAT32, shape.length(), headDim);
+        table = new RotaryTable(angles, Pairing.HALVES);
+        positions = new TokenPositions().padded(QkvFormat.BSHD, shape.length());
         float[] values = new float[Math.toIntExact(angles.count())];
         Arrays.fill(values, 1);
         angles.set(stream, values);
@@ -92,10 +105,27 @@ public class LayerOpsBenchmark extends OperationBenchmark {
         rotate();
         double expected = before[0] * Math.cos(1) - before[Math.toIntExact(headDim / 2)] * Math.sin(1);
         near("rotaryPacked", expected, read(qkv)[0], 0.02);
+        q = empty(DType.BFLOAT16, shape.tokens(), shape.hidden());
+        k = empty(DType.BFLOAT16, shape.tokens(), shape.hidden());
+        v = empty(DType.BFLOAT16, shape.tokens(), shape.hidden());
+        float[] packed = read(qkv);
+        split();
+        int value = Math.toIntExact(2 * shape.hidden());
+        near("rotarySplit", packed[value], read(v)[0], 0);
+        join();
+        near("rotaryJoin", packed[0], read(qkv)[0], 0.05);
     }
 
     private void rotate() {
-        Rotary.rotaryPacked(qkv, null, angles, Direction.FORWARD, QkvFormat.BSHD, shape.length(), stream);
+        Rotary.rotaryPacked(qkv, heads, table, positions, Direction.FORWARD, stream);
+    }
+
+    private void split() {
+        Rotary.rotarySplit(qkv, heads, table, positions, q, k, v, stream);
+    }
+
+    private void join() {
+        Rotary.rotaryJoin(q, k, v, heads, table, positions, qkv, stream);
     }
 
     /** Sum and norm. */
@@ -118,6 +148,20 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void rotaryPacked() {
         repeat(this::rotate);
+    }
+
+    /** Query, key and value copied apart, rotated. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void rotarySplit() {
+        repeat(this::split);
+    }
+
+    /** Their gradients side by side again, rotated back. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void rotaryJoin() {
+        repeat(this::join);
     }
 
     /** Our own attention. */

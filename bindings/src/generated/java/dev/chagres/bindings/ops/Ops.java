@@ -1367,21 +1367,30 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_HALVES = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsPairing.OPS_HALVES = 0
+     * }
+     */
+    public static int OPS_HALVES() {
+        return OPS_HALVES;
+    }
+    private static final int OPS_INTERLEAVED = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsPairing.OPS_INTERLEAVED = 1
+     * }
+     */
+    public static int OPS_INTERLEAVED() {
+        return OPS_INTERLEAVED;
+    }
 
     private static class ops_rotary_packed {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
             Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_INT,
-            Ops.C_INT,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_LONG,
-            Ops.C_INT,
+            Ops.C_POINTER,
             Ops.C_POINTER
         );
 
@@ -1393,7 +1402,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout, int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype, OpsStream stream)
+     * int ops_rotary_packed(void *qkv, const OpsRotary *rotary, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_rotary_packed$descriptor() {
@@ -1403,7 +1412,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout, int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype, OpsStream stream)
+     * int ops_rotary_packed(void *qkv, const OpsRotary *rotary, OpsStream stream)
      * }
      */
     public static MethodHandle ops_rotary_packed$handle() {
@@ -1413,7 +1422,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout, int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype, OpsStream stream)
+     * int ops_rotary_packed(void *qkv, const OpsRotary *rotary, OpsStream stream)
      * }
      */
     public static MemorySegment ops_rotary_packed$address() {
@@ -1422,16 +1431,146 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_rotary_packed(void *qkv, const int32_t *cu_seqlens, const float *angles, int direction, int layout, int64_t tokens, int64_t extent, int64_t positions, int64_t heads, int64_t head_dim, int dtype, OpsStream stream)
+     * int ops_rotary_packed(void *qkv, const OpsRotary *rotary, OpsStream stream)
      * }
      */
-    public static int ops_rotary_packed(long qkv, long cu_seqlens, long angles, int direction, int layout, long tokens, long extent, long positions, long heads, long head_dim, int dtype, MemorySegment stream) {
+    public static int ops_rotary_packed(long qkv, MemorySegment rotary, MemorySegment stream) {
         var mh$ = ops_rotary_packed.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_rotary_packed", qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions, heads, head_dim, dtype, stream);
+                traceDowncall("ops_rotary_packed", qkv, rotary, stream);
             }
-            return (int)mh$.invokeExact(qkv, cu_seqlens, angles, direction, layout, tokens, extent, positions, heads, head_dim, dtype, stream);
+            return (int)mh$.invokeExact(qkv, rotary, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_rotary_split {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_POINTER,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_rotary_split");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_rotary_split(const void *qkv, void *q, void *k, void *v, const OpsRotary *rotary, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_rotary_split$descriptor() {
+        return ops_rotary_split.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_rotary_split(const void *qkv, void *q, void *k, void *v, const OpsRotary *rotary, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_rotary_split$handle() {
+        return ops_rotary_split.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_rotary_split(const void *qkv, void *q, void *k, void *v, const OpsRotary *rotary, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_rotary_split$address() {
+        return ops_rotary_split.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_rotary_split(const void *qkv, void *q, void *k, void *v, const OpsRotary *rotary, OpsStream stream)
+     * }
+     */
+    public static int ops_rotary_split(long qkv, long q, long k, long v, MemorySegment rotary, MemorySegment stream) {
+        var mh$ = ops_rotary_split.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_rotary_split", qkv, q, k, v, rotary, stream);
+            }
+            return (int)mh$.invokeExact(qkv, q, k, v, rotary, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_rotary_join {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_POINTER,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_rotary_join");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_rotary_join(const void *q, const void *k, const void *v, void *qkv, const OpsRotary *rotary, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_rotary_join$descriptor() {
+        return ops_rotary_join.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_rotary_join(const void *q, const void *k, const void *v, void *qkv, const OpsRotary *rotary, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_rotary_join$handle() {
+        return ops_rotary_join.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_rotary_join(const void *q, const void *k, const void *v, void *qkv, const OpsRotary *rotary, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_rotary_join$address() {
+        return ops_rotary_join.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_rotary_join(const void *q, const void *k, const void *v, void *qkv, const OpsRotary *rotary, OpsStream stream)
+     * }
+     */
+    public static int ops_rotary_join(long q, long k, long v, long qkv, MemorySegment rotary, MemorySegment stream) {
+        var mh$ = ops_rotary_join.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_rotary_join", q, k, v, qkv, rotary, stream);
+            }
+            return (int)mh$.invokeExact(q, k, v, qkv, rotary, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
