@@ -10,17 +10,20 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossEntropy;
+import dev.chagres.layer.DotProductAttention;
 import dev.chagres.layer.Dropout;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.Pass;
+import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.te.AttentionProblem.Order;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -57,16 +60,28 @@ class MisuseOfConfigsTest {
             assertThrown(
                     ARGUMENT,
                     "scale: expected a positive number, got " + scale,
-                    () -> new AttentionConfig(1, 1, 8, AttentionMask.none(), Dropout.none(), scale));
+                    () -> new AttentionConfig(
+                            1, 1, 8, AttentionMask.none(), Dropout.none(), scale, QkNorm.none(), Order.FASTEST));
         }
+        for (float epsilon : new float[] {0, -1, Float.NaN}) {
+            assertThrown(
+                    ARGUMENT,
+                    "epsilon: expected a positive number, got " + epsilon,
+                    () -> QkNorm.of(QkNorm.Kind.L2).withEpsilon(epsilon));
+        }
+        assertThrown(
+                ARGUMENT,
+                "qkNorm: expected none, for attention takes query and key as they are, got L2; norm them before, or use"
+                        + " MultiheadAttention",
+                () -> new DotProductAttention(attention(6, 8).withQkNorm(QkNorm.of(QkNorm.Kind.L2))));
         assertThrown(
                 NullPointerException.class,
                 "mask: expected a value, got null",
-                () -> new AttentionConfig(1, 1, 8, null, Dropout.none(), 1));
+                () -> new AttentionConfig(1, 1, 8, null, Dropout.none(), 1, QkNorm.none(), Order.FASTEST));
         assertThrown(
                 NullPointerException.class,
                 "dropout: expected a value, got null",
-                () -> new AttentionConfig(1, 1, 8, AttentionMask.none(), null, 1));
+                () -> new AttentionConfig(1, 1, 8, AttentionMask.none(), null, 1, QkNorm.none(), Order.FASTEST));
         assertThrown(
                 NullPointerException.class, "kind: expected a value, got null", () -> new AttentionMask(null, -1, -1));
         assertThrown(

@@ -12,7 +12,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * {@code y = attention(rotate(x Wqkv^T + bqkv)) Wo^T + bo}. With as many heads of the key as of the query all three stay in
- * the buffer that the product wrote; with fewer they are copied apart while they are rotated.
+ * the buffer that the product wrote; with fewer, or with norms of heads, they are copied apart while they are rotated.
  *
  * <p>Threading: the device's thread.
  */
@@ -39,9 +39,16 @@ final class AttentionBranch extends Layer {
         long keyWidth = (long) config.keyHeads() * config.headDim();
         // The product of query, key and value stands under "qkv" beside the norm before it, as in TE.
         qkv = new Linear(
-                hidden, width + 2 * keyWidth, bias, initializer, plan.child("qkv").child("linear"));
-        attention = new DotProductAttention(plan.name(), config);
-        separate = config.keyHeads() == config.heads() ? null : new SeparateHeads(attention);
+                hidden,
+                width + 2 * keyWidth,
+                bias,
+                initializer,
+                plan.child("qkv").child("linear"));
+        attention = new DotProductAttention(
+                plan.name(),
+                config.withQkNorm(QkNorm.none())
+                        .withScale(config.scale() * HeadNorm.scale(config.qkNorm(), config.headDim())));
+        separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, config, this, plan) : null;
         projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
 
@@ -101,8 +108,8 @@ final class AttentionBranch extends Layer {
         LinearProducts last = projection.products();
         last.begin(dy, heads.attended, pass);
         last.parameterGradients(heads.attended, pass);
-        if (!qkv.requiresGradient() && !heads.x.learns()) {
-            attention.discard(pass);
+        if (!learnsBelow() && !heads.x.learns()) {
+            discard(pass);
             return;
         }
         Tensor dattended = pass.temporary()
@@ -125,6 +132,19 @@ final class AttentionBranch extends Layer {
         }
     }
 
+    /** Returns whether a parameter below attention is trained. */
+    private boolean learnsBelow() {
+        return qkv.requiresGradient() || (separate != null && separate.requiresGradient());
+    }
+
+    private void discard(Pass pass) {
+        if (separate == null) {
+            attention.discard(pass);
+        } else {
+            separate.discard(pass);
+        }
+    }
+
     @Override
     public long outputColumns(long inputColumns) {
         return projection.outputColumns(inputColumns);
@@ -132,7 +152,7 @@ final class AttentionBranch extends Layer {
 
     @Override
     public boolean requiresGradient() {
-        return qkv.requiresGradient() || projection.requiresGradient();
+        return learnsBelow() || projection.requiresGradient();
     }
 
     @Override

@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.internal.Checks;
+import dev.chagres.te.AttentionProblem.Order;
 
 /**
  * What an attention module computes: {@code softmax(scale q k^T + mask) v} for each head. {@link #of} has the usual values; the
@@ -15,8 +16,18 @@ import dev.chagres.internal.Checks;
  * @param mask which keys a query sees
  * @param dropout of attention weights
  * @param scale factor on query times key, usually {@code 1 / sqrt(d)}
+ * @param qkNorm of each head of query and key, which {@link MultiheadAttention} computes
+ * @param order of the sums in backward
  */
-public record AttentionConfig(int heads, int keyHeads, int headDim, AttentionMask mask, Dropout dropout, float scale) {
+public record AttentionConfig(
+        int heads,
+        int keyHeads,
+        int headDim,
+        AttentionMask mask,
+        Dropout dropout,
+        float scale,
+        QkNorm qkNorm,
+        Order order) {
     private static final int HEAD_DIM_MULTIPLE = 8;
     private static final int LARGEST_HEAD_DIM = 256;
 
@@ -29,6 +40,8 @@ public record AttentionConfig(int heads, int keyHeads, int headDim, AttentionMas
     public AttentionConfig {
         Checks.given("mask", mask);
         Checks.given("dropout", dropout);
+        Checks.given("qkNorm", qkNorm);
+        Checks.given("order", order);
         if (heads < 1) {
             throw new IllegalArgumentException("heads: expected at least 1, got " + heads);
         }
@@ -48,26 +61,46 @@ public record AttentionConfig(int heads, int keyHeads, int headDim, AttentionMas
     /** Attention scaled by {@code 1 / sqrt(headDim)}, with a key head for each query head and no dropout. */
     public static AttentionConfig of(int heads, int headDim, AttentionMask mask) {
         return new AttentionConfig(
-                heads, heads, headDim, mask, Dropout.none(), (float) (1 / Math.sqrt(Math.max(1, headDim))));
+                heads,
+                heads,
+                headDim,
+                mask,
+                Dropout.none(),
+                (float) (1 / Math.sqrt(Math.max(1, headDim))),
+                QkNorm.none(),
+                Order.FASTEST);
     }
 
     /** Returns the same with {@code newKeyHeads} heads of key and value. */
     public AttentionConfig withKeyHeads(int newKeyHeads) {
-        return new AttentionConfig(heads, newKeyHeads, headDim, mask, dropout, scale);
+        return new AttentionConfig(heads, newKeyHeads, headDim, mask, dropout, scale, qkNorm, order);
     }
 
     /** Returns the same with another mask. */
     public AttentionConfig withMask(AttentionMask newMask) {
-        return new AttentionConfig(heads, keyHeads, headDim, newMask, dropout, scale);
+        return new AttentionConfig(heads, keyHeads, headDim, newMask, dropout, scale, qkNorm, order);
     }
 
     /** Returns the same with attention weights dropped. */
     public AttentionConfig withDropout(Dropout newDropout) {
-        return new AttentionConfig(heads, keyHeads, headDim, mask, newDropout, scale);
+        return new AttentionConfig(heads, keyHeads, headDim, mask, newDropout, scale, qkNorm, order);
     }
 
     /** Returns the same with another factor on query times key. */
     public AttentionConfig withScale(float newScale) {
-        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, newScale);
+        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, newScale, qkNorm, order);
+    }
+
+    /** Returns the same with a norm of each head of query and key. */
+    public AttentionConfig withQkNorm(QkNorm newQkNorm) {
+        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, scale, newQkNorm, order);
+    }
+
+    /**
+     * Returns the same with gradients that have the same bits each time. Packed, cuDNN wants about 128 B h S^2 bytes more
+     * workspace for that, B sequences of at most S tokens.
+     */
+    public AttentionConfig deterministic() {
+        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, scale, qkNorm, Order.DETERMINISTIC);
     }
 }

@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.attention.Sequences.Padding;
 import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.QkvLayout;
 
 /**
@@ -22,9 +23,10 @@ final class AttentionProblems {
         for (QkvLayout layout : layouts) {
             for (Padding padding : Padding.values()) {
                 int index = index(layout, padding);
-                plain[index] = AttentionProblem.of(layout, config.scale())
+                AttentionProblem problem = AttentionProblem.of(layout, config.scale())
                         .withMask(config.mask().type(padding))
                         .withWindow(config.mask().windowLeft(), config.mask().windowRight());
+                plain[index] = config.order() == Order.DETERMINISTIC ? problem.deterministic() : problem;
                 dropping[index] = plain[index].withDropout(config.dropout().probability());
             }
         }

@@ -9,6 +9,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
 import dev.chagres.ops.Attention;
 import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.QkvFormat;
@@ -33,6 +34,9 @@ import org.jspecify.annotations.Nullable;
 public final class DotProductAttention {
     /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
     private static final long LENGTH_STEP = 128;
+
+    /** Bytes of workspace that cuDNN's deterministic backward wants for each score of packed sequences. */
+    private static final long DETERMINISTIC_BYTES = 128;
 
     /** How query, key and value came, and so how their gradients go. */
     private enum Form {
@@ -80,6 +84,11 @@ public final class DotProductAttention {
     DotProductAttention(String name, AttentionConfig config) {
         this.name = name;
         this.config = Checks.given("config", config);
+        if (!config.qkNorm().isNone()) {
+            throw new IllegalArgumentException("qkNorm: expected none, for " + name
+                    + " takes query and key as they are, got " + config.qkNorm().kind()
+                    + "; norm them before, or use MultiheadAttention");
+        }
         problems = new AttentionProblems(config);
     }
 
@@ -356,7 +365,24 @@ public final class DotProductAttention {
 
     /** Returns which kernels compute inputs of this type over the pass's sequences, and why not the others. */
     public String explain(DType dtype, Pass pass) {
-        return name + ": attention by " + KernelChoice.attentionReason(dtype, pass.sequences());
+        Sequences sequences = pass.sequences();
+        return name + ": attention by " + KernelChoice.attentionReason(dtype, sequences)
+                + (KernelChoice.attention(dtype, sequences) == AttentionKernels.TILED ? "" : order(sequences));
+    }
+
+    /** Returns what the order of the sums in backward costs cuDNN's kernels. */
+    private String order(Sequences sequences) {
+        if (config.order() == Order.FASTEST) {
+            return "; gradients may differ in their last bits from call to call";
+        }
+        long queryLength = longest(sequences, AttentionKernels.FUSED);
+        long keyLength = longest(sequences.keys(), AttentionKernels.FUSED);
+        return "; the same bits each time"
+                + (sequences.format() == QkvFormat.THD
+                        ? ", for which backward wants about "
+                                + DETERMINISTIC_BYTES * sequences.batch() * config.heads() * queryLength * keyLength
+                                + " bytes of workspace"
+                        : "");
     }
 
     @Override

@@ -11,8 +11,9 @@ import org.jspecify.annotations.Nullable;
  * Pass#sequences()}; without bias there are no bqkv and bo.
  *
  * <p>Parameters: {@code qkv.norm}, unless made {@link #withoutNorm}; {@code qkv.linear} [(h + 2 g) d, H] with the rows of the h
- * heads of the query, then the g heads of the key ({@link AttentionConfig#keyHeads}: grouped or multi-query attention where they are fewer), then those of the value;
- * {@code projection} [H, h d].
+ * heads of the query, then those of the g heads of the key ({@link AttentionConfig#keyHeads}: grouped or multi-query attention
+ * where they are fewer), then the value's; {@code projection} [H, h d]; with {@link AttentionConfig#qkNorm} {@code q_norm} and
+ * {@code k_norm} [d].
  *
  * <p>Threading: the device's thread.
  *

@@ -127,6 +127,19 @@ final class EveryLayer implements AutoCloseable {
                         (plan, m, s) -> new MultiheadAttention(norm(), config().attention(), Bias.ABSENT, ZEROS, plan)),
                 new Kind("grouped attention", MultiheadAttention.class, EveryLayer::groupedAttention),
                 new Kind(
+                        "attention with RMS norms of heads",
+                        MultiheadAttention.class,
+                        (p, m, s) -> normedAttention(QkNorm.of(QkNorm.Kind.RMS_NORM), p, s)),
+                new Kind(
+                        "attention with layer norms of heads",
+                        MultiheadAttention.class,
+                        (p, m, s) -> normedAttention(
+                                QkNorm.of(QkNorm.Kind.LAYER_NORM).withPlace(QkNorm.Place.BEFORE_ROTATION), p, s)),
+                new Kind(
+                        "attention with unit heads",
+                        MultiheadAttention.class,
+                        (p, m, s) -> normedAttention(QkNorm.of(QkNorm.Kind.L2), p, s)),
+                new Kind(
                         "multi-query transformer",
                         TransformerLayer.class,
                         (plan, m, s) -> transformer(
@@ -251,6 +264,16 @@ final class EveryLayer implements AutoCloseable {
     private static TransformerLayer transformer(TransformerLayerConfig config, ModelPlan plan, Scope scope) {
         TransformerLayer layer = new TransformerLayer(config, plan);
         layer.rotate(RotaryEmbedding.of(scope, 16, config.attention().headDim()));
+        return layer;
+    }
+
+    private static Layer normedAttention(QkNorm norm, ModelPlan plan, Scope scope) {
+        AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.causal())
+                .withKeyHeads(2)
+                .withQkNorm(norm)
+                .deterministic();
+        MultiheadAttention layer = new MultiheadAttention(norm(), config, ZEROS, plan);
+        layer.rotate(RotaryEmbedding.of(scope, 16, 8));
         return layer;
     }
 

@@ -1,14 +1,16 @@
 package dev.chagres.witness;
 
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.QkNorm;
+import dev.chagres.layer.QkNorm.Place;
 import java.util.List;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code y = attend(rotate(x Wqkv^T + bqkv)) Wo^T + bo}, without the norm before it; the rows of Wqkv are those of query, key,
- * value.
+ * {@code y = attend(norm(rotate(x Wqkv^T + bqkv))) Wo^T + bo}, without the norm of x before it; the rows of Wqkv are those of
+ * query, key, value.
  */
 public final class AttentionLayerWitness {
     private final int width;
@@ -17,6 +19,9 @@ public final class AttentionLayerWitness {
     private final @Nullable RotaryWitness rotary;
     private final AttentionWitness attention;
     private final LinearWitness projection;
+    private final QkNorm norm;
+    private final @Nullable HeadNormWitness queryNorm;
+    private final @Nullable HeadNormWitness keyNorm;
 
     /** Attends within {@code sequences}; uses the weights of {@code qkv.linear} and {@code projection} under the prefix. */
     public AttentionLayerWitness(
@@ -31,6 +36,9 @@ public final class AttentionLayerWitness {
         this.rotary = rotary;
         attention = new AttentionWitness(config, sequences, AttentionWitness.Keep.ALL);
         projection = new LinearWitness(weights, prefix + "projection.");
+        norm = config.qkNorm();
+        queryNorm = norm.isNone() ? null : new HeadNormWitness(norm, config.headDim(), weights, prefix + "q_norm.");
+        keyNorm = norm.isNone() ? null : new HeadNormWitness(norm, config.headDim(), weights, prefix + "k_norm.");
     }
 
     /** Returns y. */
@@ -38,7 +46,15 @@ public final class AttentionLayerWitness {
         RealMatrix projected = qkv.forward(x);
         RealMatrix q = part(projected, 0, width);
         RealMatrix k = part(projected, width, keyWidth);
-        if (rotary != null) {
+        if (rotary != null && norm.place() == Place.AFTER_ROTATION) {
+            q = rotary.forward(q);
+            k = rotary.forward(k);
+        }
+        if (queryNorm != null && keyNorm != null) {
+            q = queryNorm.forward(q);
+            k = keyNorm.forward(k);
+        }
+        if (rotary != null && norm.place() == Place.BEFORE_ROTATION) {
             q = rotary.forward(q);
             k = rotary.forward(k);
         }
@@ -50,7 +66,15 @@ public final class AttentionLayerWitness {
         attention.backward(projection.backward(dy));
         RealMatrix dq = attention.dq();
         RealMatrix dk = attention.dk();
-        if (rotary != null) {
+        if (rotary != null && norm.place() == Place.BEFORE_ROTATION) {
+            dq = rotary.backward(dq);
+            dk = rotary.backward(dk);
+        }
+        if (queryNorm != null && keyNorm != null) {
+            dq = queryNorm.backward(dq);
+            dk = keyNorm.backward(dk);
+        }
+        if (rotary != null && norm.place() == Place.AFTER_ROTATION) {
             dq = rotary.backward(dq);
             dk = rotary.backward(dk);
         }

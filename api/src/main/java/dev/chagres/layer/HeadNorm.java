@@ -1,0 +1,102 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.te.Normalization;
+import dev.chagres.te.Normalization.Gamma;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The norm of each head of query or key, over rows of d elements.
+ *
+ * <p>The L2 norm is RMS norm without a weight, which is {@code sqrt(d)} times as large: attention divides its scale by d.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class HeadNorm {
+    /** What backward of the L2 norm needs. */
+    private static final class Rows extends Saved {
+        private final Kept x = new Kept("the heads before their norm");
+        private final Kept inverse = new Kept("the inverse length of each head");
+    }
+
+    private final int headDim;
+    private final float epsilon;
+    /** Null for the L2 norm. */
+    private final @Nullable NormLayer layer;
+
+    private final SavedPool<Rows> saved;
+
+    HeadNorm(QkNorm norm, int headDim, Layer owner, ModelPlan plan) {
+        this.headDim = headDim;
+        epsilon = norm.epsilon();
+        layer = switch (norm.kind()) {
+            case RMS_NORM -> NormLayer.of(NormConfig.rmsNorm(headDim).withEpsilon(epsilon), plan);
+            case LAYER_NORM -> NormLayer.of(NormConfig.layerNorm(headDim).withEpsilon(epsilon), plan);
+            case L2, NONE -> null;
+        };
+        saved = new SavedPool<>(owner, Rows::new);
+    }
+
+    /** Returns the factor on attention's scale that makes up for what the norms of query and key leave out. */
+    static float scale(QkNorm norm, int headDim) {
+        return norm.kind() == QkNorm.Kind.L2 ? 1f / headDim : 1;
+    }
+
+    boolean requiresGradient() {
+        return layer != null && layer.requiresGradient();
+    }
+
+    /** Enqueues the norm of {@code heads} into {@code normed}, like it. */
+    void run(Tensor heads, Tensor normed, Pass pass) {
+        Tensor x = rows(heads, pass);
+        Tensor y = rows(normed, pass);
+        if (layer != null) {
+            layer.run(x, y, pass);
+            return;
+        }
+        Tensor inverse = pass.kept().tensor(DType.FLOAT32, x.size(0));
+        Normalization.rmsnormFwd(x, zeros(x, pass), epsilon / headDim, y, inverse, Gamma.ZERO_CENTERED, pass.stream());
+        Rows record = saved.push(pass);
+        if (record != null) {
+            record.x.set(x);
+            record.inverse.set(inverse);
+        }
+    }
+
+    /** Enqueues the gradient of the latest {@link #run}. */
+    void gradient(Tensor dnormed, Tensor dheads, Pass pass) {
+        Tensor dy = rows(dnormed, pass);
+        Tensor dx = rows(dheads, pass);
+        if (layer != null) {
+            layer.gradient(dy, dx, pass);
+            return;
+        }
+        Rows record = saved.pop(pass);
+        Tensor x = record.x.get();
+        Tensor unused = pass.temporary().tensor(x.dtype(), headDim);
+        Normalization.rmsnormBwd(
+                dy, x, record.inverse.get(), zeros(x, pass), dx, unused, Gamma.ZERO_CENTERED, pass.stream());
+    }
+
+    /** Gives back what the latest {@link #run} saved, where nobody wants its gradient. */
+    void discard(Pass pass) {
+        if (layer == null) {
+            saved.pop(pass);
+        } else {
+            layer.discard(pass);
+        }
+    }
+
+    /** Returns a weight of ones, which TE reads as zeros plus one. */
+    private Tensor zeros(Tensor like, Pass pass) {
+        Tensor zeros = pass.temporary().tensor(like.dtype(), headDim);
+        zeros.zero(pass.stream());
+        return zeros;
+    }
+
+    private Tensor rows(Tensor heads, Pass pass) {
+        return pass.kept().view(heads, 0, heads.count() / headDim, headDim);
+    }
+}
