@@ -170,6 +170,9 @@ public abstract class Layer {
     public final Tensor backward(Tensor dy, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         Call call = calls.peek(pass);
+        if (!call.x.isEmpty()) {
+            call.x.get();
+        }
         Tensor y = call.y.get();
         Checks.like(pass.stream(), "dy", dy, y);
         if (needsAlignment()) {
