@@ -13,6 +13,7 @@ namespace {
 constexpr int kAttentionThreads = 128; /* as in attention.cuh; so the next two */
 constexpr int kTile = 64;
 constexpr int kPad = 4;
+constexpr int kMmaRows = 64; /* as in attention_mma.cuh */
 
 /* Bytes of a block's shared memory: `own` matrices of its own rows, a slice of the other side's, the tile. */
 constexpr int shared_bytes(int width, int rows, int own) {
@@ -59,17 +60,54 @@ Width &width_of(const OpsAttention &attention) {
   return *width;
 }
 
-/* Whether four neighbouring columns, from a multiple of four on, always lie on a boundary of their bytes. */
-bool fits_vectors(const OpsAttention &attention, bool backward) {
+/* Bytes of a block's shared memory on tensor cores (attention_mma.cuh): `rows` tiles as they are, `turned` ones turned,
+ * `statistics` numbers for each row of a tile. */
+constexpr int mma_shared_bytes(int width, int rows, int turned, int statistics) {
+  return static_cast<int>(sizeof(float)) *
+         (rows * kTile * (width / 2 + 4) + turned * width * (kTile / 2 + 4) + statistics * kTile);
+}
+
+/* One kernel for each dtype of 16 bits. */
+struct MmaFamily {
+  int bytes;
+  Kernel kernels[2];
+};
+
+#define MMA_FAMILY(source, name, bytes) \
+  {bytes, {{source, name "_float16", bytes}, {source, name "_bfloat16", bytes}}}
+
+/* Kernels on tensor cores of heads of up to `width` columns. */
+struct MmaWidth {
+  int width;
+  MmaFamily forward, dq, dkv;
+};
+
+#define MMA_WIDTH(source, width)                                                        \
+  {width, MMA_FAMILY(source, "attention_mma_forward", mma_shared_bytes(width, 1, 1, 0)), \
+   MMA_FAMILY(source, "attention_mma_dq", mma_shared_bytes(width, 2, 1, 0)),             \
+   MMA_FAMILY(source, "attention_mma_dkv", mma_shared_bytes(width, 2, 2, 2))}
+
+MmaWidth mma_widths[] = {MMA_WIDTH("attention_mma_16.cu", 16), MMA_WIDTH("attention_mma_32.cu", 32)};
+
+/* Whether `pack` neighbouring columns, from a multiple of `pack` on, always lie on a boundary of their bytes. */
+bool fits_vectors(const OpsAttention &attention, bool backward, int pack) {
   const AttentionOperands operands = operands_of(attention, backward);
-  return std::all_of(operands.begin(), operands.end(), [](const AttentionOperand &operand) {
+  return std::all_of(operands.begin(), operands.end(), [pack](const AttentionOperand &operand) {
     if (operand.columns <= 1) return true; /* statistics, or no tensor */
     const uintptr_t steps = static_cast<uintptr_t>(operand.extent.packed ? 0 : operand.strides.sequence) |
                             static_cast<uintptr_t>(operand.strides.token) |
                             static_cast<uintptr_t>(operand.strides.head);
-    const auto bytes = static_cast<uintptr_t>(4 * operand.element_size);
-    return steps % 4 == 0 && reinterpret_cast<uintptr_t>(operand.data) % bytes == 0;
+    const auto bytes = static_cast<uintptr_t>(pack * operand.element_size);
+    return steps % static_cast<uintptr_t>(pack) == 0 && reinterpret_cast<uintptr_t>(operand.data) % bytes == 0;
   });
+}
+
+/* The kernels on tensor cores that take the call; null when none do. */
+MmaWidth *mma_width_of(const OpsAttention &attention, bool backward) {
+  if (attention.dtype == kFloat32 || attention.dropout > 0 || attention.head_dim != attention.value_dim ||
+      attention.head_dim > 32 || !fits_vectors(attention, backward, 8))
+    return nullptr;
+  return &mma_widths[attention.head_dim > 16 ? 1 : 0];
 }
 
 /* Null pointers to no rows must not be moved. */
@@ -124,21 +162,41 @@ AttentionArguments arguments_of(const OpsAttention &attention, bool backward) {
   /* word * 2^-32 >= p in integers, exactly: a float times 2^32 is exact in double, and here below 2^32. */
   arguments.threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(attention.dropout) * 4294967296.0));
   arguments.bottom_right = attention.alignment == OPS_BOTTOM_RIGHT;
-  arguments.vector = fits_vectors(attention, backward);
+  arguments.vector = fits_vectors(attention, backward, 4);
   return arguments;
 }
 
-/* One block for `family.rows` rows of each head and sequence of the side that the kernel owns. */
-int launch_blocks(const char *function, Family &family, const OpsAttention &attention, const AttentionSide &own,
-                  AttentionArguments &arguments, OpsStream stream) {
-  const int64_t blocks = divide_up(own.length, family.rows);
+/* One block for `rows` rows of each head and sequence of the side that the kernel owns. */
+int launch_blocks(const char *function, Kernel &kernel, int rows, int bytes, const OpsAttention &attention,
+                  const AttentionSide &own, AttentionArguments &arguments, OpsStream stream) {
+  const int64_t blocks = divide_up(own.length, rows);
   arguments.blocks = static_cast<int>(blocks);
   Grid grid;
   grid.x = static_cast<unsigned>(blocks * own.heads * attention.sequences);
   if (grid.x == 0) return OPS_SUCCESS;
   grid.threads = kAttentionThreads;
-  grid.shared_bytes = static_cast<size_t>(family.bytes);
-  return launch(function, family.kernels[float_index(attention.dtype)], grid, stream, arguments);
+  grid.shared_bytes = static_cast<size_t>(bytes);
+  return launch(function, kernel, grid, stream, arguments);
+}
+
+int launch_blocks(const char *function, Family &family, const OpsAttention &attention, const AttentionSide &own,
+                  AttentionArguments &arguments, OpsStream stream) {
+  return launch_blocks(function, family.kernels[float_index(attention.dtype)], family.rows, family.bytes, attention,
+                       own, arguments, stream);
+}
+
+int launch_blocks(const char *function, MmaFamily &family, const OpsAttention &attention, const AttentionSide &own,
+                  AttentionArguments &arguments, OpsStream stream) {
+  return launch_blocks(function, family.kernels[float_index(attention.dtype) - 1], kMmaRows, family.bytes, attention,
+                       own, arguments, stream);
+}
+
+template <class Width>
+int launch_backward(const char *function, Width &width, const OpsAttention &attention, AttentionArguments &arguments,
+                    OpsStream stream) {
+  const int status = launch_blocks(function, width.dq, attention, arguments.queries, arguments, stream);
+  if (status != OPS_SUCCESS) return status; /* the first one writes delta */
+  return launch_blocks(function, width.dkv, attention, arguments.keys, arguments, stream);
 }
 
 }  // namespace
@@ -148,16 +206,17 @@ int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
   const int status = check_attention(function, attention, false);
   if (status != OPS_SUCCESS || attends_to_nothing(*attention, false)) return status;
   AttentionArguments arguments = arguments_of(*attention, false);
+  if (MmaWidth *width = mma_width_of(*attention, false))
+    return launch_blocks(function, width->forward, *attention, arguments.queries, arguments, stream);
   return launch_blocks(function, width_of(*attention).forward, *attention, arguments.queries, arguments, stream);
 } OPS_CATCH
 
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try {
   const char *function = "ops_attention_backward";
-  int status = check_attention(function, attention, true);
+  const int status = check_attention(function, attention, true);
   if (status != OPS_SUCCESS || attends_to_nothing(*attention, true)) return status;
   AttentionArguments arguments = arguments_of(*attention, true);
-  Width &width = width_of(*attention);
-  status = launch_blocks(function, width.dq, *attention, arguments.queries, arguments, stream); /* writes delta */
-  if (status != OPS_SUCCESS) return status;
-  return launch_blocks(function, width.dkv, *attention, arguments.keys, arguments, stream);
+  if (MmaWidth *width = mma_width_of(*attention, true))
+    return launch_backward(function, *width, *attention, arguments, stream);
+  return launch_backward(function, width_of(*attention), *attention, arguments, stream);
 } OPS_CATCH

@@ -27,7 +27,7 @@ class AttentionCase {
     OpsAttention attention = describe(inputs, o, sums, common);
     if (!test.run({&o, &sums}, [&] { return session_.ops.attention_forward(&attention, session_.memory.stream()); }))
       return;
-    test.close(shape_.dtype, test.output(0, shape_.dtype), expected(shape_.queries, wanted_.o), wanted_.o_scale, 8,
+    test.close(shape_.dtype, test.output(0, shape_.dtype), expected(shape_.queries, wanted_.o), wanted_.o_scale, slack(),
                "o");
     test.close(4, test.output(1, 4), wanted_.log_sum_exp, wanted_.sum_scale, 8, "log_sum_exp");
   }
@@ -62,7 +62,7 @@ class AttentionCase {
     const Doubles wanted_dq = expected(shape_.queries, wanted_.dq), wanted_dk = expected(shape_.keys, wanted_.dk),
                   wanted_dv = expected(shape_.keys, wanted_.dv);
     gradients.compare(test, {&wanted_dq, &wanted_dk, &wanted_dv},
-                      {&wanted_.dq_scale, &wanted_.dk_scale, &wanted_.dv_scale}, "dq, dk, dv");
+                      {&wanted_.dq_scale, &wanted_.dk_scale, &wanted_.dv_scale}, slack(), "dq, dk, dv");
   }
 
  private:
@@ -74,6 +74,13 @@ class AttentionCase {
           state(session.raw(shape.rng_state)) {}
     Buffer queries, keys, state;
   };
+
+  /* In FP32 roundings of the terms. Tensor cores multiply weights that were rounded to 16 bits. */
+  double slack() const {
+    const bool narrow = shape_.dtype != 4 && shape_.dropout == 0 && shape_.head_dim == shape_.value_dim &&
+                        shape_.head_dim <= 32;
+    return narrow ? 8 + 1.5 * format_.roundoff() / kFormats[0].roundoff() : 8;
+  }
 
   static Doubles untouched(const Doubles &like) { return Doubles(like.size(), AttentionDouble::kUntouched); }
 
@@ -312,7 +319,7 @@ void attention_cases(Session &session) {
     head_cases(session, format.dtype);
     odd_cases(session, format.dtype);
     value_cases(session, format.dtype);
-    if (format.dtype != 4 && !session.large) continue; /* what follows does not depend on how 16 bits are read */
+    if (format.dtype == 5 && !session.large) continue; /* what follows does not depend on how 16 bits are read */
     length_cases(session, format.dtype);
     window_cases(session, format.dtype);
     dense_cases(session, format.dtype);

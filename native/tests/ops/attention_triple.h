@@ -32,10 +32,11 @@ class Triple {
   }
 
   /* Compares the contents of all buffers; `outputs` came from Case::run with these buffers. */
-  void compare(Case &test, const Values &wanted, const Values &scale, const char *what) const {
+  void compare(Case &test, const Values &wanted, const Values &scale, double slack, const char *what) const {
     size_t buffer = 0;
     for (size_t first = 0; first < 3; first = end_of(first), ++buffer)
-      test.close(shape_.dtype, test.output(buffer, shape_.dtype), joined(first, wanted), joined(first, scale), 8, what);
+      test.close(shape_.dtype, test.output(buffer, shape_.dtype), joined(first, wanted), joined(first, scale), slack,
+                 what);
   }
 
   std::vector<std::unique_ptr<Buffer>> buffers;

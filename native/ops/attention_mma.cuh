@@ -1,0 +1,167 @@
+/*
+ * Attention of 16-bit numbers on tensor cores, for heads of up to 32 columns; attention_mma_N.cu compiles it for heads of
+ * up to N columns. The algorithm is that of attention.cuh: a block owns 64 rows of one head, a warp 16 of them, and
+ * meets the rows of the other side 64 at a time; sums are FP32 in a fixed order. Weights are rounded to the 16-bit type
+ * before they are multiplied. There is no dropout here.
+ *
+ * A product is mma.m16n8k16. In its fragments a thread has rows `group` and `group + 8` of the warp's 16, and of each
+ * eight columns the two from 2 * quad on. A word holds two neighbours of 16 bits.
+ */
+#pragma once
+
+#include <attention.cuh>
+#include <mma.cuh>
+
+/* Sizes of heads with up to Width columns. */
+template <int Width>
+struct Narrow {
+  static constexpr int kWidth = Width;
+  static constexpr int kRows = 64;
+  static constexpr int kSteps = Width / 16;  /* products of a row with a row */
+  static constexpr int kEights = Width / 8;  /* of columns */
+  static constexpr int kPairs = kTile / 2;   /* of rows */
+  /* Words between rows of a tile, and between columns of a turned one: eight rows then start in different banks. */
+  static constexpr int kRowStride = Width / 2 + 4;
+  static constexpr int kColumnStride = kPairs + 4;
+  static constexpr int kRowWords = kTile * kRowStride;
+  static constexpr int kTurnedWords = Width * kColumnStride;
+};
+
+__device__ inline int quad() { return static_cast<int>(threadIdx.x) % 4; }
+__device__ inline int group() { return static_cast<int>(threadIdx.x) % 32 / 4; }
+
+/* The thread's row i, 0 or 1, of the block's. */
+__device__ inline int own_row(int i) { return static_cast<int>(threadIdx.x) / 32 * 16 + group() + 8 * i; }
+
+/* Own rows as the left factor of products. */
+template <class N>
+struct Left {
+  uint32_t words[N::kSteps][4];
+};
+
+template <class N, class T>
+__device__ inline Left<N> read_left(const T *source, int64_t token_stride, int first, int length, int columns) {
+  Left<N> left;
+#pragma unroll
+  for (int s = 0; s < N::kSteps; ++s)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first + own_row(i % 2), column = 16 * s + 8 * (i / 2) + 2 * quad();
+      left.words[s][i] = row < length && column < columns
+                             ? *reinterpret_cast<const uint32_t *>(source + row * token_stride + column)
+                             : 0;
+    }
+  return left;
+}
+
+/* Moves rows first .. first + 63 to shared memory: into `rows` as they are, into `turned` with neighbouring rows in one
+ * word; either may be null. What lies past `length` or `columns` becomes zero. */
+template <class N, class T>
+__device__ inline void fill_tile(uint32_t *rows, uint32_t *turned, const T *source, int64_t token_stride, int first,
+                                 int length, int columns) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < N::kPairs * N::kEights; i += kAttentionThreads) {
+    const int pair = i % N::kPairs, column = i / N::kPairs * 8;
+    Pack<uint32_t, 4> two[2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first + 2 * pair + h;
+      if (row < length && column < columns)
+        two[h] = load_pack<4>(reinterpret_cast<const uint32_t *>(source + row * token_stride + column));
+      if (rows != nullptr) store_pack<4>(rows + (2 * pair + h) * N::kRowStride + column / 2, two[h]);
+    }
+    if (turned == nullptr) continue;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      uint32_t *const place = turned + (column + 2 * e) * N::kColumnStride + pair;
+      place[0] = (two[0].value[e] & 0xffffu) | two[1].value[e] << 16;
+      place[N::kColumnStride] = two[0].value[e] >> 16 | (two[1].value[e] & 0xffff0000u);
+    }
+  }
+}
+
+/* Scores of own rows and 16 rows of a tile: eight[b][2 * i + e] is of own row i and row 8 * b + 2 * quad + e. */
+struct Scores {
+  float eight[2][4];
+};
+
+/* The products of own rows and rows 16 * chunk .. of a tile. */
+template <class N, class T>
+__device__ inline Scores scores_of(const Left<N> &left, const uint32_t *rows, int chunk) {
+  Scores scores = {};
+#pragma unroll
+  for (int b = 0; b < 2; ++b) {
+    const uint32_t *const row = rows + (16 * chunk + 8 * b + group()) * N::kRowStride + quad();
+#pragma unroll
+    for (int s = 0; s < N::kSteps; ++s) multiply_add<T>(scores.eight[b], left.words[s], row[8 * s], row[8 * s + 4]);
+  }
+  return scores;
+}
+
+/* sum += weights times rows 16 * chunk .. of a turned tile. */
+template <class N, class T>
+__device__ inline void add_weighted(float (&sum)[N::kEights][4], const Scores &weights, const uint32_t *turned,
+                                    int chunk) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = two_of<T>(weights.eight[i / 2][i % 2 * 2], weights.eight[i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+  for (int c = 0; c < N::kEights; ++c) {
+    const uint32_t *const column = turned + (8 * c + group()) * N::kColumnStride + 8 * chunk + quad();
+    multiply_add<T>(sum[c], words, column[0], column[4]);
+  }
+}
+
+/* The rows of the other side that own rows meet. */
+struct Meeting {
+  Range rows[2];
+
+  __device__ inline bool has(int i, int other) const { return other >= rows[i].first && other < rows[i].last; }
+};
+
+__device__ inline Meeting meeting_of(int first, const Band &band) {
+  Meeting meeting;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = first + own_row(i), on = row + band.shift;
+    Range range = {0, band.other_length};
+    if (band.before >= 0 && on > band.before) range.first = on - band.before;
+    if (band.after >= 0 && on + band.after + 1 < band.other_length) range.last = on + band.after + 1;
+    if (row >= band.length) range.last = 0;
+    meeting.rows[i] = range;
+  }
+  return meeting;
+}
+
+/* Sets what belongs to no pair that meets to `value`; the tile's rows begin at `other`. */
+__device__ inline void mask(Scores &scores, const Meeting &meeting, int other, int chunk, float value) {
+#pragma unroll
+  for (int b = 0; b < 2; ++b)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (!meeting.has(i / 2, other + 16 * chunk + 8 * b + 2 * quad() + i % 2)) scores.eight[b][i] = value;
+}
+
+/* The sum over the threads that share rows. */
+__device__ inline float sum_over_quad(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
+/* Writes factor * sum to the sequence's rows from `first`; zeros past its length. */
+template <class N, class T>
+__device__ inline void store_sum(const float (&sum)[N::kEights][4], const float (&factor)[2], T *destination,
+                                 int64_t token_stride, int first, const Rows &own, int columns) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = first + own_row(i);
+    if (row >= own.rows) continue;
+#pragma unroll
+    for (int c = 0; c < N::kEights; ++c) {
+      const int column = 8 * c + 2 * quad();
+      if (column >= columns) continue;
+      const uint32_t two = two_of<T>(sum[c][2 * i] * factor[i], sum[c][2 * i + 1] * factor[i]);
+      *reinterpret_cast<uint32_t *>(destination + row * token_stride + column) = row < own.length ? two : 0;
+    }
+  }
+}

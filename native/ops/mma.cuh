@@ -1,0 +1,46 @@
+/* Products of 16-bit numbers on tensor cores. The tests have their own, for the CPU. */
+#pragma once
+
+#include <device.cuh>
+
+/* Two numbers in one word, the first one low; rounds to nearest even. */
+template <class T>
+__device__ inline uint32_t two_of(float low, float high);
+
+template <>
+__device__ inline uint32_t two_of<bfloat16>(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+template <>
+__device__ inline uint32_t two_of<float16>(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+/* sum += left right: PTX's mma.m16n8k16 with FP32 sums, whose fragments these are. All threads of a warp call it. */
+template <class T>
+__device__ inline void multiply_add(float (&sum)[4], const uint32_t (&left)[4], uint32_t right0, uint32_t right1);
+
+#define MULTIPLY_ADD(T, type)                                                                               \
+  template <>                                                                                               \
+  __device__ inline void multiply_add<T>(float(&sum)[4], const uint32_t(&left)[4], uint32_t right0,         \
+                                         uint32_t right1) {                                                 \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                              \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                              \
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                            \
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));                \
+  }
+
+MULTIPLY_ADD(bfloat16, "bf16")
+MULTIPLY_ADD(float16, "f16")
+
+/* 2^value, 1 ulp off at most for what softmax needs: results below the smallest normal number are 0. */
+__device__ inline float exp2_of(float value) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}

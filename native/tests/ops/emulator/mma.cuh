@@ -1,0 +1,43 @@
+/* The emulator's products on tensor cores, with the fragments of native/ops/mma.cuh. */
+#pragma once
+
+#include "device.cuh"
+
+template <class T>
+uint32_t two_of(float low, float high) {
+  T first, second;
+  from_float(low, first);
+  from_float(high, second);
+  return first.bits | static_cast<uint32_t>(second.bits) << 16;
+}
+
+template <class T>
+float half_of(uint32_t word, int half) {
+  return to_float(T{static_cast<uint16_t>(word >> 16 * half)});
+}
+
+/* A warp lays its fragments down, and each thread sums what is its own. Blocks run one after another. */
+template <class T>
+void multiply_add(float (&sum)[4], const uint32_t (&left)[4], uint32_t right0, uint32_t right1) {
+  static uint32_t fragments[kThreads][6];
+  const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread - lane;
+  for (int i = 0; i < 4; ++i) fragments[thread][i] = left[i];
+  fragments[thread][4] = right0;
+  fragments[thread][5] = right1;
+  __syncwarp();
+  for (int i = 0; i < 4; ++i) { /* row lane / 4 + 8 * (i / 2), column 2 * (lane % 4) + i % 2 */
+    const unsigned row = lane / 4, column = 2 * (lane % 4) + static_cast<unsigned>(i % 2);
+    for (unsigned k = 0; k < 16; ++k) {
+      const unsigned quad = k % 8 / 2, half = k % 2, later = k / 8;
+      const uint32_t a = fragments[warp + 4 * row + quad][static_cast<unsigned>(i / 2) + 2 * later];
+      const uint32_t b = fragments[warp + 4 * column + quad][4 + later];
+      sum[i] += half_of<T>(a, static_cast<int>(half)) * half_of<T>(b, static_cast<int>(half));
+    }
+  }
+  __syncwarp();
+}
+
+inline float exp2_of(float value) {
+  const float result = std::exp2(value);
+  return result < 1.17549435e-38f ? 0.0f : result; /* a NaN stays */
+}
