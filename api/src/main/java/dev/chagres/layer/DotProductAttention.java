@@ -24,7 +24,8 @@ import org.jspecify.annotations.Nullable;
  * FLOAT32, BFLOAT16 or FLOAT16. The softmax is computed in FP32.
  *
  * <p>cuDNN's fused kernels compute BFLOAT16 and FLOAT16. What they do not take our own tiled kernels compute, in FP32
- * whatever the type: FLOAT32, and padded batches of one token a sequence. The choice is the same on every provider.
+ * whatever the type: FLOAT32, and padded batches of one token a sequence; and, on tensor cores, heads of at most 32 columns
+ * without dropout. The choice is the same on every provider.
  *
  * <p>Threading: the device's thread.
  *
@@ -191,7 +192,7 @@ public final class DotProductAttention {
             Sequences sequences,
             Heads heads,
             Pass pass) {
-        AttentionKernels kernels = KernelChoice.attention(q.dtype(), sequences);
+        AttentionKernels kernels = KernelChoice.attention(config, q.dtype(), sequences);
         boolean drops = pass.isTraining() && !config.dropout().isNone();
         AttentionProblem problem = problems.get(layout, sequences.padding(), drops);
         Tensor offsets = sequences.cuSeqlens().offsets();
@@ -366,8 +367,8 @@ public final class DotProductAttention {
     /** Returns which kernels compute inputs of this type over the pass's sequences, and why not the others. */
     public String explain(DType dtype, Pass pass) {
         Sequences sequences = pass.sequences();
-        return name + ": attention by " + KernelChoice.attentionReason(dtype, sequences)
-                + (KernelChoice.attention(dtype, sequences) == AttentionKernels.TILED ? "" : order(sequences));
+        return name + ": attention by " + KernelChoice.attentionReason(config, dtype, sequences)
+                + (KernelChoice.attention(config, dtype, sequences) == AttentionKernels.TILED ? "" : order(sequences));
     }
 
     /** Returns what the order of the sums in backward costs cuDNN's kernels. */
