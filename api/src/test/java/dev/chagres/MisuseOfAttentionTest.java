@@ -180,7 +180,7 @@ class MisuseOfAttentionTest extends AttentionMisuse {
     void moreAnglesThanAnArrayHolds() {
         assertThrown(
                 ARGUMENT,
-                "positions, headDim: expected a product of at most 2147483639 angles, got 1073741824 and 4",
+                "positions, rotatedDim: expected a product of at most 2147483639 angles, got 1073741824 and 4",
                 () -> RotaryEmbedding.of(scope, 1 << 30, 4));
     }
 

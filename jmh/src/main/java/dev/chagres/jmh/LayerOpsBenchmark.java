@@ -3,6 +3,7 @@ package dev.chagres.jmh;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Attention;
+import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.ops.Rotary;
@@ -13,6 +14,7 @@ import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.MaskType;
+import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
@@ -24,7 +26,8 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 /** What do our operations inside a layer cost: the residual norm and the rotation in BFLOAT16, attention in FLOAT32? */
 @NullUnmarked
 public class LayerOpsBenchmark extends OperationBenchmark {
-    private static final float EPSILON = 1e-5f;
+    private static final NormFunction NORM =
+            new NormFunction(NormFunction.Kind.LAYER_NORM, Normalization.Gamma.PLAIN, 1e-5f);
 
     private Tensor x;
     private Tensor residual;
@@ -132,7 +135,7 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void residualNormForward() {
-        repeat(() -> ResidualNorm.forward(x, residual, gamma, beta, EPSILON, h, y, mean, inverse, stream));
+        repeat(() -> ResidualNorm.forward(NORM, x, residual, gamma, beta, h, y, null, mean, inverse, stream));
     }
 
     /** Their gradients. */
@@ -140,7 +143,7 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void residualNormBackward() {
         repeat(() -> ResidualNorm.backward(
-                y, h, mean, inverse, gamma, residual, dh, dgamma, dbeta, Output.OVERWRITE, stream));
+                NORM, y, h, mean, inverse, gamma, residual, dh, dgamma, dbeta, Output.OVERWRITE, stream));
     }
 
     /** Query and key rotated in place. */
