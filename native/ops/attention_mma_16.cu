@@ -3,7 +3,7 @@
 #include <attention_mma_forward.cuh>
 
 #define MMA_KERNELS(T)                                                                                   \
-  KERNEL_WITH(kAttentionThreads, 5, attention_mma_forward_##T, const AttentionArguments arguments) {     \
+  KERNEL_WITH(kAttentionThreads, 4, attention_mma_forward_##T, const AttentionArguments arguments) {     \
     attention_mma_forward<T, Narrow<16>>(arguments);                                                     \
   }                                                                                                      \
   KERNEL_WITH(kAttentionThreads, 6, attention_mma_dq_##T, const AttentionArguments arguments) {          \

@@ -222,7 +222,9 @@ class AttentionConformance {
         AttentionProblem problem = AttentionProblem.of(QkvLayout.separate(sequences.format()), config.scale())
                 .withMask(config.mask().type(sequences.padding()))
                 .withWindow(config.mask().windowLeft(), config.mask().windowRight());
-        boolean tiled = q.dtype() == DType.FLOAT32 || (sequences.format() != QkvFormat.THD && sequences.length() == 1);
+        boolean tiled = q.dtype() == DType.FLOAT32
+                || config.headDim() <= 32
+                || (sequences.format() != QkvFormat.THD && sequences.length() == 1);
         boolean rounded = sequences.format() == QkvFormat.THD && !tiled;
         long longest = rounded ? Math.max(128, (sequences.length() + 127) / 128 * 128) : sequences.length();
         Tensor offsets = sequences.cuSeqlens().offsets();
