@@ -14,6 +14,9 @@ public final class Capture {
     private final List<Runnable> after = new ArrayList<>();
     private final List<Runnable> onFailure = new ArrayList<>();
 
+    /** Makes the list of a capture that begins. */
+    public Capture() {}
+
     /** Runs {@code action} before each launch; what it enqueues comes before the graph. */
     public void beforeLaunch(Runnable action) {
         before.add(action);
