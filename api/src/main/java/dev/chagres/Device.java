@@ -158,10 +158,12 @@ public final class Device implements AutoCloseable {
     /**
      * Gives the device up, so that another thread can {@link #attach()} it; until then no thread may use it.
      *
+     * @throws IllegalStateException while one of its streams captures
      * @throws WrongThreadException when the device belongs to another thread
      */
     public void detach() {
         state.ensureCurrent();
+        state.ensureNotCapturing("detach");
         state.detach();
     }
 
@@ -196,13 +198,18 @@ public final class Device implements AutoCloseable {
         return child;
     }
 
-    /** Closes what is still open on the device, newest first, then the device. A second call does nothing. */
+    /**
+     * Closes what is still open on the device, newest first, then the device. A second call does nothing.
+     *
+     * @throws IllegalStateException while one of its streams captures
+     */
     @Override
     public void close() {
         if (state.isClosed()) {
             return;
         }
         state.ensureCurrent();
+        state.ensureNotCapturing("close");
         RuntimeException first = null;
         AutoCloseable[] children = opened.toArray(AutoCloseable[]::new);
         for (int i = children.length - 1; i >= 0; i--) {

@@ -131,7 +131,11 @@ public final class Graph implements AutoCloseable {
         capture.finish();
     }
 
-    /** Waits for the stream and frees the graph. A second call does nothing. */
+    /**
+     * Waits for the stream and frees the graph. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures
+     */
     @Override
     public void close() {
         if (closed) {
@@ -139,6 +143,7 @@ public final class Graph implements AutoCloseable {
         }
         DeviceState device = stream.device().state();
         device.ensureCurrent();
+        device.ensureNotCapturing("close");
         closed = true;
         Leaks.closed(trace);
         stream.device().forget(this);

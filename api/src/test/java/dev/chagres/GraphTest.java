@@ -69,6 +69,25 @@ class GraphTest {
     }
 
     @Test
+    void whatEndsIsNotClosedInsideACapture() {
+        Stream stream = device.stream();
+        try (Scope scope = device.openScope()) {
+            Tensor x = scope.tensor(DType.FLOAT32, 4);
+            x.zero(stream);
+            try (Graph graph = stream.capture(() -> Elementwise.add(x, x, x, stream))) {
+                String reason =
+                        ": a stream of device 0 captures, and what waits for the device or reads the host's memory"
+                                + " cannot be part of a graph; call it before Stream.capture or after the launch";
+                refused("close" + reason, graph::close);
+                refused("close" + reason, device::close);
+                refused("detach" + reason, device::detach);
+                graph.launch();
+                stream.synchronize();
+            }
+        }
+    }
+
+    @Test
     void whatWaitsOrCopiesIsRefusedAndTheStreamStaysUsable() {
         Stream stream = device.stream();
         try (Scope scope = device.openScope();

@@ -130,7 +130,10 @@ public final class CuSeqlens {
      *     decrease, or a sequence is longer than {@code longestOfAll}
      */
     public void set(Stream stream, Tensor target, MemorySegment source, int count, int longestOfAll) {
-        if (Checks.given("target", target).address() != offsets().address() || count != sequences) {
+        if (Checks.given("target", target).address() != offsets().address()
+                || target.dtype() != DType.INT32
+                || target.count() != sequences + 1L
+                || count != sequences) {
             throw new IllegalArgumentException("target: expected the memory of " + sequences
                     + " sequences that was given to fixed, got " + count + " sequences in " + Checks.describe(target));
         }

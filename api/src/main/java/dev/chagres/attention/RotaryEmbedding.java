@@ -67,7 +67,7 @@ public final class RotaryEmbedding {
      *
      * @param scope owns the angles
      * @param positions positions that can be rotated: no sequence may end behind them
-     * @throws IllegalArgumentException when there are no positions, or too many angles
+     * @throws IllegalArgumentException when there are no positions, or too many angles, or one that FLOAT32 does not hold
      */
     public static RotaryEmbedding of(Scope scope, int positions, RotaryConfig config) {
         Checks.given("scope", scope);
@@ -95,6 +95,10 @@ public final class RotaryEmbedding {
         for (int position = 0; position < positions; position++) {
             for (int i = 0; i < half; i++) {
                 float angle = (float) (position * frequencies[i]);
+                if (!Float.isFinite(angle)) {
+                    throw new IllegalArgumentException("config: expected angles that FLOAT32 holds, got " + angle
+                            + " at position " + position + " for " + config);
+                }
                 int first = position * rotated + (config.isInterleaved() ? 2 * i : i);
                 values[first] = angle;
                 values[first + (config.isInterleaved() ? 1 : half)] = angle;
