@@ -1,76 +1,76 @@
 package dev.chagres;
 
-import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Fields;
 import dev.chagres.internal.memory.Workspace;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Reads for {@link Inside}, which makes the one object, what classes of this package keep.
+ * Reads what classes of this package keep. {@code Inside} makes the one object.
  *
  * <p>Threading: the device's thread.
  */
-final class InsideFields extends Inside.Fields {
+final class InsideFields extends Fields {
     InsideFields() {}
 
     @Override
-    protected DeviceState state(Device device) {
-        return device.state();
+    public DeviceState stateOfDevice(Object device) {
+        return ((Device) device).state();
     }
 
     @Override
-    protected DeviceState state(Tensor tensor) {
-        return tensor.device();
+    public DeviceState stateOfTensor(Object tensor) {
+        return ((Tensor) tensor).device();
     }
 
     @Override
-    protected Workspace workspace(Stream stream) {
-        return stream.workspace();
+    public Workspace workspace(Object stream) {
+        return ((Stream) stream).workspace();
     }
 
     @Override
-    protected Scope scratch(Stream stream) {
-        return stream.scratch();
+    public Object scratch(Object stream) {
+        return ((Stream) stream).scratch();
     }
 
     @Override
-    protected Scope recomputed(Stream stream) {
-        return stream.recomputed();
+    public Object recomputed(Object stream) {
+        return ((Stream) stream).recomputed();
     }
 
     @Override
-    protected @Nullable Capture capture(Stream stream) {
-        return stream.capture();
+    public @Nullable Capture capture(Object stream) {
+        return ((Stream) stream).capture();
     }
 
     @Override
-    protected long address(Tensor tensor) {
-        return tensor.knownAddress();
+    public long address(Object tensor) {
+        return ((Tensor) tensor).knownAddress();
     }
 
     @Override
-    protected int issue(Tensor tensor) {
-        return tensor.issueNumber();
+    public int issue(Object tensor) {
+        return ((Tensor) tensor).issueNumber();
     }
 
     @Override
-    protected @Nullable Tensor base(Tensor tensor) {
-        return tensor.base();
+    public @Nullable Object base(Object tensor) {
+        return ((Tensor) tensor).base();
     }
 
     @Override
-    protected void fix(Tensor tensor) {
-        tensor.fix();
+    public void fix(Object tensor) {
+        ((Tensor) tensor).fix();
     }
 
     @Override
-    protected boolean isFixed(Tensor tensor) {
-        return tensor.isFixed();
+    public boolean isFixed(Object tensor) {
+        return ((Tensor) tensor).isFixed();
     }
 
     @Override
-    protected void requireGradient(Tensor tensor, boolean required) {
-        tensor.requireGradient(required);
+    public void requireGradient(Object tensor, boolean required) {
+        ((Tensor) tensor).requireGradient(required);
     }
 }

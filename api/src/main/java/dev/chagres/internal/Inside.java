@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Fields;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
@@ -22,61 +23,19 @@ public final class Inside {
 
     private Inside() {}
 
-    /** Reads the fields. One class implements it, in the package of the classes that have them. */
-    public abstract static class Fields {
-        /** For the one implementation. */
-        protected Fields() {}
-
-        /** See {@link Inside#state(Device)}. */
-        protected abstract DeviceState state(Device device);
-
-        /** See {@link Inside#state(Tensor)}. */
-        protected abstract DeviceState state(Tensor tensor);
-
-        /** See {@link Inside#workspace}. */
-        protected abstract Workspace workspace(Stream stream);
-
-        /** See {@link Inside#scratch}. */
-        protected abstract Scope scratch(Stream stream);
-
-        /** See {@link Inside#recomputed}. */
-        protected abstract Scope recomputed(Stream stream);
-
-        /** See {@link Inside#capture}. */
-        protected abstract @Nullable Capture capture(Stream stream);
-
-        /** See {@link Inside#address}. */
-        protected abstract long address(Tensor tensor);
-
-        /** See {@link Inside#issue}. */
-        protected abstract int issue(Tensor tensor);
-
-        /** Returns the tensor that {@code tensor} is a view of, null when it is no view. */
-        protected abstract @Nullable Tensor base(Tensor tensor);
-
-        /** See {@link Inside#fix}. */
-        protected abstract void fix(Tensor tensor);
-
-        /** See {@link Inside#isFixed}. */
-        protected abstract boolean isFixed(Tensor tensor);
-
-        /** See {@link Inside#requireGradient}. */
-        protected abstract void requireGradient(Tensor tensor, boolean required);
-    }
-
     /** Returns the state of a device. */
     public static DeviceState state(Device device) {
-        return FIELDS.state(device);
+        return FIELDS.stateOfDevice(device);
     }
 
     /** Returns the state of the device that {@code stream} belongs to. */
     public static DeviceState state(Stream stream) {
-        return FIELDS.state(stream.device());
+        return FIELDS.stateOfDevice(stream.device());
     }
 
     /** Returns the state of the device that holds {@code tensor}. */
     public static DeviceState state(Tensor tensor) {
-        return FIELDS.state(tensor);
+        return FIELDS.stateOfTensor(tensor);
     }
 
     /** Returns the memory that kernels on {@code stream} use while they run. */
@@ -86,12 +45,12 @@ public final class Inside {
 
     /** Returns the scope for what goes back when a call returns. */
     public static Scope scratch(Stream stream) {
-        return FIELDS.scratch(stream);
+        return (Scope) FIELDS.scratch(stream);
     }
 
     /** Returns the scope for what recomputation saves. */
     public static Scope recomputed(Stream stream) {
-        return FIELDS.recomputed(stream);
+        return (Scope) FIELDS.recomputed(stream);
     }
 
     /** Returns the device address of a tensor that was found usable already. */
@@ -112,10 +71,10 @@ public final class Inside {
     /** Returns the tensor whose memory {@code tensor} is a view of, or {@code tensor} itself when it is no view. */
     public static Tensor root(Tensor tensor) {
         Tensor root = tensor;
-        Tensor base = FIELDS.base(root);
+        Tensor base = (Tensor) FIELDS.base(root);
         while (base != null) {
             root = base;
-            base = FIELDS.base(root);
+            base = (Tensor) FIELDS.base(root);
         }
         return root;
     }

@@ -1,0 +1,50 @@
+package dev.chagres.internal.memory;
+
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Reads what devices, streams and tensors keep. One class implements it, in their package; this one lies below that package and so
+ * knows them as objects.
+ *
+ * <p>Threading: the device's thread.
+ */
+public abstract class Fields {
+    /** For the one implementation. */
+    protected Fields() {}
+
+    /** Returns the state of a device. */
+    public abstract DeviceState stateOfDevice(Object device);
+
+    /** Returns the state of the device that holds a tensor. */
+    public abstract DeviceState stateOfTensor(Object tensor);
+
+    /** Returns the memory that kernels on a stream use while they run. */
+    public abstract Workspace workspace(Object stream);
+
+    /** Returns the scope for what goes back when a call returns. */
+    public abstract Object scratch(Object stream);
+
+    /** Returns the scope for what recomputation saves. */
+    public abstract Object recomputed(Object stream);
+
+    /** Returns what runs at each launch of the graph that a stream captures, null when it captures none. */
+    public abstract @Nullable Capture capture(Object stream);
+
+    /** Returns the device address of a tensor that was found usable already. */
+    public abstract long address(Object tensor);
+
+    /** Returns how often a tensor object was handed out. */
+    public abstract int issue(Object tensor);
+
+    /** Returns the tensor that a tensor is a view of, null when it is no view. */
+    public abstract @Nullable Object base(Object tensor);
+
+    /** Says that the contents of a tensor, which were checked, are not to be written to. */
+    public abstract void fix(Object tensor);
+
+    /** Returns whether the contents of a tensor were checked and are not to be written to. */
+    public abstract boolean isFixed(Object tensor);
+
+    /** Says whether backward passes compute a gradient of a tensor. */
+    public abstract void requireGradient(Object tensor, boolean required);
+}
