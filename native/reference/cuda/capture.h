@@ -108,13 +108,14 @@ bool recorded_by_value(Result (*function)(Parameters...), Arguments... arguments
   return captures_under_way != 0 && record_call<ByValue>(function, arguments...);
 }
 
-/* The same for a function whose arguments lie in one struct of such values, of which the record keeps a copy. */
-template <class Problem>
-bool recorded_problem(int (*function)(const Problem *, OpsStream), const Problem *problem, OpsStream stream) {
+/* The same for a function whose arguments lie in one struct of such values, of which the record keeps a copy:
+ * call(problem, stream) repeats it, `what` names it where it fails. */
+template <class Problem, class Call>
+bool recorded_problem(const char *what, const Problem *problem, OpsStream stream, Call call) {
   if (!is_capturing(stream)) return false;
-  record(stream, [function, copy = *problem](void *into) {
-    const int status = function(&copy, static_cast<OpsStream>(into));
-    if (status != 0) throw std::runtime_error(text("a call returned status ", status));
+  record(stream, [what, call, copy = *problem](void *into) {
+    const int status = call(&copy, static_cast<OpsStream>(into));
+    if (status != 0) throw std::runtime_error(text(what, " returned status ", status));
   });
   return true;
 }

@@ -103,12 +103,8 @@ using Function = int(const OpsAttention *, OpsStream);
 
 /* Whether the call was recorded: its arguments are right, but for what lies on the device, which the graph will see. */
 bool recorded(Function *function, const OpsAttention *attention, bool backward, OpsStream stream) {
-  if (!is_capturing(stream) || ops::check_attention("capture", attention, backward) != OPS_SUCCESS) return false;
-  record(stream, [function, problem = *attention](void *into) {
-    const int status = function(&problem, static_cast<OpsStream>(into));
-    if (status != OPS_SUCCESS) throw std::runtime_error(text("attention returned status ", status));
-  });
-  return true;
+  return is_capturing(stream) && ops::check_attention("capture", attention, backward) == OPS_SUCCESS &&
+         recorded_problem("attention", attention, stream, function);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ constexpr int64_t kRows = 128;
 int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try {
   const int status = ops::check_residual_norm_forward(norm);
   if (status != OPS_SUCCESS || norm->rows == 0) return status;
-  if (recorded_problem(ops_residual_norm_forward, norm, stream)) return OPS_SUCCESS;
+  if (recorded_problem("a call", norm, stream, ops_residual_norm_forward)) return OPS_SUCCESS;
   const OpsResidualNorm &n = *norm;
   return run("ops_residual_norm_forward", [&] {
     Scratch factors(n.columns), summands(n.columns), largest_of(n.rows);
@@ -134,7 +134,7 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try
 int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream) try {
   const int status = ops::check_residual_norm_backward(norm);
   if (status != OPS_SUCCESS) return status;
-  if (recorded_problem(ops_residual_norm_backward, norm, stream)) return OPS_SUCCESS;
+  if (recorded_problem("a call", norm, stream, ops_residual_norm_backward)) return OPS_SUCCESS;
   const OpsResidualNorm &n = *norm;
   const NVTEDType type = as_dtype(n.dtype);
   const bool centered = n.kind == OPS_LAYER_NORM;

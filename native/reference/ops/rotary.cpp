@@ -121,17 +121,6 @@ int run_rotary(const char *function, const Parts &from, const Parts &to, const O
   });
 }
 
-/* Whether the call, whose arguments are right, was recorded: call(rotary, stream) repeats it. */
-template <class Call>
-bool recorded(const OpsRotary &rotary, OpsStream stream, Call call) {
-  if (!is_capturing(stream)) return false;
-  record(stream, [call, copy = rotary](void *into) {
-    const int status = call(&copy, static_cast<OpsStream>(into));
-    if (status != OPS_SUCCESS) throw std::runtime_error(text("a rotation returned status ", status));
-  });
-  return true;
-}
-
 }  // namespace
 
 int ops_rotary_packed(void *qkv, const OpsRotary *rotary, OpsStream stream) try {
@@ -139,8 +128,8 @@ int ops_rotary_packed(void *qkv, const OpsRotary *rotary, OpsStream stream) try 
   const int status = ops::check_rotary(function, rotary, {qkv, false, nullptr, nullptr, nullptr});
   if (status != OPS_SUCCESS || ops::rotates_nothing(*rotary)) return status;
   if (rotary->rotated_dim == 0 || rotary->positions == 0) return status;
-  if (recorded(*rotary, stream,
-               [=](const OpsRotary *same, OpsStream into) { return ops_rotary_packed(qkv, same, into); }))
+  if (recorded_problem("a rotation", rotary, stream,
+        [=](const OpsRotary *same, OpsStream into) { return ops_rotary_packed(qkv, same, into); }))
     return OPS_SUCCESS;
   const Parts parts = inside(qkv, *rotary);
   return run_rotary(function, parts, parts, *rotary);
@@ -150,8 +139,8 @@ int ops_rotary_split(const void *qkv, void *q, void *k, void *v, const OpsRotary
   const char *function = "ops_rotary_split";
   const int status = ops::check_rotary(function, rotary, {qkv, true, q, k, v});
   if (status != OPS_SUCCESS || ops::rotates_nothing(*rotary)) return status;
-  if (recorded(*rotary, stream,
-               [=](const OpsRotary *same, OpsStream into) { return ops_rotary_split(qkv, q, k, v, same, into); }))
+  if (recorded_problem("a rotation", rotary, stream,
+        [=](const OpsRotary *same, OpsStream into) { return ops_rotary_split(qkv, q, k, v, same, into); }))
     return OPS_SUCCESS;
   return run_rotary(function, inside(qkv, *rotary), apart(q, k, v, *rotary), *rotary);
 } OPS_CATCH
@@ -160,8 +149,8 @@ int ops_rotary_join(const void *q, const void *k, const void *v, void *qkv, cons
   const char *function = "ops_rotary_join";
   const int status = ops::check_rotary(function, rotary, {qkv, true, q, k, v});
   if (status != OPS_SUCCESS || ops::rotates_nothing(*rotary)) return status;
-  if (recorded(*rotary, stream,
-               [=](const OpsRotary *same, OpsStream into) { return ops_rotary_join(q, k, v, qkv, same, into); }))
+  if (recorded_problem("a rotation", rotary, stream,
+        [=](const OpsRotary *same, OpsStream into) { return ops_rotary_join(q, k, v, qkv, same, into); }))
     return OPS_SUCCESS;
   return run_rotary(function, apart(q, k, v, *rotary), inside(qkv, *rotary), *rotary);
 } OPS_CATCH
