@@ -43,6 +43,12 @@ using Four = Pack<float, 4>;
 
 __device__ inline float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
 
+/* The log-sum-exp in units of log2; of a row without a key 0, as all its scores are -infinity. */
+__device__ inline float log2_of_sum(float log_sum_exp) {
+  constexpr float kLog2E = 1.44269504f;
+  return log_sum_exp == minus_infinity() ? 0.0f : log_sum_exp * kLog2E;
+}
+
 __device__ inline int lane() { return threadIdx.x % kLanes; }
 
 /* The r-th row of this thread. A warp's two rows of threads lie four rows apart: in different banks. */
@@ -292,6 +298,13 @@ __device__ inline Band band_of_keys(const AttentionArguments &a, const Place &pl
   return {-place.diagonal, a.right, a.left, place.keys.length, place.queries.length};
 }
 
+/* The rows that own row `row` meets; `first` may lie before row 0. */
+__device__ inline Range range_of_row(int row, const Band &band) {
+  const int on = row + band.shift;
+  return {band.before < 0 ? 0 : on - band.before,
+          band.after < 0 || on + band.after >= band.other_length ? band.other_length : on + band.after + 1};
+}
+
 /* The rows that own rows first .. last meet; starts on a multiple of the tile. */
 __device__ inline Range range_of(int first, int last, const Band &band) {
   Range range = {0, band.other_length};
@@ -323,13 +336,12 @@ __device__ inline uint32_t meeting(int own, int other, const Band &band) {
   const int first_column = other + 4 * lane();
 #pragma unroll 1
   for (int r = 0; r < S::kOwn; ++r) {
-    const int row = own + row_of(r), on = row + band.shift;
-    const int first = band.before < 0 ? 0 : on - band.before;
-    const int end = band.after < 0 || on + band.after >= band.other_length ? band.other_length : on + band.after + 1;
+    const int row = own + row_of(r);
+    const Range range = range_of_row(row, band);
     uint32_t four = 0;
 #pragma unroll
     for (int u = 0; u < 4; ++u)
-      four |= (row < band.length && first_column + u >= first && first_column + u < end ? 1u : 0u) << u;
+      four |= (row < band.length && first_column + u >= range.first && first_column + u < range.last ? 1u : 0u) << u;
     bits |= four << 4 * r;
   }
   return bits;
@@ -339,62 +351,6 @@ __device__ inline uint32_t meeting(int own, int other, const Band &band) {
 template <class S>
 __device__ inline uint32_t seen_of(int own, int other, const Band &band) {
   return is_partial<S>(own, other, band) ? meeting<S>(own, other, band) : 0xffffffffu;
-}
-
-/* Words j % 4 of Philox4x32-10 for keys 4 * group .. 4 * group + 3 of one query, the counter being group, low word of
- * the offset, query, sequence * heads + head. Bit j is set when the key is kept. */
-struct Dropout {
-  uint32_t key0, key1, offset, pair, threshold;
-
-  __device__ inline uint32_t keep(uint32_t query, uint32_t group) const {
-    uint32_t c0 = group, c1 = offset, c2 = query, c3 = pair, k0 = key0, k1 = key1;
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t first = static_cast<uint64_t>(c0) * 0xD2511F53u;
-      const uint64_t second = static_cast<uint64_t>(c2) * 0xCD9E8D57u;
-      c0 = static_cast<uint32_t>(second >> 32) ^ c1 ^ k0;
-      c2 = static_cast<uint32_t>(first >> 32) ^ c3 ^ k1;
-      c1 = static_cast<uint32_t>(second);
-      c3 = static_cast<uint32_t>(first);
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    return (c0 >= threshold ? 1u : 0u) | (c1 >= threshold ? 2u : 0u) | (c2 >= threshold ? 4u : 0u) |
-           (c3 >= threshold ? 8u : 0u);
-  }
-};
-
-__device__ inline Dropout dropout_of(const AttentionArguments &a, const Place &place) {
-  const uint64_t seed = static_cast<uint64_t>(a.rng_state[0]), offset = static_cast<uint64_t>(a.rng_state[1]);
-  return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(offset >> 32),
-          static_cast<uint32_t>(offset), static_cast<uint32_t>(place.sequence * a.queries.heads + place.head),
-          a.threshold};
-}
-
-/* Which weights dropout keeps; own rows are queries, tile rows keys. */
-template <class S>
-__device__ inline uint32_t kept_of_queries(int query, int key, const Place &place, const AttentionArguments &a) {
-  if (a.threshold == 0) return 0xffffffffu;
-  const Dropout dropout = dropout_of(a, place);
-  uint32_t bits = 0;
-#pragma unroll 1
-  for (int r = 0; r < S::kOwn; ++r) bits |= dropout.keep(query + row_of(r), key / 4 + lane()) << 4 * r;
-  return bits;
-}
-
-/* The same where own rows are keys and tile rows queries: a draw is for four own rows, and so is spread. */
-template <class S>
-__device__ inline uint32_t kept_of_keys(int key, int query, const Place &place, const AttentionArguments &a) {
-  if (a.threshold == 0) return 0xffffffffu;
-  const Dropout dropout = dropout_of(a, place);
-  uint32_t bits = 0;
-#pragma unroll 1
-  for (int i = 0; i < S::kOwn; ++i) { /* as many draws as own rows: a fourth of them, for four queries each */
-    const int r = i / 4 * 4, u = i % 4;
-    const uint32_t four = dropout.keep(query + 4 * lane() + u, (key + row_of(r)) / 4);
-    bits |= ((four & 1) | (four & 2) << 3 | (four & 4) << 6 | (four & 8) << 9) << (4 * r + u);
-  }
-  return bits;
 }
 
 __device__ inline bool bit(uint32_t bits, int r, int u) { return bits >> (4 * r + u) & 1; }

@@ -7,13 +7,7 @@
  */
 #pragma once
 
-#include <attention.cuh>
-
-/* The log-sum-exp in units of log2; of a row without a key 0, as all its scores are -infinity. */
-__device__ inline float log2_sum(float log_sum_exp) {
-  constexpr float kLog2E = 1.44269504f;
-  return log_sum_exp == minus_infinity() ? 0.0f : log_sum_exp * kLog2E;
-}
+#include <attention_dropout.cuh>
 
 /* What a thread knows of its own queries. */
 template <class S>
@@ -38,7 +32,7 @@ __device__ inline Queries<S> read_queries(const float *d_o, const Place &place, 
       for (int e = 0; e < 4; ++e) sum += left.value[e] * right.value[e];
     }
     queries.delta[r] = sum_over_lanes(sum);
-    queries.log2_sum[r] = row < place.queries.length ? log2_sum(sums[row * a.statistics.token]) : 0.0f;
+    queries.log2_sum[r] = row < place.queries.length ? log2_of_sum(sums[row * a.statistics.token]) : 0.0f;
     if (lane() == 0 && row < place.queries.length) delta[row * a.statistics.token] = queries.delta[r];
   }
   return queries;
@@ -134,7 +128,7 @@ __device__ inline void weigh_keys(float (&score)[S::kOwn][4], int query, const P
                                   const AttentionArguments &a) {
   Columns sums = read_columns(query_rows(a.log_sum_exp, a, place, a.statistics), query, place, a);
 #pragma unroll
-  for (int u = 0; u < 4; ++u) sums.value[u] = log2_sum(sums.value[u]);
+  for (int u = 0; u < 4; ++u) sums.value[u] = log2_of_sum(sums.value[u]);
   const uint32_t seen = seen_of<S>(place.first, query, band_of_keys(a, place));
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r)

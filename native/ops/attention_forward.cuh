@@ -1,7 +1,7 @@
 /* Attention forward: a block owns queries. */
 #pragma once
 
-#include <attention.cuh>
+#include <attention_dropout.cuh>
 
 /* A thread's running softmax of its rows, in units of log2: largest score, sum of its own columns' weights. */
 template <class S>

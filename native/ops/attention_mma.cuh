@@ -1,6 +1,6 @@
 /*
- * Attention of 16-bit numbers on tensor cores, for heads of up to 32 columns; attention_mma_N.cu compiles it for heads of
- * up to N columns. The algorithm is that of attention.cuh: a block owns 64 rows of one head, a warp 16 of them, and
+ * Attention of 16-bit numbers on tensor cores, for heads of up to 32 columns; attention_mma_N.cu compiles it for heads
+ * of up to N columns. The algorithm is that of attention.cuh: a block owns 64 rows of one head, a warp 16 of them, and
  * meets the rows of the other side 64 at a time; sums are FP32 in a fixed order. Weights are rounded to the 16-bit type
  * before they are multiplied. There is no dropout here.
  *
@@ -104,7 +104,8 @@ __device__ inline void add_weighted(float (&sum)[N::kEights][4], const Scores &w
                                     int chunk) {
   uint32_t words[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) words[i] = two_of<T>(weights.eight[i / 2][i % 2 * 2], weights.eight[i / 2][i % 2 * 2 + 1]);
+  for (int i = 0; i < 4; ++i)
+    words[i] = two_of<T>(weights.eight[i / 2][i % 2 * 2], weights.eight[i / 2][i % 2 * 2 + 1]);
 #pragma unroll
   for (int c = 0; c < N::kEights; ++c) {
     const uint32_t *const column = turned + (8 * c + group()) * N::kColumnStride + 8 * chunk + quad();
@@ -123,12 +124,8 @@ __device__ inline Meeting meeting_of(int first, const Band &band) {
   Meeting meeting;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int row = first + own_row(i), on = row + band.shift;
-    Range range = {0, band.other_length};
-    if (band.before >= 0 && on > band.before) range.first = on - band.before;
-    if (band.after >= 0 && on + band.after + 1 < band.other_length) range.last = on + band.after + 1;
-    if (row >= band.length) range.last = 0;
-    meeting.rows[i] = range;
+    const int row = first + own_row(i);
+    meeting.rows[i] = row < band.length ? range_of_row(row, band) : Range{0, 0};
   }
   return meeting;
 }

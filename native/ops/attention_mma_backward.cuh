@@ -6,12 +6,6 @@
 
 #include <attention_mma.cuh>
 
-/* The log-sum-exp in units of log2; of a row without a key 0, as all its scores are -infinity. */
-__device__ inline float log2_of_sum(float log_sum_exp) {
-  constexpr float kLog2E = 1.44269504f;
-  return log_sum_exp == minus_infinity() ? 0.0f : log_sum_exp * kLog2E;
-}
-
 /* sum over the columns of left and right, of row i. */
 template <class N, class T>
 __device__ inline float dot(const Left<N> &left, const Left<N> &right, int i) {
