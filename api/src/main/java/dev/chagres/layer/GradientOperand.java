@@ -66,9 +66,9 @@ final class GradientOperand {
     /**
      * Takes memory for both copies of [rows, columns], and returns what the kernel fills that computes the gradient.
      *
-     * @param sums what the kernel writes the sums of the columns to
+     * @param sums what the kernel writes the sums of the columns to; null where it makes none
      */
-    QuantizedTensor take(long rows, long columns, Tensor sums, Quantizers present, Pass pass) {
+    QuantizedTensor take(long rows, long columns, @Nullable Tensor sums, Quantizers present, Pass pass) {
         whole = null;
         quantizers = present;
         columnSums = sums;

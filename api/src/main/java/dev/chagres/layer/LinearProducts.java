@@ -298,17 +298,21 @@ final class LinearProducts {
     /**
      * Begins backward with a gradient [rows, out] that the kernel casts which computes it.
      *
-     * @param columnSums [out], what that kernel writes the sums of the gradient's columns to
+     * @param columnSums [out], what that kernel writes the sums of the gradient's columns to; null where there is no bias
      * @return what that kernel fills, rows rounded up to a multiple of 16; null where {@link #begin} casts the gradient
      */
     @Nullable
-    QuantizedTensor beginWithCopies(long rows, Tensor columnSums, Operand x, Pass pass) {
+    QuantizedTensor beginWithCopies(long rows, @Nullable Tensor columnSums, Operand x, Pass pass) {
         Quantizers present = x.quantizers();
         // Bits of gradients do not depend on what is frozen, so neither does the kernel.
         if (present == null || !present.knowsScale(gradientSite)) {
             return null;
         }
         return gradient.take(rows, weight.shape().size(0), columnSums, present, pass);
+    }
+
+    boolean hasBias() {
+        return bias != null;
     }
 
     private boolean learnsBias() {

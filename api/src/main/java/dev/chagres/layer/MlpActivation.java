@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
+import dev.chagres.te.Transpose;
 
 /**
  * An activation with its numbers, where it has any.
@@ -34,6 +35,26 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
         } else {
             kind.backward(dy, x, dx, stream);
         }
+    }
+
+    /** Enqueues the gradient in eight bits, both copies: by one kernel where TE has one that does not sum for a bias. */
+    void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+        if (Transpose.fusesGradientOf(kind)) {
+            Transpose.dactCastTranspose(kind, dy, x, dx, stream);
+        } else if (kind == Activation.CLAMPED_SWIGLU) {
+            clampedSwiglu.backward(dy, x, dx, stream);
+        } else {
+            kind.backward(dy, x, dx, stream);
+        }
+    }
+
+    /** Returns which kernels {@link #backward(Tensor, Tensor, QuantizedTensor, Stream)} runs. */
+    String castGradientFunction() {
+        if (Transpose.fusesGradientOf(kind)) {
+            return kind.backwardFunction() + "_cast_transpose, which casts its gradient itself";
+        }
+        return kind.backwardFunction() + ", which casts its gradient itself"
+                + (kind.isGated() ? ", behind it nvte_transpose" : "");
     }
 
     /** Returns the name, with the numbers where they are not TE's. */

@@ -189,24 +189,33 @@ final class MlpBranch extends Layer {
         second.prepareAgain(after, inside.after, pass);
     }
 
+    /** Returns whether kernels of TE cast the activation's gradient: beside a bias, whose gradient it sums, not every one. */
+    private boolean castsGradient() {
+        return !fc1.products().hasBias() || Cast.fusesGradientOf(activation.kind());
+    }
+
     /**
-     * Enqueues {@code (dy W2) activation'(before)}, its casts and the sums of its columns by one kernel, and begins the first
-     * product's backward with them. Returns false where no kernel does that.
+     * Enqueues {@code (dy W2) activation'(before)}, its casts and, where there is a bias, the sums of its columns, and begins the
+     * first product's backward with them. Returns false where no kernel does that.
      */
     private boolean castGradientOfActivation(Tensor dy, Inner inside, Pass pass) {
         LinearProducts second = fc2.products();
-        if (!Cast.fusesGradientOf(activation.kind()) || !second.isQuantizedBackward()) {
+        if (!castsGradient() || !second.isQuantizedBackward()) {
             return false;
         }
         Scope temporary = pass.temporary();
-        Tensor sums = temporary.tensor(dy.dtype(), inner);
+        Tensor sums = fc1.products().hasBias() ? temporary.tensor(dy.dtype(), inner) : null;
         QuantizedTensor copies = fc1.products().beginWithCopies(dy.size(0), sums, inside.x, pass);
         if (copies == null) {
             return false;
         }
         Tensor dafter = EightBitCopies.zeroFilled(temporary, dy.dtype(), dy.size(0), inner, pass.stream());
         second.inputGradient(inside.after, EightBitCopies.first(temporary, dafter, dy.size(0)), pass);
-        Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
+        if (sums == null) {
+            activation.backward(dafter, inside.before.get(), copies, pass.stream());
+        } else {
+            Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
+        }
         return true;
     }
 
@@ -263,13 +272,21 @@ final class MlpBranch extends Layer {
             return KernelChoice.activationReason(kind, x.dtype());
         }
         boolean casts = fc2.products().takesCopies(Math.max(1, x.size(0)), pass);
-        boolean castsGradient = casts && Cast.fusesGradientOf(kind);
         return kind.forwardFunction()
                 + (casts ? ", which casts its output itself," : "") + " and "
-                + (castsGradient
-                        ? "nvte_quantize_dbias_d" + kind.forwardFunction().substring("nvte_".length())
-                                + ", which casts its gradient and sums it for the bias"
-                        : kind.backwardFunction())
+                + (casts ? gradientReason() : kind.backwardFunction())
                 + ", for products in eight bits have no epilogue for it here";
+    }
+
+    private String gradientReason() {
+        Activation kind = activation.kind();
+        if (!castsGradient()) {
+            return kind.backwardFunction()
+                    + ", whose gradient te_quantize_dbias casts: no kernel sums it for the bias, too";
+        }
+        return fc1.products().hasBias()
+                ? "nvte_quantize_dbias_d" + kind.forwardFunction().substring("nvte_".length())
+                        + ", which casts its gradient and sums it for the bias"
+                : activation.castGradientFunction();
     }
 }

@@ -217,16 +217,53 @@ public enum Activation {
         }
     }
 
+    /**
+     * Enqueues {@code dx = dy f'(x)}, or {@code dx = [dy f'(a) b, dy f(a)]}, quantized as {@link Cast#quantize(Tensor,
+     * QuantizedTensor, Stream)} does; amax is of dx before scaling. The transpose of a gated one is a second kernel: {@link
+     * Transpose#dactCastTranspose} has five of them in one.
+     *
+     * @param dy gradient of y, [T, F]
+     * @param x what forward read, [T, F]; gated [T, 2F]. For both copies of dx T a multiple of 4 and, where not gated, F one of
+     *     2, where FLOAT32 of 1
+     * @param dx gradient of x, of the shape of x, scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and
+     *     columnwise data where wanted
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory
+     */
+    public void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+        checkBackward(dy, x, dx, stream);
+        if (x.count() != 0) {
+            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
+        }
+    }
+
+    void checkBackward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+        checkGradient(dy, x, stream);
+        Checks.matrix(stream, "x", x);
+        QuantizedChecks.output(stream, "dx", dx, x.size(0), x.size(1));
+        QuantizedChecks.requireTensorScaling("dx", dx, "TE's activations find no scales of blocks");
+        QuantizedChecks.apart("dx", dx, "dy", dy);
+        QuantizedChecks.apart("dx", dx, "x", x);
+        QuantizedChecks.aligned("x", x, "dx", dx);
+        if (dx.columnwise() != null) {
+            Checks.aligned("dy", dy);
+            QuantizedChecks.divisible("x", x, 4, isGated() ? 1 : 4);
+        }
+    }
+
     void checkBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
+        checkGradient(dy, x, stream);
+        Checks.like(stream, "dx", dx, x);
+        checkWritten("dx", dx, "dy", dy);
+        checkWritten("dx", dx, "x", x);
+    }
+
+    private void checkGradient(Tensor dy, Tensor x, Stream stream) {
         checkInput(x, stream);
         if (isGated()) {
             Checks.matrix(stream, "dy", dy, x.dtype(), x.size(0), x.size(1) / 2);
         } else {
             Checks.like(stream, "dy", dy, x);
         }
-        Checks.like(stream, "dx", dx, x);
-        checkWritten("dx", dx, "dy", dy);
-        checkWritten("dx", dx, "x", x);
     }
 
     private void checkInput(Tensor x, Stream stream) {

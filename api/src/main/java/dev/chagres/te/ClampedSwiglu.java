@@ -110,4 +110,23 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
                     "te_clamped_dswiglu_v2");
         }
     }
+
+    /**
+     * Enqueues the gradient of x, quantized as {@link Activation#backward(Tensor, Tensor, QuantizedTensor, Stream)} does.
+     *
+     * @param dy gradient of y, [T, F]
+     * @param x what forward read, [T, 2F]; for both copies of dx T a multiple of 4
+     * @param dx gradient of x, [T, 2F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data
+     *     where wanted
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory
+     */
+    public void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+        Activation.CLAMPED_SWIGLU.checkBackward(dy, x, dx, stream);
+        if (x.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_clamped_dswiglu_v2(
+                            dy.handle(), x.handle(), dx.handle(), limit, alpha, linearOffset, stream.handle()),
+                    "te_clamped_dswiglu_v2");
+        }
+    }
 }

@@ -152,7 +152,12 @@ final class QuantizedChecks {
 
     /** Checks that a kernel which reads several rows and columns at once divides the matrix. */
     static void divisible(String argument, Tensor matrix, long rows) {
-        long columns = 8 / matrix.dtype().byteSize();
+        divisible(argument, matrix, rows, 8);
+    }
+
+    /** The same of a kernel that reads {@code bytes} of a row at once. */
+    static void divisible(String argument, Tensor matrix, long rows, long bytes) {
+        long columns = Math.max(1, bytes / matrix.dtype().byteSize());
         if (matrix.size(0) % rows != 0 || matrix.size(1) % columns != 0) {
             throw new IllegalArgumentException(argument + ": expected a multiple of " + rows + " rows and of " + columns
                     + " columns, which TE's kernel for both copies of " + matrix.dtype() + " takes at once, got "

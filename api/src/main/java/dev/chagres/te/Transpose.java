@@ -91,6 +91,68 @@ public final class Transpose {
         }
     }
 
+    /**
+     * Enqueues {@code dx = [input f'(a) b, input f(a)]}, the gradient of a gated activation, quantized to both copies by one
+     * kernel, {@code nvte_dswiglu_cast_transpose} and the four others.
+     *
+     * @param activation GEGLU, QGEGLU, REGLU, SREGLU or SWIGLU
+     * @param input gradient of what the activation returned, [M, K], M a multiple of 4, K one of 2, where FLOAT32 of 1
+     * @param gatedActInput what the activation read, [a, b], [M, 2K]
+     * @param output dx, [M, 2K], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise and columnwise data
+     * @throws IllegalArgumentException when the activation has no such kernel, shapes, types, parts or devices do not fit, or
+     *     output shares memory
+     */
+    public static void dactCastTranspose(
+            Activation activation, Tensor input, Tensor gatedActInput, QuantizedTensor output, Stream stream) {
+        if (!fusesGradientOf(activation)) {
+            throw new IllegalArgumentException("activation: expected GEGLU, QGEGLU, REGLU, SREGLU or SWIGLU, whose"
+                    + " gradients TE quantizes and transposes in one kernel, got " + activation
+                    + "; call its backward");
+        }
+        Checks.matrix(stream, "input", input);
+        long rows = input.size(0);
+        long columns = 2 * input.size(1);
+        Checks.matrix(stream, "gatedActInput", gatedActInput, input.dtype(), rows, columns);
+        QuantizedChecks.output(stream, "output", output, rows, columns);
+        QuantizedChecks.requireTensorScaling("output", output, "the kernel finds no scales of blocks");
+        QuantizedChecks.requireBoth("output", output, "the kernel makes both copies");
+        QuantizedChecks.apart("output", output, "input", input);
+        QuantizedChecks.apart("output", output, "gatedActInput", gatedActInput);
+        QuantizedChecks.aligned("input", input, "output", output);
+        Checks.aligned("gatedActInput", gatedActInput);
+        QuantizedChecks.divisible("input", input, 4, 4);
+        if (input.count() != 0) {
+            MemorySegment dy = input.handle();
+            MemorySegment x = gatedActInput.handle();
+            callDactCastTranspose(activation, dy, x, output.handle(), stream.handle());
+        }
+    }
+
+    /** Returns whether {@link #dactCastTranspose} takes {@code activation}. */
+    public static boolean fusesGradientOf(Activation activation) {
+        return switch (Checks.given("activation", activation)) {
+            case GEGLU, QGEGLU, REGLU, SREGLU, SWIGLU -> true;
+            default -> false;
+        };
+    }
+
+    private static void callDactCastTranspose(
+            Activation activation, MemorySegment dy, MemorySegment x, MemorySegment dx, MemorySegment stream) {
+        switch (activation) {
+            case GEGLU ->
+                Status.te(TransformerEngine.te_dgeglu_cast_transpose(dy, x, dx, stream), "te_dgeglu_cast_transpose");
+            case QGEGLU ->
+                Status.te(TransformerEngine.te_dqgeglu_cast_transpose(dy, x, dx, stream), "te_dqgeglu_cast_transpose");
+            case REGLU ->
+                Status.te(TransformerEngine.te_dreglu_cast_transpose(dy, x, dx, stream), "te_dreglu_cast_transpose");
+            case SREGLU ->
+                Status.te(TransformerEngine.te_dsreglu_cast_transpose(dy, x, dx, stream), "te_dsreglu_cast_transpose");
+            case SWIGLU ->
+                Status.te(TransformerEngine.te_dswiglu_cast_transpose(dy, x, dx, stream), "te_dswiglu_cast_transpose");
+            default -> throw new IllegalStateException("activation " + activation + " was not checked");
+        }
+    }
+
     private static void checkPair(Tensor[] inputs, QuantizedTensor[] outputs, int i, Stream stream) {
         Tensor input = inputs[i];
         QuantizedTensor output = outputs[i];

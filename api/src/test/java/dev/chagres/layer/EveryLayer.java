@@ -220,7 +220,7 @@ final class EveryLayer implements AutoCloseable {
                                 "stack",
                                 transformer(Dropout.none(), plan.child("0"), s),
                                 transformer(Dropout.none(), plan.child("1"), s)))));
-        for (Activation activation : List.of(Activation.GELU, Activation.SWIGLU)) {
+        for (Activation activation : List.of(Activation.GELU, Activation.SWIGLU, Activation.CLAMPED_SWIGLU)) {
             MlpConfig config = MlpConfig.gelu(HIDDEN).withActivation(activation).withBias(Bias.ABSENT);
             kinds.add(new Kind(
                     activation + " MLP without bias",

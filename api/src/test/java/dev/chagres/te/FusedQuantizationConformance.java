@@ -122,6 +122,38 @@ class FusedQuantizationConformance {
         }
     }
 
+    /** Gradients of activations, rowwise and both copies: by the function of each, and by one kernel where gated. */
+    @ParameterizedTest
+    @EnumSource
+    void dact(Activation activation) {
+        for (DType dtype : INPUTS) {
+            for (int[] size : new int[][] {{4, 2}, {3, 5}, {12, 60}, {64, 64}, {132, 98}}) {
+                int columns = Math.toIntExact(activation.inputColumns(size[1]));
+                RealMatrix x = open.normal(dtype, size[0], columns, 1);
+                RealMatrix dy = open.normal(dtype, size[0], size[1], 1);
+                ActivationWitness witness = new ActivationWitness(activation);
+                witness.forward(x);
+                RealMatrix dx = witness.backward(dy);
+                Tensor gradient = open.tensor(dtype, dy);
+                Tensor input = open.tensor(dtype, x);
+                QuantizedTensor rows = Float8Matrix.emptyRowwise(open, DType.FLOAT8_E5M2, size[0], columns, 100);
+                activation.backward(gradient, input, rows, open.stream());
+                assertQuantized(dx, rows);
+                if (size[0] % 4 != 0) {
+                    continue;
+                }
+                QuantizedTensor both = Float8Matrix.empty(open, DType.FLOAT8_E5M2, size[0], columns, 100);
+                activation.backward(gradient, input, both, open.stream());
+                assertQuantized(dx, both);
+                if (Transpose.fusesGradientOf(activation)) {
+                    QuantizedTensor one = Float8Matrix.empty(open, DType.FLOAT8_E4M3, size[0], columns, 10);
+                    Transpose.dactCastTranspose(activation, gradient, input, one, open.stream());
+                    assertQuantized(dx, one);
+                }
+            }
+        }
+    }
+
     @ParameterizedTest
     @EnumSource
     void activations(Activation activation) {
@@ -203,6 +235,9 @@ class FusedQuantizationConformance {
         assertArrayEquals(new float[64], open.read(vector), "a sum over nothing");
         Cast.quantizeDbiasDact(Activation.GELU, x, x, none, vector, open.stream());
         Activation.SILU.forward(x, none, open.stream());
+        Activation.SILU.backward(x, x, none, open.stream());
+        Tensor half = open.scope().tensor(DType.BFLOAT16, 0, 32);
+        Transpose.dactCastTranspose(Activation.SWIGLU, half, x, none, open.stream());
         Normalization.rmsnormFwd(x, vector, EPSILON, none, empty, Gamma.PLAIN, open.stream());
         open.stream().synchronize();
     }
@@ -211,6 +246,7 @@ class FusedQuantizationConformance {
     void makesNoGarbage() {
         Tensor x = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 32, 64, 1));
         Tensor vector = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 64, 1), 64);
+        Tensor half = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 32, 32, 1));
         Tensor dbias = open.scope().like(vector);
         Tensor rows = open.unwritten(DType.FLOAT32, 32);
         QuantizedTensor q = Float8Matrix.empty(open, DType.FLOAT8_E4M3, 32, 64, 2);
@@ -218,6 +254,8 @@ class FusedQuantizationConformance {
             Cast.quantizeDbias(x, q, dbias, open.stream());
             Cast.quantizeDbiasDact(Activation.GELU, x, x, q, dbias, open.stream());
             Activation.GELU.forward(x, q, open.stream());
+            Activation.GELU.backward(x, x, q, open.stream());
+            Transpose.dactCastTranspose(Activation.SWIGLU, half, x, q, open.stream());
             Normalization.rmsnormFwd(x, vector, EPSILON, q, rows, Gamma.PLAIN, open.stream());
         });
     }

@@ -108,6 +108,92 @@ class FusedQuantizationMisuseTest {
     }
 
     @Test
+    void gatedGradients() {
+        Tensor dy = of(DType.BFLOAT16, 16, 16);
+        Tensor x = of(DType.BFLOAT16, 16, 32);
+        refusedGated(
+                "activation: expected GEGLU, QGEGLU, REGLU, SREGLU or SWIGLU, whose gradients TE quantizes and transposes in"
+                        + " one kernel, got GLU; call its backward",
+                Activation.GLU,
+                dy,
+                x,
+                both(16, 32));
+        refusedGated(
+                "gatedActInput: expected BFLOAT16[T, 32], got BFLOAT16[16, 16]",
+                Activation.SWIGLU,
+                dy,
+                of(DType.BFLOAT16, 16, 16),
+                both(16, 32));
+        refusedGated(
+                "output: expected [16, 32], got FLOAT8_E4M3[32, 16] TENSOR", Activation.SWIGLU, dy, x, both(32, 16));
+        refusedGated(
+                "output: expected columnwise data, for the kernel makes both copies, " + WITHOUT,
+                Activation.SWIGLU,
+                dy,
+                x,
+                Float8Matrix.emptyRowwise(open, DType.FLOAT8_E4M3, 16, 32, 1));
+        refusedGated(
+                "output: expected scaling by TENSOR, for the kernel finds no scales of blocks, got FLOAT8_E4M3[16, 32] BLOCK_2D",
+                Activation.SWIGLU,
+                dy,
+                x,
+                blocks());
+        refusedGated(
+                "input: expected a multiple of 4 rows and of 2 columns, which TE's kernel for both copies of BFLOAT16 takes at"
+                        + " once, got BFLOAT16[18, 16]; pad it with zeros",
+                Activation.SWIGLU,
+                of(DType.BFLOAT16, 18, 16),
+                of(DType.BFLOAT16, 18, 32),
+                both(18, 32));
+        Tensor buffer = of(DType.FLOAT32, 16 * 32);
+        refusedGated(
+                "output: expected memory of its own, got some of gatedActInput's in its amax" + SHARED,
+                Activation.SWIGLU,
+                of(DType.FLOAT32, 16, 16),
+                open.scope().view(buffer, 0, 16, 32),
+                both(16, 32).amax(open.scope().view(buffer, 5, 1)));
+    }
+
+    private static void refusedGated(String text, Activation activation, Tensor dy, Tensor x, QuantizedTensor output) {
+        assertThrown(ARGUMENT, text, () -> Transpose.dactCastTranspose(activation, dy, x, output, open.stream()));
+    }
+
+    @Test
+    void gradientsOfActivations() {
+        Tensor x = of(DType.BFLOAT16, 16, 32);
+        refusedGradient(
+                "dx: expected scaling by TENSOR, for TE's activations find no scales of blocks, got FLOAT8_E4M3[16, 32] BLOCK_2D",
+                x,
+                x,
+                blocks());
+        refusedGradient("dx: expected [16, 32], got FLOAT8_E4M3[32, 16] TENSOR", x, x, both(32, 16));
+        refusedGradient(
+                "dy: expected BFLOAT16[16, 32], got FLOAT32[16, 32]", of(DType.FLOAT32, 16, 32), x, both(16, 32));
+        Tensor odd = of(DType.BFLOAT16, 6, 32);
+        refusedGradient(
+                "x: expected a multiple of 4 rows and of 2 columns, which TE's kernel for both copies of BFLOAT16 takes at once,"
+                        + " got BFLOAT16[6, 32]; pad it with zeros",
+                odd,
+                odd,
+                both(6, 32));
+        Tensor buffer = of(DType.FLOAT32, 16 * 32);
+        Tensor matrix = open.scope().view(buffer, 0, 16, 32);
+        refusedGradient(
+                "dx: expected memory of its own, got some of dy's in its amax" + SHARED,
+                matrix,
+                of(DType.FLOAT32, 16, 32),
+                both(16, 32).amax(open.scope().view(buffer, 5, 1)));
+        assertThrown(
+                ARGUMENT,
+                "dy: expected BFLOAT16[T, 16], got BFLOAT16[16, 32]",
+                () -> ClampedSwiglu.standard().backward(x, x, both(16, 32), open.stream()));
+    }
+
+    private static void refusedGradient(String text, Tensor dy, Tensor x, QuantizedTensor dx) {
+        assertThrown(ARGUMENT, text, () -> Activation.RELU.backward(dy, x, dx, open.stream()));
+    }
+
+    @Test
     void activations() {
         Tensor x = of(DType.BFLOAT16, 16, 32);
         assertThrown(

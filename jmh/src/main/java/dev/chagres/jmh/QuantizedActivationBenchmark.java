@@ -1,0 +1,96 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Tensor;
+import dev.chagres.te.Activation;
+import dev.chagres.te.Cast;
+import dev.chagres.te.Transpose;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+import org.openjdk.jmh.annotations.Param;
+
+/** What does an activation gain that casts its output, or its gradient, to both copies itself? */
+@NullUnmarked
+public class QuantizedActivationBenchmark extends OperationBenchmark {
+    /** Which one. */
+    @Param({"GELU", "SWIGLU"})
+    public Activation activation;
+
+    private Tensor x;
+    private Tensor dy;
+    private Tensor dx;
+    private QuantizedTensor output;
+    private QuantizedTensor gradient;
+
+    /** For JMH. */
+    public QuantizedActivationBenchmark() {}
+
+    @Override
+    void prepare() {
+        long columns = activation.inputColumns(shape.inner());
+        x = normal(DType.BFLOAT16, shape.tokens(), columns);
+        dy = normal(DType.BFLOAT16, shape.tokens(), shape.inner());
+        dx = empty(DType.BFLOAT16, shape.tokens(), columns);
+        output = both(DType.FLOAT8_E4M3, shape.inner());
+        gradient = both(DType.FLOAT8_E5M2, columns);
+        Tensor y = empty(DType.BFLOAT16, shape.tokens(), shape.inner());
+        activation.forward(x, y, stream);
+        forward();
+        near("forward", largest(y), read(output.amax())[0], 0.01);
+        backwardAndCast();
+        double amax = largest(dx);
+        near("backwardAndCast", amax, read(gradient.amax())[0], 0.01);
+        gradient.amax().zero(stream);
+        backward();
+        near("backward", amax, read(gradient.amax())[0], 0.01);
+    }
+
+    private QuantizedTensor both(DType dtype, long columns) {
+        Tensor scale = empty(DType.FLOAT32, 1);
+        scale.set(stream, 16f);
+        return scope.quantized(Scaling.TENSOR, dtype, shape.tokens(), columns)
+                .allocateRowwise(scope)
+                .allocateColumnwise(scope)
+                .scale(scale)
+                .amax(zeros(DType.FLOAT32, 1));
+    }
+
+    private double largest(Tensor tensor) {
+        double largest = 0;
+        for (float value : read(tensor)) {
+            largest = Math.max(largest, Math.abs(value));
+        }
+        return largest;
+    }
+
+    /** Forward to both copies. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void forward() {
+        repeat(() -> activation.forward(x, output, stream));
+    }
+
+    /** The gradient to both copies, by as few kernels as there are. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void backward() {
+        if (Transpose.fusesGradientOf(activation)) {
+            repeat(() -> Transpose.dactCastTranspose(activation, dy, x, gradient, stream));
+        } else {
+            repeat(() -> activation.backward(dy, x, gradient, stream));
+        }
+    }
+
+    /** The gradient in BFLOAT16, and its cast to both copies. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void backwardAndCast() {
+        repeat(() -> {
+            activation.backward(dy, x, dx, stream);
+            Cast.quantize(dx, gradient, stream);
+        });
+    }
+}
