@@ -52,8 +52,8 @@ public final class Graph implements AutoCloseable {
         MemorySegment handle = stream.handle();
         device.ensureNotCapturing("capture");
         Status.cuda(CudaRuntime.cudaStreamBeginCapture(handle, THREAD_LOCAL), "cudaStreamBeginCapture");
-        long number = device.beginCapture();
         Capture capture = new Capture();
+        long number = device.beginCapture(capture);
         stream.capturing(capture);
         MemorySegment graph = MemorySegment.NULL;
         boolean done = false;
@@ -115,9 +115,12 @@ public final class Graph implements AutoCloseable {
     }
 
     /**
-     * Enqueues the recorded work on the stream that was captured, behind what was enqueued there.
+     * Enqueues the recorded work on the stream that was captured, behind what was enqueued there. Counters, such as {@code
+     * AdamW.step()}, move on when that has succeeded.
      *
-     * @throws IllegalStateException after {@link #close()}, or while a stream of the device captures
+     * @throws IllegalStateException after {@link #close()}, while a stream of the device captures, when what writes the numbers of
+     *     the step is closed, or when memory whose contents kernels trust, such as the offsets of sequences, was handed out for
+     *     something else
      * @throws dev.chagres.bindings.CudaException when CUDA refuses it
      */
     public void launch() {

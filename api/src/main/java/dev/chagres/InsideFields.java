@@ -50,6 +50,11 @@ final class InsideFields extends Fields {
     }
 
     @Override
+    public boolean holds(Object tensor, int issue) {
+        return ((Tensor) tensor).holds(issue);
+    }
+
+    @Override
     public int issue(Object tensor) {
         return ((Tensor) tensor).issueNumber();
     }

@@ -338,13 +338,20 @@ public final class Scope implements AutoCloseable {
         }
     }
 
-    /** Takes all memory back and closes what was handed out, nested scopes first. A second call does nothing. */
+    /**
+     * Takes all memory back and closes what was handed out, nested scopes first. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, unless this scope is nested
+     */
     @Override
     public void close() {
         if (destroyed || (parent != null && !state.isLive())) {
             return;
         }
         state.device().ensureCurrent();
+        if (parent == null) {
+            state.device().ensureNotCapturing("close");
+        }
         Scope top = this;
         while (top.covered && top.nested != null) {
             top = top.nested;
@@ -357,7 +364,7 @@ public final class Scope implements AutoCloseable {
             giveBack();
             return;
         }
-        state.end();
+        state.endForGood();
         destroyed = true;
         Leaks.closed(trace);
         stream.device().forget(this);
@@ -390,7 +397,6 @@ public final class Scope implements AutoCloseable {
             scope.destroyed = true;
             for (Tensor tensor : scope.issued) {
                 tensor.destroyHandle();
-                tensor.expire();
             }
             for (QuantizedTensor quantized : scope.issuedQuantized) {
                 quantized.destroy();

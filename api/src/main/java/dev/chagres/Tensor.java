@@ -84,11 +84,6 @@ public final class Tensor {
         issue++;
     }
 
-    /** Closes the tensor until its scope hands it out again. */
-    void expire() {
-        epoch = -1;
-    }
-
     /** Gives TE's handle back; the tensor can be handed out again. */
     void destroyHandle() {
         if (handle.address() != 0) {
@@ -139,6 +134,17 @@ public final class Tensor {
     /** Returns whether the tensor may be used: its scope is open and has handed it out since its last restart. */
     public boolean isLive() {
         return epoch == scope.epoch() && (base == null || (base.issue == baseIssue && base.isLive()));
+    }
+
+    /**
+     * Returns whether the memory still holds what was written there as {@code issued}: nobody else was given it since. It may be
+     * that of a closed scope, which a graph keeps.
+     */
+    boolean holds(int issued) {
+        if (issue != issued) {
+            return false;
+        }
+        return base == null ? scope.holds(epoch) : base.holds(baseIssue);
     }
 
     /** Returns CUDA's number of the device that holds the tensor. */

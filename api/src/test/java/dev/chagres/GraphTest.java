@@ -6,9 +6,11 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.CudaException;
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.DotProductAttention;
 import dev.chagres.layer.Dropout;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
@@ -81,6 +83,7 @@ class GraphTest {
                 refused("close" + reason, graph::close);
                 refused("close" + reason, device::close);
                 refused("detach" + reason, device::detach);
+                refused("close" + reason, scope::close);
                 graph.launch();
                 stream.synchronize();
             }
@@ -194,6 +197,109 @@ class GraphTest {
         assertTrue(device.freeMemory() >= before + (16 << 20), "given back");
         first.close();
         assertEquals("graph of device 0 is closed", refusal(first::launch));
+    }
+
+    @Test
+    void offsetsThatAGraphReadsAreStillOffsets() {
+        Stream stream = device.stream();
+        DotProductAttention attention = new DotProductAttention(AttentionConfig.of(2, 16, AttentionMask.none()));
+        Scope lengths = device.openScope();
+        Scope starts = device.openScope();
+        try (Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            Tensor q = scope.tensor(DType.FLOAT32, 16, 2, 16);
+            q.zero(stream);
+            Sequences sequences = Sequences.packed(lengths, 8, 8);
+            Runnable work = () -> {
+                pass.begin(sequences);
+                attention.forward(q, q, q, pass);
+            };
+            work.run();
+            RotaryEmbedding rotary = RotaryEmbedding.of(scope, 64, 16);
+            Sequences started = Sequences.packed(scope, 8, 8).startingAt(starts, 1, 2);
+            Tensor rotated = scope.like(q);
+            try (Graph graph = stream.capture(() -> rotary.forward(q, rotated, started, stream))) {
+                graph.launch();
+                starts.restart();
+                assertEquals(handedOut("the start positions"), refusal(graph::launch));
+            }
+            pass.end();
+            try (Graph graph = stream.capture(work)) {
+                graph.launch();
+                lengths.restart();
+                lengths.tensor(DType.INT32, 3).set(stream, 0, 1_000_000_000, 2_000_000_000);
+                assertEquals(handedOut("the offsets of the CuSeqlens"), refusal(graph::launch));
+            }
+        }
+        starts.close();
+        lengths.close();
+    }
+
+    private static String handedOut(String what) {
+        return "launch: the scope that holds " + what
+                + " was restarted since the capture, and may have handed out their"
+                + " memory for something else; make them again, in a scope that stays as it is, and capture again";
+    }
+
+    /** The graph keeps memory of a closed scope as it is, so that launches may trust it. */
+    @Test
+    void offsetsOfAClosedScopeStay() {
+        Stream stream = device.stream();
+        DotProductAttention attention = new DotProductAttention(AttentionConfig.of(2, 16, AttentionMask.none()));
+        Scope lengths = device.openScope();
+        try (Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            Tensor q = scope.tensor(DType.FLOAT32, 16, 2, 16);
+            q.zero(stream);
+            Sequences sequences = Sequences.packed(lengths, 8, 8);
+            Runnable work = () -> {
+                pass.begin(sequences);
+                attention.forward(q, q, q, pass);
+            };
+            work.run();
+            pass.end();
+            try (Graph graph = stream.capture(work)) {
+                lengths.close();
+                graph.launch();
+            }
+        }
+    }
+
+    @Test
+    void aLaunchThatFailsCountsNothing() {
+        try (Training first = new Training();
+                Training second = new Training()) {
+            Runnable work = () -> {
+                first.step(0.01f);
+                second.step(0.01f);
+            };
+            work.run();
+            first.pass.end();
+            second.pass.end();
+            try (Graph graph = device.stream().capture(work)) {
+                graph.launch();
+                float[] weights = first.weights();
+                second.optimizer.close();
+                assertEquals(
+                        "AdamW: closed since the capture, so that nothing writes the rate and number of the step; launch the"
+                                + " graph before AdamW.close(), or capture a step of another optimizer",
+                        refusal(graph::launch));
+                assertEquals(2, first.optimizer.step());
+                assertEquals(2, first.parameters.step());
+                assertEquals(2, second.parameters.step());
+                assertArrayEquals(weights, first.weights());
+            }
+            first.pass.end();
+            try (Graph graph = device.stream().capture(() -> first.step(0.01f))) {
+                first.pass.close();
+                assertEquals(
+                        "the pass was closed since the capture, so that nothing writes its random numbers; launch the graph"
+                                + " before Pass.close(), or capture again with another pass",
+                        refusal(graph::launch));
+                assertEquals(2, first.optimizer.step());
+                assertEquals(2, first.parameters.step());
+            }
+        }
     }
 
     /** A layer's training, with dropout. */

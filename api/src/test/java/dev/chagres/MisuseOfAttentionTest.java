@@ -11,9 +11,6 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.DotProductAttention;
 import dev.chagres.layer.Pass;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -188,18 +185,6 @@ class MisuseOfAttentionTest extends AttentionMisuse {
                 ARGUMENT,
                 "config: expected angles that FLOAT32 holds, got Infinity at position 1 for " + config,
                 () -> RotaryEmbedding.of(scope, 3, config));
-    }
-
-    @Test
-    void offsetsOfAnotherSizeThanWasFixed() {
-        Tensor all = scope.tensor(DType.INT32, 3);
-        CuSeqlens offsets = new CuSeqlens();
-        offsets.fixed(scope.view(all, 0, 3));
-        MemorySegment given = Arena.ofAuto().allocateFrom(ValueLayout.JAVA_INT, 0, 8, 16);
-        assertThrown(
-                ARGUMENT,
-                "target: expected the memory of 2 sequences that was given to fixed, got 2 sequences in INT32[1]",
-                () -> offsets.set(scope.stream(), scope.view(all, 0, 1), given, 2, 40));
     }
 
     @Test

@@ -10,9 +10,11 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.Pass;
 import dev.chagres.te.QkvFormat;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -218,6 +220,95 @@ class MisuseOfSequencesTest extends AttentionMisuse {
                     "sequences: the lengths were set again since this SBHD object was made from them; make it again",
                     () -> attention.forwardPacked(zeros(scope, 8, 3 * WIDTH), pass));
         }
+    }
+
+    private static MemorySegment offsets(int... values) {
+        return Arena.ofAuto().allocateFrom(ValueLayout.JAVA_INT, values);
+    }
+
+    @Test
+    void offsetsAtAFixedPlace() {
+        CuSeqlens fixed = CuSeqlens.fixed(scope, 2, 10, 16);
+        assertThrown(STATE, "the CuSeqlens has no offsets yet: call set(source)", fixed::offsets);
+        fixed.set(offsets(0, 8, 16));
+        String told = ", as CuSeqlens.fixed was told, got ";
+        assertThrown(
+                ARGUMENT,
+                "source: expected sequences of at most 10 tokens" + told + "one of 11",
+                () -> fixed.set(offsets(0, 5, 16)));
+        String padding = "; let sequences of padding make up for what is missing";
+        assertThrown(
+                ARGUMENT,
+                "source: expected 16 tokens in all" + told + "17" + padding,
+                () -> fixed.set(offsets(0, 8, 17)));
+        assertThrown(
+                ARGUMENT,
+                "source: expected 16 tokens in all" + told + "15" + padding,
+                () -> fixed.set(offsets(0, 8, 15)));
+        assertThrown(
+                ARGUMENT,
+                "offsets: expected not to decrease, got 16 after 2000000000 at index 2",
+                () -> fixed.set(offsets(0, 2_000_000_000, 16)));
+        assertThrown(ARGUMENT, "source: expected 12 bytes for 2 sequences, got 8", () -> fixed.set(offsets(0, 16)));
+        assertThrown(
+                STATE,
+                "the CuSeqlens has a fixed place, which graphs may read: call set(source)",
+                () -> fixed.set(scope, offsets(0, 8, 16), 2));
+        assertArrayEquals(new int[] {0, 8, 16}, fixed.offsets().toInts(device.stream()), "refused ones change nothing");
+        assertThrown(
+                ARGUMENT,
+                "tensor: expected one whose elements may change, got the offsets of a CuSeqlens or the angles of a"
+                        + " RotaryEmbedding, which are trusted once made; make another one",
+                () -> scope.view(fixed.offsets(), 0, 3).set(device.stream(), 0, 100, 200));
+        fixed.set(offsets(0, 6, 16, 99)); // Longer sources are read as far as needed.
+        assertEquals(10, fixed.longest());
+        assertEquals(16, fixed.tokens());
+        assertThrown(
+                STATE,
+                "the CuSeqlens has no fixed place: make it with CuSeqlens.fixed, or call set(scope, source, count)",
+                () -> CuSeqlens.of(scope, 0, 8).set(offsets(0, 8)));
+    }
+
+    @Test
+    void boundsOfAFixedPlace() {
+        String numbers = "sequences, longest, tokens: expected numbers from 0 to 2147483646, got ";
+        assertThrown(ARGUMENT, numbers + "-1, 1 and 1", () -> CuSeqlens.fixed(scope, -1, 1, 1));
+        assertThrown(ARGUMENT, numbers + "1, -1 and 1", () -> CuSeqlens.fixed(scope, 1, -1, 1));
+        assertThrown(ARGUMENT, numbers + "1, 1 and -1", () -> CuSeqlens.fixed(scope, 1, 1, -1));
+        assertThrown(ARGUMENT, numbers + "2147483647, 1 and 1", () -> CuSeqlens.fixed(scope, Integer.MAX_VALUE, 1, 1));
+        assertThrown(
+                ARGUMENT,
+                "tokens: expected at most 20, those of 2 sequences of 10, got 21",
+                () -> CuSeqlens.fixed(scope, 2, 10, 21));
+        assertThrown(
+                NullPointerException.class, "scope: expected a value, got null", () -> CuSeqlens.fixed(null, 1, 1, 1));
+    }
+
+    @Test
+    void offsetsInMemoryOfManyKinds() {
+        MemorySegment bytes = Arena.ofAuto().allocate(13).asSlice(1);
+        bytes.copyFrom(MemorySegment.ofArray(new int[] {0, 3, 8}));
+        CuSeqlens lengths = new CuSeqlens();
+        lengths.set(scope, bytes, 2);
+        assertArrayEquals(new int[] {0, 3, 8}, lengths.offsets().toInts(device.stream()), "at an odd address");
+        assertThrown(
+                ARGUMENT,
+                "source: expected native memory, which the device can be sent, got a segment of the Java heap; copy it into"
+                        + " a HostBuffer",
+                () -> lengths.set(scope, MemorySegment.ofArray(new byte[12]), 2));
+        Arena arena = Arena.ofConfined();
+        MemorySegment closed = arena.allocate(12);
+        arena.close();
+        String open = "source: expected memory that is open to thread \""
+                + Thread.currentThread().getName() + "\", got a segment ";
+        assertThrown(STATE, open + "whose arena is closed", () -> lengths.set(scope, closed, 2));
+        MemorySegment theirs = CompletableFuture.supplyAsync(
+                        () -> Arena.ofConfined().allocate(12))
+                .join();
+        assertThrown(STATE, open + "of another thread's arena", () -> lengths.set(scope, theirs, 2));
+        assertThrown(
+                NullPointerException.class, "source: expected a value, got null", () -> lengths.set(scope, null, 2));
+        assertEquals(8, lengths.tokens(), "refused ones change nothing");
     }
 
     @Test

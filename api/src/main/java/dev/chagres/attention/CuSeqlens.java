@@ -3,7 +3,6 @@ package dev.chagres.attention;
 import dev.chagres.DType;
 import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
-import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -22,7 +21,16 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code cu_seqlens} in TE's {@code fused_attn.h}.
  */
 public final class CuSeqlens {
+    /** Slices of a caller's memory may begin anywhere. */
+    private static final ValueLayout.OfInt OFFSET = ValueLayout.JAVA_INT_UNALIGNED;
+
+    private static final String WHAT = "the offsets of the CuSeqlens";
+
     private @Nullable Tensor offsets;
+    /** Where {@link #fixed} lets offsets be written; null: each {@link #set(Scope, MemorySegment, int)} takes memory. */
+    private @Nullable Tensor target;
+
+    private @Nullable Scope scope;
     private int sequences;
     private int tokens;
     private int longest;
@@ -82,69 +90,89 @@ public final class CuSeqlens {
      * @param source native memory with INT32 offsets
      * @param count number of sequences
      * @throws IllegalArgumentException when the source is too short, the first offset is not 0, or they decrease
+     * @throws IllegalStateException when this was made by {@link #fixed}
      */
     public void set(Scope scope, MemorySegment source, int count) {
         Checks.given("scope", scope);
-        int longestOfAll = check(Checks.given("source", source), count);
+        if (target != null) {
+            throw new IllegalStateException("the CuSeqlens has a fixed place, which graphs may read: call set(source)");
+        }
+        int longestOfAll = check(source, count);
         Tensor copy = scope.tensor(DType.INT32, count + 1L);
         copy.copyFrom(scope.stream(), source);
         Inside.fix(copy);
         offsets = copy;
         issue = Inside.issue(copy);
         sequences = count;
-        tokens = source.getAtIndex(ValueLayout.JAVA_INT, count);
+        tokens = source.getAtIndex(OFFSET, count);
         longest = longestOfAll;
         version++;
     }
 
     /**
-     * Names the memory in which the offsets lie from now on, for {@link #set(Stream, Tensor, MemorySegment, int, int)}: the same
-     * at each step, as graphs want it.
+     * Makes one whose offsets always lie at the same place, as graphs want it, for {@link #set(MemorySegment)} to fill. Layers, and a
+     * graph that captures them, see these numbers however the tokens are divided; so no offset can point past their tensors.
      *
-     * @param target INT32 [sequences + 1]; it cannot be written to through this tensor any more
-     * @throws IllegalArgumentException when type or shape do not fit
+     * @param scope owns the device copy, and its stream copies
+     * @param sequences how many there always are; some may be empty
+     * @param longest tokens that no sequence exceeds
+     * @param tokens of all sequences together
+     * @throws IllegalArgumentException when a number is negative, or so many sequences cannot have so many tokens
      */
-    public void fixed(Tensor target) {
-        if (Checks.given("target", target).dtype() != DType.INT32 || target.rank() != 1 || target.size(0) < 1) {
-            throw new IllegalArgumentException(
-                    "target: expected INT32 [sequences + 1], got " + Checks.describe(target));
+    public static CuSeqlens fixed(Scope scope, int sequences, int longest, int tokens) {
+        Checks.given("scope", scope);
+        if (sequences < 0 || longest < 0 || tokens < 0 || sequences == Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("sequences, longest, tokens: expected numbers from 0 to "
+                    + (Integer.MAX_VALUE - 1) + ", got " + sequences + ", " + longest + " and " + tokens);
         }
-        Inside.fix(target);
-        offsets = target;
-        issue = Inside.issue(target);
-        sequences = Math.toIntExact(target.size(0)) - 1;
-        tokens = 0;
-        longest = 0;
-        version++;
+        if ((long) sequences * longest < tokens) {
+            throw new IllegalArgumentException("tokens: expected at most " + (long) sequences * longest + ", those of "
+                    + sequences + " sequences of " + longest + ", got " + tokens);
+        }
+        CuSeqlens made = new CuSeqlens();
+        Tensor all = scope.tensor(DType.INT32, sequences + 1L);
+        Tensor readable = scope.view(all, 0, sequences + 1L);
+        Inside.fix(readable);
+        made.target = all;
+        made.scope = scope;
+        made.offsets = readable;
+        made.issue = Inside.issue(readable);
+        made.sequences = sequences;
+        made.longest = longest;
+        made.tokens = tokens;
+        return made;
     }
 
     /**
-     * Enqueues a copy of {@code count + 1} offsets to where {@link #fixed} has said. The source must stay as it is until the
-     * stream has passed the copy.
+     * Enqueues a copy of the offsets to their fixed place, on the stream of the scope that {@link #fixed} was given. The source must
+     * stay as it is until the stream has passed the copy.
      *
-     * @param target another tensor over the memory that was given to {@link #fixed}
-     * @param source native memory with INT32 offsets
-     * @param count number of sequences, as the memory has room for
-     * @param longestOfAll what {@link #longest()} says from now on
-     * @throws IllegalArgumentException when the target lies elsewhere, the source is too short, the first offset is not 0, they
-     *     decrease, or a sequence is longer than {@code longestOfAll}
+     * @param source native memory with INT32 offsets, one more than there are sequences
+     * @throws IllegalArgumentException when the source is too short, the first offset is not 0, they decrease, a sequence is longer
+     *     than {@link #fixed} was told, or the tokens are fewer or more; the offsets then stay as they are
+     * @throws IllegalStateException when this was not made by {@link #fixed}, or its scope was closed or restarted
      */
-    public void set(Stream stream, Tensor target, MemorySegment source, int count, int longestOfAll) {
-        if (Checks.given("target", target).address() != offsets().address()
-                || target.dtype() != DType.INT32
-                || target.count() != sequences + 1L
-                || count != sequences) {
-            throw new IllegalArgumentException("target: expected the memory of " + sequences
-                    + " sequences that was given to fixed, got " + count + " sequences in " + Checks.describe(target));
+    public void set(MemorySegment source) {
+        Tensor place = target;
+        Scope owner = scope;
+        if (place == null || owner == null) {
+            throw new IllegalStateException("the CuSeqlens has no fixed place: make it with CuSeqlens.fixed, or call"
+                    + " set(scope, source, count)");
         }
-        int actual = check(Checks.given("source", source), count);
-        if (actual > longestOfAll) {
-            throw new IllegalArgumentException(
-                    "longestOfAll: expected at least the longest sequence, " + actual + ", got " + longestOfAll);
+        ensureOwn();
+        int actual = check(source, sequences);
+        if (actual > longest) {
+            throw new IllegalArgumentException("source: expected sequences of at most " + longest
+                    + " tokens, as CuSeqlens.fixed was told, got one of " + actual);
         }
-        target.copyFrom(stream, source);
-        tokens = source.getAtIndex(ValueLayout.JAVA_INT, count);
-        longest = longestOfAll;
+        int end = source.getAtIndex(OFFSET, sequences);
+        if (end != tokens) {
+            throw new IllegalArgumentException("source: expected " + tokens
+                    + " tokens in all, as CuSeqlens.fixed was told, got " + end
+                    + "; let sequences of padding make up for what"
+                    + " is missing");
+        }
+        place.copyFrom(owner.stream(), source);
         version++;
     }
 
@@ -152,18 +180,23 @@ public final class CuSeqlens {
         if (sequences < 0) {
             throw new IllegalArgumentException("offsets: expected at least the offset 0, got none");
         }
+        if (!Checks.given("source", source).scope().isAlive() || !source.isAccessibleBy(Thread.currentThread())) {
+            throw new IllegalStateException("source: expected memory that is open to thread \""
+                    + Thread.currentThread().getName() + "\", got a segment "
+                    + (source.scope().isAlive() ? "of another thread's arena" : "whose arena is closed"));
+        }
         long bytes = 4 * (sequences + 1L);
         if (source.byteSize() < bytes) {
             throw new IllegalArgumentException(
                     "source: expected " + bytes + " bytes for " + sequences + " sequences, got " + source.byteSize());
         }
-        int before = source.getAtIndex(ValueLayout.JAVA_INT, 0);
+        int before = source.getAtIndex(OFFSET, 0);
         if (before != 0) {
             throw new IllegalArgumentException("offsets: expected to start at 0, got " + before);
         }
         int longest = 0;
         for (int i = 1; i <= sequences; i++) {
-            int here = source.getAtIndex(ValueLayout.JAVA_INT, i);
+            int here = source.getAtIndex(OFFSET, i);
             if (here < before) {
                 throw new IllegalArgumentException(
                         "offsets: expected not to decrease, got " + here + " after " + before + " at index " + i);
@@ -180,10 +213,17 @@ public final class CuSeqlens {
      * @throws IllegalStateException when there are none yet, their scope is closed, or it was restarted since
      */
     public Tensor offsets() {
-        Tensor present = offsets;
-        if (present == null) {
-            throw new IllegalStateException("the CuSeqlens has no offsets yet: call set(scope, source, count)");
+        if (offsets == null || version == 0) {
+            throw new IllegalStateException("the CuSeqlens has no offsets yet: call "
+                    + (target == null ? "set(scope, source, count)" : "set(source)"));
         }
+        Tensor present = ensureOwn();
+        Inside.trust(present, WHAT);
+        return present;
+    }
+
+    private Tensor ensureOwn() {
+        Tensor present = Checks.given("offsets", offsets);
         if (Inside.issue(present) != issue) {
             throw new IllegalStateException(
                     "sequences: the scope that holds the offsets of the CuSeqlens was restarted since they were set, and"

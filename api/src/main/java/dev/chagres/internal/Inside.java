@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Fields;
+import dev.chagres.internal.memory.StepWork;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
@@ -61,6 +62,38 @@ public final class Inside {
     /** Returns what belongs to the graph that {@code stream} captures now, or null when it captures none. */
     public static @Nullable Capture capture(Stream stream) {
         return FIELDS.capture(stream);
+    }
+
+    /** Does {@code work} now, or, where {@code stream} captures, at each launch of the graph. */
+    public static void eachStep(Stream stream, StepWork work) {
+        Capture capture = capture(stream);
+        if (capture == null) {
+            work.check();
+            work.write();
+            work.count();
+        } else {
+            capture.add(work);
+        }
+    }
+
+    /**
+     * Says that kernels which are enqueued now trust the contents of {@code tensor}. Where they are captured, each launch checks
+     * that its memory was not handed out for something else.
+     *
+     * @param what names the contents in the error
+     */
+    public static void trust(Tensor tensor, String what) {
+        Capture capture = state(tensor).capture();
+        if (capture != null) {
+            int issue = issue(tensor);
+            capture.trust(tensor, () -> {
+                if (!FIELDS.holds(tensor, issue)) {
+                    throw new IllegalStateException("launch: the scope that holds " + what
+                            + " was restarted since the capture, and may have handed out their memory for something else;"
+                            + " make them again, in a scope that stays as it is, and capture again");
+                }
+            });
+        }
     }
 
     /** Returns how often a tensor object was handed out: whoever relies on its contents compares. */

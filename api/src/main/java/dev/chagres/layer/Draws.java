@@ -4,8 +4,11 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.StepWork;
 import dev.chagres.model.CounterRandom;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.HostToDevice;
@@ -34,11 +37,11 @@ final class Draws implements AutoCloseable {
     private final Stream stream;
     private final Arena arena = Arena.ofShared();
     private final MemorySegment host = arena.allocate(ValueLayout.JAVA_LONG);
-    /** One for the micro-batch under way, or for each of a graph: INT64 [1] each; made at the first draw. */
-    private Tensor @Nullable [] words;
+    /** The only one outside of captures, or those that a graph has in turn. */
+    private final MicroBatch[] microBatches = new MicroBatch[WORDS];
 
-    /** The word of the micro-batch under way. */
-    private @Nullable Tensor word;
+    /** The micro-batch under way. */
+    private MicroBatch present;
 
     /** The graph under way, and its micro-batches so far. */
     private @Nullable Capture captured;
@@ -48,61 +51,88 @@ final class Draws implements AutoCloseable {
     private long seed;
     private long step;
     private long microBatch = -1;
-    private boolean stale = true;
     private long site;
     private boolean closed;
 
     Draws(Stream stream) {
         this.stream = stream;
         scope = stream.device().openScope(stream);
+        for (int i = 0; i < WORDS; i++) {
+            microBatches[i] = new MicroBatch(i);
+        }
+        present = microBatches[0];
     }
 
-    /** Begins the next micro-batch. */
+    /** A micro-batch and the word on the device by which it draws. */
+    private final class MicroBatch implements StepWork {
+        /** Micro-batches before this one in the same graph. */
+        private final int index;
+        /** INT64 [1]; made at the first draw. */
+        private @Nullable Tensor word;
+
+        MicroBatch(int index) {
+            this.index = index;
+        }
+
+        @Override
+        public void check() {
+            if (closed) {
+                throw new IllegalStateException(
+                        "the pass was closed since the capture, so that nothing writes its random"
+                                + " numbers; launch the graph before Pass.close(), or capture again with another pass");
+            }
+        }
+
+        @Override
+        public void write() {
+            if (word != null) {
+                write(word, microBatch + 1 + index);
+            }
+        }
+
+        /** Enqueues the word of a micro-batch. */
+        void write(Tensor target, long number) {
+            host.set(ValueLayout.JAVA_LONG, 0, CounterRandom.bits(CounterRandom.bits(seed, step), number));
+            HostToDevice.copyHostToDeviceViaKernel(host, target, stream);
+        }
+
+        @Override
+        public void count() {
+            microBatch++;
+        }
+    }
+
+    /** Begins the next micro-batch; each launch of a graph begins its own anew. */
     void begin() {
         site = 0;
         Capture capture = Inside.capture(stream);
         if (capture == null) {
-            seed(seed, step, microBatch + 1);
+            present = microBatches[0];
         } else {
-            begin(capture);
-        }
-    }
-
-    /** Each launch of the graph is a micro-batch of its own, whose word is written before. */
-    private void begin(Capture capture) {
-        if (captured != capture) {
-            captured = capture;
-            begun = 0;
-        }
-        if (begun == WORDS) {
-            throw new IllegalStateException("begin: expected at most " + WORDS
-                    + " micro-batches in a graph, got another;" + " capture fewer and launch the graph more often");
-        }
-        Tensor own = words == null ? null : words[begun];
-        begun++;
-        word = own;
-        stale = false;
-        capture.beforeLaunch(() -> {
-            microBatch++;
-            if (own != null) {
-                write(own);
+            if (captured != capture) {
+                captured = capture;
+                begun = 0;
             }
-        });
+            if (begun == WORDS) {
+                throw new CaptureException("begin: expected at most " + WORDS
+                        + " micro-batches in a graph, got another; capture fewer and launch the graph more often");
+            }
+            present = microBatches[begun++];
+        }
+        Inside.eachStep(stream, present);
     }
 
     void seed(long newSeed, long newStep, long newMicroBatch) {
         if (Inside.capture(stream) != null) {
-            throw new IllegalStateException(
-                    "seed: a graph would draw by the same numbers at each launch; call it before"
-                            + " Stream.capture: each begin then counts on");
+            throw new CaptureException("seed: a graph would draw by the same numbers at each launch; call it before"
+                    + " Stream.capture: each begin then counts on");
         }
-        word = words == null ? null : words[0];
+        present = microBatches[0];
         seed = newSeed;
         step = newStep;
         microBatch = newMicroBatch;
-        stale = true;
-        if (word != null) {
-            write(word);
+        if (present.word != null) {
+            present.write(present.word, microBatch);
         }
     }
 
@@ -116,34 +146,34 @@ final class Draws implements AutoCloseable {
 
     /** Returns seed and offset of the next draw, INT64 [2], in {@code target}. */
     Tensor next(Scope target) {
-        Tensor present = word;
         Tensor table = offsets;
-        if (present == null || table == null) {
-            if (Inside.capture(stream) != null) {
-                throw new IllegalStateException(
-                        "draw: the pass has drawn no random numbers before the capture, so that it"
-                                + " has no memory for them; run the same work once before Stream.capture");
-            }
-            Tensor all = scope.tensor(DType.INT64, WORDS);
-            table = table();
-            words = new Tensor[WORDS];
-            for (int i = 0; i < WORDS; i++) {
-                words[i] = scope.view(all, i, 1);
-            }
-            present = words[0];
-            word = present;
-            offsets = table;
-        }
-        if (stale) {
-            write(present);
+        if (table == null) {
+            table = take();
         }
         if (site == SITES) {
             throw new IllegalStateException("the pass has made " + SITES + " draws, the most that one may make");
         }
         Tensor state = target.tensor(DType.INT64, 2);
-        FusedAttention.extractSeedAndOffset(state, present, target.view(table, site, 1), 0, stream);
+        FusedAttention.extractSeedAndOffset(
+                state, Checks.given("word", present.word), target.view(table, site, 1), 0, stream);
         site++;
         return state;
+    }
+
+    /** Takes memory for words and offsets and returns the offsets. */
+    private Tensor take() {
+        if (Inside.capture(stream) != null) {
+            throw new CaptureException("draw: the pass has drawn no random numbers before the capture, so that it"
+                    + " has no memory for them; run the same work once before Stream.capture");
+        }
+        Tensor table = table();
+        Tensor words = scope.tensor(DType.INT64, WORDS);
+        for (int i = 0; i < WORDS; i++) {
+            microBatches[i].word = scope.view(words, i, 1);
+        }
+        offsets = table;
+        present.write(Checks.given("word", present.word), microBatch);
+        return table;
     }
 
     private Tensor table() {
@@ -154,12 +184,6 @@ final class Draws implements AutoCloseable {
         Tensor table = scope.tensor(DType.INT64, SITES);
         table.set(stream, values);
         return table;
-    }
-
-    private void write(Tensor target) {
-        host.set(ValueLayout.JAVA_LONG, 0, CounterRandom.bits(CounterRandom.bits(seed, step), microBatch));
-        HostToDevice.copyHostToDeviceViaKernel(host, target, stream);
-        stale = false;
     }
 
     @Override

@@ -125,6 +125,14 @@ public final class Pass implements AutoCloseable {
         begun = false;
     }
 
+    /**
+     * Says that this micro-batch has failed outside of the layers' calls: the next {@link #begin()} forgets the gradients of this
+     * step, as after a backward call that failed.
+     */
+    public void abandon() {
+        failed = true;
+    }
+
     private void giveBack() {
         dropTo(null);
         if (failed) {

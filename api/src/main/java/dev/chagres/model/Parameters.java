@@ -4,10 +4,12 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.StepWork;
 import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
@@ -40,6 +42,7 @@ public final class Parameters implements AutoCloseable {
     private final List<Runnable> atNextStep = new ArrayList<>();
     private final List<Runnable> atForgetting = new ArrayList<>();
     private final List<AutoCloseable> adopted = new ArrayList<>();
+    private final StepWork counter = new Counter();
     /** The capture that has a step of these parameters already. */
     private @Nullable Capture captured;
 
@@ -217,26 +220,30 @@ public final class Parameters implements AutoCloseable {
     public void nextStep() {
         Inside.state(scope.stream()).ensureCurrent();
         Capture capture = Inside.capture(scope.stream());
-        if (capture == null) {
-            step++;
-        } else {
-            capture(capture);
+        if (capture != null) {
+            ensureOnlyStep(capture);
+            generation++; // What a captured pass would have written is written by launches alone.
         }
-        generation++;
+        Inside.eachStep(scope.stream(), counter);
         run(atNextStep);
     }
 
-    /** Each launch of the graph is a step. */
-    private void capture(Capture capture) {
+    /** Throws a {@link CaptureException} for a second step of one graph: each launch is a step. */
+    private void ensureOnlyStep(Capture capture) {
         if (captured == capture) {
-            throw new IllegalStateException("nextStep: expected at most one step of the parameters in a graph, got"
+            throw new CaptureException("nextStep: expected at most one step of the parameters in a graph, got"
                     + " another; capture each step by itself, or launch one graph twice");
         }
         captured = capture;
-        capture.afterLaunch(() -> {
+    }
+
+    /** Counts each launch of a graph, whose backward passes have written the gradients of the step before. */
+    private final class Counter implements StepWork {
+        @Override
+        public void count() {
             step++;
             generation++;
-        });
+        }
     }
 
     /** Runs {@code action} at the end of every {@link #nextStep}, such as the update of scales. */

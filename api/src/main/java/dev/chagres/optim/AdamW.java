@@ -6,7 +6,6 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -309,12 +308,7 @@ public final class AdamW implements AutoCloseable {
     }
 
     private void advance(Tensor gradientScale, Tensor skip) {
-        Capture capture = Inside.capture(scope.stream());
-        if (capture == null) {
-            masters.takeIfChanged();
-        } else {
-            capture.beforeLaunch(masters::takeIfChanged);
-        }
+        Inside.eachStep(scope.stream(), masters);
         parameters.completeGradients();
         update.run(gradientScale, skip);
         parameters.nextStep();

@@ -2,6 +2,7 @@ package dev.chagres.optim;
 
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.internal.memory.StepWork;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
@@ -12,7 +13,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-abstract sealed class MasterCopies permits MasterWeights, Remainders {
+abstract sealed class MasterCopies implements StepWork permits MasterWeights, Remainders {
     private final Parameters parameters;
     private final Scope scope;
     private int version;
@@ -33,7 +34,8 @@ abstract sealed class MasterCopies permits MasterWeights, Remainders {
     abstract void addTo(State.Builder state, Parameter parameter);
 
     /** Enqueues new copies where weights were written from outside since. */
-    final void takeIfChanged() {
+    @Override
+    public final void write() {
         if (version != parameters.version()) {
             take();
             keepLoaded();

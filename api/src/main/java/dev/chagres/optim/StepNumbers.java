@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.StepWork;
 import dev.chagres.te.HostToDevice;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -33,6 +33,8 @@ final class StepNumbers implements AutoCloseable {
     /** Whether the device counts: {@link #step} then holds the number of steps taken. */
     private boolean deviceCounts;
 
+    private final StepWork counted = new Counted();
+    private final StepWork decided = new Decided();
     private boolean closed;
 
     StepNumbers(Scope scope, float... factors) {
@@ -55,39 +57,67 @@ final class StepNumbers implements AutoCloseable {
      */
     void next(float newRate) {
         rate = newRate;
-        Capture capture = Inside.capture(scope.stream());
-        if (capture == null) {
-            next();
-        } else {
-            capture.beforeLaunch(this::next);
-        }
-    }
-
-    private void next() {
-        taken = Math.addExact(taken(), 1);
-        deviceCounts = false;
-        write();
+        Inside.eachStep(scope.stream(), counted);
     }
 
     /** Enqueues the rate of the next step, of which {@code scaler} decides on the device whether it is taken. */
     void next(float newRate, LossScaler scaler, Tensor skip) {
         rate = newRate;
-        Capture capture = Inside.capture(scope.stream());
-        if (capture == null) {
-            writeCounted();
-        } else {
-            capture.beforeLaunch(this::writeCounted);
-        }
+        Inside.eachStep(scope.stream(), decided);
         scaler.update(skip, step);
     }
 
-    /** Enqueues the rates, and the number where the device does not count yet. */
-    private void writeCounted() {
-        if (deviceCounts) {
-            setRates();
-            HostToDevice.copyHostToDeviceViaKernel(host, rates, scope.stream());
-        } else {
-            write();
+    private void ensureOpen() {
+        if (closed) {
+            throw new IllegalStateException(
+                    "AdamW: closed since the capture, so that nothing writes the rate and number of"
+                            + " the step; launch the graph before AdamW.close(), or capture a step of another optimizer");
+        }
+    }
+
+    /** A step that the host counts. */
+    private final class Counted implements StepWork {
+        @Override
+        public void check() {
+            ensureOpen();
+        }
+
+        @Override
+        public void write() {
+            taken = taken();
+            deviceCounts = false;
+            if (taken == Integer.MAX_VALUE) {
+                throw new IllegalStateException("AdamW: expected at most " + taken
+                        + " steps, as many as an INT32 counts," + " got another; make a new one");
+            }
+            StepNumbers.this.write(taken + 1);
+        }
+
+        @Override
+        public void count() {
+            taken++;
+        }
+    }
+
+    /** A step that the device counts where it is taken: it is told the number of steps before the first of these. */
+    private final class Decided implements StepWork {
+        @Override
+        public void check() {
+            ensureOpen();
+        }
+
+        @Override
+        public void write() {
+            if (deviceCounts) {
+                setRates();
+                HostToDevice.copyHostToDeviceViaKernel(host, rates, scope.stream());
+            } else {
+                StepNumbers.this.write(taken);
+            }
+        }
+
+        @Override
+        public void count() {
             deviceCounts = true;
         }
     }
@@ -99,9 +129,9 @@ final class StepNumbers implements AutoCloseable {
     }
 
     /** Enqueues all; the host's copy may change at once. */
-    private void write() {
+    private void write(int number) {
         setRates();
-        host.setAtIndex(ValueLayout.JAVA_INT, factors.length, taken);
+        host.setAtIndex(ValueLayout.JAVA_INT, factors.length, number);
         HostToDevice.copyHostToDeviceViaKernel(host, block, scope.stream());
     }
 

@@ -1,6 +1,5 @@
 package dev.chagres.train;
 
-import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -18,21 +17,19 @@ final class FixedInput implements AutoCloseable {
     private final Scope scope;
     /** Ids and labels of a whole micro-batch, of which the bucket's tokens count. */
     private final Tensor tokens;
-    /** Where the offsets are written; kernels read them through {@link CuSeqlens#offsets()}. */
-    private final Tensor offsets;
 
-    private final CuSeqlens cuSeqlens = new CuSeqlens();
-    private final Sequences sequences = Sequences.packed(cuSeqlens);
+    private final CuSeqlens cuSeqlens;
     private final ModelInput input;
 
-    FixedInput(Stream stream, StepBucket bucket, Tensor tokens, Tensor offsets) {
+    FixedInput(Stream stream, StepBucket bucket, Tensor tokens) {
         this.bucket = bucket;
         this.tokens = tokens;
         scope = stream.device().openScope(stream);
-        this.offsets = scope.view(offsets, 0, bucket.sequences() + 1L);
+        cuSeqlens = CuSeqlens.fixed(scope, bucket.sequences(), bucket.longest(), bucket.tokens());
         input = new ModelInput(
-                scope.view(tokens, 0, bucket.tokens()), scope.view(tokens, tokens.size(1), bucket.tokens()), sequences);
-        cuSeqlens.fixed(scope.reinterpret(offsets, DType.INT32, 0, bucket.sequences() + 1L));
+                scope.view(tokens, 0, bucket.tokens()),
+                scope.view(tokens, tokens.size(1), bucket.tokens()),
+                Sequences.packed(cuSeqlens));
     }
 
     StepBucket bucket() {
@@ -50,7 +47,7 @@ final class FixedInput implements AutoCloseable {
 
     /** Enqueues the copy of the bucket's offsets, which must stay until the stream has passed it. */
     void setOffsets(MemorySegment source) {
-        cuSeqlens.set(stream(), offsets, source, bucket.sequences(), bucket.longest());
+        cuSeqlens.set(source);
     }
 
     ModelInput modelInput() {

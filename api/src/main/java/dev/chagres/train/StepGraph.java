@@ -5,6 +5,7 @@ import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.Pass;
@@ -46,13 +47,13 @@ public final class StepGraph implements AutoCloseable {
     private final Step step;
     private final Scope scope;
     private final Tensor tokens;
-    private final Tensor offsets;
     /** The bucket used last comes last. */
     private final List<Bucketed> buckets = new ArrayList<>();
 
     private long replayed;
     private long enqueued;
     private long evicted;
+    private boolean inside;
     private boolean closed;
 
     /** What is kept for a bucket. */
@@ -83,7 +84,7 @@ public final class StepGraph implements AutoCloseable {
      * @param shape of the ring's batches: packed, one micro-batch a step
      * @param pass the training pass that {@code step} begins
      * @param most buckets that are kept at a time; beyond, the one that was not used for longest is closed
-     * @throws IllegalArgumentException when the ring does not pad or has another shape, the layout is padded, a step has several
+     * @throws IllegalArgumentException when the ring does not pad, has another shape or lies on another device, the layout is padded, a step has several
      *     micro-batches, or {@code most} is below 1
      */
     public StepGraph(UploadRing uploads, BatchShape shape, Pass pass, int most, Step step) {
@@ -99,6 +100,12 @@ public final class StepGraph implements AutoCloseable {
             throw new IllegalArgumentException("uploads: expected one from UploadRing.padded for " + shape
                     + ", got one " + (uploads.isPadded() ? "for " + uploads.shape() : "that does not pad"));
         }
+        if (uploads.device() != pass.device()) {
+            throw new IllegalArgumentException(
+                    "uploads: expected one on " + pass.device() + ", where the pass computes, got"
+                            + " one on " + uploads.device()
+                            + (uploads.device().index() == pass.device().index() ? ", opened another time" : ""));
+        }
         if (most < 1) {
             throw new IllegalArgumentException("most: expected at least 1, got " + most);
         }
@@ -107,7 +114,6 @@ public final class StepGraph implements AutoCloseable {
         scope = stream.device().openScope(stream);
         int capacity = shape.tokensPerMicroBatch();
         tokens = scope.tensor(DType.INT32, 2, capacity);
-        offsets = scope.tensor(DType.INT32, 2L * capacity + 33);
     }
 
     /** Returns why steps of this shape cannot be captured, or null when they can. */
@@ -121,16 +127,40 @@ public final class StepGraph implements AutoCloseable {
     }
 
     /**
-     * Enqueues one step over the batch that was uploaded first of those that wait.
+     * Enqueues one step over the batch that was uploaded first of those that wait. What the step throws passes
+     * through; the batch then still waits, and the pass forgets the gradients.
      *
-     * @throws IllegalStateException when no batch was uploaded, or this is closed
+     * @throws IllegalStateException when no batch was uploaded, this is closed, or it is called inside a step
      */
     public void step() {
         if (closed) {
             throw new IllegalStateException("the step graph of " + pass.stream() + " is closed");
         }
+        ensureOutside("step");
         Bucketed present = present();
-        uploads.next(present.input);
+        inside = true;
+        boolean done = false;
+        try {
+            enqueue(present);
+            done = true;
+        } finally {
+            inside = false;
+            if (!done) {
+                pass.abandon();
+            }
+        }
+        uploads.advance();
+    }
+
+    private void ensureOutside(String call) {
+        if (inside) {
+            throw new IllegalStateException(call + ": called inside a step of the step graph of " + pass.stream()
+                    + "; call it when step() has returned");
+        }
+    }
+
+    private void enqueue(Bucketed present) {
+        uploads.bring(present.input);
         if (present.graph == null && present.ran && present.refusal == null) {
             capture(present);
         }
@@ -152,7 +182,7 @@ public final class StepGraph implements AutoCloseable {
         pass.end();
         try {
             present.graph = pass.stream().capture(() -> step.enqueue(present.input.modelInput()));
-        } catch (IllegalStateException | NativeException refused) {
+        } catch (CaptureException | NativeException refused) {
             present.refusal = String.valueOf(refused.getMessage());
         }
     }
@@ -178,7 +208,7 @@ public final class StepGraph implements AutoCloseable {
             evicted++;
         }
         StepBucket bucket = new StepBucket(count, sequences, longest);
-        Bucketed made = new Bucketed(bucket, new FixedInput(pass.stream(), bucket, tokens, offsets));
+        Bucketed made = new Bucketed(bucket, new FixedInput(pass.stream(), bucket, tokens));
         buckets.add(made);
         return made;
     }
@@ -219,12 +249,17 @@ public final class StepGraph implements AutoCloseable {
         return text.toString();
     }
 
-    /** Waits for the stream and frees graphs and memory. A second call does nothing. */
+    /**
+     * Waits for the stream and frees graphs and memory. A second call does nothing.
+     *
+     * @throws IllegalStateException inside a step
+     */
     @Override
     public void close() {
         if (closed) {
             return;
         }
+        ensureOutside("close");
         closed = true;
         buckets.forEach(Bucketed::close);
         buckets.clear();

@@ -138,11 +138,20 @@ public final class UploadRing implements AutoCloseable {
         return slots[0].isPadded();
     }
 
-    /** Enqueues what brings the next batch, of one micro-batch, to where a graph reads it. */
-    void next(FixedInput target) {
+    /** Enqueues what brings the next batch, of one micro-batch, to where a graph reads it. It waits until {@link #advance}. */
+    void bring(FixedInput target) {
         next().bring(target);
         target.modelInput().set(1, true);
+    }
+
+    /** Says that the step over the next batch was enqueued. */
+    void advance() {
+        next().advance();
         brought++;
+    }
+
+    Device device() {
+        return copies.device();
     }
 
     int nextTokens() {

@@ -151,7 +151,10 @@ final class UploadSlot implements AutoCloseable {
         next++;
     }
 
-    /** Enqueues, behind the copy, what brings the next micro-batch to fixed addresses, padded to their bucket. */
+    /**
+     * Enqueues, behind the copy, what brings the next micro-batch to fixed addresses, padded to their bucket. It stays the next one
+     * until {@link #advance}.
+     */
     void bring(FixedInput target) {
         StepBucket bucket = target.bucket();
         MemorySegment all = offsets[next];
@@ -164,6 +167,10 @@ final class UploadSlot implements AutoCloseable {
         target.tokens().copyFrom(target.stream(), staged[next]);
         target.setOffsets(all);
         brought.record(target.stream());
+    }
+
+    /** Goes on to the next micro-batch. */
+    void advance() {
         next++;
     }
 

@@ -3,6 +3,7 @@ package dev.chagres.train;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -32,6 +33,8 @@ import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Quantizers;
 import java.lang.management.ManagementFactory;
 import java.util.Arrays;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -56,6 +59,9 @@ class StepGraphTest {
         {31, 30, 29, 28},
         {25, 6}
     };
+
+    /** The batches whose step is enqueued one by one or captured. */
+    private static final List<Integer> HOST_CALLS = List.of(0, 1, 3, 4);
 
     private final Device device = Device.open();
 
@@ -87,6 +93,7 @@ class StepGraphTest {
         private final Batch batch = new Batch(SHAPE);
         private final StepGraph graph;
         private float rate;
+        private @Nullable RuntimeException failure;
 
         Training(float dropout, int most, Observed observed) {
             TransformerLayerConfig config =
@@ -114,6 +121,9 @@ class StepGraphTest {
             pass.begin(input.sequences());
             loss.copyFrom(device.stream(), loss(input));
             Tensor gradient = head.backward(crossEntropy.backward(1, pass), pass);
+            if (failure != null) {
+                throw failure;
+            }
             embedding.backward(layer.backward(gradient, pass), pass);
             norm.compute();
             optimizer.step(rate, norm);
@@ -351,6 +361,76 @@ class StepGraphTest {
                                                 + " Stream.capture or after the launch"),
                         graph.explain());
             }
+        }
+    }
+
+    /** Whatever a step throws reaches the caller, enqueued or captured, and the batch waits for the next call. */
+    @Test
+    void aStepThatFailsKeepsItsBatch() {
+        float[] expected;
+        try (Training training = new Training(0, 4, Observed.NO)) {
+            expected = training.run();
+        }
+        try (Training training = new Training(0, 4, Observed.NO)) {
+            RuntimeException[] failures = {new IllegalStateException("mine"), new IllegalArgumentException("mine, too")
+            };
+            float[] losses = new float[BATCHES.length];
+            for (int i = 0; i < BATCHES.length; i++) {
+                training.upload(BATCHES[i]);
+                for (int k = 0; k < failures.length && HOST_CALLS.contains(i); k++) {
+                    training.failure = failures[k];
+                    assertSame(failures[k], assertThrows(RuntimeException.class, () -> training.step(0.5f)));
+                    assertEquals(i, training.parameters.step());
+                    assertEquals(i, training.optimizer.step());
+                }
+                training.failure = null;
+                training.step(0.001f * (1 + i % 3));
+                losses[i] = training.loss.toFloats(device.stream())[0];
+            }
+            assertArrayEquals(Arrays.copyOf(expected, BATCHES.length), losses);
+            assertEquals(BATCHES.length - 2, training.graph.replayed(), training.graph.explain());
+        }
+    }
+
+    @Test
+    void stepAndCloseAreRefusedInsideAStep() {
+        try (Pass pass = Pass.training(device);
+                UploadRing uploads = UploadRing.padded(device, SHAPE, 1, 0)) {
+            Batch batch = new Batch(SHAPE);
+            try (SequencePacker packer = new SequencePacker(SHAPE, NumberedSequences.of(20))) {
+                packer.fill(batch);
+            }
+            uploads.upload(batch);
+            StepGraph[] itself = new StepGraph[1];
+            Runnable[] inside = new Runnable[1];
+            try (StepGraph graph = new StepGraph(uploads, SHAPE, pass, 1, input -> inside[0].run())) {
+                itself[0] = graph;
+                String reason =
+                        ": called inside a step of the step graph of stream of device 0; call it when step() has"
+                                + " returned";
+                inside[0] = () -> itself[0].step();
+                assertEquals(
+                        "step" + reason,
+                        assertThrows(IllegalStateException.class, graph::step).getMessage());
+                inside[0] = () -> itself[0].close();
+                assertEquals(
+                        "close" + reason,
+                        assertThrows(IllegalStateException.class, graph::step).getMessage());
+                inside[0] = () -> {};
+                graph.step();
+                assertEquals(1, graph.enqueued());
+            }
+        }
+    }
+
+    @Test
+    void everythingLiesOnOneDevice() {
+        try (Device other = Device.open();
+                Pass pass = Pass.training(device);
+                UploadRing theirs = UploadRing.padded(other, SHAPE, 1, 0)) {
+            assertEquals(
+                    "uploads: expected one on device 0, where the pass computes, got one on device 0, opened another time",
+                    refusal(() -> new StepGraph(theirs, SHAPE, pass, 1, input -> {})));
         }
     }
 

@@ -4,27 +4,34 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What the host does besides at each launch of a graph: numbers that change from step to step are written before it, and counters
- * move on after it. Whoever would do so at once while a stream captures leaves it here instead.
+ * What belongs to a graph beside its recorded work: what the host checks and does at each launch, and what it takes back when the
+ * capture fails.
  *
  * <p>Threading: the device's thread.
  */
 public final class Capture {
-    private final List<Runnable> before = new ArrayList<>();
-    private final List<Runnable> after = new ArrayList<>();
+    private final List<Object> trusted = new ArrayList<>();
+    private final List<Runnable> checks = new ArrayList<>();
+    private final List<StepWork> work = new ArrayList<>();
     private final List<Runnable> onFailure = new ArrayList<>();
 
-    /** Makes the list of a capture that begins. */
+    /** Makes the lists of a capture that begins. */
     public Capture() {}
 
-    /** Runs {@code action} before each launch; what it enqueues comes before the graph. */
-    public void beforeLaunch(Runnable action) {
-        before.add(action);
+    /** Does {@code stepWork} at each launch. */
+    public void add(StepWork stepWork) {
+        work.add(stepWork);
     }
 
-    /** Runs {@code action} after each launch is enqueued. */
-    public void afterLaunch(Runnable action) {
-        after.add(action);
+    /** Runs {@code check} before each launch, once for each {@code tensor}: it throws where kernels may not trust its contents. */
+    public void trust(Object tensor, Runnable check) {
+        for (int i = 0; i < trusted.size(); i++) {
+            if (trusted.get(i) == tensor) {
+                return;
+            }
+        }
+        trusted.add(tensor);
+        checks.add(check);
     }
 
     /** Runs {@code action} when the capture fails. */
@@ -32,24 +39,30 @@ public final class Capture {
         onFailure.add(action);
     }
 
-    /** Enqueues what comes before the graph. */
+    /** Checks that everything is there, then enqueues what comes before the graph. No counter moves. */
     public void prepare() {
-        run(before);
+        for (int i = 0; i < checks.size(); i++) {
+            checks.get(i).run();
+        }
+        for (int i = 0; i < work.size(); i++) {
+            work.get(i).check();
+        }
+        for (int i = 0; i < work.size(); i++) {
+            work.get(i).write();
+        }
     }
 
     /** Moves the counters on. */
     public void finish() {
-        run(after);
+        for (int i = 0; i < work.size(); i++) {
+            work.get(i).count();
+        }
     }
 
-    /** Forgets what the capture has begun. */
+    /** Takes back what the capture has begun. */
     public void fail() {
-        run(onFailure);
-    }
-
-    private static void run(List<Runnable> actions) {
-        for (int i = 0; i < actions.size(); i++) {
-            actions.get(i).run();
+        for (int i = 0; i < onFailure.size(); i++) {
+            onFailure.get(i).run();
         }
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.internal.memory;
 
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.Arena;
@@ -46,6 +47,9 @@ public final class DeviceState {
     private long heldBytes;
     private long peakHeldBytes;
     private final GraphMemory graphs = new GraphMemory();
+    /** What belongs to the graph that a stream captures. */
+    private @Nullable Capture capture;
+
     private boolean closed;
     private final List<@Nullable AutoCloseable> attached = new ArrayList<>();
 
@@ -101,10 +105,9 @@ public final class DeviceState {
     /** Takes device memory from CUDA. */
     public MemorySegment malloc(long byteSize) {
         if (graphs.isCapturing()) {
-            throw new IllegalStateException(
-                    "memory: " + byteSize + " bytes are wanted while a stream of device " + index
-                            + " captures, when CUDA gives none; run the same work once before the capture, and begin its scopes"
-                            + " and passes again, so that they have their memory");
+            throw new CaptureException("memory: " + byteSize + " bytes are wanted while a stream of device " + index
+                    + " captures, when CUDA gives none; run the same work once before the capture, and begin its scopes"
+                    + " and passes again, so that they have their memory");
         }
         int status = CudaRuntime.cudaMalloc(out, byteSize);
         if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
@@ -129,13 +132,20 @@ public final class DeviceState {
     }
 
     /** Begins a capture and returns the number of its graph, for {@link #closeGraph}. */
-    public long beginCapture() {
+    public long beginCapture(Capture begun) {
+        capture = begun;
         return graphs.begin();
     }
 
     /** Says that a capture has ended. */
     public void endCapture() {
+        capture = null;
         graphs.endCapture();
+    }
+
+    /** Returns what belongs to the graph that a stream of the device captures now, or null when none does. */
+    public @Nullable Capture capture() {
+        return capture;
     }
 
     /** Frees what no other graph than this one could use. */
@@ -146,11 +156,11 @@ public final class DeviceState {
     /**
      * Checks that no stream of the device captures.
      *
-     * @throws IllegalStateException when one does
+     * @throws CaptureException when one does
      */
     public void ensureNotCapturing(String call) {
         if (graphs.isCapturing()) {
-            throw new IllegalStateException(call + ": a stream of device " + index
+            throw new CaptureException(call + ": a stream of device " + index
                     + " captures, and what waits for the device or reads the host's memory cannot be part of a graph;"
                     + " call it before Stream.capture or after the launch");
         }

@@ -27,7 +27,10 @@ public abstract class Fields {
     /** Returns the scope for what recomputation saves. */
     public abstract Object recomputed(Object stream);
 
-    /** Returns what runs at each launch of the graph that a stream captures, null when it captures none. */
+    /** Returns whether a tensor's memory still holds what was written there as that issue of the tensor. */
+    public abstract boolean holds(Object tensor, int issue);
+
+    /** Returns what belongs to the graph that a stream captures, null when it captures none. */
     public abstract @Nullable Capture capture(Object stream);
 
     /** Returns the device address of a tensor that was found usable already. */

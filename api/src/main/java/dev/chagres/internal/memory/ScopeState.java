@@ -6,10 +6,14 @@ package dev.chagres.internal.memory;
  * <p>Threading: the device's thread.
  */
 public final class ScopeState {
+    private static final int NEVER = -1;
+
     private final DeviceState device;
     private final String name;
     private int epoch;
     private boolean live = true;
+    /** The epoch in which the scope was closed for good. */
+    private int lastEpoch = NEVER;
 
     /** Makes the state of an open scope. */
     public ScopeState(DeviceState device, String name) {
@@ -42,6 +46,17 @@ public final class ScopeState {
     public void end() {
         live = false;
         epoch++;
+    }
+
+    /** Closes everything that was handed out, whose memory is handed out no more. */
+    public void endForGood() {
+        lastEpoch = epoch;
+        end();
+    }
+
+    /** Returns whether memory that was handed out in {@code handedOut} was handed out to nobody else since. */
+    public boolean holds(int handedOut) {
+        return handedOut == (lastEpoch == NEVER ? epoch : lastEpoch);
     }
 
     @Override
