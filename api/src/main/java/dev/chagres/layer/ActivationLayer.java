@@ -47,7 +47,7 @@ public final class ActivationLayer extends Layer {
 
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
-        activation.forward(x, y, pass.stream());
+        activation.forward(x, y, null, pass.stream());
         Input input = saved.push(pass);
         if (input != null) {
             input.x.set(x);
@@ -56,7 +56,7 @@ public final class ActivationLayer extends Layer {
 
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
-        activation.backward(dy, saved.pop(pass).x.get(), dx, pass.stream());
+        activation.backward(dy, saved.pop(pass).x.get(), dx, null, pass.stream());
     }
 
     @Override

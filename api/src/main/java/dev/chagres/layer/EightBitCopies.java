@@ -34,17 +34,35 @@ final class EightBitCopies {
      * Enqueues the casts.
      *
      * @param rowsIn holds the rowwise copy
+     * @param amax the largest magnitude of {@code x}, where the kernel found it that computed {@code x}; null: not known
      * @param columnsIn holds the columnwise copy; null where none is wanted
      */
-    void cast(Tensor x, Quantizers quantizers, Scope rowsIn, @Nullable Scope columnsIn, Pass pass) {
+    void cast(
+            Tensor x,
+            @Nullable Tensor amax,
+            Quantizers quantizers,
+            Scope rowsIn,
+            @Nullable Scope columnsIn,
+            Pass pass) {
         QuantizedTensor both = take(x.size(0), x.size(1), quantizers, rowsIn, columnsIn);
+        if (amax != null) {
+            both.amax(amax);
+        }
         Tensor source = both.rows() == x.size(0) ? x : filledUp(x, both.rows(), pass);
         quantizers.cast(site, source, both, pass.recording(), pass.temporary(), pass.stream());
     }
 
-    /** Enqueues the cast to both copies, and the sums of the columns of {@code x}. Blocks are not scaled. */
-    void castAndSumColumns(Tensor x, Tensor columnSums, Quantizers quantizers, Scope memory, Pass pass) {
+    /**
+     * Enqueues the cast to both copies, and the sums of the columns of {@code x}. Blocks are not scaled.
+     *
+     * @param amax as for {@link #cast}
+     */
+    void castAndSumColumns(
+            Tensor x, @Nullable Tensor amax, Tensor columnSums, Quantizers quantizers, Scope memory, Pass pass) {
         QuantizedTensor both = take(x.size(0), x.size(1), quantizers, memory, memory);
+        if (amax != null) {
+            both.amax(amax);
+        }
         Tensor source = both.rows() == x.size(0) ? x : filledUp(x, both.rows(), pass);
         quantizers.castAndSumColumns(site, source, both, columnSums, pass.recording(), memory, pass.stream());
     }

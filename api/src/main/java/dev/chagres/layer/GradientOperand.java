@@ -37,30 +37,33 @@ final class GradientOperand {
 
     /** Casts the tensor for its magnitude alone: products read the tensor itself. */
     void record(Tensor dy, Quantizers present, Pass pass) {
-        copies.cast(dy, present, pass.temporary(), null, pass);
+        copies.cast(dy, null, present, pass.temporary(), null, pass);
     }
 
-    /** Takes the rowwise copy. */
-    void castRows(Tensor dy, Quantizers present, Pass pass) {
+    /** Takes the rowwise copy; {@code amax}: the largest magnitude, null where it is not known. */
+    void castRows(Tensor dy, @Nullable Tensor amax, Quantizers present, Pass pass) {
         set(dy);
         quantizers = present;
-        copies.cast(dy, present, pass.temporary(), null, pass);
+        copies.cast(dy, amax, present, pass.temporary(), null, pass);
     }
 
-    /** Takes both copies. */
-    void cast(Tensor dy, Quantizers present, Pass pass) {
+    /** Takes both copies; {@code amax}: the largest magnitude, null where it is not known. */
+    void cast(Tensor dy, @Nullable Tensor amax, Quantizers present, Pass pass) {
         set(dy);
         quantizers = present;
-        copies.cast(dy, present, pass.temporary(), pass.temporary(), pass);
+        copies.cast(dy, amax, present, pass.temporary(), pass.temporary(), pass);
     }
 
-    /** Takes both copies and the sums of the columns, by one kernel. Blocks are not scaled. */
-    void castAndSumColumns(Tensor dy, Quantizers present, Pass pass) {
+    /**
+     * Takes both copies and the sums of the columns, by one kernel; {@code amax}: the largest magnitude, null where it is not
+     * known. Blocks are not scaled.
+     */
+    void castAndSumColumns(Tensor dy, @Nullable Tensor amax, Quantizers present, Pass pass) {
         set(dy);
         quantizers = present;
         Tensor sums = pass.temporary().tensor(dy.dtype(), dy.size(1));
         columnSums = sums;
-        copies.castAndSumColumns(dy, sums, present, pass.temporary(), pass);
+        copies.castAndSumColumns(dy, amax, sums, present, pass.temporary(), pass);
     }
 
     /**

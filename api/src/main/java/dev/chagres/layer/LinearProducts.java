@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
@@ -37,8 +38,10 @@ final class LinearProducts {
     private final QuantizerSite weightSite;
     private final QuantizerSite gradientSite;
     private final EightBitCopies inputCopies;
-    /** The input whose copies its producer has filled, until {@link #prepare} uses them. */
+    /** The input whose copies or largest magnitude its producer has filled, until {@link #prepare} uses them. */
     private final Kept offer = new Kept("the input that was cast where it was computed");
+
+    private @Nullable Tensor offeredAmax;
     /** The gradient of the output that {@link #begin} was called with. */
     private final GradientOperand gradient;
 
@@ -91,22 +94,38 @@ final class LinearProducts {
      * @param keptIn holds what backward needs; null where no backward comes
      */
     void prepare(Tensor x, Operand operand, @Nullable Scope keptIn, Pass pass) {
-        Quantizers present = covering(pass);
-        if (present != null && offer.isOf(x)) {
-            operand.set(x, inputCopies.rowwise(), present);
-            if (inputCopies.hasColumnwise()) {
-                operand.keepColumnwise(inputCopies.columnwise());
-            }
-            offer.clear();
+        if (!offer.isOf(x)) {
+            prepare(x, null, operand, keptIn, pass);
             return;
         }
+        Tensor amax = offeredAmax;
+        offer.clear();
+        offeredAmax = null;
+        if (amax != null) {
+            prepare(x, amax, operand, keptIn, pass);
+            return;
+        }
+        operand.set(x, inputCopies.rowwise(), Checks.given("quantizers", covering(pass)));
+        if (inputCopies.hasColumnwise()) {
+            operand.keepColumnwise(inputCopies.columnwise());
+        }
+    }
+
+    /**
+     * Makes {@code operand} of the input x [T, in].
+     *
+     * @param amax the largest magnitude of x, where the kernel found it that computed x; null: not known
+     * @param keptIn holds what backward needs; null where no backward comes
+     */
+    void prepare(Tensor x, @Nullable Tensor amax, Operand operand, @Nullable Scope keptIn, Pass pass) {
+        Quantizers present = covering(pass);
         if (present == null || x.size(0) == 0) {
             operand.set(x);
             return;
         }
         Scope temporary = pass.temporary();
         if (pass.isCalibrating()) {
-            inputCopies.cast(x, present, temporary, null, pass);
+            inputCopies.cast(x, null, present, temporary, null, pass);
             present.weight(weightSite, pass.recording(), temporary, pass.stream());
             operand.set(x);
             return;
@@ -115,15 +134,21 @@ final class LinearProducts {
         boolean keeps = keptIn != null && !weight.isFrozen();
         boolean transposes = keeps && override == BackwardOverride.NONE;
         boolean dequantizes = keeps && override == BackwardOverride.DEQUANTIZED;
-        inputCopies.cast(
-                x, present, dequantizes ? Checks.given("keptIn", keptIn) : temporary, transposes ? keptIn : null, pass);
+        Scope rowsIn = dequantizes ? Checks.given("keptIn", keptIn) : temporary;
+        inputCopies.cast(x, amax, present, rowsIn, transposes ? keptIn : null, pass);
         operand.set(x, inputCopies.rowwise(), present);
-        if (transposes) {
-            operand.keepColumnwise(inputCopies.columnwise());
-        } else if (dequantizes) {
-            operand.keepRowwise(inputCopies.rowwise());
+        if (transposes || dequantizes) {
+            keepCopy(operand, override);
         } else if (keeps) {
             operand.keepWhole(x);
+        }
+    }
+
+    private void keepCopy(Operand operand, BackwardOverride override) {
+        if (override == BackwardOverride.NONE) {
+            operand.keepColumnwise(inputCopies.columnwise());
+        } else {
+            operand.keepRowwise(inputCopies.rowwise());
         }
     }
 
@@ -133,26 +158,64 @@ final class LinearProducts {
         if (present == null) {
             operand.set(x);
         } else {
-            inputCopies.cast(x, present, pass.temporary(), null, pass);
+            inputCopies.cast(x, null, present, pass.temporary(), null, pass);
             operand.set(x, inputCopies.rowwise(), present);
         }
     }
 
-    /** Makes {@code operand} of the same input again in backward, as {@link #prepare} did without a place to keep it. */
-    void prepareAgain(Tensor x, Operand operand, Pass pass) {
+    /**
+     * Makes {@code operand} of the same input again in backward, as {@link #prepare} did without a place to keep it.
+     *
+     * @param amax the largest magnitude of x, where the kernel found it that computed x; null: not known
+     */
+    void prepareAgain(Tensor x, @Nullable Tensor amax, Operand operand, Pass pass) {
         Quantizers present = operand.quantizers();
-        if (present == null || present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION) {
+        BackwardOverride override = present == null
+                ? BackwardOverride.HIGH_PRECISION
+                : present.recipe().backwardOverride();
+        if (present == null || override == BackwardOverride.HIGH_PRECISION) {
             operand.keepWhole(x);
             return;
         }
         Scope temporary = pass.temporary();
-        boolean transposes = present.recipe().backwardOverride() == BackwardOverride.NONE;
-        inputCopies.cast(x, present, temporary, transposes ? temporary : null, pass);
-        if (transposes) {
-            operand.keepColumnwise(inputCopies.columnwise());
-        } else {
-            operand.keepRowwise(inputCopies.rowwise());
-        }
+        inputCopies.cast(x, amax, present, temporary, override == BackwardOverride.NONE ? temporary : null, pass);
+        keepCopy(operand, override);
+    }
+
+    /**
+     * Returns a place, 0 so far, for the largest magnitude of the input [rows, in], which the kernel fills that computes the
+     * input; null where forward of {@code pass} needs none.
+     */
+    @Nullable
+    Tensor takeAmax(long rows, Pass pass) {
+        return rows > 0 && scalesByAmax(pass) ? zero(pass) : null;
+    }
+
+    /** Returns whether the scale of the input follows from its largest magnitude in forward of {@code pass}. */
+    boolean scalesByAmax(Pass pass) {
+        Quantizers present = quantizers(pass);
+        return present != null && present.scalesByAmax(inputSite);
+    }
+
+    /** The same of an operand that is made again in backward. */
+    @Nullable
+    Tensor takeAmaxAgain(Operand operand, Pass pass) {
+        Quantizers present = operand.quantizers();
+        return present != null && present.scalesByAmax(inputSite) ? zero(pass) : null;
+    }
+
+    /** The same of the gradient of the output, whose forward has read {@code x}; null where backward needs none. */
+    @Nullable
+    Tensor takeAmaxOfGradient(Operand x, Pass pass) {
+        Quantizers present = x.quantizers();
+        boolean casts = present != null && present.recipe().backwardOverride() == BackwardOverride.NONE;
+        return casts && present.scalesByAmax(gradientSite) ? zero(pass) : null;
+    }
+
+    private static Tensor zero(Pass pass) {
+        Tensor amax = pass.temporary().tensor(DType.FLOAT32, 1);
+        amax.zero(pass.stream());
+        return amax;
     }
 
     /** Returns whether forward of {@code pass} lets the kernel that computes the input cast it. */
@@ -184,16 +247,25 @@ final class LinearProducts {
     }
 
     /**
-     * Takes memory for the copies of the input x that the kernel fills which computes it; {@link #prepare} of x uses them, and
-     * nothing reads x itself.
+     * Takes memory for what the kernel fills besides which computes the input x: its copies, and then nothing reads x itself, or
+     * its largest magnitude. {@link #prepare} of x uses that.
      *
-     * @return what that kernel fills; null where {@link #prepare} casts x
+     * @return copies with a scale; or one without parts but amax; null where {@link #prepare} needs x alone
      */
     @Nullable
-    QuantizedTensor offerCopies(Tensor x, Pass pass) {
+    QuantizedTensor offer(Tensor x, Pass pass) {
         offer.clear();
-        Quantizers present = takesCopies(x.size(0), pass) ? quantizers(pass) : null;
+        Quantizers present = x.size(0) > 0 ? quantizers(pass) : null;
         if (present == null) {
+            return null;
+        }
+        offeredAmax = takeAmax(x.size(0), pass);
+        if (offeredAmax != null) {
+            offer.set(x);
+            return present.empty(inputSite, pass.temporary(), x.size(0), x.size(1))
+                    .amax(offeredAmax);
+        }
+        if (!present.knowsScale(inputSite)) {
             return null;
         }
         offer.set(x);
@@ -279,6 +351,15 @@ final class LinearProducts {
 
     /** Begins backward: casts the gradient of the output where forward read eight bits, and backward does, too. */
     void begin(Tensor newDy, Operand x, Pass pass) {
+        begin(newDy, null, x, pass);
+    }
+
+    /**
+     * Begins backward as {@link #begin(Tensor, Operand, Pass)} does.
+     *
+     * @param amax the largest magnitude of newDy, where the kernel found it that computed newDy; null: not known
+     */
+    void begin(Tensor newDy, @Nullable Tensor amax, Operand x, Pass pass) {
         Quantizers present = x.quantizers();
         if (present == null || present.recipe().backwardOverride() != BackwardOverride.NONE) {
             gradient.set(newDy);
@@ -287,11 +368,11 @@ final class LinearProducts {
                 gradient.record(newDy, recording, pass);
             }
         } else if (learnsBias() && present.scaling(gradientSite) == Scaling.TENSOR) {
-            gradient.castAndSumColumns(newDy, present, pass);
+            gradient.castAndSumColumns(newDy, amax, present, pass);
         } else if (weight.isFrozen()) {
-            gradient.castRows(newDy, present, pass);
+            gradient.castRows(newDy, amax, present, pass);
         } else {
-            gradient.cast(newDy, present, pass);
+            gradient.cast(newDy, amax, present, pass);
         }
     }
 

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.Transpose;
+import org.jspecify.annotations.Nullable;
 
 /**
  * An activation with its numbers, where it has any.
@@ -13,11 +14,19 @@ import dev.chagres.te.Transpose;
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
  */
 record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
-    void forward(Tensor x, Tensor y, Stream stream) {
-        if (kind == Activation.CLAMPED_SWIGLU) {
-            clampedSwiglu.forward(x, y, stream);
+    /** {@code amax} is raised to the largest magnitude of y; null: it is not wanted. */
+    void forward(Tensor x, Tensor y, @Nullable Tensor amax, Stream stream) {
+        boolean clamped = kind == Activation.CLAMPED_SWIGLU;
+        if (amax == null) {
+            if (clamped) {
+                clampedSwiglu.forward(x, y, stream);
+            } else {
+                kind.forward(x, y, stream);
+            }
+        } else if (clamped) {
+            clampedSwiglu.forward(x, y, amax, stream);
         } else {
-            kind.forward(x, y, stream);
+            kind.forward(x, y, amax, stream);
         }
     }
 
@@ -29,11 +38,19 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
         }
     }
 
-    void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        if (kind == Activation.CLAMPED_SWIGLU) {
-            clampedSwiglu.backward(dy, x, dx, stream);
+    /** {@code amax} is raised to the largest magnitude of dx; null: it is not wanted. */
+    void backward(Tensor dy, Tensor x, Tensor dx, @Nullable Tensor amax, Stream stream) {
+        boolean clamped = kind == Activation.CLAMPED_SWIGLU;
+        if (amax == null) {
+            if (clamped) {
+                clampedSwiglu.backward(dy, x, dx, stream);
+            } else {
+                kind.backward(dy, x, dx, stream);
+            }
+        } else if (clamped) {
+            clampedSwiglu.backward(dy, x, dx, amax, stream);
         } else {
-            kind.backward(dy, x, dx, stream);
+            kind.backward(dy, x, dx, amax, stream);
         }
     }
 

@@ -82,8 +82,9 @@ final class MlpBranch extends Layer {
         } else {
             Scope afterIn = keepsAfter && second.keepsWhole(rows, pass) ? pass.kept() : pass.temporary();
             Tensor after = afterIn.tensor(x.dtype(), rows, inner);
-            activate(inside.x, before, after, pass);
-            second.prepare(after, inside.after, keptIn, pass);
+            Tensor amax = inside.x.isQuantized() ? second.takeAmax(rows, pass) : null;
+            activate(inside.x, before, after, amax, pass);
+            second.prepare(after, amax, inside.after, keptIn, pass);
         }
         second.product(inside.after, y, pass);
         inside.input.set(x);
@@ -106,15 +107,15 @@ final class MlpBranch extends Layer {
                 : pass.kept().tensor(dtype, rows, columns);
     }
 
-    /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}. */
-    private void activate(Operand x, Tensor before, Tensor after, Pass pass) {
+    /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}, with its {@code amax} where that is wanted. */
+    private void activate(Operand x, Tensor before, Tensor after, @Nullable Tensor amax, Pass pass) {
         LinearProducts first = fc1.products();
         if (!x.isQuantized()
                 && KernelChoice.activation(activation.kind(), before.dtype()) == ActivationKernel.EPILOGUE) {
             first.productGelu(x, before, after, pass);
         } else {
             first.product(x, before, pass);
-            activation.forward(before, after, pass.stream());
+            activation.forward(before, after, amax, pass.stream());
         }
     }
 
@@ -139,8 +140,9 @@ final class MlpBranch extends Layer {
         if (!castGradientOfActivation(dy, inside, pass)) {
             Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), dy.size(0));
             Tensor dbefore = pass.temporary().like(before);
-            gradientOfActivation(dy, inside, before, dbefore, pass);
-            first.begin(dbefore, inside.x, pass);
+            Tensor amax = second.isQuantizedBackward() ? first.takeAmaxOfGradient(inside.x, pass) : null;
+            gradientOfActivation(dy, inside, before, dbefore, amax, pass);
+            first.begin(dbefore, amax, inside.x, pass);
         }
         first.parameterGradients(inside.x, pass);
         if (inside.x.learns()) {
@@ -167,10 +169,11 @@ final class MlpBranch extends Layer {
             activation.forward(filled, copies, pass.stream());
         } else {
             Tensor after = temporary.tensor(x.dtype(), rows, inner);
-            activate(inside.x, before, after, pass);
-            second.prepareAgain(after, inside.after, pass);
+            Tensor amax = inside.x.isQuantized() ? second.takeAmaxAgain(inside.after, pass) : null;
+            activate(inside.x, before, after, amax, pass);
+            second.prepareAgain(after, amax, inside.after, pass);
         }
-        first.prepareAgain(x, inside.x, pass);
+        first.prepareAgain(x, null, inside.x, pass);
         inside.before.set(filled);
     }
 
@@ -185,8 +188,9 @@ final class MlpBranch extends Layer {
         }
         Tensor before = EightBitCopies.first(temporary, inside.before.get(), rows);
         Tensor after = temporary.tensor(before.dtype(), rows, inner);
-        activation.forward(before, after, pass.stream());
-        second.prepareAgain(after, inside.after, pass);
+        Tensor amax = inside.x.isQuantized() ? second.takeAmaxAgain(inside.after, pass) : null;
+        activation.forward(before, after, amax, pass.stream());
+        second.prepareAgain(after, amax, inside.after, pass);
     }
 
     /** Returns whether kernels of TE cast the activation's gradient: beside a bias, whose gradient it sums, not every one. */
@@ -219,8 +223,9 @@ final class MlpBranch extends Layer {
         return true;
     }
 
-    /** Enqueues {@code dbefore = (dy W2) activation'(before)}. */
-    private void gradientOfActivation(Tensor dy, Inner inside, Tensor before, Tensor dbefore, Pass pass) {
+    /** Enqueues {@code dbefore = (dy W2) activation'(before)}, with its {@code amax} where that is wanted. */
+    private void gradientOfActivation(
+            Tensor dy, Inner inside, Tensor before, Tensor dbefore, @Nullable Tensor amax, Pass pass) {
         Stream stream = pass.stream();
         LinearProducts second = fc2.products();
         if (!second.isQuantizedBackward()
@@ -230,10 +235,10 @@ final class MlpBranch extends Layer {
         } else if (activation.kind().isGated()) {
             Tensor dafter = pass.temporary().tensor(dy.dtype(), dy.size(0), inner);
             second.inputGradient(inside.after, dafter, pass);
-            activation.backward(dafter, before, dbefore, stream);
+            activation.backward(dafter, before, dbefore, amax, stream);
         } else {
             second.inputGradient(inside.after, dbefore, pass);
-            activation.backward(dbefore, before, dbefore, stream);
+            activation.backward(dbefore, before, dbefore, amax, stream);
         }
     }
 
@@ -270,6 +275,11 @@ final class MlpBranch extends Layer {
         Activation kind = activation.kind();
         if (fc1.products().quantizers(pass) == null) {
             return KernelChoice.activationReason(kind, x.dtype());
+        }
+        if (fc2.products().scalesByAmax(pass)) {
+            return kind.forwardFunction() + " and " + kind.backwardFunction()
+                    + ", which find the largest magnitudes of what they write, for products in eight bits have no epilogue"
+                    + " for it here";
         }
         boolean casts = fc2.products().takesCopies(Math.max(1, x.size(0)), pass);
         return kind.forwardFunction()

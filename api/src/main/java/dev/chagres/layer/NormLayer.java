@@ -65,7 +65,10 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         run(x, y, null, pass);
     }
 
-    /** Enqueues {@code y = norm(x)} or, where there are {@code copies}, fills these and leaves y alone. */
+    /**
+     * Enqueues {@code y = norm(x)} or, where there are {@code copies} with a scale, fills these and leaves y alone. Without a
+     * scale their amax receives the largest magnitude of y.
+     */
     final void run(Tensor x, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
@@ -73,14 +76,14 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         if (copies == null) {
             normalize(x, y, mean, inverse, pass);
         } else {
-            normalizeSum(x, null, null, null, copies, mean, inverse, pass);
+            normalizeSum(x, null, null, copies.scale() == null ? y : null, copies, mean, inverse, pass);
         }
         save(x, mean, inverse, pass);
     }
 
     /**
-     * Enqueues {@code sum = x + residual} and {@code y = norm(sum)} or, where there are {@code copies}, fills these and leaves y
-     * alone. {@code sum} may be {@code x} or {@code residual}.
+     * Enqueues {@code sum = x + residual} and {@code y = norm(sum)} or, where there are {@code copies}, fills these as {@link
+     * #run(Tensor, Tensor, QuantizedTensor, Pass)} does. {@code sum} may be {@code x} or {@code residual}.
      */
     final void runOfSum(Tensor x, Tensor residual, Tensor sum, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
         if (!ResidualNorm.takes(x)) {
@@ -91,7 +94,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        normalizeSum(x, residual, sum, copies == null ? y : null, copies, mean, inverse, pass);
+        boolean writes = copies == null || copies.scale() == null;
+        normalizeSum(x, residual, sum, writes ? y : null, copies, mean, inverse, pass);
         save(sum, mean, inverse, pass);
     }
 

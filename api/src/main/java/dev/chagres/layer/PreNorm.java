@@ -60,12 +60,13 @@ abstract sealed class PreNorm extends Layer
     }
 
     /**
-     * Takes memory for the norm's output in eight bits, where the norm casts it itself; then nothing writes {@code normed}.
+     * Takes memory for what the norm fills besides: its output in eight bits where the norm casts it itself, and then nothing
+     * writes {@code normed}; or the largest magnitude of {@code normed}, without a scale.
      *
-     * @return what the norm fills, or null where it writes {@code normed}
+     * @return what the norm fills, or null where it writes {@code normed} alone
      */
-    final @Nullable QuantizedTensor offerCopies(Tensor normed, Pass pass) {
-        return reader != null && NormLayer.casts(normed) ? reader.offerCopies(normed, pass) : null;
+    final @Nullable QuantizedTensor offer(Tensor normed, Pass pass) {
+        return reader != null && NormLayer.casts(normed) ? reader.offer(normed, pass) : null;
     }
 
     /** Enqueues the branch, whose input goes back with the caller's call unless {@link #keepsNormed}. */
@@ -85,7 +86,7 @@ abstract sealed class PreNorm extends Layer
         }
         Scope normedIn = keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary();
         Tensor normed = normedIn.like(x);
-        norm.run(x, normed, offerCopies(normed, pass), pass);
+        norm.run(x, normed, offer(normed, pass), pass);
         Inside.requireGradient(normed, x.requiresGradient() || norm.requiresGradient());
         runBranch(normed, y, pass);
     }
@@ -134,8 +135,14 @@ abstract sealed class PreNorm extends Layer
     }
 
     private String explainCasts(Tensor x, Pass pass) {
-        return reader != null && NormLayer.casts(x) && reader.takesCopies(Math.max(1, x.size(0)), pass)
-                ? "; ops_residual_norm computes its output in eight bits alone, both copies, with or without a sum"
+        if (reader == null || !NormLayer.casts(x)) {
+            return "";
+        }
+        if (reader.takesCopies(Math.max(1, x.size(0)), pass)) {
+            return "; ops_residual_norm computes its output in eight bits alone, both copies, with or without a sum";
+        }
+        return reader.scalesByAmax(pass)
+                ? "; ops_residual_norm computes its output and the largest magnitude in it, with or without a sum"
                 : "";
     }
 }

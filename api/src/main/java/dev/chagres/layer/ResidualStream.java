@@ -67,7 +67,7 @@ final class ResidualStream {
                 // Where sums are taken from the norm, the next norm reads what this one gives.
                 passing = keeps || source == ResidualSource.NORM ? passing : read;
                 // Where sums are taken from the norm, they read its output in its own type.
-                QuantizedTensor copies = source == ResidualSource.INPUT ? parts[i].offerCopies(read, pass) : null;
+                QuantizedTensor copies = source == ResidualSource.INPUT ? parts[i].offer(read, pass) : null;
                 if (update == null) {
                     norm.run(stream, read, copies, pass);
                 } else {

@@ -50,7 +50,8 @@ public final class ResidualNorm {
      * @param y like x; null where only FP8 is wanted
      * @param quantized FLOAT8_E4M3, scaled by {@link dev.chagres.Scaling#TENSOR}, with scale, C a multiple of 16: [R, C] with
      *     rowwise data alone; with columnwise data [R rounded up to a multiple of 16, C], whose further columns become 0. Its
-     *     amax, where there is one, is raised to the largest magnitude of y. Null: none
+     *     amax, where there is one, is raised to the largest magnitude of y before it is rounded. Without scale and data its
+     *     amax alone is raised, to the largest magnitude of y as it is stored. Null: none
      * @param mean FLOAT32 [R]; null for RMS norm
      * @param inverse FLOAT32 [R]
      * @throws IllegalArgumentException when shapes, types or devices do not fit, what must go together does not, or what is

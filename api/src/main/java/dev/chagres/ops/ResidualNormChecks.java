@@ -45,8 +45,9 @@ final class ResidualNormChecks {
         } else {
             required("h", h, "the sum with the residual goes there");
         }
-        if (y == null && quantized == null) {
-            throw new IllegalArgumentException("y: expected a place for the norm, got null for y and quantized alike");
+        if (y == null && (quantized == null || quantized.scale() == null)) {
+            throw new IllegalArgumentException("y: expected a place for the norm, got null for y"
+                    + (quantized == null ? " and quantized alike" : ", and in quantized no scale to cast by"));
         }
         column("beta", beta, x, stream);
         like("h", h, x, stream);
@@ -131,6 +132,22 @@ final class ResidualNormChecks {
     }
 
     private static void quantized(QuantizedTensor quantized, Tensor x, Stream stream) {
+        quantized.handle();
+        Tensor amax = quantized.amax();
+        boolean alone = quantized.scale() == null && quantized.rowwise() == null && quantized.columnwise() == null;
+        if (!alone || amax == null) {
+            data(quantized, x, stream);
+            return;
+        }
+        if (quantized.rows() != x.size(0) || quantized.columns() != x.size(1)) {
+            throw new IllegalArgumentException(
+                    "quantized: expected [" + x.size(0) + ", " + x.size(1) + "], got " + quantized);
+        }
+        Checks.on(stream, "quantized", amax);
+        Checks.writable("quantized", amax);
+    }
+
+    private static void data(QuantizedTensor quantized, Tensor x, Stream stream) {
         long filled = (x.size(0) + STEP - 1) / STEP * STEP;
         boolean both = quantized.columnwise() != null;
         boolean rowsFit = quantized.rows() == filled || (!both && quantized.rows() == x.size(0));
@@ -150,7 +167,6 @@ final class ResidualNormChecks {
             throw new IllegalArgumentException("quantized: expected data and a scale, got " + quantized
                     + " without; set them by allocateRowwise or allocateColumnwise, and scale");
         }
-        quantized.handle();
         Checks.on(stream, "quantized", scale);
         for (int i = 0; i < PARTS.length; i++) {
             Tensor part = part(quantized, i);

@@ -24,6 +24,11 @@ final class CurrentQuantizer extends Quantizer {
     }
 
     @Override
+    boolean scalesByAmax() {
+        return true;
+    }
+
+    @Override
     void cast(
             Tensor x,
             QuantizedTensor y,
@@ -31,8 +36,12 @@ final class CurrentQuantizer extends Quantizer {
             Recording recording,
             Scope temporary,
             Stream stream) {
-        y.scale(temporary.tensor(DType.FLOAT32, 1)).amax(temporary.tensor(DType.FLOAT32, 1));
-        RecipeUpdates.computeAmax(x, y, config, stream);
+        if (y.amax() == null) {
+            y.amax(temporary.tensor(DType.FLOAT32, 1)).scale(temporary.tensor(DType.FLOAT32, 1));
+            RecipeUpdates.computeAmax(x, y, config, stream);
+        } else {
+            y.scale(temporary.tensor(DType.FLOAT32, 1));
+        }
         RecipeUpdates.computeScaleFromAmax(y, config, stream);
         castByOneScale(x, y, columnSums, stream);
     }

@@ -43,6 +43,11 @@ abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantizer, Bloc
         return false;
     }
 
+    /** Returns whether the scale follows from the largest magnitude of the tensor. */
+    boolean scalesByAmax() {
+        return false;
+    }
+
     /** Gives {@code y} the scale, and the place for its largest magnitude where that is recorded. */
     void setScale(QuantizedTensor y, Recording recording) {
         throw new IllegalStateException("the scale of " + y + " follows from its values");
@@ -51,6 +56,7 @@ abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantizer, Bloc
     /**
      * Enqueues the cast of {@code x} into the copies that {@code y} has.
      *
+     * @param y has an amax already where the scale follows from it and the kernel found it that computed {@code x}
      * @param columnSums receives the sums of the columns; null where none are wanted, as always where blocks are scaled
      * @param temporary holds what is needed while the cast runs
      */

@@ -164,7 +164,8 @@ public final class Quantizers implements AutoCloseable {
      * For authors of layers: enqueues the cast of {@code x}.
      *
      * @param x [rows, columns]
-     * @param copies an empty quantized tensor with the copies that are wanted, from {@link #empty}
+     * @param copies an empty quantized tensor with the copies that are wanted, from {@link #empty}; with the largest magnitude of
+     *     x as its amax where that is known and {@link #scalesByAmax} is true
      * @throws IllegalArgumentException when the place is not covered
      */
     public void cast(
@@ -180,7 +181,7 @@ public final class Quantizers implements AutoCloseable {
      * one kernel: what a product needs of the gradient of its output, and the gradient of its bias.
      *
      * @param x [rows, columns], rows a multiple of 8, columns of 4
-     * @param copies a quantized tensor with both copies, from {@link #empty}
+     * @param copies a quantized tensor with both copies, from {@link #empty}; its amax as for {@link #cast}
      * @param columnSums [columns], in the type of x
      * @throws IllegalArgumentException when the place is not covered, or scales blocks
      */
@@ -226,6 +227,16 @@ public final class Quantizers implements AutoCloseable {
                     + " of " + recipe + "; call cast");
         }
         quantizer.setScale(copies, Checks.given("recording", recording));
+    }
+
+    /**
+     * For authors of layers: returns whether the scale follows from the largest magnitude of the tensor. A kernel that computes
+     * the tensor may find it, too: {@link #cast} takes it as the amax of its {@code copies}.
+     *
+     * @throws IllegalArgumentException when the place is not covered
+     */
+    public boolean scalesByAmax(QuantizerSite site) {
+        return of(site).scalesByAmax();
     }
 
     private Quantizer of(QuantizerSite site, QuantizedTensor copies) {

@@ -159,9 +159,26 @@ public enum Activation {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with x otherwise
      */
     public void forward(Tensor x, Tensor y, Stream stream) {
-        checkForward(x, y, stream);
+        ActivationChecks.forward(this, x, y, stream);
         if (y.count() != 0) {
             Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
+        }
+    }
+
+    /**
+     * Enqueues y as {@link #forward(Tensor, Tensor, Stream)} does, and {@code amax = max(amax, max |f(x)|)} before y is rounded: what
+     * a scale follows from without another look at y.
+     *
+     * @param x [T, F]; gated [T, 2F]
+     * @param y [T, F], in the type of x. Where not gated it may be x
+     * @param amax FLOAT32 [1], at least 0 before
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y or amax shares memory otherwise
+     */
+    public void forward(Tensor x, Tensor y, Tensor amax, Stream stream) {
+        ActivationChecks.forward(this, x, y, stream);
+        ActivationChecks.amax(amax, "y", y, "x", x, stream);
+        if (y.count() != 0) {
+            Status.te(forward.call(x.handle(), MeasuredTensor.handle(y, amax, stream), stream.handle()), forwardGuard);
         }
     }
 
@@ -174,32 +191,10 @@ public enum Activation {
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or y shares memory
      */
     public void forward(Tensor x, QuantizedTensor y, Stream stream) {
-        checkForward(x, y, stream);
+        ActivationChecks.forward(this, x, y, stream);
         if (x.count() != 0) {
             Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
         }
-    }
-
-    void checkForward(Tensor x, QuantizedTensor y, Stream stream) {
-        checkInput(x, stream);
-        Checks.matrix(stream, "x", x);
-        QuantizedChecks.output(stream, "y", y, x.size(0), isGated() ? x.size(1) / 2 : x.size(1));
-        QuantizedChecks.requireTensorScaling("y", y, "TE's activations find no scales of blocks");
-        QuantizedChecks.apart("y", y, "x", x);
-        QuantizedChecks.aligned("x", x, "y", y);
-        if (y.columnwise() != null && !isGated()) {
-            QuantizedChecks.divisible("x", x, 8);
-        }
-    }
-
-    void checkForward(Tensor x, Tensor y, Stream stream) {
-        checkInput(x, stream);
-        if (isGated()) {
-            Checks.matrix(stream, "y", y, x.dtype(), x.size(0), x.size(1) / 2);
-        } else {
-            Checks.like(stream, "y", y, x);
-        }
-        checkWritten("y", y, "x", x);
     }
 
     /**
@@ -211,9 +206,29 @@ public enum Activation {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        checkBackward(dy, x, dx, stream);
+        ActivationChecks.backward(this, dy, x, dx, stream);
         if (dx.count() != 0) {
             Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
+        }
+    }
+
+    /**
+     * Enqueues dx as {@link #backward(Tensor, Tensor, Tensor, Stream)} does, and {@code amax = max(amax, max |dx|)} before dx is
+     * rounded.
+     *
+     * @param dy gradient of y, [T, F]
+     * @param x what forward read, [T, F]; gated [T, 2F]
+     * @param dx gradient of x, like it. Where not gated it may be dy or x
+     * @param amax FLOAT32 [1], at least 0 before
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx or amax shares memory otherwise
+     */
+    public void backward(Tensor dy, Tensor x, Tensor dx, Tensor amax, Stream stream) {
+        ActivationChecks.backward(this, dy, x, dx, stream);
+        ActivationChecks.amax(amax, "dx", dx, "x", x, stream);
+        Checks.apart("amax", amax, "dy", dy);
+        if (dx.count() != 0) {
+            MemorySegment measured = MeasuredTensor.handle(dx, amax, stream);
+            Status.te(backward.call(dy.handle(), x.handle(), measured, stream.handle()), backwardGuard);
         }
     }
 
@@ -230,56 +245,9 @@ public enum Activation {
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory
      */
     public void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
-        checkBackward(dy, x, dx, stream);
+        ActivationChecks.backward(this, dy, x, dx, stream);
         if (x.count() != 0) {
             Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
-        }
-    }
-
-    void checkBackward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
-        checkGradient(dy, x, stream);
-        Checks.matrix(stream, "x", x);
-        QuantizedChecks.output(stream, "dx", dx, x.size(0), x.size(1));
-        QuantizedChecks.requireTensorScaling("dx", dx, "TE's activations find no scales of blocks");
-        QuantizedChecks.apart("dx", dx, "dy", dy);
-        QuantizedChecks.apart("dx", dx, "x", x);
-        QuantizedChecks.aligned("x", x, "dx", dx);
-        if (dx.columnwise() != null) {
-            Checks.aligned("dy", dy);
-            QuantizedChecks.divisible("x", x, 4, isGated() ? 1 : 4);
-        }
-    }
-
-    void checkBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        checkGradient(dy, x, stream);
-        Checks.like(stream, "dx", dx, x);
-        checkWritten("dx", dx, "dy", dy);
-        checkWritten("dx", dx, "x", x);
-    }
-
-    private void checkGradient(Tensor dy, Tensor x, Stream stream) {
-        checkInput(x, stream);
-        if (isGated()) {
-            Checks.matrix(stream, "dy", dy, x.dtype(), x.size(0), x.size(1) / 2);
-        } else {
-            Checks.like(stream, "dy", dy, x);
-        }
-    }
-
-    private void checkInput(Tensor x, Stream stream) {
-        Checks.floats(stream, "x", x);
-        if (isGated() && (x.rank() != 2 || x.size(1) % 2 != 0)) {
-            throw new IllegalArgumentException("x: expected [T, 2F] with an even number of columns, for " + name()
-                    + " is " + formula + ", got " + Checks.describe(x));
-        }
-    }
-
-    private void checkWritten(String argument, Tensor tensor, String readArgument, Tensor read) {
-        Checks.writable(argument, tensor);
-        if (isGated()) {
-            Checks.apart(argument, tensor, readArgument, read);
-        } else {
-            Checks.apartOrSame(argument, tensor, readArgument, read);
         }
     }
 }

@@ -5,6 +5,8 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
 
 /**
  * {@code y = m sigmoid(alpha m) (c + linearOffset)} of {@code x = [a, b]} by halves of the columns, with
@@ -67,12 +69,25 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with x
      */
     public void forward(Tensor x, Tensor y, Stream stream) {
-        Activation.CLAMPED_SWIGLU.checkForward(x, y, stream);
+        ActivationChecks.forward(Activation.CLAMPED_SWIGLU, x, y, stream);
         if (y.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_clamped_swiglu_v2(
-                            x.handle(), y.handle(), limit, alpha, linearOffset, stream.handle()),
-                    "te_clamped_swiglu_v2");
+            callForward(x, y.handle(), stream);
+        }
+    }
+
+    /**
+     * Enqueues y and its largest magnitude, as {@link Activation#forward(Tensor, Tensor, Tensor, Stream)} does.
+     *
+     * @param x [T, 2F]
+     * @param y [T, F], in the type of x
+     * @param amax FLOAT32 [1], at least 0 before
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y or amax shares memory
+     */
+    public void forward(Tensor x, Tensor y, Tensor amax, Stream stream) {
+        ActivationChecks.forward(Activation.CLAMPED_SWIGLU, x, y, stream);
+        ActivationChecks.amax(amax, "y", y, "x", x, stream);
+        if (y.count() != 0) {
+            callForward(x, MeasuredTensor.handle(y, amax, stream), stream);
         }
     }
 
@@ -84,12 +99,9 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or y shares memory
      */
     public void forward(Tensor x, QuantizedTensor y, Stream stream) {
-        Activation.CLAMPED_SWIGLU.checkForward(x, y, stream);
+        ActivationChecks.forward(Activation.CLAMPED_SWIGLU, x, y, stream);
         if (x.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_clamped_swiglu_v2(
-                            x.handle(), y.handle(), limit, alpha, linearOffset, stream.handle()),
-                    "te_clamped_swiglu_v2");
+            callForward(x, y.handle(), stream);
         }
     }
 
@@ -102,12 +114,28 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory
      */
     public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        Activation.CLAMPED_SWIGLU.checkBackward(dy, x, dx, stream);
+        ActivationChecks.backward(Activation.CLAMPED_SWIGLU, dy, x, dx, stream);
         if (dx.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_clamped_dswiglu_v2(
-                            dy.handle(), x.handle(), dx.handle(), limit, alpha, linearOffset, stream.handle()),
-                    "te_clamped_dswiglu_v2");
+            callBackward(dy, x, dx.handle(), stream);
+        }
+    }
+
+    /**
+     * Enqueues the gradient of x and its largest magnitude, as {@link Activation#backward(Tensor, Tensor, Tensor, Tensor, Stream)}
+     * does.
+     *
+     * @param dy gradient of y, like it
+     * @param x what forward read
+     * @param dx gradient of x, like it
+     * @param amax FLOAT32 [1], at least 0 before
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx or amax shares memory
+     */
+    public void backward(Tensor dy, Tensor x, Tensor dx, Tensor amax, Stream stream) {
+        ActivationChecks.backward(Activation.CLAMPED_SWIGLU, dy, x, dx, stream);
+        ActivationChecks.amax(amax, "dx", dx, "x", x, stream);
+        Checks.apart("amax", amax, "dy", dy);
+        if (dx.count() != 0) {
+            callBackward(dy, x, MeasuredTensor.handle(dx, amax, stream), stream);
         }
     }
 
@@ -121,12 +149,22 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory
      */
     public void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
-        Activation.CLAMPED_SWIGLU.checkBackward(dy, x, dx, stream);
+        ActivationChecks.backward(Activation.CLAMPED_SWIGLU, dy, x, dx, stream);
         if (x.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_clamped_dswiglu_v2(
-                            dy.handle(), x.handle(), dx.handle(), limit, alpha, linearOffset, stream.handle()),
-                    "te_clamped_dswiglu_v2");
+            callBackward(dy, x, dx.handle(), stream);
         }
+    }
+
+    private void callForward(Tensor x, MemorySegment y, Stream stream) {
+        Status.te(
+                TransformerEngine.te_clamped_swiglu_v2(x.handle(), y, limit, alpha, linearOffset, stream.handle()),
+                "te_clamped_swiglu_v2");
+    }
+
+    private void callBackward(Tensor dy, Tensor x, MemorySegment dx, Stream stream) {
+        Status.te(
+                TransformerEngine.te_clamped_dswiglu_v2(
+                        dy.handle(), x.handle(), dx, limit, alpha, linearOffset, stream.handle()),
+                "te_clamped_dswiglu_v2");
     }
 }

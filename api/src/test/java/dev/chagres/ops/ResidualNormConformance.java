@@ -290,6 +290,36 @@ class ResidualNormConformance {
         }
     }
 
+    /** What a scale follows from: the largest magnitude of y as it is stored, of columns that are no multiple of 16, too. */
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void amaxAlone(DType dtype) {
+        for (int[] size : new int[][] {{1, 8}, {35, 24}, {64, 1024}}) {
+            Tensor x = open.tensor(dtype, open.normal(dtype, size[0], size[1], 1));
+            Tensor gamma = open.tensor(dtype, open.normal(dtype, size[1], 1), size[1]);
+            Tensor beta = open.tensor(dtype, open.normal(dtype, size[1], 1), size[1]);
+            Tensor alone = open.unwritten(dtype, size[0], size[1]);
+            Tensor y = open.unwritten(dtype, size[0], size[1]);
+            Tensor mean = open.unwritten(DType.FLOAT32, size[0]);
+            Tensor inverse = open.unwritten(DType.FLOAT32, size[0]);
+            Tensor amax = open.tensor(DType.FLOAT32, new double[] {0}, 1);
+            QuantizedTensor place = open.scope()
+                    .quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, size[0], size[1])
+                    .amax(amax);
+            ResidualNorm.forward(LAYER_NORM, x, null, gamma, beta, null, alone, null, mean, inverse, open.stream());
+            ResidualNorm.forward(LAYER_NORM, x, null, gamma, beta, null, y, place, mean, inverse, open.stream());
+            float largest = 0;
+            for (float value : open.read(y)) {
+                largest = Math.max(largest, Math.abs(value));
+            }
+            assertEquals(largest, open.read(amax)[0]);
+            assertArrayEquals(open.read(alone), open.read(y), "the same bits as without");
+            amax.set(open.stream(), 1e4f);
+            ResidualNorm.forward(LAYER_NORM, x, null, gamma, beta, null, y, place, mean, inverse, open.stream());
+            assertEquals(1e4f, open.read(amax)[0], "raised, not written");
+        }
+    }
+
     @Test
     void withoutRows() {
         Tensor none = of(DType.FLOAT32, 0, 8);

@@ -154,6 +154,23 @@ class ResidualNormMisuseTest {
     }
 
     @Test
+    void amaxAlone() {
+        Arguments in = new Arguments();
+        Tensor amax = of(DType.FLOAT32, 1);
+        in.quantized =
+                open.scope().quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 4, 8).amax(amax);
+        in.refused("quantized: expected [3, 8], got QuantizedTensor FLOAT8_E4M3[4, 8] TENSOR");
+        in.quantized = open.scope()
+                .quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 3, 8)
+                .amax(open.scope().view(in.y, 2, 1));
+        in.refused("quantized: expected memory of its own, got some of y" + SHARED);
+        in.quantized =
+                open.scope().quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 3, 8).amax(amax);
+        in.y = null;
+        in.refused("y: expected a place for the norm, got null for y, and in quantized no scale to cast by");
+    }
+
+    @Test
     void makesNoGarbage() {
         Arguments in = new Arguments();
         Allocation.assertNone("residual norm", () -> {

@@ -118,6 +118,8 @@ class QuantizersMisuseTest {
             QuantizerSite input = parameters.quantizers().getFirst();
             assertTrue(delayed.knowsScale(input));
             assertFalse(current.knowsScale(input));
+            assertFalse(delayed.scalesByAmax(input));
+            assertTrue(current.scalesByAmax(input));
             assertThrown(
                     ARGUMENT,
                     "site: expected a scale that is known before the tensor is, got body.input of " + current.recipe()

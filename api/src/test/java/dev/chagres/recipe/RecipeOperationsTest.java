@@ -23,7 +23,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** How many operations forward and backward of a layer enqueue under a recipe, the casts of its weights among them. */
+/** How many operations forward and backward of a layer enqueue under a recipe, after a pass that has cast its weights. */
 @Tag("L0")
 class RecipeOperationsTest {
     private static final int TOKENS = 128;
@@ -62,8 +62,8 @@ class RecipeOperationsTest {
     }
 
     /**
-     * Forward casts two weights, and norm, product, activation and product follow. Backward casts the gradient, computes the
-     * activation again, four products, the activation's gradient, the norm's gradient.
+     * Forward is norm, product, activation and product. Backward casts the gradient, computes the activation again, four
+     * products, the activation's gradient and the norm's gradient, and adds the gradients of the norm's two parameters.
      */
     @Test
     void delayedScalingCastsWithoutOperationsOfItsOwn() {
@@ -73,5 +73,17 @@ class RecipeOperationsTest {
         assertEquals(14, ofMlp(Activation.CLAMPED_SWIGLU, Bias.ABSENT, recipe));
         assertEquals(16, ofMlp(Activation.GELU, Bias.PRESENT, recipe), "two sums go to gradients of biases");
         assertEquals(17, ofMlp(Activation.SWIGLU, Bias.PRESENT, recipe), "a cast that sums the bias gradient");
+    }
+
+    /**
+     * Thirteen operations, and five casts that each find a magnitude and a scale before. Four find the magnitude where the tensor
+     * is computed, and write a 0 before instead of reading the tensor once more.
+     */
+    @Test
+    void currentScalingFindsMagnitudesWhereTensorsAreComputed() {
+        Recipe recipe = Float8CurrentScaling.standard();
+        assertEquals(28, ofMlp(Activation.GELU, Bias.ABSENT, recipe));
+        assertEquals(28, ofMlp(Activation.SWIGLU, Bias.ABSENT, recipe));
+        assertEquals(30, ofMlp(Activation.GELU, Bias.PRESENT, recipe), "two sums go to gradients of biases");
     }
 }

@@ -74,6 +74,16 @@ class ClampedSwigluConformance {
         Activation.CLAMPED_SWIGLU.backward(y, x, dx, open.stream());
         ClampedSwiglu.standard().backward(y, x, dxAgain, open.stream());
         assertArrayEquals(open.read(dx), open.read(dxAgain));
+        Tensor amax = open.tensor(DType.FLOAT32, new double[] {0}, 1);
+        Tensor ofActivation = open.tensor(DType.FLOAT32, new double[] {0}, 1);
+        ClampedSwiglu.standard().backward(y, x, dxAgain, amax, open.stream());
+        Activation.CLAMPED_SWIGLU.backward(y, x, dx, ofActivation, open.stream());
+        assertArrayEquals(open.read(dx), open.read(dxAgain));
+        assertArrayEquals(open.read(ofActivation), open.read(amax));
+        ClampedSwiglu.standard().forward(x, again, amax, open.stream());
+        Activation.CLAMPED_SWIGLU.forward(x, y, ofActivation, open.stream());
+        assertArrayEquals(open.read(y), open.read(again));
+        assertArrayEquals(open.read(ofActivation), open.read(amax));
         Tensor none = open.scope().tensor(dtype, 0, 16);
         Tensor nothing = open.scope().tensor(dtype, 0, 8);
         ClampedSwiglu.standard().forward(none, nothing, open.stream());

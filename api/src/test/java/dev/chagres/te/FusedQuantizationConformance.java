@@ -122,6 +122,47 @@ class FusedQuantizationConformance {
         }
     }
 
+    /** The largest magnitude beside results of 16 or 32 bits, whose bits are those without it. */
+    @ParameterizedTest
+    @EnumSource
+    void amaxOfActivations(Activation activation) {
+        for (DType dtype : INPUTS) {
+            for (int[] size : new int[][] {{1, 1}, {3, 5}, {64, 96}}) {
+                int columns = Math.toIntExact(activation.inputColumns(size[1]));
+                RealMatrix x = open.normal(dtype, size[0], columns, 1);
+                RealMatrix dy = open.normal(dtype, size[0], size[1], 1);
+                ActivationWitness witness = new ActivationWitness(activation);
+                Tensor input = open.tensor(dtype, x);
+                Tensor gradient = open.tensor(dtype, dy);
+                Tensor y = open.unwritten(dtype, size[0], size[1]);
+                Tensor plain = open.scope().like(y);
+                Tensor amax = open.tensor(DType.FLOAT32, new double[] {0}, 1);
+                activation.forward(input, y, amax, open.stream());
+                activation.forward(input, plain, open.stream());
+                assertArrayEquals(open.read(plain), open.read(y));
+                assertLargest(witness.forward(x), amax);
+                Tensor dx = open.unwritten(dtype, size[0], columns);
+                Tensor plainGradient = open.scope().like(dx);
+                activation.backward(gradient, input, plainGradient, open.stream());
+                amax.set(open.stream(), 0f);
+                activation.backward(gradient, input, dx, amax, open.stream());
+                assertArrayEquals(open.read(plainGradient), open.read(dx));
+                assertLargest(witness.backward(dy), amax);
+                amax.set(open.stream(), 1e4f);
+                activation.backward(gradient, input, dx, amax, open.stream());
+                assertEquals(1e4f, open.read(amax)[0], "raised, not written");
+            }
+        }
+    }
+
+    private static void assertLargest(RealMatrix expected, Tensor amax) {
+        double largest = 0;
+        for (double entry : Comparison.entries(expected)) {
+            largest = Math.max(largest, Math.abs(entry));
+        }
+        open.assertClose("amax", new double[] {largest}, amax, Tolerances.rounded(DType.FLOAT32));
+    }
+
     /** Gradients of activations, rowwise and both copies: by the function of each, and by one kernel where gated. */
     @ParameterizedTest
     @EnumSource
@@ -248,6 +289,8 @@ class FusedQuantizationConformance {
         Tensor vector = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 64, 1), 64);
         Tensor half = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 32, 32, 1));
         Tensor dbias = open.scope().like(vector);
+        Tensor y = open.scope().like(x);
+        Tensor amax = open.tensor(DType.FLOAT32, new double[] {0}, 1);
         Tensor rows = open.unwritten(DType.FLOAT32, 32);
         QuantizedTensor q = Float8Matrix.empty(open, DType.FLOAT8_E4M3, 32, 64, 2);
         Allocation.assertNone("fused quantization", () -> {
@@ -255,6 +298,8 @@ class FusedQuantizationConformance {
             Cast.quantizeDbiasDact(Activation.GELU, x, x, q, dbias, open.stream());
             Activation.GELU.forward(x, q, open.stream());
             Activation.GELU.backward(x, x, q, open.stream());
+            Activation.GELU.forward(x, y, amax, open.stream());
+            Activation.GELU.backward(x, x, y, amax, open.stream());
             Transpose.dactCastTranspose(Activation.SWIGLU, half, x, q, open.stream());
             Normalization.rmsnormFwd(x, vector, EPSILON, q, rows, Gamma.PLAIN, open.stream());
         });

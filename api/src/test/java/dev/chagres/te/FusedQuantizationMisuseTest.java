@@ -189,6 +189,47 @@ class FusedQuantizationMisuseTest {
                 () -> ClampedSwiglu.standard().backward(x, x, both(16, 32), open.stream()));
     }
 
+    @Test
+    void amaxOfActivations() {
+        Tensor x = of(DType.FLOAT32, 16, 32);
+        Tensor y = of(DType.FLOAT32, 16, 32);
+        refusedAmax("amax: expected FLOAT32[1], got FLOAT32[2]", x, y, of(DType.FLOAT32, 2));
+        refusedAmax("amax: expected FLOAT32[1], got BFLOAT16[1]", x, y, of(DType.BFLOAT16, 1));
+        refusedAmax(
+                "amax: expected memory of its own, got some of y's" + SHARED,
+                x,
+                y,
+                open.scope().view(y, 7, 1));
+        refusedAmax(
+                "amax: expected memory of its own, got some of x's" + SHARED,
+                x,
+                y,
+                open.scope().view(x, 7, 1));
+        Tensor vector = of(DType.FLOAT32, 8);
+        refusedAmax(
+                "y: expected a matrix of FLOAT32, FLOAT16 or BFLOAT16, got FLOAT32[8]",
+                vector,
+                vector,
+                of(DType.FLOAT32, 1));
+        assertThrown(
+                ARGUMENT,
+                "amax: expected memory of its own, got some of dy's" + SHARED,
+                () -> Activation.RELU.backward(y, x, x, open.scope().view(y, 3, 1), open.stream()));
+        Tensor half = of(DType.FLOAT32, 16, 16);
+        assertThrown(
+                ARGUMENT,
+                "amax: expected memory of its own, got some of y's" + SHARED,
+                () -> ClampedSwiglu.standard().forward(x, half, open.scope().view(half, 3, 1), open.stream()));
+        assertThrown(
+                ARGUMENT,
+                "amax: expected memory of its own, got some of dy's" + SHARED,
+                () -> ClampedSwiglu.standard().backward(half, x, y, open.scope().view(half, 3, 1), open.stream()));
+    }
+
+    private static void refusedAmax(String text, Tensor x, Tensor y, Tensor amax) {
+        assertThrown(ARGUMENT, text, () -> Activation.RELU.forward(x, y, amax, open.stream()));
+    }
+
     private static void refusedGradient(String text, Tensor dy, Tensor x, QuantizedTensor dx) {
         assertThrown(ARGUMENT, text, () -> Activation.RELU.backward(dy, x, dx, open.stream()));
     }

@@ -1,0 +1,96 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+
+/**
+ * Checks of the arguments of {@link Activation}.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ActivationChecks {
+    private static final String NO_BLOCKS = "TE's activations find no scales of blocks";
+
+    private ActivationChecks() {}
+
+    static void forward(Activation activation, Tensor x, QuantizedTensor y, Stream stream) {
+        input(activation, x, stream);
+        Checks.matrix(stream, "x", x);
+        QuantizedChecks.output(stream, "y", y, x.size(0), activation.isGated() ? x.size(1) / 2 : x.size(1));
+        QuantizedChecks.requireTensorScaling("y", y, NO_BLOCKS);
+        QuantizedChecks.apart("y", y, "x", x);
+        QuantizedChecks.aligned("x", x, "y", y);
+        if (y.columnwise() != null && !activation.isGated()) {
+            QuantizedChecks.divisible("x", x, 8);
+        }
+    }
+
+    static void forward(Activation activation, Tensor x, Tensor y, Stream stream) {
+        input(activation, x, stream);
+        half(activation, "y", y, x, stream);
+        written(activation, "y", y, "x", x);
+    }
+
+    static void backward(Activation activation, Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+        input(activation, x, stream);
+        half(activation, "dy", dy, x, stream);
+        Checks.matrix(stream, "x", x);
+        QuantizedChecks.output(stream, "dx", dx, x.size(0), x.size(1));
+        QuantizedChecks.requireTensorScaling("dx", dx, NO_BLOCKS);
+        QuantizedChecks.apart("dx", dx, "dy", dy);
+        QuantizedChecks.apart("dx", dx, "x", x);
+        QuantizedChecks.aligned("x", x, "dx", dx);
+        if (dx.columnwise() != null) {
+            Checks.aligned("dy", dy);
+            QuantizedChecks.divisible("x", x, 4, activation.isGated() ? 1 : 4);
+        }
+    }
+
+    static void backward(Activation activation, Tensor dy, Tensor x, Tensor dx, Stream stream) {
+        input(activation, x, stream);
+        half(activation, "dy", dy, x, stream);
+        Checks.like(stream, "dx", dx, x);
+        written(activation, "dx", dx, "dy", dy);
+        written(activation, "dx", dx, "x", x);
+    }
+
+    /** Checks where the largest magnitude of {@code written} goes, a matrix. */
+    static void amax(
+            Tensor amax, String writtenArgument, Tensor written, String readArgument, Tensor read, Stream stream) {
+        Checks.matrix(stream, writtenArgument, written);
+        Checks.vector(stream, "amax", amax, DType.FLOAT32, 1);
+        Checks.writable("amax", amax);
+        Checks.apart("amax", amax, writtenArgument, written);
+        Checks.apart("amax", amax, readArgument, read);
+    }
+
+    /** Checks a tensor of the columns of y. */
+    private static void half(Activation activation, String argument, Tensor tensor, Tensor x, Stream stream) {
+        if (activation.isGated()) {
+            Checks.matrix(stream, argument, tensor, x.dtype(), x.size(0), x.size(1) / 2);
+        } else {
+            Checks.like(stream, argument, tensor, x);
+        }
+    }
+
+    private static void input(Activation activation, Tensor x, Stream stream) {
+        Checks.floats(stream, "x", x);
+        if (activation.isGated() && (x.rank() != 2 || x.size(1) % 2 != 0)) {
+            throw new IllegalArgumentException("x: expected [T, 2F] with an even number of columns, for "
+                    + activation.name() + " is " + activation.formula() + ", got " + Checks.describe(x));
+        }
+    }
+
+    private static void written(
+            Activation activation, String argument, Tensor tensor, String readArgument, Tensor read) {
+        Checks.writable(argument, tensor);
+        if (activation.isGated()) {
+            Checks.apart(argument, tensor, readArgument, read);
+        } else {
+            Checks.apartOrSame(argument, tensor, readArgument, read);
+        }
+    }
+}
