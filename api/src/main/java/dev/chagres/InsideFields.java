@@ -55,6 +55,11 @@ final class InsideFields extends Fields {
     }
 
     @Override
+    public int writes(Object tensor) {
+        return ((Tensor) tensor).writes();
+    }
+
+    @Override
     public int issue(Object tensor) {
         return ((Tensor) tensor).issueNumber();
     }

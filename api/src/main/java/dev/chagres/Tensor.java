@@ -30,6 +30,9 @@ public final class Tensor {
     /** How often this object was handed out. Whoever relies on the contents remembers the number and compares. */
     private int issue;
 
+    /** How often a method of this class has written to the memory, through this tensor or a view of it. */
+    private int writes;
+
     private boolean constant;
     private boolean requiresGradient;
     private long address;
@@ -377,6 +380,20 @@ public final class Tensor {
             throw new IllegalArgumentException("tensor: expected one whose elements may change, got the offsets of a"
                     + " CuSeqlens or the angles of a RotaryEmbedding, which are trusted once made; make another one");
         }
+    }
+
+    /** Says that a method of this class has enqueued a write to the memory. */
+    void written() {
+        Tensor root = this;
+        while (root.base != null) {
+            root = root.base;
+        }
+        root.writes++;
+    }
+
+    /** Returns how often a method of this class has written to the memory of this tensor, which is no view. */
+    int writes() {
+        return writes;
     }
 
     /** Returns how often this object was handed out. */

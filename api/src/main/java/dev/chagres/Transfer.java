@@ -139,6 +139,7 @@ final class Transfer {
         Status.cuda(
                 AddressCalls.cudaMemcpyAsync(tensor.address(), host, tensor.byteSize(), HOST_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
+        tensor.written();
     }
 
     /** Enqueues a copy to the first bytes of {@code host}. */
@@ -167,12 +168,14 @@ final class Transfer {
                 AddressCalls.cudaMemcpyAsync(
                         tensor.address(), source.address(), tensor.byteSize(), DEVICE_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
+        tensor.written();
     }
 
     /** Enqueues zeroing of every byte. */
     static void zero(Tensor tensor, MemorySegment stream) {
         tensor.ensureWritable();
         Status.cuda(AddressCalls.cudaMemsetAsync(tensor.address(), 0, tensor.byteSize(), stream), "cudaMemsetAsync");
+        tensor.written();
     }
 
     private static void synchronize(MemorySegment stream) {

@@ -96,6 +96,11 @@ public final class Inside {
         }
     }
 
+    /** Returns how often a method of Tensor has written to the memory of {@code tensor}, which is no view, or of a view of it. */
+    public static int writes(Tensor tensor) {
+        return FIELDS.writes(tensor);
+    }
+
     /** Returns how often a tensor object was handed out: whoever relies on its contents compares. */
     public static int issue(Tensor tensor) {
         return FIELDS.issue(tensor);

@@ -76,7 +76,7 @@ final class Draws implements AutoCloseable {
 
         @Override
         public void check() {
-            if (closed) {
+            if (closed && word != null) {
                 throw new IllegalStateException(
                         "the pass was closed since the capture, so that nothing writes its random"
                                 + " numbers; launch the graph before Pass.close(), or capture again with another pass");
@@ -134,6 +134,10 @@ final class Draws implements AutoCloseable {
         if (present.word != null) {
             present.write(present.word, microBatch);
         }
+    }
+
+    boolean isClosed() {
+        return closed;
     }
 
     long site() {

@@ -97,7 +97,7 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
      */
     public Pass begin() {
-        stream.handle();
+        ensureOpen();
         if (depth != 0) {
             throw new IllegalStateException("begin was called inside a layer's call; end that first");
         }
@@ -117,7 +117,7 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
      */
     public void end() {
-        stream.handle();
+        ensureOpen();
         if (depth != 0) {
             throw new IllegalStateException("end was called inside a layer's call; end that first");
         }
@@ -131,6 +131,14 @@ public final class Pass implements AutoCloseable {
      */
     public void abandon() {
         failed = true;
+    }
+
+    private void ensureOpen() {
+        stream.handle();
+        if (draws.isClosed()) {
+            throw new IllegalStateException("the " + this + " is closed; make another with Pass."
+                    + (mode == Mode.TRAINING ? "training" : "evaluation") + "(stream)");
+        }
     }
 
     private void giveBack() {
@@ -194,7 +202,7 @@ public final class Pass implements AutoCloseable {
      *
      * <p>Source: TE's {@code autocast(enabled=True)}.
      *
-     * @throws IllegalArgumentException when they are those of another device
+     * @throws IllegalArgumentException when they are those of another device or stream
      */
     public void autocast(Quantizers newQuantizers) {
         quantizers = here(newQuantizers);
@@ -208,7 +216,7 @@ public final class Pass implements AutoCloseable {
      * <p>Source: TE's {@code autocast(enabled=False, calibrating=True)}.
      *
      * @throws IllegalStateException when this pass evaluates
-     * @throws IllegalArgumentException when they are those of another device
+     * @throws IllegalArgumentException when they are those of another device or stream
      */
     public void calibrate(Quantizers newQuantizers) {
         if (mode != Mode.TRAINING) {
@@ -231,6 +239,12 @@ public final class Pass implements AutoCloseable {
         if (other != device()) {
             throw new IllegalArgumentException("quantizers: expected those of " + device() + ", got those of " + other
                     + (other.index() == device().index() ? ", opened another time" : ""));
+        }
+        Stream theirs = given.parameters().scope().stream();
+        if (theirs != stream) {
+            throw new IllegalArgumentException(
+                    "quantizers: expected those of parameters on the pass's own stream, for weights"
+                            + " are cast once for all passes, in that stream's order; make the pass on parameters.scope().stream()");
         }
         given.ensureOpen();
         recorded.removeIf(one -> !one.isOpen());
@@ -267,8 +281,10 @@ public final class Pass implements AutoCloseable {
      * @param seed of the run
      * @param step the run's step, such as {@link Parameters#step()}
      * @param microBatch its number within the step
+     * @throws IllegalStateException when the pass is closed, or while its stream captures
      */
     public void seed(long seed, long step, long microBatch) {
+        ensureOpen();
         draws.seed(seed, step, microBatch);
     }
 

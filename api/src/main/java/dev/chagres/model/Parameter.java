@@ -83,7 +83,7 @@ public final class Parameter {
     }
 
     /**
-     * Returns the weight.
+     * Returns the weight. Whoever lets kernels write to it calls {@link Parameters#changed} afterwards.
      *
      * @throws IllegalStateException before {@link Parameters#allocate}, or when the memory is gone
      */

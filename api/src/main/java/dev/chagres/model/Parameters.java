@@ -33,6 +33,7 @@ public final class Parameters implements AutoCloseable {
     private final List<Parameter> all;
     private final DType dtype;
     private final Map<DType, Tensor> weights = new EnumMap<>(DType.class);
+    private final Tensor[] vectors;
     private final Tensor gradients;
     /** The issue number of the tensor that holds the gradients. */
     private final int issue;
@@ -46,6 +47,7 @@ public final class Parameters implements AutoCloseable {
     /** The capture that has a step of these parameters already. */
     private @Nullable Capture captured;
 
+    private boolean closed;
     private int generation;
     private long step;
     private int version;
@@ -59,6 +61,7 @@ public final class Parameters implements AutoCloseable {
             vector.zero(scope.stream());
             weights.put(type, vector);
         });
+        vectors = weights.values().toArray(Tensor[]::new);
         quantizers = List.copyOf(plan.quantizers());
         gradients = scope.tensor(DType.FLOAT32, layout.gradientCount());
         issue = Inside.issue(gradients);
@@ -104,6 +107,7 @@ public final class Parameters implements AutoCloseable {
             try (FirstWeights first = new FirstWeights(scope)) {
                 parameters.all.forEach(parameter -> first.write(parameter, seed));
             }
+            parameters.version -= parameters.version(); // First weights are no change.
             return parameters;
         } catch (RuntimeException | Error failure) {
             scope.close();
@@ -138,10 +142,10 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Returns all weights of the model's type as one vector; elements between parameters are 0 and stay so. Whoever writes
-     * to it calls {@link #changed} afterwards.
+     * Returns all weights of the model's type as one vector; elements between parameters are 0 and stay so. Whoever lets kernels
+     * write to it calls {@link #changed} afterwards.
      *
-     * @throws IllegalStateException when every parameter has a type of its own, or the scope was restarted
+     * @throws IllegalStateException when every parameter has a type of its own, or the parameters are closed
      */
     public Tensor weights() {
         ensureOwn();
@@ -156,7 +160,7 @@ public final class Parameters implements AutoCloseable {
     /**
      * Returns the gradients of all parameters that are trained as one vector, FLOAT32.
      *
-     * @throws IllegalStateException when the scope was restarted, which took their memory
+     * @throws IllegalStateException when the parameters are closed, or their scope was restarted
      */
     public Tensor gradients() {
         ensureOwn();
@@ -164,6 +168,9 @@ public final class Parameters implements AutoCloseable {
     }
 
     private void ensureOwn() {
+        if (closed) {
+            throw new IllegalStateException("the parameters are closed; make others with Parameters.allocate");
+        }
         if (Inside.issue(gradients) != issue) {
             throw new IllegalStateException(
                     "the parameters have lost their memory: their scope was restarted; close them"
@@ -278,14 +285,22 @@ public final class Parameters implements AutoCloseable {
         }
     }
 
-    /** Says that weights were written from outside, as loading a model does: optimizers take them over before their next step. */
+    /**
+     * Says that weights were written from outside: optimizers take them over before their next step, and recipes cast them anew. What
+     * {@link Tensor#set}, {@link Tensor#copyFrom} and {@link Tensor#zero} write is noticed without this call; what kernels write
+     * needs it.
+     */
     public void changed() {
         version++;
     }
 
-    /** Returns the number of calls of {@link #changed}. */
+    /** Returns a number that is another one after {@link #changed}, and after a method of {@link Tensor} has written weights. */
     public int version() {
-        return version;
+        int sum = version;
+        for (Tensor vector : vectors) {
+            sum += Inside.writes(vector);
+        }
+        return sum;
     }
 
     /** Lists what must be saved of the weights to go on exactly: each weight by its name, and the number of steps. */
@@ -365,6 +380,7 @@ public final class Parameters implements AutoCloseable {
             }
         }
         adopted.clear();
+        closed = true;
         scope.close();
         if (first != null) {
             throw first;

@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
@@ -243,6 +244,25 @@ class PassTest {
             model.parameters.forgetGradients();
             model.step(pass);
             assertEquals(count, heard.size());
+        }
+    }
+
+    @Test
+    void aClosedPassIsNamed() {
+        try (Device device = Device.open()) {
+            Pass training = Pass.training(device);
+            Pass evaluation = Pass.evaluation(device);
+            training.begin();
+            training.close();
+            evaluation.close();
+            String text = "the training pass on stream of device 0 is closed; make another with Pass.training(stream)";
+            assertThrown(IllegalStateException.class, text, training::begin);
+            assertThrown(IllegalStateException.class, text, training::end);
+            assertThrown(IllegalStateException.class, text, () -> training.seed(1, 2, 3));
+            assertThrown(
+                    IllegalStateException.class,
+                    "the evaluation pass on stream of device 0 is closed; make another with Pass.evaluation(stream)",
+                    evaluation::begin);
         }
     }
 }

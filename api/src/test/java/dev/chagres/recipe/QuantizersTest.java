@@ -1,14 +1,17 @@
 package dev.chagres.recipe;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.io.Safetensors;
@@ -21,6 +24,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
+import dev.chagres.ops.Elementwise;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Map;
@@ -149,10 +153,29 @@ class QuantizersTest {
     void weightsAreCastAgainOnlyWhenTheyMayHaveChanged() {
         float[] before = forward(pass, 1);
         float[] zeros = new float[SIZE * SIZE];
-        linear.weight().weight().set(device.stream(), zeros);
-        assertArrayEquals(before, forward(pass, 1), "nobody said that weights changed");
+        Tensor weight = linear.weight().weight();
+        Elementwise.add(weight, weight, weight, device.stream());
+        assertArrayEquals(before, forward(pass, 1), "nobody said that a kernel changed weights");
         parameters.changed();
+        float[] doubled = forward(pass, 1);
+        assertFalse(Arrays.equals(before, doubled));
+        weight.set(device.stream(), zeros);
+        assertArrayEquals(new float[TOKENS * SIZE], forward(pass, 1), "a copy from the host is noticed");
+        parameters.scope().view(parameters.weights(), 0, 16).set(device.stream(), new float[16]);
         assertArrayEquals(new float[TOKENS * SIZE], forward(pass, 1));
+    }
+
+    @Test
+    void belongToTheStreamOfTheirParameters() {
+        try (Stream other = device.openStream();
+                Pass elsewhere = Pass.training(other)) {
+            String text =
+                    "quantizers: expected those of parameters on the pass's own stream, for weights are cast once for all"
+                            + " passes, in that stream's order; make the pass on parameters.scope().stream()";
+            assertThrown(IllegalArgumentException.class, text, () -> elsewhere.autocast(quantizers));
+            assertThrown(IllegalArgumentException.class, text, () -> elsewhere.calibrate(quantizers));
+            assertNull(elsewhere.quantizers());
+        }
     }
 
     @Test

@@ -27,6 +27,9 @@ public abstract class Fields {
     /** Returns the scope for what recomputation saves. */
     public abstract Object recomputed(Object stream);
 
+    /** Returns how often a method of Tensor has written to the memory of a tensor that is no view. */
+    public abstract int writes(Object tensor);
+
     /** Returns whether a tensor's memory still holds what was written there as that issue of the tensor. */
     public abstract boolean holds(Object tensor, int issue);
 
