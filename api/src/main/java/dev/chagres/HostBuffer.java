@@ -33,20 +33,43 @@ public final class HostBuffer implements AutoCloseable {
         this.device = device;
         this.pinned = pinned;
         if (pinned) {
-            Status.cuda(CudaRuntime.cudaHostAlloc(device.out(), Math.max(1, byteSize), PORTABLE), "cudaHostAlloc");
+            int status = CudaRuntime.cudaHostAlloc(device.out(), Math.max(1, byteSize), PORTABLE);
+            if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
+                throw Status.outOfHostMemory(status, "cudaHostAlloc", byteSize);
+            }
+            Status.cuda(status, "cudaHostAlloc");
             segment = device.out().get(ValueLayout.ADDRESS, 0).reinterpret(byteSize, arena, null);
         } else {
-            segment = arena.allocate(byteSize, 64);
+            segment = pageable(byteSize);
         }
         trace = Leaks.opened((pinned ? "pinned" : "pageable") + " host buffer of " + byteSize + " bytes");
     }
 
-    /** Opens {@code byteSize} bytes of page-locked memory. */
+    private MemorySegment pageable(long byteSize) {
+        try {
+            return arena.allocate(byteSize, 64);
+        } catch (OutOfMemoryError e) {
+            arena.close();
+            throw new IllegalArgumentException(
+                    "byteSize: expected no more bytes than the host has free, got " + byteSize, e);
+        }
+    }
+
+    /**
+     * Opens {@code byteSize} bytes of page-locked memory.
+     *
+     * @throws IllegalArgumentException when {@code byteSize} is negative
+     * @throws dev.chagres.bindings.CudaException when the host has not so many
+     */
     public static HostBuffer pinned(Device device, long byteSize) {
         return new HostBuffer(device.state(), byteSize, true);
     }
 
-    /** Opens {@code byteSize} bytes of ordinary memory. */
+    /**
+     * Opens {@code byteSize} bytes of ordinary memory.
+     *
+     * @throws IllegalArgumentException when {@code byteSize} is negative, or the host has not so many
+     */
     public static HostBuffer pageable(Device device, long byteSize) {
         return new HostBuffer(device.state(), byteSize, false);
     }

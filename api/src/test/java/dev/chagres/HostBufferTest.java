@@ -3,6 +3,7 @@ package dev.chagres;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.bindings.CudaException;
 import dev.chagres.bindings.Provider;
@@ -76,10 +77,19 @@ class HostBufferTest {
         try (Device device = Device.open()) {
             CudaException thrown = assertThrows(CudaException.class, () -> HostBuffer.pinned(device, 1L << 55));
             assertEquals("cudaHostAlloc", thrown.function());
+            assertTrue(
+                    thrown.getMessage()
+                            .endsWith("36028797018963968 bytes of page-locked memory of the host were asked for"),
+                    thrown.getMessage());
             if (Provider.current() == Provider.REFERENCE) {
                 assertEquals("cudaErrorMemoryAllocation", thrown.codeName());
             }
-            assertThrows(OutOfMemoryError.class, () -> HostBuffer.pageable(device, 1L << 55));
+            for (long size : new long[] {1L << 55, Long.MAX_VALUE}) {
+                assertEquals(
+                        "byteSize: expected no more bytes than the host has free, got " + size,
+                        assertThrows(IllegalArgumentException.class, () -> HostBuffer.pageable(device, size))
+                                .getMessage());
+            }
         }
         assertEquals(before, Leaks.open().size());
     }

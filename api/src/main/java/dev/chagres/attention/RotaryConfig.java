@@ -38,7 +38,7 @@ public record RotaryConfig(
      */
     public RotaryConfig {
         Checks.given("pairing", pairing);
-        frequencies = List.copyOf(Checks.given("frequencies", frequencies));
+        frequencies = Checks.givenAll("frequencies", frequencies);
         if (headDim < 2 || headDim % 2 != 0) {
             throw new IllegalArgumentException("headDim: expected a positive even number, got " + headDim);
         }

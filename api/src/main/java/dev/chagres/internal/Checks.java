@@ -3,6 +3,7 @@ package dev.chagres.internal;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -188,6 +189,29 @@ public final class Checks {
             throw new NullPointerException(argument + ": expected a value, got null");
         }
         return value;
+    }
+
+    /** Returns a copy of {@code values} after a check that each is there. */
+    public static <V> List<V> givenAll(String argument, @Nullable List<? extends @Nullable V> values) {
+        int index = 0;
+        for (V value : given(argument, values)) {
+            if (value == null) {
+                throw new NullPointerException(argument + ": expected values, got null at " + index);
+            }
+            index++;
+        }
+        return List.copyOf(values);
+    }
+
+    /** Checks that each of {@code values} is there, and returns them. */
+    public static <V> V[] givenAll(String argument, @Nullable V @Nullable [] values) {
+        V[] present = given(argument, values);
+        for (int i = 0; i < present.length; i++) {
+            if (present[i] == null) {
+                throw new NullPointerException(argument + ": expected values, got null at " + i);
+            }
+        }
+        return present;
     }
 
     /** Returns type and shape for a message. */

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.Leaks;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -161,7 +162,7 @@ public final class SafetensorsFile implements AutoCloseable {
      * @throws IllegalArgumentException when a name is expected twice
      */
     public List<SafetensorsEntry> entriesExactly(List<TensorSpec> expected) {
-        Differences differences = Differences.between(expected, entries);
+        Differences differences = Differences.between(Checks.givenAll("expected", expected), entries);
         if (!differences.isEmpty()) {
             throw SafetensorsException.of(path, differences.text(), null);
         }

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.internal.Checks;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -42,7 +43,7 @@ public final class SafetensorsWriter {
      *     written; the old file is then as it was. What a source throws, it throws on
      */
     public static void write(Path file, List<? extends TensorSource> tensors, Map<String, String> metadata) {
-        List<Planned> planned = tensors.stream()
+        List<Planned> planned = Checks.<TensorSource>givenAll("tensors", tensors).stream()
                 .map(source -> new Planned(source.spec(), source))
                 .sorted(Comparator.comparingInt((Planned tensor) -> -tensor.bitSize()))
                 .toList();

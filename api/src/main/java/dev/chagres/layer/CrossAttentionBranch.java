@@ -26,6 +26,7 @@ final class CrossAttentionBranch extends Layer {
 
     private final AttentionConfig config;
     private final FanOut memory;
+    private final long memoryColumns;
     private final Linear query;
     private final Linear key;
     private final Linear value;
@@ -38,7 +39,7 @@ final class CrossAttentionBranch extends Layer {
         config = cross.attention();
         this.memory = Checks.given("memory", memory);
         long hidden = cross.hidden();
-        long memoryColumns = cross.memoryColumns();
+        memoryColumns = cross.memoryColumns();
         Bias bias = cross.bias();
         Initializer initializer = cross.initializer();
         long width = (long) config.heads() * config.headDim();
@@ -58,6 +59,7 @@ final class CrossAttentionBranch extends Layer {
     protected void run(Tensor x, Tensor y, Pass pass) {
         Sequences sequences = pass.sequences();
         Tensor m = memory.tensor(pass);
+        Checks.matrix(pass.stream(), "memory", m, x.dtype(), memoryColumns);
         key.checkInput(m);
         sequences.checkTokens("x", x, x.size(0));
         sequences.keys().checkTokens("memory", m, m.size(0));

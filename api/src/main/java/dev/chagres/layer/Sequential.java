@@ -27,13 +27,13 @@ public final class Sequential extends Layer {
      */
     public Sequential(String name, Layer... layers) {
         super(name);
-        if (Checks.given("layers", layers).length == 0) {
+        if (Checks.givenAll("layers", layers).length == 0) {
             throw new IllegalArgumentException("layers: expected at least one, got none");
         }
         this.layers = layers.clone();
         boolean all = true;
         for (Layer layer : this.layers) {
-            all &= Checks.given("layer", layer).worksInPlace();
+            all &= layer.worksInPlace();
         }
         inPlace = all;
     }

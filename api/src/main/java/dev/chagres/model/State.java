@@ -49,8 +49,7 @@ public final class State {
      */
     public static State of(State... parts) {
         Builder all = new Builder();
-        for (State part : Checks.given("parts", parts)) {
-            Checks.given("part", part);
+        for (State part : Checks.givenAll("parts", parts)) {
             part.tensors.forEach(all::tensor);
             part.numbers.forEach((name, number) -> all.number(name, number.reader, number.writer));
             part.afterLoading.forEach(all::afterLoading);
@@ -132,7 +131,7 @@ public final class State {
 
         /** Adds what is done once everything was loaded and every {@link #afterLoading} of every part has run. */
         public Builder lastAfterLoading(Runnable action) {
-            lastAfterLoading.add(action);
+            lastAfterLoading.add(Checks.given("action", action));
             return this;
         }
 

@@ -20,7 +20,7 @@ public final class Rows {
     /**
      * Enqueues {@code y[r] = x[index[r]]}. A row whose index is outside x becomes 0.
      *
-     * @param x [rows of x, C], any type
+     * @param x [rows of x, C], INT32, FLOAT32, FLOAT16 or BFLOAT16
      * @param index INT32 [R]
      * @param y [R, C], in the type of x
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with another tensor
@@ -46,7 +46,7 @@ public final class Rows {
     /**
      * Enqueues {@code y[index[r]] = x[r]}. An index outside y is skipped; rows of y that no index names stay.
      *
-     * @param x [R, C], any type
+     * @param x [R, C], INT32, FLOAT32, FLOAT16 or BFLOAT16
      * @param index INT32 [R], all within y distinct: of several rows for one place any may win
      * @param y [rows of y, C], in the type of x
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with another tensor
@@ -74,6 +74,10 @@ public final class Rows {
         Checks.on(stream, argument, tensor);
         if (tensor.rank() != 2) {
             throw new IllegalArgumentException(argument + ": expected a matrix, got " + Checks.describe(tensor));
+        }
+        if (tensor.dtype() != DType.INT32 && !tensor.dtype().isFloat()) {
+            throw new IllegalArgumentException(argument
+                    + ": expected elements of INT32, FLOAT32, FLOAT16 or BFLOAT16, got " + Checks.describe(tensor));
         }
     }
 

@@ -173,18 +173,18 @@ public final class AdamW implements AutoCloseable {
     public AdamW(Parameters parameters, Config config, List<ParameterGroup> groups) {
         this.parameters = Checks.given("parameters", parameters);
         Checks.given("config", config);
-        Checks.given("groups", groups);
+        List<ParameterGroup> own = Checks.givenAll("groups", groups);
         Stream stream = parameters.scope().stream();
         Checks.on(stream, "parameters", parameters.gradients());
         scope = stream.device().openScope(stream);
         try {
             long count = parameters.gradients().count();
-            List<UpdateRange> ranges = UpdateRange.of(parameters, config, List.copyOf(groups));
+            List<UpdateRange> ranges = UpdateRange.of(parameters, config, own);
             mean = scope.tensor(config.momentDType, count);
             square = scope.tensor(config.momentDType, count);
             mean.zero(stream);
             square.zero(stream);
-            numbers = new StepNumbers(scope, factors(groups));
+            numbers = new StepNumbers(scope, own);
             AdamUpdate.Memory memory = new AdamUpdate.Memory(parameters.gradients(), mean, square, numbers, scope);
             if (config.masters == Masters.REMAINDER) {
                 masters = new Remainders(parameters, ranges, scope);
@@ -207,22 +207,18 @@ public final class AdamW implements AutoCloseable {
         }
     }
 
-    private static float[] factors(List<ParameterGroup> groups) {
-        float[] factors = new float[groups.size() + 1];
-        factors[0] = 1;
-        for (int i = 0; i < groups.size(); i++) {
-            factors[i + 1] = groups.get(i).rateFactor();
-        }
-        return factors;
-    }
-
     /** Says which kernels run a step, and why not the others. */
     public String explain() {
         return update.explain();
     }
 
-    /** Returns the number of steps taken. After a step under a {@link LossScaler} this waits: the device counts those. */
+    /**
+     * Returns the number of steps taken. After a step under a {@link LossScaler} this waits: the device counts those.
+     *
+     * @throws IllegalStateException when this is closed
+     */
     public long step() {
+        ensureOpen();
         return numbers.taken();
     }
 
@@ -237,7 +233,7 @@ public final class AdamW implements AutoCloseable {
      *
      * @param rate learning rate, not negative
      * @param norm computed after the last backward pass; for this step alone
-     * @throws IllegalArgumentException when the rate is negative or no number, or the norm is that of other parameters
+     * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number, or the norm is that of other parameters
      * @throws IllegalStateException when this or the parameters are closed, or the norm was not computed since the last
      *     step
      */
@@ -260,7 +256,7 @@ public final class AdamW implements AutoCloseable {
      * Enqueues one step with the gradients of the parameters as they are.
      *
      * @param rate learning rate, not negative
-     * @throws IllegalArgumentException when the rate is negative or no number
+     * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number
      * @throws IllegalStateException when this or the parameters are closed
      */
     public void step(float rate) {
@@ -272,7 +268,7 @@ public final class AdamW implements AutoCloseable {
      *
      * @param rate learning rate, not negative
      * @param gradientScale FLOAT32 [1]
-     * @throws IllegalArgumentException when the rate is negative or no number, or shape, type or device do not fit
+     * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number, or shape, type or device do not fit
      * @throws IllegalStateException when this or the parameters are closed
      */
     public void step(float rate, Tensor gradientScale) {
@@ -286,25 +282,29 @@ public final class AdamW implements AutoCloseable {
      * GradientNorm)} sets it as well.
      *
      * @param rate learning rate, not negative
-     * @throws IllegalArgumentException when the rate is negative or no number
+     * @throws IllegalArgumentException when the rate is negative or no number, or a group's factor makes it infinite
+     * @throws IllegalStateException when this is closed
      */
     public void rate(float rate) {
-        checkRate(rate);
+        ensureOpen();
+        numbers.checkRate(rate);
         numbers.rate(rate);
     }
 
-    private static void checkRate(float rate) {
-        if (!(rate >= 0) || Float.isInfinite(rate)) {
-            throw new IllegalArgumentException("rate: expected a number of at least 0, got " + rate);
+    private void ensureOpen() {
+        if (numbers.isClosed()) {
+            throw new IllegalStateException(
+                    "the AdamW of " + scope.device() + " is closed; make another with new AdamW(parameters, config)");
         }
     }
 
     private void check(float rate, Tensor gradientScale) {
         Stream stream = scope.stream();
-        Checks.on(stream, "state", mean);
+        Inside.state(stream).ensureCurrent();
+        ensureOpen();
         Checks.on(stream, "parameters", parameters.gradients());
         Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
-        checkRate(rate);
+        numbers.checkRate(rate);
     }
 
     private void advance(Tensor gradientScale, Tensor skip) {
@@ -318,8 +318,11 @@ public final class AdamW implements AutoCloseable {
      * Lists what must be saved to go on exactly: of each trained parameter {@code name.exp_avg} and {@code name.exp_avg_sq}, of the
      * moments' type, and, where its weight has 16 bits, {@code name.master}, FLOAT32, or {@code name.remainder}, BYTE [elements,
      * 2]; and the number of steps.
+     *
+     * @throws IllegalStateException when this is closed
      */
     public State state() {
+        ensureOpen();
         State.Builder state = new State.Builder();
         for (Parameter parameter : parameters.all()) {
             if (!parameter.isFrozen()) {

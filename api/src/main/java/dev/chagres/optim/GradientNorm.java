@@ -41,6 +41,7 @@ public final class GradientNorm {
      *
      * @param maxNorm what the norm is clipped to; {@link Float#POSITIVE_INFINITY} never clips
      * @throws IllegalArgumentException when it is not positive
+     * @throws IllegalStateException when the parameters are closed
      */
     public GradientNorm(Parameters parameters, float maxNorm) {
         this(parameters, maxNorm, null);
@@ -52,6 +53,7 @@ public final class GradientNorm {
      *
      * @param maxNorm what the norm is clipped to; {@link Float#POSITIVE_INFINITY} never clips
      * @throws IllegalArgumentException when it is not positive
+     * @throws IllegalStateException when the parameters are closed
      */
     public GradientNorm(LossScaler scaler, float maxNorm) {
         this(Checks.given("scaler", scaler).parameters(), maxNorm, scaler);
@@ -65,13 +67,13 @@ public final class GradientNorm {
         this.parameters = parameters;
         this.maxNorm = maxNorm;
         this.scaler = scaler;
+        Tensor gradients = parameters.gradients();
         Scope scope = parameters.scope();
         partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
         norm = scope.tensor(DType.FLOAT32, 1);
         skip = scope.tensor(DType.INT32, 1);
         scale = scope.tensor(DType.FLOAT32, 1);
         skip.zero(scope.stream());
-        Tensor gradients = parameters.gradients();
         lists = TensorLists.ofRange(scope, 0, gradients.count(), gradients);
         parameters.adopt(lists);
     }
@@ -79,6 +81,8 @@ public final class GradientNorm {
     /**
      * Enqueues norm and factor on the parameters' stream, behind what was enqueued there. Gradients that no backward pass of
      * this step has written count as 0.
+     *
+     * @throws IllegalStateException when the parameters are closed
      */
     public void compute() {
         Stream stream = parameters.scope().stream();

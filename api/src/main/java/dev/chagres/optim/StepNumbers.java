@@ -9,6 +9,7 @@ import dev.chagres.te.HostToDevice;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.List;
 
 /**
  * The numbers that change from step to step, in one block on the device, where kernels read them: learning rate by group and
@@ -21,7 +22,8 @@ final class StepNumbers implements AutoCloseable {
     private final Arena arena = Arena.ofShared();
     private final MemorySegment host;
     private final Tensor block;
-    /** The factor of each group on the rate. */
+    private final List<ParameterGroup> groups;
+    /** The factor of each group on the rate, after the 1 of what belongs to none. */
     private final float[] factors;
 
     private final Tensor rates;
@@ -37,13 +39,37 @@ final class StepNumbers implements AutoCloseable {
     private final StepWork decided = new Decided();
     private boolean closed;
 
-    StepNumbers(Scope scope, float... factors) {
+    StepNumbers(Scope scope, List<ParameterGroup> groups) {
         this.scope = scope;
-        this.factors = factors.clone();
+        this.groups = groups;
+        factors = new float[groups.size() + 1];
+        factors[0] = 1;
+        for (int i = 0; i < groups.size(); i++) {
+            factors[i + 1] = groups.get(i).rateFactor();
+        }
         host = arena.allocate(ValueLayout.JAVA_INT, factors.length + 1L);
         block = scope.tensor(DType.FLOAT32, factors.length + 1L);
         rates = scope.view(block, 0, factors.length);
         step = scope.reinterpret(block, DType.INT32, factors.length, 1);
+    }
+
+    boolean isClosed() {
+        return closed;
+    }
+
+    /** Throws an {@link IllegalArgumentException} for a rate that is none, alone or with the factor of a group. */
+    void checkRate(float newRate) {
+        if (!(newRate >= 0) || Float.isInfinite(newRate)) {
+            throw new IllegalArgumentException("rate: expected a number of at least 0, got " + newRate);
+        }
+        for (int i = 1; i < factors.length; i++) {
+            if (Float.isInfinite(newRate * factors[i])) {
+                throw new IllegalArgumentException(
+                        "rate: expected a number that stays finite times the factor of each group,"
+                                + " got " + newRate + ", and " + factors[i] + " of group "
+                                + groups.get(i - 1).name());
+            }
+        }
     }
 
     /** Sets the rate of the steps that graphs take from now on. */

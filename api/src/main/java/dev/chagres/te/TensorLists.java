@@ -57,9 +57,9 @@ public final class TensorLists implements AutoCloseable {
      * @throws IllegalArgumentException when the numbers of tensors or elements differ, or tensors share memory
      */
     public static TensorLists of(Tensor[]... lists) {
-        Tensor[][] copies = new Tensor[lists.length][];
+        Tensor[][] copies = new Tensor[Checks.given("lists", lists).length][];
         for (int i = 0; i < lists.length; i++) {
-            copies[i] = lists[i].clone();
+            copies[i] = Checks.givenAll("lists[" + i + "]", lists[i]).clone();
         }
         return new TensorLists(copies);
     }
@@ -73,8 +73,16 @@ public final class TensorLists implements AutoCloseable {
      * @throws IllegalArgumentException when the elements do not lie within the buffers, or buffers share memory
      */
     public static TensorLists ofRange(Scope scope, long offset, long count, Tensor... buffers) {
+        Checks.given("scope", scope);
+        Checks.givenAll("buffers", buffers);
         if (count < 0) {
             throw new IllegalArgumentException("count: expected no negative number, got " + count);
+        }
+        for (Tensor buffer : buffers) {
+            if (offset < 0 || offset > buffer.count() - count) {
+                throw new IllegalArgumentException(
+                        "offset: expected elements within " + buffer + ", got " + count + " from " + offset + " on");
+            }
         }
         int pieces = Math.toIntExact((count + LONGEST_PIECE - 1) / LONGEST_PIECE);
         Tensor[][] views = new Tensor[buffers.length][pieces];

@@ -1,6 +1,6 @@
 package dev.chagres.train;
 
-import java.util.Objects;
+import dev.chagres.internal.Checks;
 
 /**
  * The sequences of one training step, as one or several micro-batches: what fits through the model at a time. Its arrays are
@@ -21,7 +21,7 @@ public final class Batch {
 
     /** Makes an empty batch that can hold what {@code shape} allows. */
     public Batch(BatchShape shape) {
-        this.shape = shape;
+        this.shape = Checks.given("shape", shape);
         all = new MicroBatch[shape.microBatches()];
         for (int i = 0; i < all.length; i++) {
             all[i] = new MicroBatch(shape);
@@ -45,7 +45,11 @@ public final class Batch {
      * @throws IndexOutOfBoundsException when there is none
      */
     public MicroBatch microBatch(int index) {
-        return all[Objects.checkIndex(index, filled)];
+        if (index < 0 || index >= filled) {
+            throw new IndexOutOfBoundsException(
+                    "index: expected that of one of " + filled + " filled micro-batches, counted from 0, got " + index);
+        }
+        return all[index];
     }
 
     /**

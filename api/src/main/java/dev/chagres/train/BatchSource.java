@@ -1,5 +1,6 @@
 package dev.chagres.train;
 
+import dev.chagres.internal.Checks;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
@@ -15,6 +16,8 @@ import org.jspecify.annotations.Nullable;
 public final class BatchSource implements AutoCloseable {
     /** How long {@link #close} waits for a reader that may be stuck in a read which nothing ends. */
     private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(1);
+
+    private static final int MOST = 1024;
 
     private final Object lock = new Object();
     private final SequencePacker packer;
@@ -35,11 +38,12 @@ public final class BatchSource implements AutoCloseable {
      *
      * @param packer makes the batches; owned by this source from here on
      * @param batches how many batches exist, at least 1; reading pauses while all are filled or taken
-     * @throws IllegalArgumentException when {@code batches} is below 1
+     * @throws IllegalArgumentException when {@code batches} is below 1, or above 1,024
      */
     public BatchSource(SequencePacker packer, int batches) {
-        if (batches < 1) {
-            throw new IllegalArgumentException("batches: expected at least 1, got " + batches);
+        Checks.given("packer", packer);
+        if (batches < 1 || batches > MOST) {
+            throw new IllegalArgumentException("batches: expected 1 to " + MOST + ", got " + batches);
         }
         this.packer = packer;
         filled = new Batch[batches];
@@ -91,6 +95,7 @@ public final class BatchSource implements AutoCloseable {
      * @throws IllegalArgumentException when the batch is none that {@link #take} returned, or is back already
      */
     public void recycle(Batch batch) {
+        Checks.given("batch", batch);
         synchronized (lock) {
             if (!replaceTaken(batch, null)) {
                 throw new IllegalArgumentException("batch: this source did not give it out, or has it back");

@@ -1,5 +1,7 @@
 package dev.chagres.train;
 
+import dev.chagres.internal.Checks;
+
 /**
  * Fills batches with whole sequences, in the order in which they come.
  *
@@ -21,8 +23,8 @@ public final class SequencePacker implements AutoCloseable {
      * @param shape the most that a batch may hold
      */
     public SequencePacker(BatchShape shape, TokenSequences sequences) {
-        this.shape = shape;
-        this.sequences = sequences;
+        this.shape = Checks.given("shape", shape);
+        this.sequences = Checks.given("sequences", sequences);
     }
 
     /** Returns what the batches may hold at most. */
@@ -39,7 +41,7 @@ public final class SequencePacker implements AutoCloseable {
      * @throws RuntimeException what the sequences throw where their source fails
      */
     public boolean fill(Batch batch) {
-        if (!batch.shape().equals(shape)) {
+        if (!Checks.given("batch", batch).shape().equals(shape)) {
             throw new IllegalArgumentException("batch: expected one made for " + shape + ", got " + batch.shape());
         }
         batch.clear();

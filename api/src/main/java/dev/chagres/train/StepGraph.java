@@ -118,7 +118,7 @@ public final class StepGraph implements AutoCloseable {
 
     /** Returns why steps of this shape cannot be captured, or null when they can. */
     public static @Nullable String refusal(BatchShape shape) {
-        if (shape.layout() != BatchLayout.PACKED) {
+        if (Checks.given("shape", shape).layout() != BatchLayout.PACKED) {
             return "expected packed batches, for only they are padded to buckets";
         }
         return shape.microBatches() == 1

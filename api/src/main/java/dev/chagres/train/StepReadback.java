@@ -7,6 +7,7 @@ import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
@@ -23,6 +24,8 @@ import java.lang.foreign.ValueLayout;
  * <p>Threading: the device's thread.
  */
 public final class StepReadback implements AutoCloseable {
+    private static final int MOST = 1 << 20;
+
     private final Stream stream;
     private final int microBatches;
     private final Scope scope;
@@ -62,14 +65,14 @@ public final class StepReadback implements AutoCloseable {
      * @param stream the stream of the steps
      * @param microBatches the most micro-batches of a step
      * @param unread the most steps that may be finished and not read
-     * @throws IllegalArgumentException when a number is below 1
+     * @throws IllegalArgumentException when a number is below 1, or above 1,048,576
      */
     public StepReadback(Stream stream, int microBatches, int unread) {
-        if (microBatches < 1 || unread < 1) {
+        this.stream = Checks.given("stream", stream);
+        if (microBatches < 1 || unread < 1 || microBatches > MOST || unread > MOST) {
             throw new IllegalArgumentException(
-                    "microBatches, unread: expected at least 1 each, got " + microBatches + " and " + unread);
+                    "microBatches, unread: expected 1 to " + MOST + " each, got " + microBatches + " and " + unread);
         }
-        this.stream = stream;
         this.microBatches = microBatches;
         Device device = stream.device();
         scope = device.openScope(stream);
@@ -88,9 +91,10 @@ public final class StepReadback implements AutoCloseable {
     /**
      * Begins a step, before its work is enqueued; one that was begun and not finished begins anew.
      *
-     * @throws IllegalStateException when as many steps are unread as there may be
+     * @throws IllegalStateException when as many steps are unread as there may be, or this is closed
      */
     public void begin() {
+        ensureOpen();
         if (finished - read == slots.length - 1) {
             throw new IllegalStateException("the result of step " + (read + 1) + " must be read first");
         }
@@ -107,7 +111,7 @@ public final class StepReadback implements AutoCloseable {
      * @param loss FLOAT32 [1]: the mean over the micro-batch's labelled tokens
      * @param share the factor on it: the micro-batch's labelled tokens by those of the step, {@link Batch#share}
      * @throws IllegalArgumentException when it is no FLOAT32 [1] of the stream's device
-     * @throws IllegalStateException when no step is begun, or it has all its losses
+     * @throws IllegalStateException when no step is begun, it has all its losses, or this is closed
      */
     public void addLoss(Tensor loss, double share) {
         Slot slot = underWay();
@@ -115,7 +119,7 @@ public final class StepReadback implements AutoCloseable {
             throw new IllegalStateException(
                     "step " + (finished + 1) + " has the losses of its " + microBatches + " micro-batches already");
         }
-        number[slot.losses].copyFrom(stream, loss);
+        number[slot.losses].copyFrom(stream, Checks.vector(stream, "loss", loss, DType.FLOAT32, 1));
         slot.shares[slot.losses++] = share;
     }
 
@@ -124,20 +128,27 @@ public final class StepReadback implements AutoCloseable {
      *
      * @param gradNorm FLOAT32 [1]
      * @throws IllegalArgumentException when it is no FLOAT32 [1] of the stream's device
-     * @throws IllegalStateException when no step is begun
+     * @throws IllegalStateException when no step is begun, or this is closed
      */
     public void finish(Tensor gradNorm) {
         Slot slot = underWay();
-        number[microBatches].copyFrom(stream, gradNorm);
+        number[microBatches].copyFrom(stream, Checks.vector(stream, "gradNorm", gradNorm, DType.FLOAT32, 1));
         numbers.copyTo(stream, slot.host);
         slot.done.record(stream);
         finished++;
         underWay = false;
     }
 
+    private void ensureOpen() {
+        if (closed) {
+            throw new IllegalStateException("the step readback of " + stream + " is closed");
+        }
+    }
+
     private Slot underWay() {
+        ensureOpen();
         if (!underWay) {
-            throw new IllegalStateException("no step is begun, " + finished + " are finished");
+            throw new IllegalStateException("no step is begun, " + finished + " are finished; call begin() first");
         }
         return slots[finished % slots.length];
     }
@@ -146,9 +157,11 @@ public final class StepReadback implements AutoCloseable {
      * Waits for the oldest step that was not read yet.
      *
      * @param result gets the step's loss, the sum of its micro-batches' losses times their shares; gradient norm and time
-     * @throws IllegalStateException when every finished step was read
+     * @throws IllegalStateException when every finished step was read, or this is closed
      */
     public void read(StepResult result) {
+        ensureOpen();
+        Checks.given("result", result);
         if (read == finished) {
             throw new IllegalStateException("no result is unread, " + read + " steps were made");
         }

@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
@@ -29,6 +30,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class UploadRing implements AutoCloseable {
+    private static final int MOST = 1024;
+
     private final BatchShape shape;
     private final Stream copies;
     private final UploadSlot[] slots;
@@ -46,7 +49,7 @@ public final class UploadRing implements AutoCloseable {
      *
      * @param shape of the batches
      * @param batches how many may be under way at a time: 2, or 3 where a step is enqueued before the one before has ended
-     * @throws IllegalArgumentException when {@code batches} is below 1
+     * @throws IllegalArgumentException when {@code batches} is below 1, or above 1,024
      */
     public UploadRing(Device device, BatchShape shape, int batches) {
         this(device, shape, batches, -1);
@@ -59,7 +62,7 @@ public final class UploadRing implements AutoCloseable {
      * @param shape of the batches
      * @param batches how many may be under way at a time
      * @param padding the id of tokens that pad, at least 0
-     * @throws IllegalArgumentException when {@code batches} is below 1, or {@code padding} negative
+     * @throws IllegalArgumentException when {@code batches} is below 1 or above 1,024, or {@code padding} negative
      */
     public static UploadRing padded(Device device, BatchShape shape, int batches, int padding) {
         if (padding < 0) {
@@ -69,10 +72,11 @@ public final class UploadRing implements AutoCloseable {
     }
 
     private UploadRing(Device device, BatchShape shape, int batches, int padding) {
-        if (batches < 1) {
-            throw new IllegalArgumentException("batches: expected at least 1, got " + batches);
+        Checks.given("device", device);
+        this.shape = Checks.given("shape", shape);
+        if (batches < 1 || batches > MOST) {
+            throw new IllegalArgumentException("batches: expected 1 to " + MOST + ", got " + batches);
         }
-        this.shape = shape;
         copies = device.openStream();
         slots = new UploadSlot[batches];
         for (int i = 0; i < batches; i++) {
@@ -85,10 +89,11 @@ public final class UploadRing implements AutoCloseable {
      * read, by the step of as many batches ago.
      *
      * @throws IllegalArgumentException when the batch was made for another shape, or is empty
-     * @throws IllegalStateException when as many batches as the ring holds wait for {@link #next}
+     * @throws IllegalStateException when as many batches as the ring holds wait for {@link #next}, or this is closed
      */
     public void upload(Batch batch) {
-        if (!batch.shape().equals(shape)) {
+        ensureOpen();
+        if (!Checks.given("batch", batch).shape().equals(shape)) {
             throw new IllegalArgumentException("batch: expected one made for " + shape + ", got " + batch.shape());
         }
         if (batch.microBatches() == 0) {
@@ -108,9 +113,15 @@ public final class UploadRing implements AutoCloseable {
      *
      * @param scope receives ids, labels and offsets
      * @return the same object each time the scope hands out the same tensors
-     * @throws IllegalStateException when every micro-batch of every uploaded batch was brought
+     * @throws IllegalArgumentException when the scope is one of another device
+     * @throws IllegalStateException when every micro-batch of every uploaded batch was brought, or this is closed
      */
     public ModelInput next(Scope scope) {
+        if (Checks.given("scope", scope).device() != device()) {
+            throw new IllegalArgumentException(
+                    "scope: expected one of " + device() + ", where the batches are, got one of " + scope.device()
+                            + (scope.device().index() == device().index() ? ", opened another time" : ""));
+        }
         UploadSlot slot = next();
         double share = slot.share();
         boolean last = slot.isAtLast();
@@ -166,7 +177,14 @@ public final class UploadRing implements AutoCloseable {
         return next().longest();
     }
 
+    private void ensureOpen() {
+        if (closed) {
+            throw new IllegalStateException("the upload ring of " + device() + " is closed");
+        }
+    }
+
     private UploadSlot next() {
+        ensureOpen();
         if (brought == uploaded) {
             throw new IllegalStateException("no batch waits to be computed; call upload(batch) first");
         }

@@ -70,14 +70,21 @@ public final class WholeFile implements AutoCloseable {
      * into {@code /dev} or {@code /proc}, to whatever is there. Nothing of that kind can be replaced by a whole file.
      */
     public static boolean isDirect(Path name) {
-        Path absolute = name.toAbsolutePath().normalize();
+        Path absolute = Checks.given("name", name).toAbsolutePath().normalize();
         return absolute.startsWith("/dev")
                 || absolute.startsWith("/proc")
                 || (Files.exists(name) && !Files.isRegularFile(name));
     }
 
-    /** Returns what a file is called until it is whole: {@code NAME.part}. */
+    /**
+     * Returns what a file is called until it is whole: {@code NAME.part}.
+     *
+     * @throws IllegalArgumentException when the path ends with no name, as {@code /} does
+     */
     public static Path part(Path name) {
+        if (Checks.given("name", name).getFileName() == null) {
+            throw new IllegalArgumentException("name: expected a path that ends with the name of a file, got " + name);
+        }
         return name.resolveSibling(name.getFileName() + ".part");
     }
 
@@ -101,7 +108,7 @@ public final class WholeFile implements AutoCloseable {
      */
     public void append(byte[] bytes) {
         requireOpen();
-        ByteBuffer rest = ByteBuffer.wrap(bytes);
+        ByteBuffer rest = ByteBuffer.wrap(Checks.given("bytes", bytes));
         try {
             while (rest.hasRemaining()) {
                 channel.write(rest);

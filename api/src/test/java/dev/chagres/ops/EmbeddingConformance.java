@@ -181,6 +181,16 @@ class EmbeddingConformance {
                 IllegalArgumentException.class,
                 "x: expected a matrix, got FLOAT32[3]",
                 () -> Rows.gatherRows(open.scope().tensor(DType.FLOAT32, 3), open.ints(0), y, open.stream()));
+        for (DType other : new DType[] {DType.FLOAT8_E4M3, DType.BYTE, DType.INT64}) {
+            Tensor rows = open.scope().tensor(other, 3, 2);
+            String text = "x: expected elements of INT32, FLOAT32, FLOAT16 or BFLOAT16, got " + other + "[3, 2]";
+            assertThrown(
+                    IllegalArgumentException.class, text, () -> Rows.gatherRows(rows, open.ints(0), y, open.stream()));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    text,
+                    () -> Rows.scatterRows(rows, open.ints(0, 1, 2), y, open.stream()));
+        }
         assertThrown(
                 IllegalArgumentException.class,
                 "index: expected INT32[R], got INT64[2]",

@@ -245,7 +245,7 @@ class LossScalerTest {
         closed.close();
         assertThrown(
                 IllegalStateException.class,
-                "tensor FLOAT32[16] of scope of device 0 is closed: so is its scope",
+                "the parameters are closed; make others with Parameters.allocate",
                 () -> new LossScaler(closed, Config.standard()));
     }
 

@@ -167,7 +167,7 @@ class BatchSourceTest {
     @Test
     void refusesNoBatchesAndBatchesThatItDidNotGive() throws InterruptedException {
         var e = assertThrows(IllegalArgumentException.class, () -> open(0));
-        assertEquals("batches: expected at least 1, got 0", e.getMessage());
+        assertEquals("batches: expected 1 to 1024, got 0", e.getMessage());
         try (BatchSource source = open(2)) {
             Batch batch = source.take();
             assertNotNull(batch);

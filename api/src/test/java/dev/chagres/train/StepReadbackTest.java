@@ -104,12 +104,12 @@ class StepReadbackTest {
     @Test
     void callsOutOfOrderAreRefused() {
         var e = assertThrows(IllegalArgumentException.class, () -> new StepReadback(device.stream(), 0, 2));
-        assertEquals("microBatches, unread: expected at least 1 each, got 0 and 2", e.getMessage());
+        assertEquals("microBatches, unread: expected 1 to 1048576 each, got 0 and 2", e.getMessage());
         e = assertThrows(IllegalArgumentException.class, () -> new StepReadback(device.stream(), 1, 0));
-        assertEquals("microBatches, unread: expected at least 1 each, got 1 and 0", e.getMessage());
+        assertEquals("microBatches, unread: expected 1 to 1048576 each, got 1 and 0", e.getMessage());
         try (var readback = new StepReadback(device.stream(), 2, 1)) {
-            assertState("no step is begun, 0 are finished", () -> readback.addLoss(loss, 1));
-            assertState("no step is begun, 0 are finished", () -> readback.finish(norm));
+            assertState("no step is begun, 0 are finished; call begin() first", () -> readback.addLoss(loss, 1));
+            assertState("no step is begun, 0 are finished; call begin() first", () -> readback.finish(norm));
             assertState("no result is unread, 0 steps were made", () -> readback.read(result));
             readback.begin();
             addLoss(readback, 1, 0.5);

@@ -122,7 +122,7 @@ class UploadRingTest {
         var shape = new BatchShape(BatchLayout.PACKED, 64, 32, 2);
         var batch = new Batch(shape);
         var other = new BatchShape(BatchLayout.PACKED, 64, 32);
-        assertArgument("batches: expected at least 1, got 0", () -> new UploadRing(device, shape, 0));
+        assertArgument("batches: expected 1 to 1024, got 0", () -> new UploadRing(device, shape, 0));
         try (var packer = new SequencePacker(shape, NumberedSequences.drawn(3, 40));
                 var ring = new UploadRing(device, shape, 2);
                 Scope scope = device.openScope()) {

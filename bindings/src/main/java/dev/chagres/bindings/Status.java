@@ -123,6 +123,11 @@ public final class Status {
         return cudaFailure(status, function, wanted + " bytes were asked for, " + held + " are held already");
     }
 
+    /** Returns the exception of a failed allocation of page-locked memory of the host, with what was asked for. */
+    public static CudaException outOfHostMemory(int status, String function, long wanted) {
+        return cudaFailure(status, function, wanted + " bytes of page-locked memory of the host were asked for");
+    }
+
     private static NcclException ncclFailure(int status, String function) {
         String last = ErrorTexts.ncclLastError();
         String text = joined(ErrorTexts.text("ncclGetErrorString", status), last);

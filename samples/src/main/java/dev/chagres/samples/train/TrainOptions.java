@@ -235,6 +235,10 @@ final class TrainOptions {
     }
 
     private BatchShape shape(int defaultTokens) {
+        if (tokensPerStep == null && context > roundUp(context)) {
+            throw new IllegalArgumentException("--context: expected at most " + roundUp(context)
+                    + ", as many tokens as a step can have, got " + context);
+        }
         int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
         try {
             return new BatchShape(

@@ -76,8 +76,8 @@ class TrainOptionsTest {
                 "--steps 2147483648 | Invalid value for option '--steps': '2147483648' is not an int",
                 "--learning-rate 0,001 | Invalid value for option '--learning-rate': '0,001' is not a float",
                 "--learning-rate 1e-60 | --learning-rate: expected a positive number, got 0.0",
-                "--context 2147483647 | --tokens-per-step: expected at least the context, 2147483647, so that the longest"
-                        + " sequence fits; got 2147483632",
+                "--context 2147483647 | --context: expected at most 2147483632, as many tokens as a step can have, got"
+                        + " 2147483647",
                 "--plot loss.jpg | --plot: expected a name that ends with .png, got loss.jpg",
                 "--fasta a --report ./a | --report: ./a is the file of --fasta; name another one",
                 "--plot a.png --report a.png | --plot: a.png is the file of --report; name another one",

@@ -1,0 +1,70 @@
+package dev.chagres.layer;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** What a decoder reads beside its input: errors name it memory, not x. */
+@Tag("L0")
+@Tag("L1")
+class CrossAttentionMisuseTest {
+    private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
+
+    @Test
+    void memoryThatDoesNotFit() {
+        ModelPlan plan = new ModelPlan();
+        FanOut memory = new FanOut("encoder");
+        AttentionConfig attention = AttentionConfig.of(4, 8, AttentionMask.none());
+        TransformerLayer decoder = new TransformerLayer(
+                TransformerLayerConfig.decoder(32, attention, attention), memory, plan.group("decoder"));
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            Sequences both = Sequences.packed(scope, 8, 8).withKeys(Sequences.packed(scope, 3, 3));
+            Tensor x = scope.tensor(DType.FLOAT32, 16, 32);
+            x.zero(device.stream());
+            pass.begin(both);
+            refused("FLOAT32[T, 32], got FLOAT32[6, 16]", scope.tensor(DType.FLOAT32, 6, 16), memory, decoder, x, pass);
+            refused(
+                    "FLOAT32[T, 32], got BFLOAT16[6, 32]",
+                    scope.tensor(DType.BFLOAT16, 6, 32),
+                    memory,
+                    decoder,
+                    x,
+                    pass);
+            refused("FLOAT32[T, 32], got FLOAT32[192]", scope.tensor(DType.FLOAT32, 192), memory, decoder, x, pass);
+            refused(
+                    "6 tokens as the sequences say (THD, 2 sequences), got 5 in Tensor FLOAT32[5, 32]",
+                    scope.tensor(DType.FLOAT32, 5, 32),
+                    memory,
+                    decoder,
+                    x,
+                    pass);
+            Tensor fits = scope.tensor(DType.FLOAT32, 6, 32);
+            fits.zero(device.stream());
+            memory.forward(fits, pass);
+            Tensor y = decoder.forward(x, pass);
+            decoder.backward(y, pass);
+            memory.backward(pass);
+            assertEquals(16, y.size(0));
+            assertEquals(0, parameters.step());
+        }
+    }
+
+    private static void refused(String text, Tensor given, FanOut memory, Layer decoder, Tensor x, Pass pass) {
+        memory.forward(given, pass);
+        assertThrown(ARGUMENT, "memory: expected " + text, () -> decoder.forward(x, pass));
+        memory.backward(pass);
+    }
+}
