@@ -55,6 +55,41 @@ public final class Transpose {
     }
 
     /**
+     * Enqueues {@code output[j, i, ...] = input[i, j, ...]}, {@code nvte_swap_first_dims}: tokens by sequences to sequences by
+     * tokens, say.
+     *
+     * @param input two to four dimensions, of any type
+     * @param output the same with the first two exchanged, in the type of input
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or output shares memory with input
+     */
+    public static void swapFirstDims(Tensor input, Tensor output, Stream stream) {
+        Checks.on(stream, "input", input);
+        Checks.on(stream, "output", output);
+        if (input.rank() < 2) {
+            throw new IllegalArgumentException(
+                    "input: expected at least two dimensions, got " + Checks.describe(input));
+        }
+        boolean fits = output.rank() == input.rank()
+                && output.dtype() == input.dtype()
+                && output.size(0) == input.size(1)
+                && output.size(1) == input.size(0);
+        for (int i = 2; fits && i < input.rank(); i++) {
+            fits = output.size(i) == input.size(i);
+        }
+        if (!fits) {
+            throw new IllegalArgumentException("output: expected " + Checks.describe(input)
+                    + " with the first two dimensions exchanged, got " + Checks.describe(output));
+        }
+        Checks.writable("output", output);
+        Checks.apart("output", output, "input", input);
+        if (input.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_swap_first_dims(input.handle(), output.handle(), stream.handle()),
+                    "te_swap_first_dims");
+        }
+    }
+
+    /**
      * Enqueues quantizing of each input to both copies of its output, a few kernels for all, {@code nvte_multi_cast_transpose}:
      * all weights of a model, say. Each is what {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} computes.
      *

@@ -72,6 +72,69 @@ class TransposeConformance {
         Allocation.assertNone("several casts", () -> Transpose.multiCastTranspose(inputs, outputs, open.stream()), 100);
     }
 
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "INT32"})
+    void firstDimensionsSwap(DType dtype) {
+        for (int[] size : new int[][] {{1, 1, 1}, {3, 5, 7}, {33, 4, 64}}) {
+            double[] values = new double[size[0] * size[1] * size[2]];
+            double[] expected = new double[values.length];
+            for (int i = 0; i < values.length; i++) {
+                values[i] = i % 251;
+            }
+            for (int i = 0; i < size[0]; i++) {
+                for (int j = 0; j < size[1]; j++) {
+                    int from = (i * size[1] + j) * size[2];
+                    System.arraycopy(values, from, expected, (j * size[0] + i) * size[2], size[2]);
+                }
+            }
+            Tensor output = of(dtype, size[1], size[0], size[2]);
+            Transpose.swapFirstDims(numbers(dtype, values, size[0], size[1], size[2]), output, open.stream());
+            Tensor wanted = numbers(dtype, expected, size[1], size[0], size[2]);
+            if (dtype == DType.INT32) {
+                assertArrayEquals(wanted.toInts(open.stream()), output.toInts(open.stream()));
+            } else {
+                assertArrayEquals(open.read(wanted), open.read(output));
+            }
+        }
+        Transpose.swapFirstDims(of(dtype, 0, 3), of(dtype, 3, 0), open.stream());
+        open.stream().synchronize();
+    }
+
+    private static Tensor numbers(DType dtype, double[] values, long... sizes) {
+        if (dtype != DType.INT32) {
+            return open.tensor(dtype, values, sizes);
+        }
+        int[] integers = new int[values.length];
+        for (int i = 0; i < values.length; i++) {
+            integers[i] = (int) values[i];
+        }
+        Tensor tensor = of(dtype, sizes);
+        tensor.set(open.stream(), integers);
+        return tensor;
+    }
+
+    @Test
+    void refusalsToSwap() {
+        Tensor x = of(DType.FLOAT32, 2, 3, 4);
+        refusedToSwap("input: expected at least two dimensions, got FLOAT32[6]", of(DType.FLOAT32, 6), x);
+        refusedToSwap(
+                "output: expected FLOAT32[2, 3, 4] with the first two dimensions exchanged, got FLOAT32[2, 3, 4]",
+                x,
+                x);
+        refusedToSwap(
+                "output: expected FLOAT32[2, 3, 4] with the first two dimensions exchanged, got BFLOAT16[3, 2, 4]",
+                x,
+                of(DType.BFLOAT16, 3, 2, 4));
+        refusedToSwap(
+                "output: expected memory of its own, got some of input's; it is written to while that is read or written",
+                x,
+                open.scope().view(x, 0, 3, 2, 4));
+    }
+
+    private static void refusedToSwap(String text, Tensor input, Tensor output) {
+        assertThrown(IllegalArgumentException.class, text, () -> Transpose.swapFirstDims(input, output, open.stream()));
+    }
+
     @Test
     void withoutElements() {
         Transpose.transpose(of(DType.FLOAT8_E4M3, 0, 8), of(DType.FLOAT8_E4M3, 8, 0), open.stream());

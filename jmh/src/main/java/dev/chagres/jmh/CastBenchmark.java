@@ -3,6 +3,7 @@ package dev.chagres.jmh;
 import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
+import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.te.AmaxHistories;
 import dev.chagres.te.Cast;
@@ -28,6 +29,8 @@ public class CastBenchmark extends OperationBenchmark {
     private QuantizedTensor blocks;
     private Tensor transposed;
     private Tensor back;
+    private Tensor bySequence;
+    private Tensor byToken;
     private Tensor dbias;
     private Tensor scales;
     private AmaxHistories histories;
@@ -44,6 +47,8 @@ public class CastBenchmark extends OperationBenchmark {
         blocks = scope.quantized(Scaling.BLOCK_1D, DType.FLOAT8_E4M3, tokens, shape.hidden())
                 .allocateRowwise(scope)
                 .allocateColumnwise(scope);
+        bySequence = scope.view(x, 0, 16, tokens / 16, shape.hidden());
+        byToken = scope.tensor(DType.BFLOAT16, Shape.of(tokens / 16, 16, shape.hidden()));
         transposed = empty(DType.FLOAT8_E4M3, shape.hidden(), tokens);
         back = empty(DType.BFLOAT16, tokens, shape.hidden());
         dbias = empty(DType.BFLOAT16, shape.hidden());
@@ -84,6 +89,8 @@ public class CastBenchmark extends OperationBenchmark {
         quantize();
         transpose();
         near("transpose", both.columnwise().toBytes(stream)[1], transposed.toBytes(stream)[1], 0);
+        swapFirstDims();
+        near("swapFirstDims", values[shape.hidden() * (shape.tokens() / 16)], read(byToken)[shape.hidden()], 0);
         quantizeBlocks();
         double first = 0;
         for (int i = 0; i < Math.min(Scaling.BLOCK, shape.hidden()); i++) {
@@ -140,6 +147,13 @@ public class CastBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void transpose() {
         repeat(() -> Transpose.transpose(both.rowwise(), transposed, stream));
+    }
+
+    /** Tokens of sixteen rows each in the other order. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void swapFirstDims() {
+        repeat(() -> Transpose.swapFirstDims(bySequence, byToken, stream));
     }
 
     /** The largest magnitude. */

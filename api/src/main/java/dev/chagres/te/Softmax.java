@@ -1,0 +1,271 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+
+/**
+ * Softmax over the last dimension of scaled attention scores, {@code p = exp(scale x - max) / sum exp(scale x - max)}, whole or
+ * masked, and its gradient {@code dx = scale p (dp - sum p dp)}.
+ *
+ * <p>Scores are FLOAT16 or BFLOAT16, [b, h, sq, sk] but for the triangular one; arithmetic is FP32. Forward rounds the scale to
+ * their type, backward does not. A given mask makes a score -10,000; causal masks leave what a query must not see out, and its
+ * probability is 0. Results may lie in the place of the scores, and gradients in that of the incoming ones.
+ *
+ * <p>At most 16,384 keys sk. The kernels without a causal mask take several queries at once: {@link #queriesAtOnce} must divide sq,
+ * and for the triangular one b h.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code softmax.h}.
+ */
+public final class Softmax {
+    private static final long MOST_KEYS = 16_384;
+
+    private Softmax() {}
+
+    /** Returns the number that must divide the queries, where the kernel takes several at once. */
+    public static long queriesAtOnce(long keys) {
+        long power = Math.max(1, Long.highestOneBit(2 * Math.max(1, keys) - 1));
+        return 128 / Math.min(power, 32) * (power <= 128 ? 2 : 1);
+    }
+
+    /**
+     * Enqueues the softmax of all scores, {@code nvte_scaled_softmax_forward}.
+     *
+     * @param input [b, h, sq, sk]
+     * @param softmaxResults like input
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the results share memory otherwise
+     */
+    public static void scaledSoftmaxForward(Tensor input, Tensor softmaxResults, float scaleFactor, Stream stream) {
+        scores("input", input, 4, stream);
+        divides("input", input, 2);
+        written("softmaxResults", softmaxResults, "input", input, stream);
+        if (input.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_scaled_softmax_forward(
+                            input.handle(), softmaxResults.handle(), scaleFactor, stream.handle()),
+                    "te_scaled_softmax_forward");
+        }
+    }
+
+    /**
+     * Enqueues the gradient of {@link #scaledSoftmaxForward}, {@code nvte_scaled_softmax_backward}.
+     *
+     * @param incomingGrads [b, h, sq, sk]
+     * @param softmaxResults what forward wrote
+     * @param outputGrads like incomingGrads, may be it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputGrads shares memory otherwise
+     */
+    public static void scaledSoftmaxBackward(
+            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
+        gradients(incomingGrads, softmaxResults, outputGrads, 4, stream);
+        divides("incomingGrads", incomingGrads, 2);
+        if (incomingGrads.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_scaled_softmax_backward(
+                            incomingGrads.handle(),
+                            softmaxResults.handle(),
+                            outputGrads.handle(),
+                            scaleFactor,
+                            stream.handle()),
+                    "te_scaled_softmax_backward");
+        }
+    }
+
+    /**
+     * Enqueues the softmax with a given mask, {@code nvte_scaled_masked_softmax_forward}. Where all of a row is masked, so are its
+     * results: 0.
+     *
+     * @param input [b, h, sq, sk]
+     * @param mask BYTE [b or 1, 1, sq, sk], 1 masks
+     * @param softmaxResults like input
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the results share memory otherwise
+     */
+    public static void scaledMaskedSoftmaxForward(
+            Tensor input, Tensor mask, Tensor softmaxResults, float scaleFactor, Stream stream) {
+        scores("input", input, 4, stream);
+        divides("input", input, 2);
+        Checks.typed(stream, "mask", mask, DType.BYTE);
+        boolean fits = mask.rank() == 4
+                && (mask.size(0) == 1 || mask.size(0) == input.size(0))
+                && mask.size(1) == 1
+                && mask.size(2) == input.size(2)
+                && mask.size(3) == input.size(3);
+        if (!fits) {
+            throw new IllegalArgumentException("mask: expected BYTE[" + input.size(0) + " or 1, 1, " + input.size(2)
+                    + ", " + input.size(3) + "], got " + Checks.describe(mask));
+        }
+        Checks.aligned("mask", mask);
+        written("softmaxResults", softmaxResults, "input", input, stream);
+        Checks.apart("softmaxResults", softmaxResults, "mask", mask);
+        if (input.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_scaled_masked_softmax_forward(
+                            input.handle(), mask.handle(), softmaxResults.handle(), scaleFactor, stream.handle()),
+                    "te_scaled_masked_softmax_forward");
+        }
+    }
+
+    /**
+     * Enqueues the gradient of {@link #scaledMaskedSoftmaxForward}, {@code nvte_scaled_masked_softmax_backward}.
+     *
+     * @param incomingGrads [b, h, sq, sk]
+     * @param softmaxResults what forward wrote
+     * @param outputGrads like incomingGrads, may be it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputGrads shares memory otherwise
+     */
+    public static void scaledMaskedSoftmaxBackward(
+            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
+        gradients(incomingGrads, softmaxResults, outputGrads, 4, stream);
+        divides("incomingGrads", incomingGrads, 2);
+        if (incomingGrads.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_scaled_masked_softmax_backward(
+                            incomingGrads.handle(),
+                            softmaxResults.handle(),
+                            outputGrads.handle(),
+                            scaleFactor,
+                            stream.handle()),
+                    "te_scaled_masked_softmax_backward");
+        }
+    }
+
+    /**
+     * Enqueues the softmax in which query i sees keys 0 to i, {@code nvte_scaled_upper_triang_masked_softmax_forward}.
+     *
+     * @param input [b h, s, s]
+     * @param softmaxResults like input
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the results share memory otherwise
+     */
+    public static void scaledUpperTriangMaskedSoftmaxForward(
+            Tensor input, Tensor softmaxResults, float scaleFactor, Stream stream) {
+        triangle("input", input, stream);
+        written("softmaxResults", softmaxResults, "input", input, stream);
+        if (input.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_scaled_upper_triang_masked_softmax_forward(
+                            input.handle(), softmaxResults.handle(), scaleFactor, stream.handle()),
+                    "te_scaled_upper_triang_masked_softmax_forward");
+        }
+    }
+
+    /**
+     * Enqueues the gradient of {@link #scaledUpperTriangMaskedSoftmaxForward}, {@code
+     * nvte_scaled_upper_triang_masked_softmax_backward}.
+     *
+     * @param incomingGrads [b h, s, s]
+     * @param softmaxResults what forward wrote
+     * @param outputGrads like incomingGrads, may be it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputGrads shares memory otherwise
+     */
+    public static void scaledUpperTriangMaskedSoftmaxBackward(
+            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
+        triangle("incomingGrads", incomingGrads, stream);
+        gradients(incomingGrads, softmaxResults, outputGrads, 3, stream);
+        if (incomingGrads.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_scaled_upper_triang_masked_softmax_backward(
+                            incomingGrads.handle(),
+                            softmaxResults.handle(),
+                            outputGrads.handle(),
+                            scaleFactor,
+                            stream.handle()),
+                    "te_scaled_upper_triang_masked_softmax_backward");
+        }
+    }
+
+    /**
+     * Enqueues the softmax in which query i sees keys 0 to {@code i + sk - sq}, {@code
+     * nvte_scaled_aligned_causal_masked_softmax_forward}.
+     *
+     * @param input [b, h, sq, sk]
+     * @param softmaxResults like input
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the results share memory otherwise
+     */
+    public static void scaledAlignedCausalMaskedSoftmaxForward(
+            Tensor input, Tensor softmaxResults, float scaleFactor, Stream stream) {
+        scores("input", input, 4, stream);
+        written("softmaxResults", softmaxResults, "input", input, stream);
+        if (input.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_scaled_aligned_causal_masked_softmax_forward(
+                            input.handle(), softmaxResults.handle(), scaleFactor, stream.handle()),
+                    "te_scaled_aligned_causal_masked_softmax_forward");
+        }
+    }
+
+    /**
+     * Enqueues the gradient of {@link #scaledAlignedCausalMaskedSoftmaxForward}, {@code
+     * nvte_scaled_aligned_causal_masked_softmax_backward}.
+     *
+     * @param incomingGrads [b, h, sq, sk]
+     * @param softmaxResults what forward wrote
+     * @param outputGrads like incomingGrads, may be it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputGrads shares memory otherwise
+     */
+    public static void scaledAlignedCausalMaskedSoftmaxBackward(
+            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
+        gradients(incomingGrads, softmaxResults, outputGrads, 4, stream);
+        if (incomingGrads.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_scaled_aligned_causal_masked_softmax_backward(
+                            incomingGrads.handle(),
+                            softmaxResults.handle(),
+                            outputGrads.handle(),
+                            scaleFactor,
+                            stream.handle()),
+                    "te_scaled_aligned_causal_masked_softmax_backward");
+        }
+    }
+
+    private static void scores(String argument, Tensor tensor, int rank, Stream stream) {
+        Checks.on(stream, argument, tensor);
+        boolean halves = tensor.dtype() == DType.FLOAT16 || tensor.dtype() == DType.BFLOAT16;
+        if (!halves || tensor.rank() != rank || tensor.size(rank - 1) > MOST_KEYS) {
+            throw new IllegalArgumentException(argument + ": expected FLOAT16 or BFLOAT16 of "
+                    + (rank == 3 ? "[b h, s, s]" : "[b, h, sq, sk]") + " with at most 16384 keys, got "
+                    + Checks.describe(tensor));
+        }
+        Checks.aligned(argument, tensor);
+    }
+
+    private static void triangle(String argument, Tensor tensor, Stream stream) {
+        scores(argument, tensor, 3, stream);
+        if (tensor.size(1) != tensor.size(2)) {
+            throw new IllegalArgumentException(argument + ": expected as many queries as keys, got "
+                    + Checks.describe(tensor) + "; call scaledAlignedCausalMaskedSoftmax");
+        }
+        divides(argument, tensor, 0);
+    }
+
+    private static void divides(String argument, Tensor scores, int dimension) {
+        long keys = scores.size(scores.rank() - 1);
+        long step = queriesAtOnce(keys);
+        if (keys != 0 && scores.size(dimension) % step != 0) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + (dimension == 0 ? "b h" : "sq") + " a multiple of "
+                            + step + ", as many as TE's kernel takes at once with " + keys + " keys, got "
+                            + Checks.describe(scores));
+        }
+    }
+
+    private static void written(String argument, Tensor tensor, String readArgument, Tensor read, Stream stream) {
+        Checks.like(stream, argument, tensor, read);
+        Checks.aligned(argument, tensor);
+        Checks.writable(argument, tensor);
+        Checks.apartOrSame(argument, tensor, readArgument, read);
+    }
+
+    private static void gradients(
+            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, int rank, Stream stream) {
+        scores("incomingGrads", incomingGrads, rank, stream);
+        Checks.like(stream, "softmaxResults", softmaxResults, incomingGrads);
+        Checks.aligned("softmaxResults", softmaxResults);
+        written("outputGrads", outputGrads, "incomingGrads", incomingGrads, stream);
+        Checks.apart("outputGrads", outputGrads, "softmaxResults", softmaxResults);
+    }
+}
