@@ -60,10 +60,33 @@ Width &width_of(const OpsAttention &attention) {
   return *width;
 }
 
-/* Bytes of a block's shared memory on tensor cores (attention_mma.cuh): two tiles of each side's tensors, and two times
+/* Kernels of changed scores of heads of up to `width` columns: blocks own 32 rows, of the queries for the bias. */
+struct ChangedWidth {
+  Width kernels;
+  Family d_bias;
+};
+
+#define CHANGED_WIDTH(source, width) \
+  {ATTENTION_WIDTH(source, width, 32, 32, 32), ATTENTION_FAMILY(source, "attention_d_bias", width, 32, 2)}
+
+ChangedWidth changed_widths[] = {CHANGED_WIDTH("attention_scores_64.cu", 64),
+                                 CHANGED_WIDTH("attention_scores_128.cu", 128),
+                                 CHANGED_WIDTH("attention_scores_256.cu", 256)};
+
+ChangedWidth &changed_width_of(const OpsAttention &attention) {
+  ChangedWidth *width = changed_widths;
+  while (width->kernels.width < std::max(attention.head_dim, attention.value_dim)) ++width;
+  return *width;
+}
+
+constexpr int kSinkBytes = kAttentionThreads * static_cast<int>(sizeof(float));
+Kernel sink_kernel("attention_sinks.cu", "attention_d_sinks", kSinkBytes);
+
+/* Bytes of a block's shared memory on tensor cores (attention_mma.cuh): `rows` tiles as they are, `turned` ones turned,
  * `statistics` numbers for each row of a tile. */
-constexpr int mma_shared_bytes(int width, int statistics) {
-  return static_cast<int>(sizeof(float)) * (4 * kTile * (width / 2 + 4) + 2 * statistics * kTile);
+constexpr int mma_shared_bytes(int width, int rows, int turned, int statistics) {
+  return static_cast<int>(sizeof(float)) *
+         (rows * kTile * (width / 2 + 4) + turned * width * (kTile / 2 + 4) + statistics * kTile);
 }
 
 /* One kernel for each dtype of 16 bits. */
@@ -82,9 +105,9 @@ struct MmaWidth {
 };
 
 #define MMA_WIDTH(source, width)                                                        \
-  {width, MMA_FAMILY(source, "attention_mma_forward", mma_shared_bytes(width, 0)), \
-   MMA_FAMILY(source, "attention_mma_dq", mma_shared_bytes(width, 0)),             \
-   MMA_FAMILY(source, "attention_mma_dkv", mma_shared_bytes(width, 2))}
+  {width, MMA_FAMILY(source, "attention_mma_forward", mma_shared_bytes(width, 1, 1, 0)), \
+   MMA_FAMILY(source, "attention_mma_dq", mma_shared_bytes(width, 2, 1, 0)),             \
+   MMA_FAMILY(source, "attention_mma_dkv", mma_shared_bytes(width, 2, 2, 2))}
 
 MmaWidth mma_widths[] = {MMA_WIDTH("attention_mma_16.cu", 16), MMA_WIDTH("attention_mma_32.cu", 32)};
 
@@ -104,7 +127,7 @@ bool fits_vectors(const OpsAttention &attention, bool backward, int pack) {
 /* The kernels on tensor cores that take the call; null when none do. */
 MmaWidth *mma_width_of(const OpsAttention &attention, bool backward) {
   if (attention.dtype == kFloat32 || attention.dropout > 0 || attention.head_dim != attention.value_dim ||
-      attention.head_dim > 32 || !fits_vectors(attention, backward, 8))
+      attention.head_dim > 32 || changes_scores(attention) || !fits_vectors(attention, backward, 8))
     return nullptr;
   return &mma_widths[attention.head_dim > 16 ? 1 : 0];
 }
@@ -120,10 +143,13 @@ int side_of(int64_t window, const OpsAttention &attention) {
 }
 
 void describe_sides(const OpsAttention &attention, AttentionArguments &arguments) {
-  arguments.queries = {attention.cu_seqlens_q, static_cast<int>(attention.heads), static_cast<int>(attention.length),
-                       attention.packed != 0};
-  arguments.keys = {attention.cu_seqlens_kv, static_cast<int>(attention.kv_heads),
+  const int32_t *const starts = starts_of(attention, false), *const kv_starts = starts_of(attention, true);
+  arguments.queries = {attention.cu_seqlens_q, starts == nullptr ? attention.cu_seqlens_q : starts, static_cast<int>(attention.heads),
+                       static_cast<int>(attention.length), attention.packed != 0};
+  arguments.keys = {attention.cu_seqlens_kv, kv_starts == nullptr ? attention.cu_seqlens_kv : kv_starts,
+                    static_cast<int>(attention.kv_heads),
                     static_cast<int>(attention.kv_length), attention.kv_packed != 0};
+  arguments.sequences = static_cast<int>(attention.sequences);
   arguments.query = strides_of(attention.query, attention.length);
   arguments.key = strides_of(attention.key, attention.kv_length);
   arguments.value = strides_of(attention.value, attention.kv_length);
@@ -133,6 +159,31 @@ void describe_sides(const OpsAttention &attention, AttentionArguments &arguments
   arguments.d_key = strides_of(attention.d_key, attention.kv_length);
   arguments.d_value = strides_of(attention.d_value, attention.kv_length);
   arguments.group = static_cast<int>(attention.heads / attention.kv_heads);
+}
+
+ScoreTensor tensor_of(const OpsScoreShape &shape) {
+  const int64_t head = shape.queries * shape.keys;
+  return {shape.sequences == 1 ? 0 : shape.heads * head, shape.heads == 1 ? 0 : head, shape.keys,
+          static_cast<int>(shape.sequences), static_cast<int>(shape.heads), static_cast<int>(shape.queries),
+          static_cast<int>(shape.keys)};
+}
+
+ScoreArguments scores_of(const OpsAttention &attention) {
+  const OpsScores &scores = attention.scores;
+  ScoreArguments arguments = {};
+  arguments.alibi_slopes = scores.alibi_slopes;
+  arguments.bias = scores.bias;
+  arguments.d_bias = scores.d_bias;
+  arguments.mask = scores.mask;
+  arguments.sinks = scores.softmax_type == OPS_SOFTMAX_LEARNABLE ? scores.sinks : nullptr;
+  arguments.d_sinks = scores.d_sinks;
+  arguments.bias_tensor = tensor_of(scores.bias_shape);
+  arguments.mask_tensor = tensor_of(scores.mask_shape);
+  arguments.alibi_sequence = scores.alibi_sequences == 1 ? 0 : static_cast<int>(attention.heads);
+  arguments.softcap = scores.softcap;
+  arguments.alibi_bottom_right = scores.alibi_alignment == OPS_BOTTOM_RIGHT;
+  arguments.has_sink = scores.softmax_type != OPS_SOFTMAX_VANILLA;
+  return arguments;
 }
 
 AttentionArguments arguments_of(const OpsAttention &attention, bool backward) {
@@ -162,6 +213,7 @@ AttentionArguments arguments_of(const OpsAttention &attention, bool backward) {
   arguments.threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(attention.dropout) * 4294967296.0));
   arguments.bottom_right = attention.alignment == OPS_BOTTOM_RIGHT;
   arguments.vector = fits_vectors(attention, backward, 4);
+  if (changes_scores(attention)) arguments.scores = scores_of(attention);
   return arguments;
 }
 
@@ -198,6 +250,28 @@ int launch_backward(const char *function, Width &width, const OpsAttention &atte
   return launch_blocks(function, width.dkv, attention, arguments.keys, arguments, stream);
 }
 
+/* The gradients of bias and sinks that are wanted. */
+int launch_score_gradients(const char *function, const OpsAttention &attention, AttentionArguments &arguments,
+                           OpsStream stream) {
+  Grid grid;
+  grid.threads = kAttentionThreads;
+  if (wants_d_bias(attention, true)) {
+    Family &family = changed_width_of(attention).d_bias;
+    const OpsScoreShape &shape = attention.scores.bias_shape;
+    grid.x = static_cast<unsigned>(shape.sequences * shape.heads * divide_up(shape.queries, family.rows) *
+                                   divide_up(shape.keys, kTile));
+    grid.shared_bytes = static_cast<size_t>(family.bytes);
+    const int status =
+        grid.x == 0 ? OPS_SUCCESS
+                    : launch(function, family.kernels[float_index(attention.dtype)], grid, stream, arguments);
+    if (status != OPS_SUCCESS) return status;
+  }
+  if (!wants_d_sinks(attention, true)) return OPS_SUCCESS;
+  grid.x = static_cast<unsigned>(attention.heads);
+  grid.shared_bytes = kSinkBytes;
+  return launch(function, sink_kernel, grid, stream, arguments);
+}
+
 }  // namespace
 
 int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
@@ -207,7 +281,8 @@ int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
   AttentionArguments arguments = arguments_of(*attention, false);
   if (MmaWidth *width = mma_width_of(*attention, false))
     return launch_blocks(function, width->forward, *attention, arguments.queries, arguments, stream);
-  return launch_blocks(function, width_of(*attention).forward, *attention, arguments.queries, arguments, stream);
+  Width &width = changes_scores(*attention) ? changed_width_of(*attention).kernels : width_of(*attention);
+  return launch_blocks(function, width.forward, *attention, arguments.queries, arguments, stream);
 } OPS_CATCH
 
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try {
@@ -217,5 +292,9 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try 
   AttentionArguments arguments = arguments_of(*attention, true);
   if (MmaWidth *width = mma_width_of(*attention, true))
     return launch_backward(function, *width, *attention, arguments, stream);
-  return launch_backward(function, width_of(*attention), *attention, arguments, stream);
+  if (!changes_scores(*attention))
+    return launch_backward(function, width_of(*attention), *attention, arguments, stream);
+  const int launched =
+      launch_backward(function, changed_width_of(*attention).kernels, *attention, arguments, stream);
+  return launched != OPS_SUCCESS ? launched : launch_score_gradients(function, *attention, arguments, stream);
 } OPS_CATCH

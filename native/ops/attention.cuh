@@ -20,6 +20,7 @@ constexpr int kLanes = 16;
 constexpr int kTile = 64; /* rows of the other side that are met at a time */
 constexpr int kPad = 4;   /* floats after a row of shared memory: rows then start in different banks */
 constexpr int kTileStride = kTile + kPad;
+constexpr float kLog2E = 1.44269504f;
 
 /* Sizes of heads with up to Width columns, when a block owns Rows rows: 64, or 32 where the sums of 64 would not fit
  * into registers. */
@@ -45,7 +46,6 @@ __device__ inline float minus_infinity() { return __int_as_float(static_cast<int
 
 /* The log-sum-exp in units of log2; of a row without a key 0, as all its scores are -infinity. */
 __device__ inline float log2_of_sum(float log_sum_exp) {
-  constexpr float kLog2E = 1.44269504f;
   return log_sum_exp == minus_infinity() ? 0.0f : log_sum_exp * kLog2E;
 }
 
@@ -76,30 +76,37 @@ struct Place {
 
 __device__ inline Rows rows_in(const AttentionSide &side, int sequence) {
   Rows rows;
-  rows.start = side.cu_seqlens[sequence];
-  const int length = side.cu_seqlens[sequence + 1] - rows.start;
+  rows.start = side.starts[sequence];
+  const int length = side.cu_seqlens[sequence + 1] - side.cu_seqlens[sequence];
   rows.length = length < 0 ? 0 : length < side.length ? length : side.length;
-  rows.rows = side.packed ? rows.length : side.length;
+  const int owned = side.packed ? side.starts[sequence + 1] - rows.start : side.length;
+  rows.rows = owned < side.length ? owned : side.length;
   return rows;
 }
 
 /* The place of a block that owns `block_rows` rows of queries, or of keys: then `head` is the first that reads them. */
 enum class Own { kQueries, kKeys };
 
+/* Of `head`, which is one of the owned side. */
 template <Own own>
-__device__ inline Place place_of(const AttentionArguments &a, int block_rows) {
-  const int item = blockIdx.x, block = item % a.blocks, pair = item / a.blocks;
-  const int heads = own == Own::kQueries ? a.queries.heads : a.keys.heads;
+__device__ inline Place place_at(const AttentionArguments &a, int sequence, int head, int first) {
   Place place;
-  place.sequence = pair / heads;
-  const int head = pair - place.sequence * heads;
+  place.sequence = sequence;
   place.head = own == Own::kQueries ? head : head * a.group;
   place.kv_head = own == Own::kQueries ? head / a.group : head;
-  place.first = block * block_rows;
+  place.first = first;
   place.queries = rows_in(a.queries, place.sequence);
   place.keys = rows_in(a.keys, place.sequence);
   place.diagonal = a.bottom_right ? place.keys.length - place.queries.length : 0;
   return place;
+}
+
+template <Own own>
+__device__ inline Place place_of(const AttentionArguments &a, int block_rows) {
+  const int item = blockIdx.x, block = item % a.blocks, pair = item / a.blocks;
+  const int heads = own == Own::kQueries ? a.queries.heads : a.keys.heads;
+  const int sequence = pair / heads;
+  return place_at<own>(a, sequence, pair - sequence * heads, block * block_rows);
 }
 
 /* Row 0 of the place's sequence and head in a tensor of queries. */

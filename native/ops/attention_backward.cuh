@@ -8,6 +8,7 @@
 #pragma once
 
 #include <attention_dropout.cuh>
+#include <attention_scores.cuh>
 
 /* What a thread knows of its own queries. */
 template <class S>
@@ -38,24 +39,37 @@ __device__ inline Queries<S> read_queries(const float *d_o, const Place &place, 
   return queries;
 }
 
-/* gradient: do_i . v_j, becomes ds_ij. */
-template <class S>
-__device__ inline void differentiate_queries(float (&gradient)[S::kOwn][4], const float (&score)[S::kOwn][4],
+/* gradient: do_i . v_j, becomes ds_ij; score: its derivative where scores are changed. */
+template <class T, class S, ScoreKind kind>
+__device__ inline void differentiate_queries(float (&gradient)[S::kOwn][4], float (&score)[S::kOwn][4],
                                              const Queries<S> &queries, int key, const Place &place,
                                              const AttentionArguments &a) {
   const uint32_t seen = seen_of<S>(place.first, key, band_of_queries(a, place));
+  float derivative[S::kOwn][4];
+  if (kind == ScoreKind::kChanged) change_scores<T, S, Own::kQueries>(score, derivative, seen, key, place, a);
   const uint32_t keep = kept_of_queries<S>(place.first, key, place, a);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r)
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
-      const float probability = bit(seen, r, u) ? exp2f(score[r][u] * a.log2_scale - queries.log2_sum[r]) : 0.0f;
+      const float exponent = score[r][u] * exponent_scale<kind>(a) - queries.log2_sum[r];
+      const float probability = bit(seen, r, u) ? exp2f(exponent) : 0.0f;
       const float weight = bit(keep, r, u) ? a.kept * gradient[r][u] : 0.0f;
       gradient[r][u] = probability * (weight - queries.delta[r]);
+      if (kind == ScoreKind::kChanged) score[r][u] = derivative[r][u];
     }
 }
 
-template <class T, class S>
+/* By the derivatives of the scores. */
+template <class S>
+__device__ inline void multiply(float (&value)[S::kOwn][4], const float (&derivative)[S::kOwn][4]) {
+#pragma unroll
+  for (int r = 0; r < S::kOwn; ++r)
+#pragma unroll
+    for (int u = 0; u < 4; ++u) value[r][u] *= derivative[r][u];
+}
+
+template <class T, class S, ScoreKind kind = ScoreKind::kPlain>
 __device__ void attention_dq(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   float *const q = shared, *const d_o = q + S::kRowFloats, *const slice = d_o + S::kRowFloats;
@@ -88,7 +102,8 @@ __device__ void attention_dq(const AttentionArguments &a) {
       fill_slice<S>(slice, k, a.key.token, key, place.keys.length, s, a.head_dim, a.vector);
       add_scores<S>(score, q, slice, s, a.head_dim);
     }
-    differentiate_queries<S>(gradient, score, queries, key, place, a);
+    differentiate_queries<T, S, kind>(gradient, score, queries, key, place, a);
+    if (kind == ScoreKind::kChanged) multiply<S>(gradient, score);
     store_tile<S>(tile, gradient);
     __syncthreads();
 #pragma unroll
@@ -122,23 +137,24 @@ __device__ inline Columns read_columns(const float *statistics, int query, const
   return columns;
 }
 
-/* Own rows are keys, tile rows queries: scores become probabilities. */
-template <class S>
-__device__ inline void weigh_keys(float (&score)[S::kOwn][4], int query, const Place &place,
-                                  const AttentionArguments &a) {
+/* Own rows are keys, tile rows queries: scores become probabilities. The derivatives are of changed scores. */
+template <class T, class S, ScoreKind kind>
+__device__ inline void weigh_keys(float (&score)[S::kOwn][4], float (&derivative)[S::kOwn][4], int query,
+                                  const Place &place, const AttentionArguments &a) {
   Columns sums = read_columns(query_rows(a.log_sum_exp, a, place, a.statistics), query, place, a);
 #pragma unroll
   for (int u = 0; u < 4; ++u) sums.value[u] = log2_of_sum(sums.value[u]);
   const uint32_t seen = seen_of<S>(place.first, query, band_of_keys(a, place));
+  if (kind == ScoreKind::kChanged) change_scores<T, S, Own::kKeys>(score, derivative, seen, query, place, a);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r)
 #pragma unroll
     for (int u = 0; u < 4; ++u)
-      score[r][u] = bit(seen, r, u) ? exp2f(score[r][u] * a.log2_scale - sums.value[u]) : 0.0f;
+      score[r][u] = bit(seen, r, u) ? exp2f(score[r][u] * exponent_scale<kind>(a) - sums.value[u]) : 0.0f;
 }
 
 /* Sums over the queries of one head; q and d_o are that head's. */
-template <class T, class S>
+template <class T, class S, ScoreKind kind>
 __device__ inline void add_queries(float (&key_sum)[S::kSlices][S::kOwn][4],
                                    float (&value_sum)[S::kSlices][S::kOwn][4], const float *k, const float *v,
                                    float *slice, float *tile, const Place &place, const AttentionArguments &a) {
@@ -153,7 +169,8 @@ __device__ inline void add_queries(float (&key_sum)[S::kSlices][S::kOwn][4],
       fill_slice<S>(slice, q, a.query.token, query, place.queries.length, s, a.head_dim, a.vector);
       add_scores<S>(score, k, slice, s, a.head_dim);
     }
-    weigh_keys<S>(score, query, place, a);
+    float derivative[S::kOwn][4];
+    weigh_keys<T, S, kind>(score, derivative, query, place, a);
     const uint32_t keep = kept_of_keys<S>(place.first, query, place, a);
     float gradient[S::kOwn][4];
 #pragma unroll
@@ -161,6 +178,7 @@ __device__ inline void add_queries(float (&key_sum)[S::kSlices][S::kOwn][4],
 #pragma unroll
       for (int u = 0; u < 4; ++u) gradient[r][u] = bit(keep, r, u) ? score[r][u] : 0.0f;
     store_tile<S>(tile, gradient);
+    if (kind == ScoreKind::kChanged) multiply<S>(score, derivative); /* early: registers are scarce */
 #pragma unroll
     for (int r = 0; r < S::kOwn; ++r)
 #pragma unroll
@@ -191,7 +209,7 @@ __device__ inline void add_queries(float (&key_sum)[S::kSlices][S::kOwn][4],
   }
 }
 
-template <class T, class S>
+template <class T, class S, ScoreKind kind = ScoreKind::kPlain>
 __device__ void attention_dkv(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   float *const k = shared, *const v = k + S::kRowFloats, *const slice = v + S::kRowFloats;
@@ -211,7 +229,7 @@ __device__ void attention_dkv(const AttentionArguments &a) {
   float key_sum[S::kSlices][S::kOwn][4] = {}, value_sum[S::kSlices][S::kOwn][4] = {}, factor[S::kOwn];
 #pragma unroll 1
   for (int next = place.head + a.group; place.head < next; ++place.head)
-    add_queries<T, S>(key_sum, value_sum, k, v, slice, tile, place, a);
+    add_queries<T, S, kind>(key_sum, value_sum, k, v, slice, tile, place, a);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) factor[r] = a.scale;
   store_rows<S>(key_sum, factor, key_rows(static_cast<T *>(a.dk), a, place, a.d_key), a.d_key.token, place.first,

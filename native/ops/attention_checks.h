@@ -8,8 +8,16 @@
 #include <string>
 
 #include "arguments.h"
+#include "attention_score_checks.h"
 
 namespace chagres::ops {
+
+/* Where packed sequences start; null where they do not lie packed. */
+inline const int32_t *starts_of(const OpsAttention &attention, bool of_keys) {
+  const int32_t *padded = of_keys ? attention.cu_seqlens_kv_padded : attention.cu_seqlens_q_padded;
+  if ((of_keys ? attention.kv_packed : attention.packed) == 0) return nullptr;
+  return padded != nullptr ? padded : of_keys ? attention.cu_seqlens_kv : attention.cu_seqlens_q;
+}
 
 /* What all tensors of queries, or all of keys and values, have in common. */
 struct AttentionExtent {
@@ -60,6 +68,7 @@ inline AttentionOperands operands_of(const OpsAttention &attention, bool backwar
 
 /* Whether a call whose arguments are good writes nothing. */
 inline bool attends_to_nothing(const OpsAttention &attention, bool backward) {
+  if (wants_d_bias(attention, backward) || wants_d_sinks(attention, backward)) return false;
   return attention.sequences == 0 ||
          (queries_of(attention).is_empty() && (!backward || keys_of(attention).is_empty()));
 }
@@ -124,6 +133,7 @@ inline int check_attention(const char *function, const OpsAttention *given, bool
   if (given == nullptr) return arguments.refuse("attention", "null", "a host struct").status();
   const OpsAttention &attention = *given;
   check_attention_sizes(arguments, attention);
+  if (!arguments.wrong()) check_scores(arguments, attention, backward);
   if (arguments.wrong() || attends_to_nothing(attention, backward)) return arguments.status();
   const AttentionOperands operands = operands_of(attention, backward);
   for (const AttentionOperand &operand : operands)
@@ -131,6 +141,11 @@ inline int check_attention(const char *function, const OpsAttention *given, bool
   for (const AttentionOperand &operand : operands)
     if (!operand.extent.is_empty()) arguments.pointer(operand.name, operand.data, operand.element_size);
   arguments.pointer("cu_seqlens_q", attention.cu_seqlens_q, 4).pointer("cu_seqlens_kv", attention.cu_seqlens_kv, 4);
+  const auto padded = [&](const char *name, const int32_t *starts, int32_t packed) {
+    if (packed != 0 && starts != nullptr) arguments.pointer(name, starts, 4);
+  };
+  padded("cu_seqlens_q_padded", attention.cu_seqlens_q_padded, attention.packed);
+  padded("cu_seqlens_kv_padded", attention.cu_seqlens_kv_padded, attention.kv_packed);
   if (attention.dropout > 0) arguments.pointer("rng_state", attention.rng_state, 8);
   return arguments.status();
 }

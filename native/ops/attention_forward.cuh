@@ -2,6 +2,7 @@
 #pragma once
 
 #include <attention_dropout.cuh>
+#include <attention_scores.cuh>
 
 /* A thread's running softmax of its rows, in units of log2: largest score, sum of its own columns' weights. */
 template <class S>
@@ -10,16 +11,20 @@ struct Softmax {
 };
 
 /* Turns scores into weights relative to the largest so far, and what was summed before likewise. */
-template <class S>
+template <class T, class S, ScoreKind kind>
 __device__ inline void weigh(float (&score)[S::kOwn][4], Softmax<S> &softmax, float (&sum)[S::kSlices][S::kOwn][4],
                              int key, const Place &place, const AttentionArguments &a) {
   const uint32_t seen = seen_of<S>(place.first, key, band_of_queries(a, place));
+  if (kind == ScoreKind::kChanged) {
+    float derivative[S::kOwn][4];
+    change_scores<T, S, Own::kQueries>(score, derivative, seen, key, place, a);
+  }
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) {
     float largest = softmax.largest[r];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
-      score[r][u] = bit(seen, r, u) ? score[r][u] * a.log2_scale : minus_infinity();
+      score[r][u] = bit(seen, r, u) ? score[r][u] * exponent_scale<kind>(a) : minus_infinity();
       largest = fmaxf(largest, score[r][u]);
     }
     for (int mask = kLanes / 2; mask > 0; mask /= 2)
@@ -58,7 +63,18 @@ __device__ inline void finish(const Softmax<S> &softmax, float (&factor)[S::kOwn
   }
 }
 
-template <class T, class S>
+/* Before any key: nothing, or the softmax's other term, of which one of the threads that share a row has the weight. */
+template <class S, ScoreKind kind>
+__device__ inline void begin(Softmax<S> &softmax, const Place &place, const AttentionArguments &a) {
+  const bool has_sink = kind == ScoreKind::kChanged && a.scores.has_sink;
+#pragma unroll
+  for (int r = 0; r < S::kOwn; ++r) {
+    softmax.largest[r] = has_sink ? sink_of(a, place) : minus_infinity();
+    softmax.total[r] = has_sink && lane() == 0 ? 1.0f : 0.0f;
+  }
+}
+
+template <class T, class S, ScoreKind kind = ScoreKind::kPlain>
 __device__ void attention_forward(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   float *const q = shared, *const slice = q + S::kRowFloats, *const tile = slice + S::kSliceFloats;
@@ -68,11 +84,7 @@ __device__ void attention_forward(const AttentionArguments &a) {
   const T *const v = key_rows(static_cast<const T *>(a.v), a, place, a.value);
   Softmax<S> softmax;
   float sum[S::kSlices][S::kOwn][4] = {}, factor[S::kOwn];
-#pragma unroll
-  for (int r = 0; r < S::kOwn; ++r) {
-    softmax.largest[r] = minus_infinity();
-    softmax.total[r] = 0;
-  }
+  begin<S, kind>(softmax, place, a);
   fill_rows<S>(q, query_rows(static_cast<const T *>(a.q), a, place, a.query), a.query.token, place.first,
                place.queries.length, a.head_dim, a.vector);
   const Range keys = range_of(place.first, place.first + S::kRows - 1, band_of_queries(a, place));
@@ -83,7 +95,7 @@ __device__ void attention_forward(const AttentionArguments &a) {
       fill_slice<S>(slice, k, a.key.token, key, place.keys.length, s, a.head_dim, a.vector);
       add_scores<S>(score, q, slice, s, a.head_dim);
     }
-    weigh<S>(score, softmax, sum, key, place, a);
+    weigh<T, S, kind>(score, softmax, sum, key, place, a);
     if (a.threshold != 0) {
       const uint32_t keep = kept_of_queries<S>(place.first, key, place, a);
 #pragma unroll

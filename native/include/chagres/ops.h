@@ -236,13 +236,52 @@ enum OpsAlignment {
   OPS_BOTTOM_RIGHT = 1 /* key i + keys - queries: the last query stands on the last key */
 };
 
+/* What the sum of a softmax has besides the exponentials of its scores. */
+enum OpsSoftmax {
+  OPS_SOFTMAX_VANILLA = 0,    /* nothing */
+  OPS_SOFTMAX_OFF_BY_ONE = 1, /* 1 */
+  OPS_SOFTMAX_LEARNABLE = 2   /* exp(sinks[h]) */
+};
+
+/* The shape [sequences, heads, queries, keys] of a dense tensor with an element for each score. */
+typedef struct OpsScoreShape {
+  int64_t sequences; /* B, or 1: all sequences share the elements */
+  int64_t heads;     /* those of the queries, or 1: all heads share them */
+  int64_t queries;   /* at least `length` of OpsAttention */
+  int64_t keys;      /* at least `kv_length` */
+} OpsScoreShape;
+
+/*
+ * What becomes of a score s = scale * q_i . k_j before the softmax, in this order; all zero: nothing.
+ *   soft cap  s = softcap * tanh(s / softcap)
+ *   ALiBi     s = s - slope_h * |i + d - j|, d as alibi_alignment says: 0, or the sequence's keys less its queries
+ *   bias      s = s + bias[b, h, i, j]
+ *   mask      s = -infinity where mask[b, h, i, j] is not 0
+ * i and j count from the sequence's first query and key, packed ones too.
+ */
+typedef struct OpsScores {
+  const float *alibi_slopes; /* FP32 [alibi_sequences, heads]; null: no ALiBi */
+  const void *bias;          /* of dtype; null: none */
+  void *d_bias;              /* like bias; backward writes it all, zeros where no score is. Null: not wanted */
+  const uint8_t *mask;       /* null: none */
+  const float *sinks;        /* FP32 [heads]; looked at for OPS_SOFTMAX_LEARNABLE alone, and so the next one */
+  float *d_sinks;            /* FP32 [heads]; backward writes it. Null: not wanted */
+  OpsScoreShape bias_shape;  /* not looked at without bias */
+  OpsScoreShape mask_shape;  /* not looked at without mask */
+  int64_t alibi_sequences;   /* 1, or B: slopes of each sequence */
+  float softcap;             /* 0: none */
+  int32_t alibi_alignment;   /* OpsAlignment */
+  int32_t softmax_type;      /* OpsSoftmax */
+} OpsScores;
+
 /*
  * Attention over B sequences, in host memory. Sequence b has cu_seqlens_q[b + 1] - cu_seqlens_q[b] queries, taken into
  * 0..length, and cu_seqlens_kv[b + 1] - cu_seqlens_kv[b] keys, taken into 0..kv_length; the two arrays may be one.
  * Query head h reads key head h / (heads / kv_heads). Row i of sequence b and head h starts, in elements after the
  * pointer, at
- *   packed: token * (cu_seqlens[b] + i) + head * h,   dense: sequence * b + token * i + head * h
- * of the tensor's strides. Tensors of queries go by `packed` and cu_seqlens_q, those of keys and values by `kv_packed`
+ *   packed: token * (start[b] + i) + head * h,   dense: sequence * b + token * i + head * h
+ * of the tensor's strides, start being cu_seqlens, or cu_seqlens_padded where that is not null: then gaps between sequences
+ * belong to the one before. Tensors of queries go by `packed` and cu_seqlens_q, those of keys and values by `kv_packed`
  * and cu_seqlens_kv. Each pointer is to elements of dtype unless it says otherwise.
  */
 typedef struct OpsAttention {
@@ -258,6 +297,8 @@ typedef struct OpsAttention {
   float *delta;                 /* FP32, strides: statistics; scratch that backward may write */
   const int32_t *cu_seqlens_q;  /* [B + 1], starts at 0 and does not decrease; so the next one */
   const int32_t *cu_seqlens_kv; /* [B + 1] */
+  const int32_t *cu_seqlens_q_padded;  /* [B + 1], as cu_seqlens_q, none below it; null, or not packed: no gaps */
+  const int32_t *cu_seqlens_kv_padded; /* the same of keys and values */
   const int64_t *rng_state;     /* [2], Philox seed and offset; not looked at without dropout */
   OpsStrides query;
   OpsStrides key;
@@ -268,7 +309,7 @@ typedef struct OpsAttention {
   OpsStrides d_value;
   OpsStrides statistics;
   int64_t sequences;    /* B */
-  int64_t length;       /* of queries. packed: no sequence is longer; dense: the padded length */
+  int64_t length;       /* of queries. packed: no sequence is longer, its gap included; dense: the padded length */
   int64_t kv_length;    /* of keys and values, likewise */
   int64_t heads;        /* of queries and outputs: a multiple of kv_heads */
   int64_t kv_heads;     /* of keys and values */
@@ -282,21 +323,25 @@ typedef struct OpsAttention {
   int32_t dtype;        /* of q, k, v, o and their gradients */
   int32_t packed;       /* 1: cu_seqlens_q are token offsets too; 0: sequences are `sequence` strides apart */
   int32_t kv_packed;    /* the same of cu_seqlens_kv */
+  OpsScores scores;     /* what becomes of scores before the softmax */
 } OpsAttention;
 
-/* o_i = sum over j of m_ij p_ij v_j with p_ij = exp(s_ij - L_i), s_ij = scale * q_i . k_j for keys j that query i sees
- * and L_i = log(sum over j of exp(s_ij)), which goes to log_sum_exp. m_ij is 0 or 1 / (1 - dropout): element (b, h, i,
+/* o_i = sum over j of m_ij p_ij v_j with p_ij = exp(s_ij - L_i), s_ij = scale * q_i . k_j for keys j that query i sees,
+ * changed as `scores` says, and L_i = log(sum over j of exp(s_ij)), or with the softmax's other term in that sum, which
+ * goes to log_sum_exp. m_ij is 0 or 1 / (1 - dropout): element (b, h, i,
  * j), h being the query's head, is kept when word j % 4 of Philox4x32-10 times 2^-32 is at least `dropout`; its key is
  * the seed, the high word xored with the offset's high word, its counter {j / 4, low word of the offset, i,
- * b * heads + h}. Equal bits on every provider. A query that sees no key, and dense rows past their sequence's queries,
- * get o = 0 and L = -infinity; packed rows past cu_seqlens_q[B] stay as they are. Takes what cuDNN's fused attention
- * does not: FP32, dropout under a bottom-right causal mask. */
+ * b * heads + h}. Equal bits on every provider. A query that sees no key,
+ * and dense rows and gaps past their sequence's queries, get o = 0 and L = -infinity (the first L = log of the softmax's
+ * other term); packed rows past the last start stay as they are. Takes what cuDNN's fused attention does not: FP32, dropout
+ * under a bottom-right causal mask, soft caps, masks by element, bias and sinks of packed tokens. */
 int ops_attention_forward(const OpsAttention *attention, OpsStream stream);
 
 /* With delta_i = d_o_i . o_i and ds_ij = p_ij (m_ij (d_o_i . v_j) - delta_i): dv_j = sum over i of m_ij p_ij d_o_i,
- * dq_i = scale * sum over j of ds_ij k_j, dk_j = scale * sum over i of ds_ij q_i; the sums of dv and dk go over all
- * heads that read the key head, too. A query that sees no key, a key that no query sees, and dense rows past their
- * sequence's length get 0. The order of the sums is fixed: equal inputs give equal bits. */
+ * dq_i = scale * sum over j of t_ij ds_ij k_j, dk_j = scale * sum over i of t_ij ds_ij q_i, t_ij being the derivative of the
+ * soft cap, else 1; the sums of dv and dk go over all heads that read the key head, too. d_bias is ds, summed over what
+ * shares an element; d_sinks_h = -sum over b, i of exp(sinks_h - L_i) delta_i. A query that sees no key, a key that no query
+ * sees, dense rows past their sequence's length, and gaps get 0. The order of the sums is fixed: equal inputs give equal bits. */
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream);
 
 /* scale[0] = min(1, max_norm / (norm[0] + 1e-6)), max_norm > 0; a NaN or infinite norm gives 0. */

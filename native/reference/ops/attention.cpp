@@ -9,10 +9,6 @@ using namespace chagres::reference;
 
 namespace {
 
-const int32_t *cu_seqlens_of(const OpsAttention &attention, const ops::AttentionOperand &operand) {
-  return operand.of_keys ? attention.cu_seqlens_kv : attention.cu_seqlens_q;
-}
-
 AttentionTensor tensor_of(const OpsAttention &attention, const ops::AttentionOperand &operand) {
   AttentionTensor tensor;
   tensor.data = const_cast<void *>(operand.data);
@@ -20,7 +16,7 @@ AttentionTensor tensor_of(const OpsAttention &attention, const ops::AttentionOpe
   tensor.sequence_stride = operand.strides.sequence;
   tensor.token_stride = operand.strides.token;
   tensor.head_stride = operand.strides.head;
-  tensor.first_token = operand.extent.packed ? cu_seqlens_of(attention, operand) : nullptr;
+  tensor.first_token = ops::starts_of(attention, operand.of_keys);
   return tensor;
 }
 
@@ -28,10 +24,37 @@ struct SideLength {
   int64_t tokens, rows;
 };
 
-SideLength length_of(const int32_t *cu_seqlens, int64_t sequence, const ops::AttentionExtent &extent) {
-  const int64_t tokens = int64_t{cu_seqlens[sequence + 1]} - cu_seqlens[sequence];
-  const int64_t length = std::clamp<int64_t>(tokens, 0, extent.length);
-  return {length, extent.packed ? length : extent.length};
+/* starts: of packed sequences, else null. */
+SideLength length_of(const int32_t *cu_seqlens, const int32_t *starts, int64_t sequence,
+                     const ops::AttentionExtent &extent) {
+  const auto rows_of = [&](const int32_t *offsets) {
+    return std::clamp<int64_t>(int64_t{offsets[sequence + 1]} - offsets[sequence], 0, extent.length);
+  };
+  return {rows_of(cu_seqlens), starts == nullptr ? extent.length : rows_of(starts)};
+}
+
+ScoreTensor score_tensor(const void *data, NVTEDType dtype, const OpsScoreShape &shape) {
+  ScoreTensor tensor;
+  if (data == nullptr) return tensor;
+  const int64_t head = shape.queries * shape.keys;
+  tensor.data = data;
+  tensor.dtype = dtype;
+  tensor.sequence = shape.sequences == 1 ? 0 : shape.heads * head;
+  tensor.head = shape.heads == 1 ? 0 : head;
+  tensor.query = shape.keys;
+  return tensor;
+}
+
+AttentionScores scores_of(const OpsAttention &attention) {
+  const OpsScores &given = attention.scores;
+  AttentionScores scores;
+  scores.softcap = given.softcap;
+  scores.alibi_slopes = given.alibi_slopes;
+  scores.alibi_sequence = given.alibi_sequences == 1 ? 0 : attention.heads;
+  scores.alibi_bottom_right = given.alibi_alignment == OPS_BOTTOM_RIGHT;
+  scores.bias = score_tensor(given.bias, as_dtype(attention.dtype), given.bias_shape);
+  scores.mask = score_tensor(given.mask, kNVTEByte, given.mask_shape);
+  return scores;
 }
 
 AttentionProblem problem_of(const OpsAttention &attention, bool backward) {
@@ -41,8 +64,10 @@ AttentionProblem problem_of(const OpsAttention &attention, bool backward) {
   problem.dim_qk = attention.head_dim;
   problem.dim_v = attention.value_dim;
   for (int64_t b = 0; b < attention.sequences; ++b) {
-    const SideLength q = length_of(attention.cu_seqlens_q, b, ops::queries_of(attention));
-    const SideLength kv = length_of(attention.cu_seqlens_kv, b, ops::keys_of(attention));
+    const SideLength q =
+        length_of(attention.cu_seqlens_q, ops::starts_of(attention, false), b, ops::queries_of(attention));
+    const SideLength kv =
+        length_of(attention.cu_seqlens_kv, ops::starts_of(attention, true), b, ops::keys_of(attention));
     problem.lengths.push_back({q.tokens, kv.tokens, q.rows, kv.rows});
   }
   /* A window at least as long as the sequences is no window. */
@@ -53,6 +78,9 @@ AttentionProblem problem_of(const OpsAttention &attention, bool backward) {
   if (attention.dropout > 0)
     problem.dropout = {attention.dropout, static_cast<uint64_t>(attention.rng_state[0]),
                        static_cast<uint64_t>(attention.rng_state[1])};
+  problem.scores = scores_of(attention);
+  if (attention.scores.softmax_type == OPS_SOFTMAX_LEARNABLE) problem.sink = attention.scores.sinks;
+  if (ops::wants_d_sinks(attention, backward)) problem.dsink = attention.scores.d_sinks;
   const ops::AttentionOperands operands = ops::operands_of(attention, backward);
   AttentionTensor *const tensors[] = {&problem.q,   &problem.k,  &problem.v,  &problem.o, &problem.stats,
                                       &problem.d_o, &problem.dq, &problem.dk, &problem.dv};
@@ -68,10 +96,21 @@ void check_offsets(ops::Arguments &arguments, const char *name, const int32_t *o
     arguments.refuse(name, "decreasing or not from 0 on", "offsets that start at 0 and do not decrease");
 }
 
+/* Gaps lie behind the sequences that they belong to. */
+void check_starts(ops::Arguments &arguments, const char *name, const int32_t *starts, const int32_t *offsets,
+                  int64_t sequences, bool packed) {
+  if (!packed || starts == nullptr || arguments.status() != OPS_SUCCESS) return;
+  check_offsets(arguments, name, starts, sequences, true);
+  for (int64_t b = 0; arguments.status() == OPS_SUCCESS && b < sequences; ++b)
+    if (int64_t{starts[b + 1]} - starts[b] < int64_t{offsets[b + 1]} - offsets[b])
+      arguments.refuse(name, "too close", "offsets that leave room for every sequence");
+}
+
 /* To the end of the last row; every product was checked to be countable. */
 int64_t bytes_of(const OpsAttention &attention, const ops::AttentionOperand &operand) {
-  const bool packed = operand.extent.packed;
-  const int64_t rows = packed ? cu_seqlens_of(attention, operand)[attention.sequences] : operand.extent.length;
+  const int32_t *const starts = ops::starts_of(attention, operand.of_keys);
+  const bool packed = starts != nullptr;
+  const int64_t rows = packed ? starts[attention.sequences] : operand.extent.length;
   if (rows == 0 || operand.extent.heads == 0) return 0;
   const int64_t start = packed ? 0 : (attention.sequences - 1) * operand.strides.sequence;
   const int64_t last = (rows - 1) * operand.strides.token + (operand.extent.heads - 1) * operand.strides.head;
@@ -85,6 +124,12 @@ int check_memory(const char *function, const OpsAttention &attention, bool backw
   if (arguments.status() != OPS_SUCCESS) return arguments.status();
   check_offsets(arguments, "cu_seqlens_kv", attention.cu_seqlens_kv, attention.sequences, attention.kv_packed != 0);
   if (arguments.status() != OPS_SUCCESS) return arguments.status();
+  check_starts(arguments, "cu_seqlens_q_padded", attention.cu_seqlens_q_padded, attention.cu_seqlens_q,
+               attention.sequences, attention.packed != 0);
+  check_starts(arguments, "cu_seqlens_kv_padded", attention.cu_seqlens_kv_padded, attention.cu_seqlens_kv,
+               attention.sequences, attention.kv_packed != 0);
+  if (arguments.status() != OPS_SUCCESS) return arguments.status();
+  ops::check_score_memory(arguments, attention, backward);
   for (const ops::AttentionOperand &operand : ops::operands_of(attention, backward))
     if (!operand.extent.is_empty())
       arguments.pointer(operand.name, operand.data, operand.element_size, bytes_of(attention, operand));
@@ -97,6 +142,31 @@ int check(const char *function, const OpsAttention *attention, bool backward, bo
   const int status = ops::check_attention(function, attention, backward);
   *nothing = status == OPS_SUCCESS && ops::attends_to_nothing(*attention, backward);
   return status != OPS_SUCCESS || *nothing ? status : check_memory(function, *attention, backward);
+}
+
+/* A softmax that is off by one has sinks of 0. */
+std::vector<float> zero_sinks(const OpsAttention &attention) {
+  const bool wanted = attention.scores.softmax_type == OPS_SOFTMAX_OFF_BY_ONE;
+  return std::vector<float>(wanted ? static_cast<size_t>(attention.heads) : 0);
+}
+
+void forward(const OpsAttention &attention) {
+  AttentionProblem problem = problem_of(attention, false);
+  const std::vector<float> zeros = zero_sinks(attention);
+  if (!zeros.empty()) problem.sink = zeros.data();
+  attention_forward(problem);
+}
+
+void backward(const OpsAttention &attention) {
+  AttentionProblem problem = problem_of(attention, true);
+  const std::vector<float> zeros = zero_sinks(attention);
+  if (!zeros.empty()) problem.sink = zeros.data();
+  const OpsScoreShape &shape = attention.scores.bias_shape;
+  if (!ops::wants_d_bias(attention, true)) return attention_backward(problem);
+  std::vector<float> sums(static_cast<size_t>(ops::bytes_of(shape, 1)));
+  problem.scores.dbias = sums.data();
+  attention_backward(problem);
+  from_float(attention.scores.d_bias, sums.data(), as_dtype(attention.dtype), static_cast<int64_t>(sums.size()));
 }
 
 using Function = int(const OpsAttention *, OpsStream);
@@ -114,7 +184,7 @@ int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
   bool nothing;
   const int status = check("ops_attention_forward", attention, false, &nothing);
   if (status != OPS_SUCCESS || nothing) return status;
-  return run("ops_attention_forward", [&] { attention_forward(problem_of(*attention, false)); });
+  return run("ops_attention_forward", [&] { forward(*attention); });
 } OPS_CATCH
 
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try {
@@ -122,5 +192,5 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try 
   bool nothing;
   const int status = check("ops_attention_backward", attention, true, &nothing);
   if (status != OPS_SUCCESS || nothing) return status;
-  return run("ops_attention_backward", [&] { attention_backward(problem_of(*attention, true)); });
+  return run("ops_attention_backward", [&] { backward(*attention); });
 } OPS_CATCH

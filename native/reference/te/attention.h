@@ -2,12 +2,12 @@
  * The mathematics of attention, free of handles: what fused_attn.cpp asks for after it has checked its arguments.
  *
  * For sequence b, head h, query i and key j, with g = h / (heads / kv_heads):
- *   s_ij = scale * sum_c q[i, c] k[j, c]       for j inside the band of row i, else -infinity
+ *   s_ij = scale * sum_c q[i, c] k[j, c]       for j inside the band of row i, else -infinity; changed as `scores` says
  *   L_i  = log(sum_j exp(s_ij) [+ exp(sink_h)])  Stats; off-by-one and learnable softmax have a sink
  *   p_ij = exp(s_ij - L_i)
  *   o_i  = sum_j m_ij p_ij v_j                 m_ij = keep_ij / (1 - dropout)
- * backward, with D_i = sum_c do[i, c] o[i, c]:
- *   ds_ij = p_ij (m_ij (do_i . v_j) - D_i)
+ * backward, with D_i = sum_c do[i, c] o[i, c] and t_ij the derivative of the change, which is 1 but under a soft cap:
+ *   dbias = p_ij (m_ij (do_i . v_j) - D_i),  ds_ij = t_ij dbias
  *   dv_j = sum_i m_ij p_ij do_i,  dq_i = scale * sum_j ds_ij k_j,  dk_j = scale * sum_i ds_ij q_i
  *   dsink_h = -sum_bi exp(sink_h - L_i) D_i
  * A row without a key and without a sink has o = 0, L = -infinity, and gives and gets no gradient.
@@ -45,7 +45,7 @@ struct AttentionTensor {
 
 struct AttentionLength {
   int64_t q, kv;           /* tokens that take part */
-  int64_t q_rows, kv_rows; /* rows that the sequence owns: the padded length of dense formats, else q and kv */
+  int64_t q_rows, kv_rows; /* rows that the sequence owns, padding and gaps included */
 };
 
 /* Keys that a query sees, as every mask and window of TE is one interval a row. */
@@ -73,6 +73,27 @@ struct AttentionDropout {
   uint64_t offset = 0;
 };
 
+/* A dense tensor with an element for each score; steps of 0 where sequences or heads share elements. */
+struct ScoreTensor {
+  const void *data = nullptr; /* null: none */
+  NVTEDType dtype = kNVTEByte;
+  int64_t sequence = 0, head = 0, query = 0; /* elements from one to the next */
+
+  int64_t offset(int64_t b, int64_t h, int64_t row) const { return b * sequence + h * head + row * query; }
+};
+
+/* What becomes of scores before the softmax, in this order: soft cap, ALiBi, bias, mask. */
+struct AttentionScores {
+  float softcap = 0;                  /* 0: none */
+  const float *alibi_slopes = nullptr;
+  int64_t alibi_sequence = 0;         /* slopes from one sequence to the next */
+  bool alibi_bottom_right = false;
+  ScoreTensor bias, mask;             /* mask: Byte, not 0 where a query does not see a key */
+  float *dbias = nullptr;             /* backward adds to it; lies as bias does. Null: not wanted */
+
+  bool any() const { return softcap > 0 || alibi_slopes != nullptr || bias.data != nullptr || mask.data != nullptr; }
+};
+
 struct AttentionProblem {
   int64_t heads = 0, kv_heads = 0;
   int64_t dim_qk = 0, dim_v = 0;
@@ -80,6 +101,7 @@ struct AttentionProblem {
   AttentionBand band;
   float scale = 1;
   AttentionDropout dropout;
+  AttentionScores scores;
   AttentionTensor q, k, v, o;
   AttentionTensor stats;           /* Float32, one column */
   const float *sink = nullptr;     /* [heads], null for the vanilla softmax */

@@ -59,7 +59,7 @@ class BackwardHead {
         const float stats = *static_cast<const float *>(problem_.stats.at(sequence_, head(h), row + i));
         /* A row without a key: its scores are all -infinity, and exp(-infinity - 0) = 0. */
         stats_[h * rows_ + row + i] = stats == -std::numeric_limits<float>::infinity() ? 0.0f : stats;
-        if (problem_.sink != nullptr)
+        if (problem_.sink != nullptr && stats != -std::numeric_limits<float>::infinity())
           sink_gradient -= std::exp(problem_.sink[head(h)] - stats) * delta_[h * rows_ + row + i];
       }
     }
@@ -107,8 +107,12 @@ class BackwardHead {
    */
   void make_row(int64_t h, int64_t row, int64_t key, int64_t at) {
     float *probability = probability_.data() + at, *gradient = gradient_.data() + at;
-    mask_row(probability, problem_.scale, problem_.band.first(row, length_) - key,
-             problem_.band.last(row, length_) - key);
+    const int64_t first = problem_.band.first(row, length_) - key, last = problem_.band.last(row, length_) - key;
+    const bool changed = problem_.scores.any();
+    float derivatives[kTile];
+    mask_row(probability, problem_.scale, first, last);
+    if (changed)
+      change_row(problem_.scores, length_, sequence_, head(h), row, key, first, last, probability, derivatives);
     exponentiate_row(probability, stats_[h * rows_ + row]);
     if (problem_.dropout.probability > 0) {
       float factors[kTile];
@@ -118,6 +122,13 @@ class BackwardHead {
       multiply_row(weight_.data() + at, factors);
     }
     score_gradient_row(gradient, probability, delta_[h * rows_ + row]);
+    if (!changed) return;
+    if (problem_.scores.dbias != nullptr) {
+      float *dbias = problem_.scores.dbias + problem_.scores.bias.offset(sequence_, head(h), row) + key;
+      const int64_t begin = std::clamp<int64_t>(first, 0, kTile), end = std::clamp<int64_t>(last, begin, kTile);
+      for (int64_t j = begin; j < end; ++j) dbias[j] += gradient[j];
+    }
+    multiply_row(gradient, derivatives);
   }
 
   void store_queries(int64_t h) {
@@ -141,9 +152,18 @@ class BackwardHead {
 void attention_backward(const AttentionProblem &problem) {
   const int64_t sequences = static_cast<int64_t>(problem.lengths.size());
   Scratch sink_gradients(sequences * problem.heads);
-  parallel_for(0, sequences * problem.kv_heads, 1, [&](int64_t item, int64_t) {
-    const int64_t sequence = item / problem.kv_heads;
-    BackwardHead(problem, sequence, item % problem.kv_heads, &sink_gradients[sequence * problem.heads]).compute();
+  const auto compute = [&](int64_t sequence, int64_t kv_head) {
+    BackwardHead(problem, sequence, kv_head, &sink_gradients[sequence * problem.heads]).compute();
+  };
+  /* Those that add to the same elements of a bias do so one after another. */
+  const bool share_sequences = problem.scores.dbias != nullptr && problem.scores.bias.sequence == 0;
+  const bool share_heads = problem.scores.dbias != nullptr && problem.scores.bias.head == 0;
+  const int64_t sequence_step = share_sequences ? std::max<int64_t>(sequences, 1) : 1;
+  const int64_t head_step = share_heads ? problem.kv_heads : 1, groups = problem.kv_heads / head_step;
+  parallel_for(0, sequences / sequence_step * groups, 1, [&](int64_t item, int64_t) {
+    const int64_t sequence = item / groups * sequence_step, kv_head = item % groups * head_step;
+    for (int64_t b = sequence; b < sequence + sequence_step; ++b)
+      for (int64_t h = kv_head; h < kv_head + head_step; ++h) compute(b, h);
   });
   if (problem.dsink == nullptr) return;
   for (int64_t h = 0; h < problem.heads; ++h) {

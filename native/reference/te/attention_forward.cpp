@@ -76,7 +76,10 @@ class ForwardBlock {
   /* Turns a row of scores into weights relative to the largest score so far, and what was summed before likewise. */
   void add_row(int64_t row, int64_t key, float *scores) {
     const int64_t local = row - first_;
-    mask_row(scores, problem_.scale, problem_.band.first(row, length_) - key, problem_.band.last(row, length_) - key);
+    const int64_t first = problem_.band.first(row, length_) - key, last = problem_.band.last(row, length_) - key;
+    mask_row(scores, problem_.scale, first, last);
+    if (problem_.scores.any())
+      change_row(problem_.scores, length_, sequence_, head_, row, key, first, last, scores, nullptr);
     const float before = largest_[local];
     const float largest = row_largest(scores, before);
     if (largest > before) {

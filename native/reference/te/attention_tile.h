@@ -41,6 +41,11 @@ void store_zeros(const AttentionTensor &tensor, int64_t sequence, int64_t head, 
 /* One row of scores, kTile long: row[j] *= scale inside first .. last - 1, -infinity outside. */
 void mask_row(float *row, float scale, int64_t first, int64_t last);
 
+/* One row of scores of keys first_key .. : changes those from first to last - 1, as mask_row counts; derivatives, of kTile,
+ * may be null. */
+void change_row(const AttentionScores &scores, const AttentionLength &length, int64_t sequence, int64_t head, int64_t query,
+                int64_t first_key, int64_t first, int64_t last, float *row, float *derivatives);
+
 /* The largest of `largest` and the row's values; NaN values are passed over (exponentials keep them). */
 float row_largest(const float *row, float largest);
 

@@ -184,6 +184,19 @@ const OpsAttention *attention(Fixture &f) {
   a->dropout = 0.1f;
   a->dtype = kBf16;
   a->packed = a->kv_packed = 1;
+  a->cu_seqlens_q_padded = f.device_values<int32_t>({0, 2, 6});
+  a->cu_seqlens_kv_padded = f.device_values<int32_t>({0, 2, 6});
+  OpsScores &scores = a->scores;
+  scores.alibi_slopes = floats(f, kHeads);
+  scores.alibi_sequences = 1;
+  scores.bias_shape = scores.mask_shape = {1, kHeads, 4, 4};
+  scores.bias = f.device(kHeads * 4 * 4 * 2);
+  scores.d_bias = f.device(kHeads * 4 * 4 * 2);
+  scores.mask = static_cast<uint8_t *>(f.device(kHeads * 4 * 4));
+  scores.sinks = floats(f, kHeads);
+  scores.d_sinks = floats(f, kHeads);
+  scores.softcap = 3;
+  scores.softmax_type = OPS_SOFTMAX_LEARNABLE;
   return a;
 }
 
@@ -191,6 +204,22 @@ void strides(Fields &fields, OpsStrides &value) {
   fields.field(value.sequence);
   fields.field(value.token);
   fields.field(value.head);
+}
+
+void scores(Fields &fields, OpsScores &value) {
+  fields.field(value.alibi_slopes);
+  fields.field(value.bias);
+  fields.field(value.d_bias);
+  fields.field(value.mask);
+  fields.field(value.sinks);
+  fields.field(value.d_sinks);
+  for (OpsScoreShape *shape : {&value.bias_shape, &value.mask_shape})
+    for (int64_t *each : {&shape->sequences, &shape->heads, &shape->queries, &shape->keys}) fields.field(*each);
+  fields.field(value.alibi_sequences);
+  fields.field(value.softcap);
+  fields.field(value.alibi_alignment);
+  fields.field(value.softmax_type);
+  static_assert(sizeof(OpsScores) == 6 * 8 + 2 * 4 * 8 + 8 + 3 * 4 + 4, "a field without extremes");
 }
 
 }  // namespace
@@ -224,7 +253,11 @@ bool vary(const OpsAttention *&value, int index) {
   fields.field(a.dtype);
   fields.field(a.packed);
   fields.field(a.kv_packed);
-  static_assert(sizeof(OpsAttention) == 13 * 8 + 8 * sizeof(OpsStrides) + 9 * 8 + 6 * 4, "a field without extremes");
+  fields.field(a.cu_seqlens_q_padded);
+  fields.field(a.cu_seqlens_kv_padded);
+  scores(fields, a.scores);
+  static_assert(sizeof(OpsAttention) == 15 * 8 + 8 * sizeof(OpsStrides) + 9 * 8 + 6 * 4 + sizeof(OpsScores),
+                "a field without extremes");
   value = index == 0 ? nullptr : &a;
   return index == 0 || fields.done();
 }

@@ -36,6 +36,18 @@ struct Mistake {
   const char *text; /* after the function's name */
 };
 
+template <class T>
+T *odd() {
+  return reinterpret_cast<T *>(uintptr_t{0x1002});
+}
+
+/* Gives `a` a bias; the shape may be changed. */
+OpsScoreShape &with_bias(OpsAttention &a) {
+  a.scores.bias = a.q;
+  a.scores.bias_shape = {1, 1, 16, 16};
+  return a.scores.bias_shape;
+}
+
 const Mistake kOfBoth[] = {
     {[](OpsAttention &a) { a.dtype = 2; }, "dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)"},
     {[](OpsAttention &a) { a.packed = 2; }, "packed is 2; expected 0 to 1"},
@@ -79,7 +91,36 @@ const Mistake kOfBoth[] = {
     {[](OpsAttention &a) { a.log_sum_exp = nullptr; }, "log_sum_exp is null; expected a device pointer"},
     {[](OpsAttention &a) { a.cu_seqlens_q = nullptr; }, "cu_seqlens_q is null; expected a device pointer"},
     {[](OpsAttention &a) { a.cu_seqlens_kv = nullptr; }, "cu_seqlens_kv is null; expected a device pointer"},
-    {[](OpsAttention &a) { a.rng_state = nullptr; }, "rng_state is null; expected a device pointer"}};
+    {[](OpsAttention &a) { a.rng_state = nullptr; }, "rng_state is null; expected a device pointer"},
+    {[](OpsAttention &a) { a.packed = 1, a.cu_seqlens_q_padded = odd<int32_t>(); },
+     "cu_seqlens_q_padded is 0x1002; expected a multiple of 4 bytes"},
+    {[](OpsAttention &a) { a.kv_packed = 1, a.cu_seqlens_kv_padded = odd<int32_t>(); },
+     "cu_seqlens_kv_padded is 0x1002; expected a multiple of 4 bytes"},
+    {[](OpsAttention &a) { a.scores.softcap = -1; }, "scores.softcap is -1; expected 0 or a finite number above 0"},
+    {[](OpsAttention &a) { a.scores.softcap = INFINITY; },
+     "scores.softcap is inf; expected 0 or a finite number above 0"},
+    {[](OpsAttention &a) { a.scores.softcap = std::nanf(""); },
+     "scores.softcap is nan; expected 0 or a finite number above 0"},
+    {[](OpsAttention &a) { a.scores.alibi_alignment = 2; }, "scores.alibi_alignment is 2; expected 0 to 1"},
+    {[](OpsAttention &a) { a.scores.softmax_type = 3; }, "scores.softmax_type is 3; expected 0 to 2"},
+    {[](OpsAttention &a) { a.scores.softmax_type = OPS_SOFTMAX_LEARNABLE; },
+     "scores.sinks is null; expected a device pointer"},
+    {[](OpsAttention &a) { a.scores.alibi_slopes = odd<float>(), a.scores.alibi_sequences = 2; },
+     "scores.alibi_sequences is 2; expected 1 or sequences 3"},
+    {[](OpsAttention &a) { a.scores.alibi_slopes = odd<float>(), a.scores.alibi_sequences = 3; },
+     "scores.alibi_slopes is 0x1002; expected a multiple of 4 bytes"},
+    {[](OpsAttention &a) { with_bias(a).sequences = 2; },
+     "scores.bias_shape.sequences is 2; expected 1 or sequences 3"},
+    {[](OpsAttention &a) { with_bias(a).heads = 0; }, "scores.bias_shape.heads is 0; expected 1 or heads 2"},
+    {[](OpsAttention &a) { with_bias(a).queries = 15; },
+     "scores.bias_shape.queries is 15; expected 16 to 536870911"},
+    {[](OpsAttention &a) { with_bias(a).keys = 0; }, "scores.bias_shape.keys is 0; expected 16 to 536870911"},
+    {[](OpsAttention &a) { with_bias(a) = {1, 1, INT32_MAX / 4, INT32_MAX / 4}; },
+     "scores.bias_shape is too large; expected at most 2147483647 blocks of 32 queries by 64 keys"},
+    {[](OpsAttention &a) { with_bias(a), a.scores.bias = odd<void>(); },
+     "scores.bias is 0x1002; expected a multiple of 4 bytes"},
+    {[](OpsAttention &a) { a.scores.mask = odd<uint8_t>(), a.scores.mask_shape = {1, 1, 16, 9}; },
+     "scores.mask_shape.keys is 9; expected 16 to 536870911"}};
 
 const Mistake kOfBackward[] = {
     {[](OpsAttention &a) { a.d_query.head = -1; }, "d_query.head is -1; expected 0 or more"},
@@ -89,7 +130,14 @@ const Mistake kOfBackward[] = {
     {[](OpsAttention &a) { a.dq = nullptr; }, "dq is null; expected a device pointer"},
     {[](OpsAttention &a) { a.dk = nullptr; }, "dk is null; expected a device pointer"},
     {[](OpsAttention &a) { a.dv = nullptr; }, "dv is null; expected a device pointer"},
-    {[](OpsAttention &a) { a.delta = nullptr; }, "delta is null; expected a device pointer"}};
+    {[](OpsAttention &a) { a.delta = nullptr; }, "delta is null; expected a device pointer"},
+    {[](OpsAttention &a) { with_bias(a), a.scores.d_bias = odd<void>(); },
+     "scores.d_bias is 0x1002; expected a multiple of 4 bytes"},
+    {[](OpsAttention &a) {
+       a.scores.softmax_type = OPS_SOFTMAX_LEARNABLE, a.scores.sinks = static_cast<float *>(a.dq);
+       a.scores.d_sinks = odd<float>();
+     },
+     "scores.d_sinks is 0x1002; expected a multiple of 4 bytes"}};
 
 using Call = decltype(&ops_attention_forward);
 

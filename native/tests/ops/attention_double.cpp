@@ -10,14 +10,14 @@ namespace chagres::tests {
 int64_t AttentionSide::tokens() const {
   if (!packed()) return batch() * length;
   int64_t sum = tokens_past;
-  for (int64_t each : lengths) sum += each;
+  for (int64_t each : lengths) sum += each + gap;
   return sum;
 }
 
 int64_t AttentionSide::token(int64_t sequence, int64_t row) const {
   if (order == TokenOrder::kBshd) return sequence * length + row;
   if (order == TokenOrder::kSbhd) return row * batch() + sequence;
-  for (int64_t b = 0; b < sequence; ++b) row += lengths[static_cast<size_t>(b)];
+  for (int64_t b = 0; b < sequence; ++b) row += lengths[static_cast<size_t>(b)] + gap;
   return row;
 }
 
@@ -25,7 +25,21 @@ bool AttentionSide::is_row(int64_t token_index) const {
   if (!packed()) return true;
   for (int64_t b = 0; b < batch(); ++b)
     if (token_index >= token(b, 0) && token_index < token(b, 0) + valid(b)) return true;
+  return is_gap(token_index);
+}
+
+bool AttentionSide::is_gap(int64_t token_index) const {
+  for (int64_t b = 0; packed() && b < batch(); ++b) {
+    const int64_t row = token_index - token(b, 0), owned = std::min(lengths[static_cast<size_t>(b)] + gap, length);
+    if (row >= valid(b) && row < owned && gap > 0) return true;
+  }
   return false;
+}
+
+std::vector<int32_t> AttentionSide::starts() const {
+  std::vector<int32_t> offsets;
+  for (int64_t b = 0; b <= batch(); ++b) offsets.push_back(static_cast<int32_t>(token(b, 0)));
+  return offsets;
 }
 
 std::vector<int32_t> AttentionSide::cu_seqlens() const {
@@ -45,7 +59,36 @@ std::string AttentionSide::text() const {
   std::string lengths_text;
   for (int64_t each : lengths) lengths_text += (lengths_text.empty() ? "" : ",") + std::to_string(each);
   return orders[static_cast<int>(order)] + std::string(" ") + shape_text({{"h", heads}, {"length", length}}) + " of " +
-         lengths_text;
+         lengths_text + (gap == 0 ? "" : " with gaps of " + std::to_string(gap));
+}
+
+size_t elements(const OpsScoreShape &shape) {
+  return static_cast<size_t>(shape.sequences * shape.heads * shape.queries * shape.keys);
+}
+
+size_t element_at(const OpsScoreShape &shape, int64_t sequence, int64_t head, int64_t query, int64_t key) {
+  const int64_t b = shape.sequences == 1 ? 0 : sequence, h = shape.heads == 1 ? 0 : head;
+  return static_cast<size_t>(((b * shape.heads + h) * shape.queries + query) * shape.keys + key);
+}
+
+std::string ScoreChange::text() const {
+  return shape_text({{"slopes", alibi_sequences},
+                     {"alibi", alibi_alignment},
+                     {"bias", bias_sequences},
+                     {"bias heads", bias_heads},
+                     {"mask", mask_sequences},
+                     {"mask heads", mask_heads},
+                     {"past", past},
+                     {"softmax", softmax}}) +
+         " cap " + std::to_string(softcap);
+}
+
+OpsScoreShape AttentionShape::bias() const {
+  return {change.bias_sequences, change.bias_heads, queries.length + change.past, keys.length + change.past};
+}
+
+OpsScoreShape AttentionShape::mask() const {
+  return {change.mask_sequences, change.mask_heads, queries.length + change.past, keys.length + change.past};
 }
 
 int64_t AttentionShape::diagonal(int64_t sequence) const {
@@ -62,7 +105,7 @@ std::string AttentionShape::text() const {
   return "queries " + queries.text() + ", keys " + keys.text() + ", " + together[static_cast<int>(inputs)] +
          ", gradients " + together[static_cast<int>(gradients)] + ", " +
          shape_text({{"d", head_dim}, {"dv", value_dim}, {"left", left}, {"right", right}, {"offset", offset}}) +
-         (alignment == OPS_BOTTOM_RIGHT ? " bottom right" : "") + " p=" + std::to_string(dropout);
+         (alignment == OPS_BOTTOM_RIGHT ? " bottom right" : "") + " p=" + std::to_string(dropout) + ' ' + change.text();
 }
 
 size_t AttentionDouble::query_at(int64_t sequence, int64_t head, int64_t row, int64_t columns) const {
@@ -97,10 +140,41 @@ double AttentionDouble::kept(int64_t sequence, int64_t head, int64_t query, int6
   return kept ? 1 / (1 - static_cast<double>(shape_.dropout)) : 0;
 }
 
+double AttentionDouble::sink(int64_t head) const {
+  if (shape_.change.softmax == OPS_SOFTMAX_VANILLA) return -INFINITY;
+  return shape_.change.softmax == OPS_SOFTMAX_LEARNABLE ? sinks[static_cast<size_t>(head)] : 0;
+}
+
+void AttentionDouble::change(int64_t sequence, int64_t head, int64_t query, int64_t key, double &score,
+                             double &derivative, double &size) const {
+  const ScoreChange &change = shape_.change;
+  if (change.softcap > 0) {
+    const double part = std::tanh(score / change.softcap);
+    score = change.softcap * part;
+    derivative = 1 - part * part;
+  }
+  if (change.alibi_sequences > 0) {
+    const int64_t row = change.alibi_sequences == 1 ? 0 : sequence;
+    const int64_t diagonal =
+        change.alibi_alignment == OPS_BOTTOM_RIGHT ? shape_.keys.valid(sequence) - shape_.queries.valid(sequence) : 0;
+    const double term = slopes[static_cast<size_t>(row * shape_.queries.heads + head)] *
+                        static_cast<double>(std::abs(query + diagonal - key));
+    score -= term;
+    size += std::fabs(term);
+  }
+  if (change.bias_sequences > 0) {
+    const double term = bias[element_at(shape_.bias(), sequence, head, query, key)];
+    score += term;
+    size += std::isinf(term) ? 0 : std::fabs(term);
+  }
+  if (change.mask_sequences > 0 && mask[element_at(shape_.mask(), sequence, head, query, key)] != 0) score = -INFINITY;
+}
+
 AttentionDouble::Weights AttentionDouble::weights(int64_t sequence, int64_t head, int64_t query) const {
   const int64_t count = shape_.keys.valid(sequence);
-  Weights row = {Doubles(static_cast<size_t>(count), -INFINITY), Doubles(static_cast<size_t>(count), 0), -INFINITY, 1};
-  double largest = -INFINITY, sum = 0;
+  Weights row = {Doubles(static_cast<size_t>(count), -INFINITY), Doubles(static_cast<size_t>(count), 0),
+                 Doubles(static_cast<size_t>(count), 1), -INFINITY, 1};
+  double largest = sink(head), sum = 0;
   for (int64_t j = 0; j < count; ++j) {
     if (!sees(sequence, query, j)) continue;
     const size_t left = query_at(sequence, head, query, shape_.head_dim);
@@ -110,6 +184,7 @@ AttentionDouble::Weights AttentionDouble::weights(int64_t sequence, int64_t head
       score += q[left + c] * k[right + c] * shape_.scale();
       size += std::fabs(q[left + c] * k[right + c] * shape_.scale());
     }
+    change(sequence, head, query, j, score, row.derivative[static_cast<size_t>(j)], size);
     row.probability[static_cast<size_t>(j)] = score;
     row.factor[static_cast<size_t>(j)] = kept(sequence, head, query, j);
     largest = std::max(largest, score);
@@ -119,6 +194,7 @@ AttentionDouble::Weights AttentionDouble::weights(int64_t sequence, int64_t head
     std::fill(row.probability.begin(), row.probability.end(), 0);
     return row;
   }
+  if (sink(head) > -INFINITY) sum = std::exp(sink(head) - largest);
   for (double &score : row.probability) sum += score = std::exp(score - largest);
   for (double &weight : row.probability) weight /= sum;
   row.log_sum_exp = largest + std::log(sum);
@@ -133,6 +209,9 @@ void AttentionDouble::forward() {
   for (int64_t b = 0; b < shape_.queries.batch(); ++b)
     for (int64_t h = 0; h < shape_.queries.heads; ++h)
       for (int64_t i = 0; i < shape_.queries.valid(b); ++i) forward_row(b, h, i);
+  for (int64_t t = 0; t < shape_.queries.tokens(); ++t)
+    for (int64_t h = 0; shape_.queries.is_gap(t) && h < shape_.queries.heads; ++h)
+      log_sum_exp[static_cast<size_t>(t * shape_.queries.heads + h)] = -INFINITY;
 }
 
 void AttentionDouble::forward_row(int64_t sequence, int64_t head, int64_t row) {
@@ -156,6 +235,8 @@ void AttentionDouble::backward() {
     gradient->assign(static_cast<size_t>(shape_.keys.rows() * shape_.head_dim), 0);
   for (Doubles *gradient : {&dv, &dv_scale})
     gradient->assign(static_cast<size_t>(shape_.keys.rows() * shape_.value_dim), 0);
+  for (Doubles *gradient : {&dbias, &dbias_scale}) gradient->assign(elements(shape_.bias()), 0);
+  for (Doubles *gradient : {&dsinks, &dsinks_scale}) gradient->assign(static_cast<size_t>(shape_.queries.heads), 0);
   for (int64_t b = 0; b < shape_.queries.batch(); ++b)
     for (int64_t h = 0; h < shape_.queries.heads; ++h)
       for (int64_t i = 0; i < shape_.queries.valid(b); ++i) backward_row(b, h, i);
@@ -171,6 +252,9 @@ void AttentionDouble::backward_row(int64_t sequence, int64_t head, int64_t row) 
     delta += d_o[output + c] * o[output + c];
     delta_size += std::fabs(d_o[output + c] * o[output + c]);
   }
+  const double sunk = sink(head) == -INFINITY ? 0 : std::exp(sink(head) - seen.log_sum_exp);
+  dsinks[static_cast<size_t>(head)] -= sunk * delta;
+  dsinks_scale[static_cast<size_t>(head)] += sunk * delta_size * seen.slack;
   for (size_t j = 0; j < seen.probability.size(); ++j) {
     const size_t key = key_at(sequence, head, static_cast<int64_t>(j), shape_.head_dim);
     const size_t value = key_at(sequence, head, static_cast<int64_t>(j), shape_.value_dim);
@@ -179,9 +263,14 @@ void AttentionDouble::backward_row(int64_t sequence, int64_t head, int64_t row) 
       gradient += d_o[output + c] * v[value + c];
       size += std::fabs(d_o[output + c] * v[value + c]);
     }
-    const double slope = shape_.scale() * seen.probability[j] * (seen.factor[j] * gradient - delta);
-    const double slope_size =
-        shape_.scale() * seen.probability[j] * (seen.factor[j] * size + delta_size) * seen.slack;
+    const double dscore = seen.probability[j] * (seen.factor[j] * gradient - delta);
+    const double dscore_size = seen.probability[j] * (seen.factor[j] * size + delta_size) * seen.slack;
+    const double slope = shape_.scale() * seen.derivative[j] * dscore, slope_size = shape_.scale() * dscore_size;
+    if (shape_.change.bias_sequences > 0) {
+      const size_t at = element_at(shape_.bias(), sequence, head, row, static_cast<int64_t>(j));
+      dbias[at] += dscore;
+      dbias_scale[at] += dscore_size;
+    }
     const double weight = seen.probability[j] * seen.factor[j];
     for (size_t c = 0; c < dim; ++c) {
       dq[query + c] += slope * k[key + c];

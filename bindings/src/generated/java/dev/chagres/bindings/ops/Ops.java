@@ -1595,6 +1595,33 @@ public class Ops extends Ops$shared {
     public static int OPS_BOTTOM_RIGHT() {
         return OPS_BOTTOM_RIGHT;
     }
+    private static final int OPS_SOFTMAX_VANILLA = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsSoftmax.OPS_SOFTMAX_VANILLA = 0
+     * }
+     */
+    public static int OPS_SOFTMAX_VANILLA() {
+        return OPS_SOFTMAX_VANILLA;
+    }
+    private static final int OPS_SOFTMAX_OFF_BY_ONE = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsSoftmax.OPS_SOFTMAX_OFF_BY_ONE = 1
+     * }
+     */
+    public static int OPS_SOFTMAX_OFF_BY_ONE() {
+        return OPS_SOFTMAX_OFF_BY_ONE;
+    }
+    private static final int OPS_SOFTMAX_LEARNABLE = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsSoftmax.OPS_SOFTMAX_LEARNABLE = 2
+     * }
+     */
+    public static int OPS_SOFTMAX_LEARNABLE() {
+        return OPS_SOFTMAX_LEARNABLE;
+    }
 
     private static class ops_attention_forward {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(

@@ -27,6 +27,8 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
  *     float *delta;
  *     const int32_t *cu_seqlens_q;
  *     const int32_t *cu_seqlens_kv;
+ *     const int32_t *cu_seqlens_q_padded;
+ *     const int32_t *cu_seqlens_kv_padded;
  *     const int64_t *rng_state;
  *     OpsStrides query;
  *     OpsStrides key;
@@ -51,6 +53,7 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
  *     int32_t dtype;
  *     int32_t packed;
  *     int32_t kv_packed;
+ *     OpsScores scores;
  * }
  * }
  */
@@ -73,6 +76,8 @@ public class OpsAttention {
         Ops.C_LONG.withName("delta"),
         Ops.C_LONG.withName("cu_seqlens_q"),
         Ops.C_LONG.withName("cu_seqlens_kv"),
+        Ops.C_LONG.withName("cu_seqlens_q_padded"),
+        Ops.C_LONG.withName("cu_seqlens_kv_padded"),
         Ops.C_LONG.withName("rng_state"),
         OpsStrides.layout().withName("query"),
         OpsStrides.layout().withName("key"),
@@ -96,7 +101,8 @@ public class OpsAttention {
         Ops.C_INT.withName("alignment"),
         Ops.C_INT.withName("dtype"),
         Ops.C_INT.withName("packed"),
-        Ops.C_INT.withName("kv_packed")
+        Ops.C_INT.withName("kv_packed"),
+        OpsScores.layout().withName("scores")
     ).withName("OpsAttention");
 
     /**
@@ -632,6 +638,94 @@ public class OpsAttention {
      */
     public static void cu_seqlens_kv(MemorySegment struct, long fieldValue) {
         struct.set(cu_seqlens_kv$LAYOUT, cu_seqlens_kv$OFFSET, fieldValue);
+    }
+
+    private static final OfLong cu_seqlens_q_padded$LAYOUT = (OfLong)$LAYOUT.select(groupElement("cu_seqlens_q_padded"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_q_padded
+     * }
+     */
+    public static final OfLong cu_seqlens_q_padded$layout() {
+        return cu_seqlens_q_padded$LAYOUT;
+    }
+
+    private static final long cu_seqlens_q_padded$OFFSET = $LAYOUT.byteOffset(groupElement("cu_seqlens_q_padded"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_q_padded
+     * }
+     */
+    public static final long cu_seqlens_q_padded$offset() {
+        return cu_seqlens_q_padded$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_q_padded
+     * }
+     */
+    public static long cu_seqlens_q_padded(MemorySegment struct) {
+        return struct.get(cu_seqlens_q_padded$LAYOUT, cu_seqlens_q_padded$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_q_padded
+     * }
+     */
+    public static void cu_seqlens_q_padded(MemorySegment struct, long fieldValue) {
+        struct.set(cu_seqlens_q_padded$LAYOUT, cu_seqlens_q_padded$OFFSET, fieldValue);
+    }
+
+    private static final OfLong cu_seqlens_kv_padded$LAYOUT = (OfLong)$LAYOUT.select(groupElement("cu_seqlens_kv_padded"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_kv_padded
+     * }
+     */
+    public static final OfLong cu_seqlens_kv_padded$layout() {
+        return cu_seqlens_kv_padded$LAYOUT;
+    }
+
+    private static final long cu_seqlens_kv_padded$OFFSET = $LAYOUT.byteOffset(groupElement("cu_seqlens_kv_padded"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_kv_padded
+     * }
+     */
+    public static final long cu_seqlens_kv_padded$offset() {
+        return cu_seqlens_kv_padded$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_kv_padded
+     * }
+     */
+    public static long cu_seqlens_kv_padded(MemorySegment struct) {
+        return struct.get(cu_seqlens_kv_padded$LAYOUT, cu_seqlens_kv_padded$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * const int32_t *cu_seqlens_kv_padded
+     * }
+     */
+    public static void cu_seqlens_kv_padded(MemorySegment struct, long fieldValue) {
+        struct.set(cu_seqlens_kv_padded$LAYOUT, cu_seqlens_kv_padded$OFFSET, fieldValue);
     }
 
     private static final OfLong rng_state$LAYOUT = (OfLong)$LAYOUT.select(groupElement("rng_state"));
@@ -1688,6 +1782,50 @@ public class OpsAttention {
      */
     public static void kv_packed(MemorySegment struct, int fieldValue) {
         struct.set(kv_packed$LAYOUT, kv_packed$OFFSET, fieldValue);
+    }
+
+    private static final GroupLayout scores$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("scores"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * OpsScores scores
+     * }
+     */
+    public static final GroupLayout scores$layout() {
+        return scores$LAYOUT;
+    }
+
+    private static final long scores$OFFSET = $LAYOUT.byteOffset(groupElement("scores"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * OpsScores scores
+     * }
+     */
+    public static final long scores$offset() {
+        return scores$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * OpsScores scores
+     * }
+     */
+    public static MemorySegment scores(MemorySegment struct) {
+        return struct.asSlice(scores$OFFSET, scores$LAYOUT.byteSize());
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * OpsScores scores
+     * }
+     */
+    public static void scores(MemorySegment struct, MemorySegment fieldValue) {
+        MemorySegment.copy(fieldValue, 0L, struct, scores$OFFSET, scores$LAYOUT.byteSize());
     }
 
     /**

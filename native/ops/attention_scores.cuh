@@ -1,0 +1,88 @@
+/*
+ * What becomes of scores before the softmax: soft cap, ALiBi, bias, mask by element, a sink in the softmax's sum. Kernels of
+ * plain scores are compiled without a trace of it; those of changed scores lie in files of their own, and own 32 rows, which
+ * leaves registers for the derivatives.
+ */
+#pragma once
+
+#include <attention.cuh>
+
+enum class ScoreKind { kPlain, kChanged };
+
+/* The factor that makes an exponent of two of a kernel's score: changed ones are exponents already. */
+template <ScoreKind kind>
+__device__ inline float exponent_scale(const AttentionArguments &a) {
+  return kind == ScoreKind::kChanged ? 1.0f : a.log2_scale;
+}
+
+/* A score as an exponent of two, and its derivative by the plain score. */
+struct Score {
+  float exponent, derivative;
+};
+
+/* Where one head of one sequence finds what changes its scores. */
+template <class T>
+struct ScoreRules {
+  const T *bias;
+  const uint8_t *mask;
+  float slope;
+  int diagonal; /* of ALiBi */
+};
+
+template <class T>
+__device__ inline ScoreRules<T> rules_of(const AttentionArguments &a, const Place &place) {
+  const ScoreArguments &scores = a.scores;
+  ScoreRules<T> rules = {nullptr, nullptr, 0.0f, 0};
+  if (scores.bias != nullptr)
+    rules.bias = static_cast<const T *>(scores.bias) + place.sequence * scores.bias_tensor.sequence +
+                 place.head * scores.bias_tensor.head;
+  if (scores.mask != nullptr)
+    rules.mask = scores.mask + place.sequence * scores.mask_tensor.sequence + place.head * scores.mask_tensor.head;
+  if (scores.alibi_slopes != nullptr)
+    rules.slope = scores.alibi_slopes[place.sequence * scores.alibi_sequence + place.head];
+  if (scores.alibi_bottom_right) rules.diagonal = place.keys.length - place.queries.length;
+  return rules;
+}
+
+/* Of a query and a key that meet. */
+template <class T>
+__device__ inline Score score_of(float product, int query, int key, const ScoreRules<T> &rules,
+                                 const AttentionArguments &a) {
+  const ScoreArguments &scores = a.scores;
+  if (rules.mask != nullptr && rules.mask[query * scores.mask_tensor.query + key] != 0)
+    return {minus_infinity(), 0.0f};
+  float score = product * a.scale, derivative = 1.0f;
+  if (scores.softcap > 0) {
+    const float part = tanhf(score / scores.softcap);
+    score = scores.softcap * part;
+    derivative = 1.0f - part * part;
+  }
+  const int distance = query + rules.diagonal - key;
+  score -= rules.slope * static_cast<float>(distance < 0 ? -distance : distance);
+  if (rules.bias != nullptr) score += to_float(rules.bias[query * scores.bias_tensor.query + key]);
+  return {score * kLog2E, derivative};
+}
+
+/* Products of own rows from `first` and tile rows from `other` become exponents, -infinity where `seen` has no bit. */
+template <class T, class S, Own own>
+__device__ inline void change_scores(float (&score)[S::kOwn][4], float (&derivative)[S::kOwn][4], uint32_t seen,
+                                     int other, const Place &place, const AttentionArguments &a) {
+  const ScoreRules<T> rules = rules_of<T>(a, place);
+#pragma unroll
+  for (int r = 0; r < S::kOwn; ++r)
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const int row = place.first + row_of(r), column = other + 4 * lane() + u;
+      Score changed = {minus_infinity(), 0.0f};
+      if (bit(seen, r, u))
+        changed = own == Own::kQueries ? score_of(score[r][u], row, column, rules, a)
+                                       : score_of(score[r][u], column, row, rules, a);
+      score[r][u] = changed.exponent;
+      derivative[r][u] = changed.derivative;
+    }
+}
+
+/* The exponent of the softmax's other term; there is one. */
+__device__ inline float sink_of(const AttentionArguments &a, const Place &place) {
+  return a.scores.sinks == nullptr ? 0.0f : a.scores.sinks[place.head] * kLog2E;
+}
