@@ -11,7 +11,8 @@ import dev.chagres.te.AttentionTensors;
 
 /**
  * Attention by our own tiled kernels, {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, and its gradients:
- * for what cuDNN does not take, as FLOAT32.
+ * for what cuDNN does not take, as FLOAT32, soft caps, masks by element, or bias and sinks of packed tokens: {@link
+ * AttentionScores}.
  *
  * <p>FLOAT32, FLOAT16 and BFLOAT16; all arithmetic is FP32. {@link AttentionTensors} says what the tensors are; the size of a
  * head is a multiple of 8, at most 256. Every order of sums is fixed, so that all gradients are deterministic.
@@ -23,6 +24,7 @@ import dev.chagres.te.AttentionTensors;
 public final class Attention {
     private static final int HEAD_STEP = 8;
     private static final int LARGEST_HEAD = 256;
+    private static final AttentionScores PLAIN = new AttentionScores();
 
     private Attention() {}
 
@@ -34,13 +36,26 @@ public final class Attention {
      * @throws IllegalStateException when a tensor was not given, or is closed
      */
     public static void forward(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
+        forward(problem, tensors, PLAIN, stream);
+    }
+
+    /**
+     * Enqueues attention over scores that are changed before the softmax: writes output and statistics, which count the
+     * softmax's other term, too. A query that sees no key gets 0, and statistics of the logarithm of that term.
+     *
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when a tensor was not given, or is closed
+     */
+    public static void forward(
+            AttentionProblem problem, AttentionTensors tensors, AttentionScores scores, Stream stream) {
         tensors.checkForward(problem, stream);
         checkHeads(tensors);
+        Checks.given("scores", scores).checkForward(tensors, stream);
         if (tensors.output().count() == 0) {
             return;
         }
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
-        struct.describe(problem, tensors);
+        struct.describe(problem, tensors, scores);
         Status.ops(Ops.ops_attention_forward(struct.segment(), stream.handle()), "ops_attention_forward");
     }
 
@@ -53,12 +68,27 @@ public final class Attention {
      * @throws IllegalStateException when a tensor was not given, or is closed
      */
     public static void backward(AttentionProblem problem, AttentionTensors tensors, Tensor delta, Stream stream) {
+        backward(problem, tensors, PLAIN, delta, stream);
+    }
+
+    /**
+     * Enqueues the gradients of {@link #forward(AttentionProblem, AttentionTensors, AttentionScores, Stream)}, which was called
+     * with this problem, these tensors and these scores; also those of bias and sinks where tensors for them were given. The
+     * gradient of the bias is written whole: 0 where no query meets a key.
+     *
+     * @param delta like the statistics, scratch
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when a tensor was not given, or is closed
+     */
+    public static void backward(
+            AttentionProblem problem, AttentionTensors tensors, AttentionScores scores, Tensor delta, Stream stream) {
         tensors.checkBackward(problem, stream);
         checkHeads(tensors);
         Checks.like(stream, "delta", delta, tensors.statistics());
         tensors.checkApart("delta", delta);
+        Checks.given("scores", scores).checkBackward(tensors, stream);
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
-        struct.describe(problem, tensors);
+        struct.describe(problem, tensors, scores);
         struct.describeGradients(problem, tensors, delta);
         Status.ops(Ops.ops_attention_backward(struct.segment(), stream.handle()), "ops_attention_backward");
     }

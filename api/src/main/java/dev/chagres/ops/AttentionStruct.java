@@ -35,6 +35,7 @@ final class AttentionStruct implements AutoCloseable {
     private final MemorySegment keyGradient;
     private final MemorySegment valueGradient;
     private final MemorySegment statistics;
+    private final AttentionScoreStruct scores;
 
     private AttentionStruct(DeviceState device) {
         segment = OpsAttention.allocate(device.arena());
@@ -46,6 +47,7 @@ final class AttentionStruct implements AutoCloseable {
         keyGradient = OpsAttention.d_key(segment);
         valueGradient = OpsAttention.d_value(segment);
         statistics = OpsAttention.statistics(segment);
+        scores = new AttentionScoreStruct(segment);
     }
 
     MemorySegment segment() {
@@ -53,7 +55,7 @@ final class AttentionStruct implements AutoCloseable {
     }
 
     /** Fills in what both directions say alike. */
-    void describe(AttentionProblem problem, AttentionTensors tensors) {
+    void describe(AttentionProblem problem, AttentionTensors tensors, AttentionScores changes) {
         Tensor state = tensors.rngState();
         OpsAttention.q(segment, tensors.query().address());
         OpsAttention.k(segment, tensors.key().address());
@@ -62,10 +64,13 @@ final class AttentionStruct implements AutoCloseable {
         OpsAttention.log_sum_exp(segment, tensors.statistics().address());
         OpsAttention.cu_seqlens_q(segment, tensors.queryLengths().address());
         OpsAttention.cu_seqlens_kv(segment, tensors.keyLengths().address());
+        OpsAttention.cu_seqlens_q_padded(segment, Checks.addressOrNull(tensors.queryStarts()));
+        OpsAttention.cu_seqlens_kv_padded(segment, Checks.addressOrNull(tensors.keyStarts()));
         OpsAttention.rng_state(segment, Checks.addressOrNull(state));
         describeProblem(problem);
         describeSizes(tensors);
         describeStrides(problem, tensors);
+        scores.describe(changes);
     }
 
     private void describeProblem(AttentionProblem problem) {

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Checks of the arguments of attention.
@@ -67,7 +68,27 @@ final class AttentionChecks {
         memory.read(
                 "queryLengths", tensors.queryLengths(), tensors.queryLengths().byteSize());
         memory.read("keyLengths", tensors.keyLengths(), tensors.keyLengths().byteSize());
+        starts("queryStarts", tensors.queryStarts(), layout, sequences, memory, stream);
+        starts("keyStarts", tensors.keyStarts(), layout, sequences, memory, stream);
         randomness(problem, tensors, memory, stream);
+    }
+
+    private static void starts(
+            String argument,
+            @Nullable Tensor starts,
+            QkvLayout layout,
+            long sequences,
+            AttentionMemory memory,
+            Stream stream) {
+        if (starts == null) {
+            return;
+        }
+        if (layout.format() != QkvFormat.THD) {
+            throw new IllegalArgumentException(
+                    argument + ": expected none, for " + layout + " is not packed, got " + Checks.describe(starts));
+        }
+        Checks.vector(stream, argument, starts, DType.INT32, sequences + 1);
+        memory.read(argument, starts, starts.byteSize());
     }
 
     private static void randomness(

@@ -10,12 +10,13 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class AttentionMemory {
-    /** Tensors of a backward call, and one more. */
-    private static final int MOST = 16;
+    /** Tensors of a backward call, and those that change scores. */
+    private static final int MOST = 24;
 
     private final @Nullable String[] arguments = new String[MOST];
     private final long[] begins = new long[MOST];
     private final long[] ends = new long[MOST];
+    private final boolean[] writes = new boolean[MOST];
     private int count;
 
     /** Forgets the call before. */
@@ -30,8 +31,22 @@ final class AttentionMemory {
             arguments[count] = argument;
             begins[count] = begin;
             ends[count] = begin + byteSize;
+            writes[count] = false;
             count++;
         }
+    }
+
+    /** Says that the call reads {@code tensor}, and checks that it lies apart from what was said to be written. */
+    void readApart(String argument, Tensor tensor) {
+        long begin = tensor.address();
+        long byteSize = tensor.byteSize();
+        for (int i = 0; byteSize > 0 && i < count; i++) {
+            if (writes[i] && begin < ends[i] && begins[i] < begin + byteSize) {
+                throw new IllegalArgumentException(argument + ": expected memory of its own, got some of "
+                        + arguments[i] + "'s, which is written to while it is read");
+            }
+        }
+        read(argument, tensor, byteSize);
     }
 
     /** Says that the call writes {@code byteSize} bytes from the start of {@code tensor} on, and checks that it may. */
@@ -45,5 +60,8 @@ final class AttentionMemory {
             }
         }
         read(argument, tensor, byteSize);
+        if (byteSize > 0) {
+            writes[count - 1] = true;
+        }
     }
 }

@@ -27,6 +27,8 @@ public final class AttentionTensors {
     private @Nullable Tensor keyLengths;
     private long queryLength;
     private long keyLength;
+    private @Nullable Tensor queryStarts;
+    private @Nullable Tensor keyStarts;
     private @Nullable Tensor rngState;
     private @Nullable Tensor outputGradient;
     private @Nullable Tensor queryGradient;
@@ -83,6 +85,19 @@ public final class AttentionTensors {
     public AttentionTensors keyLengths(Tensor cumulative, long longest) {
         keyLengths = cumulative;
         keyLength = longest;
+        return this;
+    }
+
+    /**
+     * Sets where each packed sequence starts, where there are gaps between them: gaps belong to the sequence before. A length
+     * that no sequence exceeds counts the gap, too.
+     *
+     * @param queries INT32 [B + 1], as the lengths and nowhere closer than they; null: sequences lie side by side
+     * @param keys the same of keys and values
+     */
+    public AttentionTensors starts(@Nullable Tensor queries, @Nullable Tensor keys) {
+        queryStarts = queries;
+        keyStarts = keys;
         return this;
     }
 
@@ -161,6 +176,16 @@ public final class AttentionTensors {
         return keyLength;
     }
 
+    /** Returns where the packed sequences of the queries start, or null: they lie side by side. */
+    public @Nullable Tensor queryStarts() {
+        return queryStarts;
+    }
+
+    /** Returns where the packed sequences of the keys start, or null: they lie side by side. */
+    public @Nullable Tensor keyStarts() {
+        return keyStarts;
+    }
+
     /** Returns the random state, or null. */
     public @Nullable Tensor rngState() {
         return rngState;
@@ -218,6 +243,15 @@ public final class AttentionTensors {
      */
     public void checkApart(String argument, Tensor tensor) {
         memory.written(argument, tensor, tensor.byteSize());
+    }
+
+    /**
+     * Checks that {@code tensor}, which a call reads too, shares no memory with what the last check said to be written.
+     *
+     * @throws IllegalArgumentException when it does
+     */
+    public void checkRead(String argument, Tensor tensor) {
+        memory.readApart(argument, tensor);
     }
 
     private static Tensor given(String name, @Nullable Tensor tensor) {
