@@ -24,6 +24,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.te.AttentionProblem.Order;
+import dev.chagres.te.SoftmaxType;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -61,7 +62,16 @@ class MisuseOfConfigsTest {
                     ARGUMENT,
                     "scale: expected a positive number, got " + scale,
                     () -> new AttentionConfig(
-                            1, 1, 8, AttentionMask.none(), Dropout.none(), scale, QkNorm.none(), Order.FASTEST));
+                            1,
+                            1,
+                            8,
+                            AttentionMask.none(),
+                            Dropout.none(),
+                            scale,
+                            QkNorm.none(),
+                            Order.FASTEST,
+                            0,
+                            SoftmaxType.VANILLA));
         }
         for (float epsilon : new float[] {0, -1, Float.NaN}) {
             assertThrown(
@@ -77,11 +87,13 @@ class MisuseOfConfigsTest {
         assertThrown(
                 NullPointerException.class,
                 "mask: expected a value, got null",
-                () -> new AttentionConfig(1, 1, 8, null, Dropout.none(), 1, QkNorm.none(), Order.FASTEST));
+                () -> new AttentionConfig(
+                        1, 1, 8, null, Dropout.none(), 1, QkNorm.none(), Order.FASTEST, 0, SoftmaxType.VANILLA));
         assertThrown(
                 NullPointerException.class,
                 "dropout: expected a value, got null",
-                () -> new AttentionConfig(1, 1, 8, AttentionMask.none(), null, 1, QkNorm.none(), Order.FASTEST));
+                () -> new AttentionConfig(
+                        1, 1, 8, AttentionMask.none(), null, 1, QkNorm.none(), Order.FASTEST, 0, SoftmaxType.VANILLA));
         assertThrown(
                 NullPointerException.class, "kind: expected a value, got null", () -> new AttentionMask(null, -1, -1));
         assertThrown(

@@ -50,6 +50,7 @@ import dev.chagres.te.Normalization;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.RecipeUpdates;
+import dev.chagres.te.SoftmaxType;
 import java.io.IOException;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Executable;
@@ -130,6 +131,7 @@ class MisuseOfNullsTest {
         sample(AdamW.Config.class, AdamW.Config.standard());
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
+        sample(AdamW.Form.class, AdamW.Form.TRANSFORMER_ENGINE);
         sample(Normalization.Gamma.class, Normalization.Gamma.PLAIN);
         sample(QkNorm.class, QkNorm.none());
         sample(QkNorm.Kind.class, QkNorm.Kind.RMS_NORM);
@@ -148,6 +150,8 @@ class MisuseOfNullsTest {
         sample(String.class, "name");
         sample(Object.class, "owner");
         sample(int[].class, new int[] {8});
+        sample(float[].class, new float[] {0.5f});
+        sample(SoftmaxType.class, SoftmaxType.VANILLA);
         sample(int.class, 8);
         sample(long.class, 8L);
         sample(float.class, 0.5f);

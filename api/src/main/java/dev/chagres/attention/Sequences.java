@@ -1,5 +1,6 @@
 package dev.chagres.attention;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -38,6 +39,8 @@ public final class Sequences {
     private int version;
     /** INT32 [B], the position of each sequence's first token; null: 0. */
     private @Nullable StartPositions starts;
+    /** BYTE, by score; null: none. */
+    private @Nullable Tensor scoreMask;
 
     private Sequences(
             QkvFormat format,
@@ -171,7 +174,33 @@ public final class Sequences {
         Sequences startedQueries = queries == null ? null : queries.startingAt(newStarts);
         Sequences started = new Sequences(format, padding, cuSeqlens, batch, length, startedQueries, keys);
         started.starts = newStarts;
+        started.scoreMask = scoreMask;
         return started;
+    }
+
+    /**
+     * Returns the same sequences with a mask by score: queries do not see keys where it is not 0. It comes on top of the
+     * attention's own mask. Like {@link #withKeys}, it is of these queries and keys: self-attention beside cross-attention reads
+     * the mask of {@link #queries}.
+     *
+     * @param mask BYTE {@code [1 or B, 1 or h, S, S']}, S at least the longest query sequence, S' at least the longest key
+     *     sequence; the sizes are checked where it is used
+     * @throws IllegalArgumentException when type or rank are others
+     */
+    public Sequences withScoreMask(Tensor mask) {
+        if (Checks.given("mask", mask).dtype() != DType.BYTE || mask.rank() != 4) {
+            throw new IllegalArgumentException(
+                    "mask: expected BYTE[1 or B, 1 or h, S, S'], got " + Checks.describe(mask));
+        }
+        Sequences masked = new Sequences(format, padding, cuSeqlens, batch, length, queries, keys);
+        masked.starts = starts;
+        masked.scoreMask = mask;
+        return masked;
+    }
+
+    /** Returns the mask by score, BYTE; null: none. */
+    public @Nullable Tensor scoreMask() {
+        return scoreMask;
     }
 
     /** Returns the position of each sequence's first token, INT32 [B]; null: all 0. */

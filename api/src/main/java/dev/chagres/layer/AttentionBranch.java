@@ -47,7 +47,8 @@ final class AttentionBranch extends Layer {
         attention = new DotProductAttention(
                 plan.name(),
                 config.withQkNorm(QkNorm.none())
-                        .withScale(config.scale() * HeadNorm.scale(config.qkNorm(), config.headDim())));
+                        .withScale(config.scale() * HeadNorm.scale(config.qkNorm(), config.headDim())),
+                plan);
         separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, config, this, plan) : null;
         projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
@@ -66,6 +67,11 @@ final class AttentionBranch extends Layer {
                     "rotary: expected head dimension " + attention.config().headDim() + ", got " + newRotary.headDim());
         }
         rotary = newRotary;
+    }
+
+    /** Returns what is computed over the heads. */
+    DotProductAttention heads() {
+        return attention;
     }
 
     @Override
@@ -134,7 +140,9 @@ final class AttentionBranch extends Layer {
 
     /** Returns whether a parameter below attention is trained. */
     private boolean learnsBelow() {
-        return qkv.requiresGradient() || (separate != null && separate.requiresGradient());
+        return qkv.requiresGradient()
+                || attention.requiresGradient()
+                || (separate != null && separate.requiresGradient());
     }
 
     private void discard(Pass pass) {

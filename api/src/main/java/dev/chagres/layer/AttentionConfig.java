@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.AttentionProblem.Order;
+import dev.chagres.te.SoftmaxType;
 
 /**
  * What an attention module computes: {@code softmax(scale q k^T + mask) v} for each head. {@link #of} has the usual values; the
@@ -18,6 +19,8 @@ import dev.chagres.te.AttentionProblem.Order;
  * @param scale factor on query times key, usually {@code 1 / sqrt(d)}
  * @param qkNorm of each head of query and key, which {@link MultiheadAttention} computes
  * @param order of the sums in backward
+ * @param softcap c of {@code c tanh(s / c)}, which scores s become before the softmax; 0: they stay as they are
+ * @param softmaxType what the sum of the softmax has besides
  */
 public record AttentionConfig(
         int heads,
@@ -27,7 +30,9 @@ public record AttentionConfig(
         Dropout dropout,
         float scale,
         QkNorm qkNorm,
-        Order order) {
+        Order order,
+        float softcap,
+        SoftmaxType softmaxType) {
     private static final int HEAD_DIM_MULTIPLE = 8;
     private static final int LARGEST_HEAD_DIM = 256;
 
@@ -42,6 +47,7 @@ public record AttentionConfig(
         Checks.given("dropout", dropout);
         Checks.given("qkNorm", qkNorm);
         Checks.given("order", order);
+        Checks.given("softmaxType", softmaxType);
         if (heads < 1) {
             throw new IllegalArgumentException("heads: expected at least 1, got " + heads);
         }
@@ -56,6 +62,9 @@ public record AttentionConfig(
         if (!(scale > 0) || Float.isInfinite(scale)) {
             throw new IllegalArgumentException("scale: expected a positive number, got " + scale);
         }
+        if (!(softcap >= 0) || Float.isInfinite(softcap)) {
+            throw new IllegalArgumentException("softcap: expected a positive number, or 0 for none, got " + softcap);
+        }
     }
 
     /** Attention scaled by {@code 1 / sqrt(headDim)}, with a key head for each query head and no dropout. */
@@ -68,32 +77,39 @@ public record AttentionConfig(
                 Dropout.none(),
                 (float) (1 / Math.sqrt(Math.max(1, headDim))),
                 QkNorm.none(),
-                Order.FASTEST);
+                Order.FASTEST,
+                0,
+                SoftmaxType.VANILLA);
     }
 
     /** Returns the same with {@code newKeyHeads} heads of key and value. */
     public AttentionConfig withKeyHeads(int newKeyHeads) {
-        return new AttentionConfig(heads, newKeyHeads, headDim, mask, dropout, scale, qkNorm, order);
+        return new AttentionConfig(
+                heads, newKeyHeads, headDim, mask, dropout, scale, qkNorm, order, softcap, softmaxType);
     }
 
     /** Returns the same with another mask. */
     public AttentionConfig withMask(AttentionMask newMask) {
-        return new AttentionConfig(heads, keyHeads, headDim, newMask, dropout, scale, qkNorm, order);
+        return new AttentionConfig(
+                heads, keyHeads, headDim, newMask, dropout, scale, qkNorm, order, softcap, softmaxType);
     }
 
     /** Returns the same with attention weights dropped. */
     public AttentionConfig withDropout(Dropout newDropout) {
-        return new AttentionConfig(heads, keyHeads, headDim, mask, newDropout, scale, qkNorm, order);
+        return new AttentionConfig(
+                heads, keyHeads, headDim, mask, newDropout, scale, qkNorm, order, softcap, softmaxType);
     }
 
     /** Returns the same with another factor on query times key. */
     public AttentionConfig withScale(float newScale) {
-        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, newScale, qkNorm, order);
+        return new AttentionConfig(
+                heads, keyHeads, headDim, mask, dropout, newScale, qkNorm, order, softcap, softmaxType);
     }
 
     /** Returns the same with a norm of each head of query and key. */
     public AttentionConfig withQkNorm(QkNorm newQkNorm) {
-        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, scale, newQkNorm, order);
+        return new AttentionConfig(
+                heads, keyHeads, headDim, mask, dropout, scale, newQkNorm, order, softcap, softmaxType);
     }
 
     /**
@@ -101,6 +117,18 @@ public record AttentionConfig(
      * workspace for that, B sequences of at most S tokens.
      */
     public AttentionConfig deterministic() {
-        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, scale, qkNorm, Order.DETERMINISTIC);
+        return new AttentionConfig(
+                heads, keyHeads, headDim, mask, dropout, scale, qkNorm, Order.DETERMINISTIC, softcap, softmaxType);
+    }
+
+    /** Returns the same with scores s that become {@code newSoftcap * tanh(s / newSoftcap)}, as in Gemma 2; 0: none. */
+    public AttentionConfig withSoftcap(float newSoftcap) {
+        return new AttentionConfig(
+                heads, keyHeads, headDim, mask, dropout, scale, qkNorm, order, newSoftcap, softmaxType);
+    }
+
+    /** Returns the same with another softmax; the sinks of a learnable one are a parameter, {@code softmax_offset} [h]. */
+    public AttentionConfig withSoftmaxType(SoftmaxType newType) {
+        return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, scale, qkNorm, order, softcap, newType);
     }
 }

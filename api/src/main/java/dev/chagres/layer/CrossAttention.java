@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.attention.Alibi;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 
@@ -17,6 +18,8 @@ import dev.chagres.model.ModelPlan;
  * {@code attention_type="cross"}.
  */
 public final class CrossAttention extends PreNorm {
+    private final CrossAttentionBranch attention;
+
     /**
      * Declares the parameters in {@code plan}.
      *
@@ -31,5 +34,23 @@ public final class CrossAttention extends PreNorm {
 
     private CrossAttention(NormLayer norm, CrossAttentionBranch attention, ModelPlan plan) {
         super(plan.name(), norm, attention, attention.query().products());
+        this.attention = attention;
+    }
+
+    /**
+     * Adds linear biases to the scores of forward calls from now on.
+     *
+     * @throws IllegalArgumentException when it has slopes of another number of heads
+     */
+    public void alibi(Alibi alibi) {
+        attention.heads().alibi(alibi);
+    }
+
+    /**
+     * Adds a bias to the scores of forward calls from now on: what {@code biases} was given in the same pass. {@link
+     * DotProductAttention#bias} says its shape.
+     */
+    public void bias(FanOut biases) {
+        attention.heads().bias(biases);
     }
 }

@@ -47,12 +47,17 @@ final class CrossAttentionBranch extends Layer {
         query = new Linear(hidden, width, bias, initializer, plan.child("query"));
         key = new Linear(memoryColumns, keyWidth, bias, initializer, plan.child("key"));
         value = new Linear(memoryColumns, keyWidth, bias, initializer, plan.child("value"));
-        attention = new DotProductAttention(plan.name(), config);
+        attention = new DotProductAttention(plan.name(), config, plan);
         projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
 
     Linear query() {
         return query;
+    }
+
+    /** Returns what is computed over the heads. */
+    DotProductAttention heads() {
+        return attention;
     }
 
     @Override

@@ -1,9 +1,11 @@
 package dev.chagres.layer;
 
+import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -13,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Parameters: {@code qkv.norm}, unless made {@link #withoutNorm}; {@code qkv.linear} [(h + 2 g) d, H] with the rows of the h
  * heads of the query, then those of the g heads of the key ({@link AttentionConfig#keyHeads}: grouped or multi-query attention
  * where they are fewer), then the value's; {@code projection} [H, h d]; with {@link AttentionConfig#qkNorm} {@code q_norm} and
- * {@code k_norm} [d].
+ * {@code k_norm} [d]; with a learnable softmax {@code softmax_offset} [h].
  *
  * <p>Threading: the device's thread.
  *
@@ -84,6 +86,28 @@ public final class MultiheadAttention extends PreNorm {
      */
     public void rotate(RotaryEmbedding rotary) {
         attention.rotate(rotary);
+    }
+
+    /**
+     * Adds linear biases to the scores of forward calls from now on.
+     *
+     * @throws IllegalArgumentException when it has slopes of another number of heads
+     */
+    public void alibi(Alibi alibi) {
+        attention.heads().alibi(alibi);
+    }
+
+    /**
+     * Adds a bias to the scores of forward calls from now on: what {@code biases} was given in the same pass. {@link
+     * DotProductAttention#bias} says its shape.
+     */
+    public void bias(FanOut biases) {
+        attention.heads().bias(biases);
+    }
+
+    /** Returns the learnable sinks of the softmax, FLOAT32 [h]; null where there are none. */
+    public @Nullable Parameter sinks() {
+        return attention.heads().sinks();
     }
 
     /** Returns the product that makes query, key and value. */

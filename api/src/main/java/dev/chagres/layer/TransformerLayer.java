@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.Tensor;
+import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
@@ -132,6 +133,23 @@ public final class TransformerLayer extends Layer {
      */
     public void rotate(RotaryEmbedding rotary) {
         attention.rotate(rotary);
+    }
+
+    /**
+     * Adds linear biases to the scores of self-attention's forward calls from now on.
+     *
+     * @throws IllegalArgumentException when it has slopes of another number of heads
+     */
+    public void alibi(Alibi alibi) {
+        attention.alibi(alibi);
+    }
+
+    /**
+     * Adds a bias to the scores of self-attention's forward calls from now on: what {@code biases} was given in the same pass. {@link
+     * DotProductAttention#bias} says its shape.
+     */
+    public void bias(FanOut biases) {
+        attention.bias(biases);
     }
 
     @Override

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
@@ -18,6 +19,7 @@ import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.Normalization.Gamma;
+import dev.chagres.te.SoftmaxType;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
@@ -139,6 +141,18 @@ final class EveryLayer implements AutoCloseable {
                         "attention with unit heads",
                         MultiheadAttention.class,
                         (p, m, s) -> normedAttention(QkNorm.of(QkNorm.Kind.L2), p, s)),
+                new Kind(
+                        "attention over capped scores with linear biases and sinks",
+                        MultiheadAttention.class,
+                        EveryLayer::attentionOverChangedScores),
+                new Kind(
+                        "decoder transformer with sinks",
+                        TransformerLayer.class,
+                        (plan, m, s) -> decoder(
+                                config().withAttention(AttentionConfig.of(4, 8, AttentionMask.causal())
+                                        .withSoftmaxType(SoftmaxType.LEARNABLE)),
+                                plan,
+                                m)),
                 new Kind(
                         "multi-query transformer",
                         TransformerLayer.class,
@@ -274,6 +288,16 @@ final class EveryLayer implements AutoCloseable {
                 .deterministic();
         MultiheadAttention layer = new MultiheadAttention(norm(), config, ZEROS, plan);
         layer.rotate(RotaryEmbedding.of(scope, 16, 8));
+        return layer;
+    }
+
+    private static Layer attentionOverChangedScores(ModelPlan plan, FanOut memory, Scope scope) {
+        AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.causal())
+                .withKeyHeads(2)
+                .withSoftcap(3)
+                .withSoftmaxType(SoftmaxType.LEARNABLE);
+        MultiheadAttention layer = new MultiheadAttention(norm(), config, ZEROS, plan);
+        layer.alibi(Alibi.of(scope, 4));
         return layer;
     }
 

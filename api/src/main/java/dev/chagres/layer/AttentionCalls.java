@@ -1,0 +1,136 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.layer.KernelChoice.AttentionKernels;
+import dev.chagres.ops.Attention;
+import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.AttentionProblem.Order;
+import dev.chagres.te.AttentionTensors;
+import dev.chagres.te.FusedAttention;
+import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QkvLayout;
+
+/**
+ * The calls of attention's kernels: cuDNN's or our own, as {@link KernelChoice} says.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class AttentionCalls {
+    /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
+    private static final long LENGTH_STEP = 128;
+
+    /** Bytes of workspace that cuDNN's deterministic backward wants for each score of packed sequences. */
+    private static final long DETERMINISTIC_BYTES = 128;
+
+    private final AttentionConfig config;
+    private final AttentionProblems problems;
+    private final ScoreRules rules;
+
+    AttentionCalls(AttentionConfig config, ScoreRules rules) {
+        this.config = config;
+        this.rules = rules;
+        problems = new AttentionProblems(config);
+    }
+
+    /** Enqueues attention, and notes in {@code record} what backward needs. */
+    void forward(
+            QkvLayout layout,
+            Tensor q,
+            Tensor k,
+            Tensor v,
+            Tensor output,
+            Sequences sequences,
+            SavedAttention record,
+            Pass pass) {
+        AttentionKernels kernels = KernelChoice.attention(config, q.dtype(), sequences, rules);
+        boolean drops = pass.isTraining() && !config.dropout().isNone();
+        AttentionProblem problem = problems.get(layout, sequences.padding(), drops);
+        Tensor offsets = sequences.cuSeqlens().offsets();
+        Tensor keyOffsets = sequences.keys().cuSeqlens().offsets();
+        AttentionTensors tensors = record.tensors
+                .query(q)
+                .key(k)
+                .value(v)
+                .output(output)
+                .queryLengths(offsets, longest(sequences, kernels))
+                .keyLengths(keyOffsets, longest(sequences.keys(), kernels))
+                .rngState(drops ? pass.draw() : null);
+        Tensor statistics = statistics(q, sequences, pass.kept());
+        tensors.statistics(statistics);
+        rules.apply(record.applied, sequences, pass);
+        switch (kernels) {
+            case FUSED -> FusedAttention.forward(problem, tensors, pass.stream());
+            case TILED -> Attention.forward(problem, tensors, record.applied.scores(), pass.stream());
+        }
+        record.query.set(q);
+        record.key.set(k);
+        record.value.set(v);
+        record.output.set(output);
+        record.statistics.set(statistics);
+        record.offsets.set(offsets);
+        record.keyOffsets.set(keyOffsets);
+        record.problem = problem;
+        record.sequences = sequences;
+        record.kernels = kernels;
+    }
+
+    /** Enqueues the gradients of the forward call that {@code record} is of. */
+    void backward(SavedAttention record, Tensor dO, Tensor dq, Tensor dk, Tensor dv, Pass pass) {
+        AttentionProblem problem = Checks.given("problem", record.problem);
+        AttentionTensors tensors = record.tensors
+                .outputGradient(dO)
+                .queryGradient(dq)
+                .keyGradient(dk)
+                .valueGradient(dv);
+        switch (record.kernels) {
+            case FUSED -> FusedAttention.backward(problem, tensors, pass.stream());
+            case TILED -> {
+                Tensor delta = pass.temporary().like(record.statistics.get());
+                rules.prepareGradients(record.applied, pass);
+                Attention.backward(problem, tensors, record.applied.scores(), delta, pass.stream());
+                rules.addGradients(record.applied, pass);
+            }
+        }
+    }
+
+    private static long longest(Sequences sequences, AttentionKernels kernels) {
+        long length = sequences.length();
+        return sequences.format() == QkvFormat.THD && kernels == AttentionKernels.FUSED
+                ? Math.max(LENGTH_STEP, (length + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP)
+                : length;
+    }
+
+    /** FLOAT32 [T, h, 1] packed, [B, h, S, 1] dense. */
+    private Tensor statistics(Tensor q, Sequences sequences, Scope scope) {
+        return sequences.format() == QkvFormat.THD
+                ? scope.tensor(DType.FLOAT32, q.size(0), config.heads(), 1)
+                : scope.tensor(DType.FLOAT32, sequences.batch(), config.heads(), sequences.length(), 1);
+    }
+
+    /** Returns which kernels compute inputs of this type over these sequences, why not the others, and what they do. */
+    String explain(DType dtype, Sequences sequences) {
+        boolean fused = KernelChoice.attention(config, dtype, sequences, rules) == AttentionKernels.FUSED;
+        return "attention by " + KernelChoice.attentionReason(config, dtype, sequences, rules)
+                + rules.explain()
+                + (fused ? order(sequences) : "");
+    }
+
+    /** Returns what the order of the sums in backward costs cuDNN's kernels. */
+    private String order(Sequences sequences) {
+        if (config.order() == Order.FASTEST) {
+            return "; gradients may differ in their last bits from call to call";
+        }
+        long queryLength = longest(sequences, AttentionKernels.FUSED);
+        long keyLength = longest(sequences.keys(), AttentionKernels.FUSED);
+        return "; the same bits each time"
+                + (sequences.format() == QkvFormat.THD
+                        ? ", for which backward wants about "
+                                + DETERMINISTIC_BYTES * sequences.batch() * config.heads() * queryLength * keyLength
+                                + " bytes of workspace"
+                        : "");
+    }
+}

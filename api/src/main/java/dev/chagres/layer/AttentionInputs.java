@@ -1,0 +1,120 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+
+/**
+ * The checks of what attention is given.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class AttentionInputs {
+    private final String name;
+    private final AttentionConfig config;
+
+    AttentionInputs(String name, AttentionConfig config) {
+        this.name = name;
+        this.config = config;
+    }
+
+    /** Returns the columns of all query heads. */
+    long width() {
+        return (long) config.heads() * config.headDim();
+    }
+
+    /** Returns the sequences, once they have tokens and their memory is still there. */
+    static Sequences checked(Sequences sequences) {
+        sequences.check();
+        if (sequences.tokens() == 0) {
+            throw new IllegalArgumentException(
+                    "sequences: expected at least one token, got " + sequences + "; leave an empty batch out");
+        }
+        return sequences;
+    }
+
+    void check(Tensor q, Tensor k, Tensor v, Sequences sequences, Stream stream) {
+        checkHeads("q", Checks.floats(stream, "q", q), config.heads(), sequences);
+        checkHeads("k", Checks.floats(stream, "k", k), config.keyHeads(), sequences.keys());
+        if (k.count() == 0) {
+            throw new IllegalArgumentException("k: expected at least one token, got " + Checks.describe(k));
+        }
+        Checks.like(stream, "v", v, k);
+        if (k.dtype() != q.dtype()) {
+            throw new IllegalArgumentException("k: expected " + q.dtype() + " as q, got " + Checks.describe(k));
+        }
+        Checks.aligned("q", q);
+        Checks.aligned("k", k);
+        Checks.aligned("v", v);
+    }
+
+    void checkPacked(Tensor qkv, Sequences sequences, Stream stream) {
+        Checks.floats(stream, "qkv", qkv);
+        Checks.matrix(stream, "qkv", qkv, qkv.dtype(), 3 * width());
+        if (config.keyHeads() != config.heads()) {
+            throw new IllegalArgumentException(
+                    "qkv: one buffer holds as many heads of query, key and value, but " + name
+                            + " has " + config.heads() + " query and " + config.keyHeads()
+                            + " key heads; call forward(q, k, v, pass)");
+        }
+        sequences.checkTokens("qkv", qkv, qkv.size(0));
+        Checks.aligned("qkv", qkv);
+    }
+
+    static void checkGradients(SavedAttention record, Tensor dO, Tensor dq, Tensor dk, Tensor dv, Stream stream) {
+        Checks.like(stream, "dO", dO, record.output.get());
+        Checks.like(stream, "dq", dq, record.query.get());
+        Checks.like(stream, "dk", dk, record.key.get());
+        Checks.like(stream, "dv", dv, record.value.get());
+        Checks.apart("dq", dq, "dk", dk);
+        Checks.apart("dq", dq, "dv", dv);
+        Checks.apart("dk", dk, "dv", dv);
+        checkWritten("dq", dq, dO, record);
+        checkWritten("dk", dk, dO, record);
+        checkWritten("dv", dv, dO, record);
+        Checks.aligned("dO", dO);
+    }
+
+    void checkPackedGradient(SavedAttention record, Tensor dO, Tensor dqkv, Stream stream) {
+        long width = width();
+        Tensor output = record.output.get();
+        long tokens = output.count() / width;
+        Checks.matrix(stream, "dO", dO, output.dtype(), tokens, width);
+        Checks.matrix(stream, "dqkv", dqkv, output.dtype(), tokens, 3 * width);
+        Checks.apart("dqkv", dqkv, "qkv", record.qkv.get());
+        checkWritten("dqkv", dqkv, dO, record);
+        Checks.aligned("dO", dO);
+    }
+
+    /** Checks that a gradient may be written, and shares no memory with what backward reads. */
+    private static void checkWritten(String argument, Tensor gradient, Tensor dO, SavedAttention record) {
+        Checks.writable(argument, gradient);
+        Checks.apart(argument, gradient, "dO", dO);
+        Checks.apart(argument, gradient, "the query", record.query.get());
+        Checks.apart(argument, gradient, "the key", record.key.get());
+        Checks.apart(argument, gradient, "the value", record.value.get());
+        Checks.apart(argument, gradient, "the output", record.output.get());
+        Checks.aligned(argument, gradient);
+    }
+
+    private void checkHeads(String argument, Tensor tensor, int heads, Sequences sequences) {
+        int rank = tensor.rank();
+        if (!sequences.fits(tensor) || tensor.size(rank - 2) != heads || tensor.size(rank - 1) != config.headDim()) {
+            throw new IllegalArgumentException(argument + ": expected " + heads + " heads of " + config.headDim()
+                    + " over " + sequences + ", got " + Checks.describe(tensor));
+        }
+    }
+
+    /** Returns rows as tokens and heads; inside a packed buffer TE takes the strides from the layout. */
+    Tensor shaped(Scope scope, Tensor matrix, long offset, Sequences sequences) {
+        int heads = config.heads();
+        int headDim = config.headDim();
+        return switch (sequences.format()) {
+            case THD -> scope.view(matrix, offset, sequences.tokens(), heads, headDim);
+            case BSHD -> scope.view(matrix, offset, sequences.batch(), sequences.length(), heads, headDim);
+            case SBHD -> scope.view(matrix, offset, sequences.length(), sequences.batch(), heads, headDim);
+        };
+    }
+}

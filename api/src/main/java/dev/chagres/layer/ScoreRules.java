@@ -1,0 +1,174 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Alibi;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.ops.AttentionScores;
+import dev.chagres.ops.AttentionScores.Alignment;
+import dev.chagres.te.SoftmaxType;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What an attention does with its scores before the softmax, and why cuDNN's kernels then are not asked.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ScoreRules {
+    /** What a forward call did, for its backward call. */
+    static final class Applied {
+        private final AttentionScores scores = new AttentionScores();
+        private final Kept slopes = new Kept("the slopes of ALiBi");
+        private final Kept bias = new Kept("the bias of the scores");
+        private final Kept mask = new Kept("the mask of the scores");
+        private @Nullable FanOut biases;
+
+        AttentionScores scores() {
+            return scores;
+        }
+
+        /** Notices when one of the tensors has lost its memory. */
+        void check() {
+            check(slopes);
+            check(bias);
+            check(mask);
+        }
+
+        private static void check(Kept kept) {
+            if (!kept.isEmpty()) {
+                kept.get();
+            }
+        }
+    }
+
+    private final AttentionConfig config;
+    /** FLOAT32 [h], of the learnable softmax. */
+    private final @Nullable Parameter sinks;
+
+    private @Nullable Alibi alibi;
+    private @Nullable FanOut biases;
+
+    ScoreRules(AttentionConfig config, @Nullable ModelPlan plan) {
+        this.config = config;
+        sinks = plan != null && config.softmaxType() == SoftmaxType.LEARNABLE
+                ? plan.declareAs(DType.FLOAT32, "softmax_offset", Initializer.zeros(), config.heads())
+                : null;
+    }
+
+    void alibi(Alibi newAlibi) {
+        if (Checks.given("alibi", newAlibi).heads() != config.heads()) {
+            throw new IllegalArgumentException(
+                    "alibi: expected slopes of " + config.heads() + " heads, got " + newAlibi.heads());
+        }
+        alibi = newAlibi;
+    }
+
+    void bias(FanOut newBiases) {
+        biases = Checks.given("biases", newBiases);
+    }
+
+    @Nullable
+    Parameter sinks() {
+        return sinks;
+    }
+
+    /** Returns whether backward has something to give, whatever the input. */
+    boolean requiresGradient() {
+        return biases != null || (sinks != null && !sinks.isFrozen());
+    }
+
+    /** Returns why cuDNN's kernels are not asked, or null where scores stay as they are. */
+    @Nullable
+    String why(Sequences sequences) {
+        if (config.softcap() > 0) {
+            return "cuDNN has no soft cap of the scores";
+        }
+        if (sequences.scoreMask() != null) {
+            return "cuDNN has no mask by element";
+        }
+        if (alibi != null) {
+            return "cuDNN's ALiBi is causal and top-left alone, and takes no slopes";
+        }
+        if (biases != null) {
+            return "cuDNN has no bias of packed scores, nor under a bottom-right mask";
+        }
+        return config.softmaxType() == SoftmaxType.VANILLA
+                ? null
+                : "cuDNN has no backward of packed scores for a softmax that is " + config.softmaxType();
+    }
+
+    /** Fills in what is done with the scores of one forward call. */
+    void apply(Applied applied, Sequences sequences, Pass pass) {
+        AttentionScores scores =
+                applied.scores.softcap(config.softcap()).biasGradient(null).sinksGradient(null);
+        Alibi present = alibi;
+        Tensor slopes = present == null ? null : present.slopes();
+        FanOut readers = biases;
+        Tensor bias = readers == null ? null : readers.tensor(pass);
+        Tensor mask = sequences.scoreMask();
+        scores.alibi(slopes, alignment());
+        scores.bias(bias).mask(mask);
+        scores.softmax(config.softmaxType(), sinks == null ? null : sinks.weight());
+        keep(applied.slopes, slopes);
+        keep(applied.bias, bias);
+        keep(applied.mask, mask);
+        applied.biases = readers;
+    }
+
+    private Alignment alignment() {
+        return config.mask().kind() == AttentionMask.Kind.CAUSAL ? Alignment.TOP_LEFT : Alignment.BOTTOM_RIGHT;
+    }
+
+    private static void keep(Kept kept, @Nullable Tensor tensor) {
+        if (tensor == null) {
+            kept.clear();
+        } else {
+            kept.set(tensor);
+        }
+    }
+
+    /** Makes room for the gradients that a backward call shall write. */
+    void prepareGradients(Applied applied, Pass pass) {
+        Tensor bias = applied.scores.bias();
+        applied.scores.biasGradient(
+                bias != null && bias.requiresGradient() ? pass.temporary().like(bias) : null);
+        applied.scores.sinksGradient(
+                sinks != null && !sinks.isFrozen() ? pass.temporary().tensor(DType.FLOAT32, config.heads()) : null);
+    }
+
+    /** Enqueues the sums of the gradients that a backward call wrote. */
+    void addGradients(Applied applied, Pass pass) {
+        Tensor bias = applied.scores.biasGradient();
+        if (bias != null && applied.biases != null) {
+            applied.biases.add(bias, pass);
+        }
+        Tensor gradient = applied.scores.sinksGradient();
+        if (gradient != null && sinks != null) {
+            NormLayer.accumulate(sinks, gradient, pass);
+        }
+        applied.scores.biasGradient(null).sinksGradient(null);
+    }
+
+    /** Returns what is done, behind the kernels' names. */
+    String explain() {
+        StringBuilder text = new StringBuilder();
+        if (config.softcap() > 0) {
+            text.append("; scores capped at ").append(config.softcap());
+        }
+        if (alibi != null) {
+            text.append("; ALiBi");
+        }
+        if (biases != null) {
+            text.append("; bias of ").append(biases);
+        }
+        if (config.softmaxType() != SoftmaxType.VANILLA) {
+            text.append("; softmax ").append(config.softmaxType());
+        }
+        return text.toString();
+    }
+}
