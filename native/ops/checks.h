@@ -360,6 +360,34 @@ inline int check_loss_scale_update(const void *skip, const void *loss_scale, con
   return arguments.between("growth_interval", growth_interval, 1).status();
 }
 
+/* Scales of FP8 numbers: how many elements share one, as TE numbers that. */
+constexpr int kOneScale = 0, kRowBlocks = 2, kSquareBlocks = 3;
+constexpr int64_t kScaleBlock = 128;
+
+inline int check_quantization_statistics(const void *x, const void *q, const void *scale_inverse,
+                                         const void *statistics, int64_t rows, int64_t columns, int64_t stride,
+                                         int scaling, int dtype, int fp8) {
+  Arguments arguments("ops_quantization_statistics");
+  arguments.float_dtype("dtype", dtype)
+      .between("fp8", fp8, 7, 8)
+      .between("rows", rows, 0)
+      .between("columns", columns, 0)
+      .countable("rows * columns", {rows, columns, 4});
+  if (scaling != kOneScale && scaling != kRowBlocks && scaling != kSquareBlocks)
+    arguments.refuse("scaling", format("%d", scaling), "0, 2 or 3");
+  const int64_t blocks = divide_up(columns, kScaleBlock);
+  if (scaling != kOneScale) arguments.between("stride", stride, scaling == kRowBlocks ? rows : blocks);
+  arguments.pointer("statistics", statistics, 4, 24);
+  if (arguments.wrong() || rows == 0 || columns == 0) return arguments.status();
+  const int64_t scales = scaling == kOneScale    ? 1
+                         : scaling == kRowBlocks ? (blocks - 1) * stride + rows
+                                                 : (divide_up(rows, kScaleBlock) - 1) * stride + blocks;
+  return arguments.pointer("x", x, size_of(dtype), bytes_of({rows, columns, size_of(dtype)}))
+      .pointer("q", q, 1, bytes_of({rows, columns}))
+      .pointer("scale_inverse", scale_inverse, 4, bytes_of({scales, 4}))
+      .status();
+}
+
 }  // namespace chagres::ops
 
 #endif /* CHAGRES_OPS_CHECKS_H */

@@ -381,6 +381,15 @@ int ops_loss_scale_clip(float *norm, const float *loss_scale, float max_norm, fl
 int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *counts, int32_t *step, float growth_factor,
                           float backoff_factor, int32_t growth_interval, OpsStream stream);
 
+/* How well FP8 numbers stand for the ones that they were made of: x [R, C] of dtype, and q [R, C] FP8 (7: E4M3, 8: E5M2), which
+ * stands for q * s. scaling 0: one s, scale_inverse[0]; 2: s of 128 neighbours in a row, scale_inverse[c / 128 * stride + r];
+ * 3: of 128 x 128, scale_inverse[r / 128 * stride + c / 128]; stride is looked at for 2 and 3. statistics: FP32 [6], written:
+ * largest |x|; share of x that are not 0 where q is 0; share of |x| beyond 1.001 times the largest q * s, for a scale found
+ * from x is rounded; average of (x - q s)^2; smallest and largest 1 / s. NaN counts as nothing, infinite x in the third alone. Without elements all are 0. Fixed order of
+ * sums. */
+int ops_quantization_statistics(const void *x, const void *q, const float *scale_inverse, float *statistics, int64_t rows,
+                                int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream);
+
 /* Begins a range of host time called `name` (host string) on the calling thread, inside those that are open there.
  * Profilers that listen to NVTX 3, such as Nsight Systems, show it above what is enqueued until its end. Without a
  * profiler, and in the reference, the open ranges are counted and nothing more. Works before ops_open. */

@@ -156,6 +156,18 @@ class Refusals {
     refused(update(ip, 2, 0.5f, 0), "ops_loss_scale_update: growth_interval is 0; expected 1 or more");
   }
 
+  void statistics() {
+    const auto call = [&](float *out, int64_t rows, int64_t columns, int64_t stride, int scaling, int fp8) {
+      return ops.quantization_statistics(fp, ip, fp, out, rows, columns, stride, scaling, 4, fp8, nullptr);
+    };
+    refused(call(nullptr, 1, 1, 0, 0, 7), "ops_quantization_statistics: statistics is null; expected a device pointer");
+    refused(call(fp, 1, 1, 0, 0, 6), "ops_quantization_statistics: fp8 is 6; expected 7 to 8");
+    refused(call(fp, 1, 1, 0, 1, 7), "ops_quantization_statistics: scaling is 1; expected 0, 2 or 3");
+    refused(call(fp, 5, 1, 4, 2, 7), "ops_quantization_statistics: stride is 4; expected 5 or more");
+    refused(call(fp, 1, 129, 1, 3, 7), "ops_quantization_statistics: stride is 1; expected 2 or more");
+    refused(call(fp, -1, 1, 0, 0, 7), "ops_quantization_statistics: rows is -1; expected 0 or more");
+  }
+
   int adam(void *master, float beta1, float epsilon, int decoupled, int64_t count, int weights, int moments,
            int masters) {
     return ops.adam(fp, p, p, p, master, fp, ip, fp, ip, beta1, 0.9f, epsilon, 0, decoupled, 1, count, weights, moments,
@@ -294,6 +306,7 @@ void argument_cases(Session &session) {
   refusals.rows();
   refusals.losses();
   refusals.loss_scales();
+  refusals.statistics();
   refusals.optimizers();
   refusals.drop_path();
   refusals.rotary();

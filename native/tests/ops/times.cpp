@@ -115,6 +115,16 @@ void row_sum_times(Session &session, Stopwatch &watch, int64_t columns) {
       });
 }
 
+void statistics_times(Session &session, Stopwatch &watch, int64_t columns) {
+  Buffer x = zeros(session, 2 * kTokens * columns), q = zeros(session, kTokens * columns);
+  Buffer inverse = zeros(session, 4), out = zeros(session, 24);
+  watch.measure("quantization_statistics", shape_text({{"R", kTokens}, {"C", columns}}),
+                3.0 * static_cast<double>(kTokens * columns), [&] {
+                  return session.ops.quantization_statistics(x.data(), q.data(), inverse.data<float>(), out.data<float>(),
+                                                             kTokens, columns, 0, 0, kBf16, 7, session.memory.stream());
+                });
+}
+
 void norm_times(Session &session, Stopwatch &watch, int64_t columns) {
   const Ops &ops = session.ops;
   const OpsStream stream = session.memory.stream();
@@ -257,6 +267,7 @@ void print_times(Session &session) {
   for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
   for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
   for (int64_t columns : {320, 1280, 5120}) norm_times(session, watch, columns);
+  for (int64_t columns : {1280, 5120}) statistics_times(session, watch, columns);
   attention_times(session, watch, 20, 20, 16);
   attention_times(session, watch, 20, 20, 24);
   attention_times(session, watch, 20, 20, 32);

@@ -81,6 +81,7 @@ void elementwise_cases(Session &session);
 void clip_cases(Session &session);
 void adam_cases(Session &session);
 void loss_scale_cases(Session &session);
+void quantization_statistics_cases(Session &session);
 void dropout_cases(Session &session);
 void drop_path_cases(Session &session);
 void rows_cases(Session &session);

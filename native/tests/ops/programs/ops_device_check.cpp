@@ -66,6 +66,7 @@ int check(const Options &options) {
   clip_cases(session);
   adam_cases(session);
   loss_scale_cases(session);
+  quantization_statistics_cases(session);
   dropout_cases(session);
   drop_path_cases(session);
   rows_cases(session);

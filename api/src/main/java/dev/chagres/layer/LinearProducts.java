@@ -105,7 +105,9 @@ final class LinearProducts {
             prepare(x, amax, operand, keptIn, pass);
             return;
         }
-        operand.set(x, inputCopies.rowwise(), Checks.given("quantizers", covering(pass)));
+        Quantizers present = Checks.given("quantizers", covering(pass));
+        operand.set(x, inputCopies.rowwise(), present);
+        measureInput(x, present, pass);
         if (inputCopies.hasColumnwise()) {
             operand.keepColumnwise(inputCopies.columnwise());
         }
@@ -288,6 +290,27 @@ final class LinearProducts {
         QuantizedTensor copies = inputCopies.take(rows, weight.shape().size(1), present, pass.temporary(), columnsIn);
         present.setScale(inputSite, copies, pass.recording());
         return copies;
+    }
+
+    /** Returns whether casts of {@code pass} are measured. */
+    boolean measures(Pass pass) {
+        Quantizers present = quantizers(pass);
+        return present != null && present.measures(pass.recording());
+    }
+
+    /** Enqueues the measurement of the input's latest cast by the kernel that computed x, where this step is measured. */
+    void measureInput(Tensor x, Quantizers present, Pass pass) {
+        if (present.measures(pass.recording())) {
+            present.measure(inputSite, x, inputCopies.rowwise(), pass.stream());
+        }
+    }
+
+    /** The same of the gradient dy of the output. */
+    void measureGradient(Tensor dy, Pass pass) {
+        Quantizers present = gradient.quantizers();
+        if (present != null && present.measures(pass.recording())) {
+            present.measure(gradientSite, dy, gradient.rowwise(), pass.stream());
+        }
     }
 
     /** Enqueues {@code y = x W^T + b}. */

@@ -79,6 +79,9 @@ final class MlpBranch extends Layer {
             first.product(inside.x, before, pass);
             QuantizedTensor copies = Checks.given("copies", second.takeCopies(rows, inside.after, keptIn, pass));
             activation.forward(copies.rows() == rows ? before : filled, copies, pass.stream());
+            if (second.measures(pass)) {
+                measureActivation(inside, before, pass);
+            }
         } else {
             Scope afterIn = keepsAfter && second.keepsWhole(rows, pass) ? pass.kept() : pass.temporary();
             Tensor after = afterIn.tensor(x.dtype(), rows, inner);
@@ -90,6 +93,13 @@ final class MlpBranch extends Layer {
         inside.input.set(x);
         inside.before.set(filled);
         saved.keep(inside, pass);
+    }
+
+    /** Computes the activation again in the model's type: what it was cast from. */
+    private void measureActivation(Inner inside, Tensor before, Pass pass) {
+        Tensor after = pass.temporary().tensor(before.dtype(), before.size(0), inner);
+        activation.forward(before, after, null, pass.stream());
+        fc2.products().measureInput(after, Checks.given("quantizers", inside.after.quantizers()), pass);
     }
 
     /**
@@ -220,7 +230,18 @@ final class MlpBranch extends Layer {
         } else {
             Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
         }
+        if (second.measures(pass)) {
+            measureGradient(EightBitCopies.first(temporary, dafter, dy.size(0)), inside, pass);
+        }
         return true;
+    }
+
+    /** Computes the activation's gradient again in the model's type: what it was cast from. */
+    private void measureGradient(Tensor dafter, Inner inside, Pass pass) {
+        Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), dafter.size(0));
+        Tensor dbefore = pass.temporary().like(before);
+        activation.backward(dafter, before, dbefore, null, pass.stream());
+        fc1.products().measureGradient(dbefore, pass);
     }
 
     /** Enqueues {@code dbefore = (dy W2) activation'(before)}, with its {@code amax} where that is wanted. */

@@ -10,6 +10,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.ResidualNorm;
+import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -76,7 +77,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         if (copies == null) {
             normalize(x, y, mean, inverse, pass);
         } else {
-            normalizeSum(x, null, null, copies.scale() == null ? y : null, copies, mean, inverse, pass);
+            normalizeSum(x, null, null, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
         }
         save(x, mean, inverse, pass);
     }
@@ -94,9 +95,14 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        boolean writes = copies == null || copies.scale() == null;
-        normalizeSum(x, residual, sum, writes ? y : null, copies, mean, inverse, pass);
+        normalizeSum(x, residual, sum, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
         save(sum, mean, inverse, pass);
+    }
+
+    /** Returns whether the norm's output is written in the model's type: where it is not cast, or its cast is measured. */
+    private static boolean writes(@Nullable QuantizedTensor copies, Pass pass) {
+        Quantizers present = pass.quantizers();
+        return copies == null || copies.scale() == null || (present != null && present.measures(pass.recording()));
     }
 
     private void save(Tensor x, Tensor mean, Tensor inverse, Pass pass) {

@@ -44,6 +44,8 @@ public final class Quantizers implements AutoCloseable {
     /** By the number of the place; null where no weight is cast. */
     private final @Nullable CachedWeight[] weights;
 
+    private @Nullable CastMeasurements measurements;
+    private int measuredSteps;
     private boolean closed;
     private @Nullable DelayedScales forward;
     private @Nullable DelayedScales backward;
@@ -174,6 +176,9 @@ public final class Quantizers implements AutoCloseable {
         Checks.given("recording", recording);
         Checks.given("temporary", temporary);
         quantizer.cast(x, copies, null, recording, temporary, stream);
+        if (measures(recording)) {
+            measure(site, x, copies, stream);
+        }
     }
 
     /**
@@ -201,6 +206,9 @@ public final class Quantizers implements AutoCloseable {
                     + " blocks, got " + site + " of " + recipe + "; call cast");
         }
         quantizer.cast(x, copies, Checks.given("columnSums", columnSums), recording, temporary, stream);
+        if (measures(recording)) {
+            measure(site, x, copies, stream);
+        }
     }
 
     /**
@@ -277,7 +285,68 @@ public final class Quantizers implements AutoCloseable {
         if (weight == null) {
             throw new IllegalArgumentException("site: expected that of a weight, got " + site);
         }
-        return weight.get(Checks.given("recording", recording), Checks.given("temporary", temporary), stream);
+        QuantizedTensor copies =
+                weight.get(Checks.given("recording", recording), Checks.given("temporary", temporary), stream);
+        if (measures(recording)) {
+            measure(site, site.weight().weight(), copies, stream);
+        }
+        return copies;
+    }
+
+    /**
+     * Measures the casts of every {@code steps}th step of training from now on, those of steps whose number divides by it; 0 ends
+     * that. A measured cast is read once more, with what it was made of; a kernel that casts what it computes writes that in the
+     * model's type, too, or computes it twice. The numbers that training computes are the same. What a graph replays is not
+     * measured.
+     *
+     * @param steps 0 or more
+     * @throws IllegalArgumentException when steps is negative
+     * @throws IllegalStateException when they are closed
+     */
+    public void measureEvery(int steps) {
+        ensureOpen();
+        if (steps < 0) {
+            throw new IllegalArgumentException("steps: expected 0 or more, got " + steps);
+        }
+        if (steps > 0 && measurements == null) {
+            measurements = new CastMeasurements(sites.size(), scope);
+        }
+        measuredSteps = steps;
+    }
+
+    /**
+     * Returns what was measured last at each place, in the order of the plan; empty where nothing was. Waits for the stream.
+     *
+     * @throws IllegalStateException when they are closed
+     */
+    public List<CastStatistics> statistics() {
+        ensureOpen();
+        return measurements == null ? List.of() : measurements.read(sites, scope.stream());
+    }
+
+    /** For authors of layers: returns whether casts of this step are measured. */
+    public boolean measures(Recording recording) {
+        return measuredSteps != 0
+                && recording == Recording.ON
+                && parameters.step() % measuredSteps == 0
+                && Inside.capture(scope.stream()) == null;
+    }
+
+    /**
+     * For authors of layers, where a kernel casts what it computes: enqueues the measurement of the cast, where {@link #measures}
+     * says so.
+     *
+     * @param x [rows, columns], what the copies were made of, rounded to 16 bits
+     * @param copies with rowwise data, of the shape of x
+     * @throws IllegalArgumentException when the place is not covered, or shapes, types or devices do not fit
+     * @throws IllegalStateException when {@link #measureEvery} was never called
+     */
+    public void measure(QuantizerSite site, Tensor x, QuantizedTensor copies, Stream stream) {
+        of(site, copies);
+        if (measurements == null) {
+            throw new IllegalStateException("measure: expected measureEvery before, which takes the memory");
+        }
+        measurements.measure(site, x, copies, parameters.step(), stream);
     }
 
     private Quantizer of(QuantizerSite site) {

@@ -2046,6 +2046,76 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_quantization_statistics {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_quantization_statistics");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_quantization_statistics(const void *x, const void *q, const float *scale_inverse, float *statistics, int64_t rows, int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_quantization_statistics$descriptor() {
+        return ops_quantization_statistics.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_quantization_statistics(const void *x, const void *q, const float *scale_inverse, float *statistics, int64_t rows, int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_quantization_statistics$handle() {
+        return ops_quantization_statistics.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_quantization_statistics(const void *x, const void *q, const float *scale_inverse, float *statistics, int64_t rows, int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_quantization_statistics$address() {
+        return ops_quantization_statistics.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_quantization_statistics(const void *x, const void *q, const float *scale_inverse, float *statistics, int64_t rows, int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static int ops_quantization_statistics(long x, long q, long scale_inverse, long statistics, long rows, long columns, long stride, int scaling, int dtype, int fp8, MemorySegment stream) {
+        var mh$ = ops_quantization_statistics.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_quantization_statistics", x, q, scale_inverse, statistics, rows, columns, stride, scaling, dtype, fp8, stream);
+            }
+            return (int)mh$.invokeExact(x, q, scale_inverse, statistics, rows, columns, stride, scaling, dtype, fp8, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_range_push {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
