@@ -69,6 +69,9 @@ final class DevicePlatform implements Platform {
         Esm2Config config = Esm2Config.of(plan.size(), plan.shape().context());
         Esm2Training training = new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed());
         plan.recipe().eightBit().ifPresent(training::autocast);
+        if (plan.fp8Statistics() != 0) {
+            training.measureCasts(plan.fp8Statistics());
+        }
         if (plan.enqueuing() == Steps.CAPTURED) {
             training.captureSteps();
         }

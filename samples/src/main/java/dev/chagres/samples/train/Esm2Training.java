@@ -10,8 +10,10 @@ import dev.chagres.layer.Pass;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.recipe.CastStatistics;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
+import dev.chagres.recipe.Recording;
 import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
@@ -24,6 +26,9 @@ import dev.chagres.train.StepGraph;
 import dev.chagres.train.StepReadback;
 import dev.chagres.train.StepResult;
 import dev.chagres.train.UploadRing;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.List;
 import java.util.Objects;
 import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
@@ -68,6 +73,10 @@ public final class Esm2Training implements TrainingModel {
     private @Nullable Tensor capturedLoss;
 
     private @Nullable Scope capturedScope;
+    /** Null where products are computed in the model's type. */
+    private @Nullable Quantizers quantizers;
+
+    private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
     private float rate;
 
     private boolean closed;
@@ -115,7 +124,28 @@ public final class Esm2Training implements TrainingModel {
 
     /** Computes the products of the layers in eight bits from now on; the head's stay in the model's type. */
     public void autocast(Recipe recipe) {
-        pass.autocast(Quantizers.allocate(model.parameters(), recipe));
+        quantizers = Quantizers.allocate(model.parameters(), recipe);
+        pass.autocast(quantizers);
+    }
+
+    /**
+     * Measures casts to eight bits in each step, from the first one on, whose number divides by {@code steps}; such a step waits
+     * for the device.
+     *
+     * @throws IllegalStateException when products are not computed in eight bits
+     */
+    public void measureCasts(int steps) {
+        Quantizers present = quantizers;
+        if (present == null) {
+            throw new IllegalStateException("measureCasts: expected autocast before, without which nothing is cast");
+        }
+        present.measureEvery(steps);
+    }
+
+    @Override
+    public List<CastStatistics> castStatistics() {
+        List<CastStatistics> oldest = measured.poll();
+        return oldest == null ? List.of() : oldest;
     }
 
     /**
@@ -222,6 +252,10 @@ public final class Esm2Training implements TrainingModel {
             readback.addLoss(gradients(input), input.share());
         } while (!input.isLast());
         gradientNorm.compute();
+        Quantizers present = quantizers;
+        if (present != null && present.measures(Recording.ON)) {
+            measured.add(present.statistics());
+        }
         optimizer.step(learningRate, gradientNorm);
         readback.finish(gradientNorm.norm());
     }

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import com.fasterxml.jackson.jr.ob.JSON;
 import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
+import dev.chagres.recipe.CastStatistics;
 import dev.chagres.train.WholeFile;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -11,6 +12,8 @@ import java.io.UncheckedIOException;
 import java.math.BigDecimal;
 import java.math.MathContext;
 import java.nio.file.Path;
+import java.util.List;
+import java.util.Locale;
 import java.util.TreeMap;
 
 /**
@@ -65,8 +68,8 @@ final class ReportWriter implements AutoCloseable {
         });
     }
 
-    /** Writes a step's line. */
-    void step(StepMetrics step) {
+    /** Writes a step's line, with the casts to eight bits that were measured in it. */
+    void step(StepMetrics step, List<CastStatistics> casts) {
         write(json -> {
             json.put("step", step.step());
             putFinite(json, "loss", step.loss());
@@ -84,7 +87,28 @@ final class ReportWriter implements AutoCloseable {
             if (step.isSkipped()) {
                 json.put("skipped", true);
             }
+            if (!casts.isEmpty()) {
+                putCasts(json, casts);
+            }
         });
+    }
+
+    private static void putCasts(ObjectComposer<JSONComposer<OutputStream>> json, List<CastStatistics> casts)
+            throws IOException {
+        var array = json.startArrayField("casts");
+        for (CastStatistics cast : casts) {
+            array.startObject()
+                    .put("site", cast.site().name())
+                    .put("role", cast.site().role().name().toLowerCase(Locale.ROOT))
+                    .put("amax", shortest(cast.amax()))
+                    .put("underflows", shortest(cast.underflows()))
+                    .put("overflows", shortest(cast.overflows()))
+                    .put("meanSquaredError", shortest(cast.meanSquaredError()))
+                    .put("smallestScale", shortest(cast.smallestScale()))
+                    .put("largestScale", shortest(cast.largestScale()))
+                    .end();
+        }
+        array.end();
     }
 
     /** Returns the file that holds the lines until {@link #finish}. */

@@ -1,6 +1,8 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.recipe.CastStatistics;
 import java.nio.file.Path;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -41,9 +43,9 @@ final class RunFiles implements AutoCloseable {
     }
 
     /** Writes a step. */
-    void add(StepMetrics step) {
+    void add(StepMetrics step, List<CastStatistics> casts) {
         if (report != null) {
-            report.step(step);
+            report.step(step, casts);
         }
         steps++;
     }

@@ -116,6 +116,13 @@ final class TrainOptions {
     private GraphChoice graph = GraphChoice.AUTO;
 
     @Option(
+            names = "--fp8-statistics",
+            paramLabel = "N",
+            description = "measure the casts to eight bits of each Nth step for the report; steps are then not captured"
+                    + " (default: 0, none)")
+    private int fp8Statistics;
+
+    @Option(
             names = "--learning-rate",
             paramLabel = "RATE",
             description = "highest learning rate (default: 4e-4, tiny: 4e-3)")
@@ -196,6 +203,7 @@ final class TrainOptions {
             throw new IllegalArgumentException("--context: expected at least " + MaskedProteins.SHORTEST_CONTEXT
                     + " (<cls>, one residue, <eos>), got " + context);
         }
+        checkStatistics();
         BatchShape shape = shape(CPU_TOKENS);
         String refusal = StepGraph.refusal(shape);
         if (graph == GraphChoice.ON && refusal != null) {
@@ -204,9 +212,29 @@ final class TrainOptions {
         }
     }
 
+    private void checkStatistics() {
+        requireAtLeast("--fp8-statistics", fp8Statistics, 0);
+        if (fp8Statistics == 0) {
+            return;
+        }
+        if (recipe == null || recipe.eightBit().isEmpty()) {
+            throw new IllegalArgumentException(
+                    "--fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block,"
+                            + " whose casts are measured, got " + (recipe == null ? "none" : recipe));
+        }
+        if (report == null) {
+            throw new IllegalArgumentException(
+                    "--fp8-statistics: expected --report, which they are written into, got none");
+        }
+        if (graph == GraphChoice.ON) {
+            throw new IllegalArgumentException("--graph: expected off or auto beside --fp8-statistics, for what a graph"
+                    + " replays is not measured, got on");
+        }
+    }
+
     private Steps steps(BatchShape shape, boolean gpu) {
-        boolean captured =
-                graph == GraphChoice.ON || (graph == GraphChoice.AUTO && gpu && StepGraph.refusal(shape) == null);
+        boolean captured = graph == GraphChoice.ON
+                || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && StepGraph.refusal(shape) == null);
         return captured ? Steps.CAPTURED : Steps.ENQUEUED;
     }
 
@@ -227,6 +255,7 @@ final class TrainOptions {
                 shape,
                 precision,
                 steps(shape, gpu),
+                fp8Statistics,
                 steps,
                 new LearningRateSchedule(peak, warmUp, steps, decay, LAST_RATE),
                 seed,

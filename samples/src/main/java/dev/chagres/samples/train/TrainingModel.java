@@ -1,7 +1,9 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.recipe.CastStatistics;
 import dev.chagres.train.Batch;
 import dev.chagres.train.StepResult;
+import java.util.List;
 import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
@@ -35,6 +37,14 @@ public interface TrainingModel extends AutoCloseable {
 
     /** Waits for the oldest step whose result was not read yet, and reads it. */
     void result(StepResult result);
+
+    /**
+     * Returns how well casts to eight bits did in the oldest step that was measured and not asked for yet; nothing where none
+     * was.
+     */
+    default List<CastStatistics> castStatistics() {
+        return List.of();
+    }
 
     /** Returns whether a step whose gradients are not finite changes nothing but the scale of the loss. */
     boolean skipsSteps();

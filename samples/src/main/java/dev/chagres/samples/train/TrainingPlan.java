@@ -17,6 +17,7 @@ import org.jspecify.annotations.Nullable;
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
  * @param enqueuing how the work of a step gets to the device
+ * @param fp8Statistics casts to eight bits are measured in steps whose number, from 0, divides by it; 0 for none
  * @param steps how many updates
  * @param schedule the learning rate by step
  * @param seed what data order, masks and first weights follow from
@@ -29,11 +30,17 @@ record TrainingPlan(
         BatchShape shape,
         TrainingRecipe recipe,
         Steps enqueuing,
+        int fp8Statistics,
         int steps,
         LearningRateSchedule schedule,
         long seed,
         @Nullable Path report,
         @Nullable Path plot) {
+
+    /** Returns whether casts are measured in a step, counted from 1. */
+    boolean measures(int step) {
+        return fp8Statistics != 0 && (step - 1) % fp8Statistics == 0;
+    }
 
     /** Returns the layout as {@code --packing} spells it. */
     String packing() {

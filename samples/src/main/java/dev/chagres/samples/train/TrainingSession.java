@@ -9,6 +9,7 @@ import dev.chagres.train.BatchSource;
 import dev.chagres.train.SequencePacker;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -146,7 +147,7 @@ final class TrainingSession {
     private void loop(TrainingModel model, BatchSource batches, RunFiles files, Progress progress)
             throws InterruptedException {
         var loop = new TrainingRun(model, batches, step -> plan.schedule().at(step + 1), peakFlops, step -> {
-            files.add(step);
+            files.add(step, plan.measures(step.step()) ? model.castStatistics() : List.of());
             if (Double.isFinite(step.loss())) {
                 losses.add(step.loss());
             }

@@ -5,7 +5,10 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.QuantizerSite;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.recipe.CastStatistics;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
@@ -33,6 +36,7 @@ class ReportWriterTest {
             new BatchShape(BatchLayout.PACKED, 512, 256),
             TrainingRecipe.BF16,
             Steps.ENQUEUED,
+            0,
             100,
             new LearningRateSchedule(4e-4f, 7, 100, LearningRateSchedule.Decay.LINEAR, 0.1f),
             42,
@@ -70,11 +74,25 @@ class ReportWriterTest {
     }
 
     @Test
+    void measuredCastsStandInTheirStepsLine() throws IOException {
+        ModelPlan plan = new ModelPlan();
+        QuantizerSite site = plan.child("fc1").quantizer("input", QuantizerSite.Role.INPUT);
+        try (var report = new ReportWriter(file)) {
+            report.step(step(1, Double.NaN), List.of(new CastStatistics(site, 0, 3.5f, 0.25f, 0, 1e-4f, 64, 128)));
+            report.finish();
+        }
+        String line = Files.readString(file);
+        String casts = "\"casts\":[{\"site\":\"fc1.input\",\"role\":\"input\",\"amax\":3.5,\"underflows\":0.25,"
+                + "\"overflows\":0.0,\"meanSquaredError\":1.0E-4,\"smallestScale\":64.0,\"largestScale\":128.0}]}";
+        assertTrue(line.strip().endsWith(casts), line);
+    }
+
+    @Test
     void linesHoldExactlyTheNamedKeys() throws IOException {
         try (var report = new ReportWriter(file)) {
             report.begin(RUN);
-            report.step(step(1, Double.NaN));
-            report.step(step(2, 1e12));
+            report.step(step(1, Double.NaN), List.of());
+            report.step(step(2, 1e12), List.of());
             report.finish();
         }
         List<String> lines = Files.readAllLines(file);
@@ -110,8 +128,8 @@ class ReportWriterTest {
         float rising = (float) (4e-3f * 7.0 / 10);
         assertEquals("0.0028000001", Float.toString(rising));
         try (var report = new ReportWriter(file)) {
-            report.step(step(1, rising, 3.4802539f, Double.NaN));
-            report.step(step(2, rising, 1.0 / 3, Double.NaN));
+            report.step(step(1, rising, 3.4802539f, Double.NaN), List.of());
+            report.step(step(2, rising, 1.0 / 3, Double.NaN), List.of());
             report.finish();
         }
         List<String> lines = Files.readAllLines(file);
@@ -126,8 +144,8 @@ class ReportWriterTest {
         try (var report = new ReportWriter(file)) {
             StepMetrics skipped = step(1, 4e-3f, Double.NaN, Double.NaN);
             skipped.skip();
-            report.step(skipped);
-            report.step(step(2, Double.NaN));
+            report.step(skipped, List.of());
+            report.step(step(2, Double.NaN), List.of());
             report.finish();
         }
         List<String> lines = Files.readAllLines(file);

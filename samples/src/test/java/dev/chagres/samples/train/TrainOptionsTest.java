@@ -52,6 +52,15 @@ class TrainOptionsTest {
                         + " on, --accumulate 1); leave --graph out, or change those",
                 "--graph on --accumulate 2 | --graph: expected one micro-batch a step, for the shares of several are numbers"
                         + " of the host (--packing on, --accumulate 1); leave --graph out, or change those",
+                "--fp8-statistics -1 | --fp8-statistics: expected at least 0, got -1",
+                "--fp8-statistics 10 | --fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block, whose casts"
+                        + " are measured, got none",
+                "--fp8-statistics 10 --recipe bf16 | --fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block,"
+                        + " whose casts are measured, got bf16",
+                "--fp8-statistics 10 --recipe fp8-block | --fp8-statistics: expected --report, which they are written into,"
+                        + " got none",
+                "--fp8-statistics 10 --recipe fp8-block --report r --graph on | --graph: expected off or auto beside"
+                        + " --fp8-statistics, for what a graph replays is not measured, got on",
                 "--provider gpu | Invalid value for option '--provider': expected one of auto, cuda, reference, got gpu",
                 "--decay fast | Invalid value for option '--decay': expected one of constant, linear, cosine, got fast",
                 "--tokens-per-step 8 | --tokens-per-step: expected at least 16, got 8",
@@ -105,6 +114,7 @@ class TrainOptionsTest {
                 "packing",
                 "recipe",
                 "graph",
+                "fp8-statistics",
                 "learning-rate",
                 "seed",
                 "provider",
