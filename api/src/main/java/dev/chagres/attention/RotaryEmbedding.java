@@ -282,6 +282,6 @@ public final class RotaryEmbedding {
     }
 
     private static @Nullable Tensor offsets(Sequences sequences) {
-        return sequences.format() == QkvFormat.THD ? sequences.cuSeqlens().offsets() : null;
+        return sequences.format() == QkvFormat.THD ? sequences.placement().offsets() : null;
     }
 }

@@ -39,6 +39,8 @@ public final class Sequences {
     private int version;
     /** INT32 [B], the position of each sequence's first token; null: 0. */
     private @Nullable StartPositions starts;
+    /** Where packed sequences with gaps start; null: they lie side by side. */
+    private @Nullable CuSeqlens cuSeqlensPadded;
     /** BYTE, by score; null: none. */
     private @Nullable Tensor scoreMask;
 
@@ -78,6 +80,32 @@ public final class Sequences {
      */
     public static Sequences packed(Scope scope, int... lengths) {
         return packed(CuSeqlens.ofLengths(scope, lengths));
+    }
+
+    /**
+     * Packed sequences with gaps between them: each has {@code padded} tokens, of which the first {@code lengths} count. Attention
+     * reads none of the rest, and writes zeros there, in gradients too.
+     *
+     * @param scope owns the offsets that the kernels read
+     * @param lengths tokens of each sequence that count; 0 is an empty one
+     * @param padded tokens of each sequence, the gap behind it included
+     * @throws IllegalArgumentException when there are not as many of both, a length is negative or longer than its sequence with
+     *     the gap, or an int cannot count the tokens
+     */
+    public static Sequences packed(Scope scope, int[] lengths, int[] padded) {
+        if (Checks.given("lengths", lengths).length != Checks.given("padded", padded).length) {
+            throw new IllegalArgumentException(
+                    "padded: expected " + lengths.length + ", one of each sequence, got " + padded.length);
+        }
+        for (int i = 0; i < lengths.length; i++) {
+            if (lengths[i] > padded[i]) {
+                throw new IllegalArgumentException("padded: expected at least the length of each sequence, got "
+                        + padded[i] + " at " + i + " for a length of " + lengths[i]);
+            }
+        }
+        Sequences sequences = packed(scope, lengths);
+        sequences.cuSeqlensPadded = CuSeqlens.ofLengths(scope, padded);
+        return sequences;
     }
 
     /**
@@ -150,6 +178,7 @@ public final class Sequences {
                     + ", got " + keySequences.batch() + " in " + keySequences.format);
         }
         Sequences both = new Sequences(format, padding, cuSeqlens, batch, length, queries(), keySequences);
+        both.cuSeqlensPadded = cuSeqlensPadded;
         both.starts = starts;
         return both;
     }
@@ -173,6 +202,7 @@ public final class Sequences {
     private Sequences startingAt(StartPositions newStarts) {
         Sequences startedQueries = queries == null ? null : queries.startingAt(newStarts);
         Sequences started = new Sequences(format, padding, cuSeqlens, batch, length, startedQueries, keys);
+        started.cuSeqlensPadded = cuSeqlensPadded;
         started.starts = newStarts;
         started.scoreMask = scoreMask;
         return started;
@@ -193,6 +223,7 @@ public final class Sequences {
                     "mask: expected BYTE[1 or B, 1 or h, S, S'], got " + Checks.describe(mask));
         }
         Sequences masked = new Sequences(format, padding, cuSeqlens, batch, length, queries, keys);
+        masked.cuSeqlensPadded = cuSeqlensPadded;
         masked.starts = starts;
         masked.scoreMask = mask;
         return masked;
@@ -216,7 +247,7 @@ public final class Sequences {
     /** Fills in the position of each token. */
     TokenPositions positions(TokenPositions positions) {
         return switch (format) {
-            case THD -> positions.packed(cuSeqlens.offsets()).startingAt(startPositions());
+            case THD -> positions.packed(placement().offsets()).startingAt(startPositions());
             case BSHD -> positions.padded(format, length).startingAt(startPositions());
             case SBHD -> positions.padded(format, batch).startingAt(startPositions());
         };
@@ -244,6 +275,7 @@ public final class Sequences {
      */
     public void check() {
         cuSeqlens.offsets();
+        placement().offsets();
         if (format != QkvFormat.THD && cuSeqlens.version() != version) {
             throw new IllegalStateException("sequences: the lengths were set again since this " + format
                     + " object was made from them; make it again");
@@ -283,19 +315,29 @@ public final class Sequences {
         return cuSeqlens;
     }
 
+    /** Returns where packed sequences start when there are gaps between them, and null where there are none. */
+    public @Nullable CuSeqlens cuSeqlensPadded() {
+        return cuSeqlensPadded;
+    }
+
+    /** Returns the cumulative lengths with padding: of packed sequences, where each starts, its gap being the one's before. */
+    public CuSeqlens placement() {
+        return cuSeqlensPadded == null ? cuSeqlens : cuSeqlensPadded;
+    }
+
     /** Returns the number of sequences. */
     public long batch() {
         return format == QkvFormat.THD ? cuSeqlens.sequences() : batch;
     }
 
-    /** Returns the padded length, or the longest length when packed. */
+    /** Returns the padded length, or the longest length when packed, gaps included. */
     public long length() {
-        return format == QkvFormat.THD ? cuSeqlens.longest() : length;
+        return format == QkvFormat.THD ? placement().longest() : length;
     }
 
     /** Returns the tokens that an input has, padding included. */
     public long tokens() {
-        return format == QkvFormat.THD ? cuSeqlens.tokens() : batch * length;
+        return format == QkvFormat.THD ? placement().tokens() : batch * length;
     }
 
     /** Returns whether the dimensions before heads and head dimension are those of these sequences. */

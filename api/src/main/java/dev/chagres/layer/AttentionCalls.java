@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
@@ -13,6 +14,7 @@ import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The calls of attention's kernels: cuDNN's or our own, as {@link KernelChoice} says.
@@ -58,6 +60,7 @@ final class AttentionCalls {
                 .output(output)
                 .queryLengths(offsets, longest(sequences, kernels))
                 .keyLengths(keyOffsets, longest(sequences.keys(), kernels))
+                .starts(starts(sequences), starts(sequences.keys()))
                 .rngState(drops ? pass.draw() : null);
         Tensor statistics = statistics(q, sequences, pass.kept());
         tensors.statistics(statistics);
@@ -73,6 +76,8 @@ final class AttentionCalls {
         record.statistics.set(statistics);
         record.offsets.set(offsets);
         record.keyOffsets.set(keyOffsets);
+        keep(record.starts, tensors.queryStarts());
+        keep(record.keyStarts, tensors.keyStarts());
         record.problem = problem;
         record.sequences = sequences;
         record.kernels = kernels;
@@ -95,6 +100,19 @@ final class AttentionCalls {
                 rules.addGradients(record.applied, pass);
             }
         }
+    }
+
+    private static void keep(Kept kept, @Nullable Tensor tensor) {
+        if (tensor == null) {
+            kept.clear();
+        } else {
+            kept.set(tensor);
+        }
+    }
+
+    private static @Nullable Tensor starts(Sequences side) {
+        CuSeqlens padded = side.cuSeqlensPadded();
+        return padded == null ? null : padded.offsets();
     }
 
     private static long longest(Sequences sequences, AttentionKernels kernels) {

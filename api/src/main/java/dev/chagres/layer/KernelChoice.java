@@ -57,7 +57,11 @@ final class KernelChoice {
      * faster by our own kernels: a step of ESM-2 8M takes 7.9 ms on an H200 instead of 9.9. Those have no dropout.
      */
     static AttentionKernels attention(AttentionConfig config, DType dtype, Sequences sequences, ScoreRules rules) {
-        return dtype == DType.FLOAT32 || rules.why(sequences) != null || isSingle(sequences) || isNarrow(config)
+        return dtype == DType.FLOAT32
+                        || rules.why(sequences) != null
+                        || hasGaps(sequences)
+                        || isSingle(sequences)
+                        || isNarrow(config)
                 ? AttentionKernels.TILED
                 : AttentionKernels.FUSED;
     }
@@ -77,6 +81,9 @@ final class KernelChoice {
         if (changed != null) {
             return changed;
         }
+        if (hasGaps(sequences)) {
+            return "cuDNN leaves what was in the gaps between packed sequences";
+        }
         return isSingle(sequences)
                 ? "cuDNN has no attention backward for padded batches of one token a sequence"
                 : "cuDNN is slower at heads of at most " + NARROW + " columns";
@@ -84,6 +91,10 @@ final class KernelChoice {
 
     private static boolean isNarrow(AttentionConfig config) {
         return config.headDim() <= NARROW && config.dropout().isNone();
+    }
+
+    private static boolean hasGaps(Sequences sequences) {
+        return sequences.cuSeqlensPadded() != null || sequences.keys().cuSeqlensPadded() != null;
     }
 
     private static boolean isSingle(Sequences sequences) {

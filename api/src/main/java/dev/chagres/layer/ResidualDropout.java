@@ -80,7 +80,7 @@ final class ResidualDropout {
         sequences.checkTokens("x", added, added.size(0));
         QkvFormat format = sequences.format();
         Scope kept = pass.kept();
-        Tensor offsets = format == QkvFormat.THD ? sequences.cuSeqlens().offsets() : null;
+        Tensor offsets = format == QkvFormat.THD ? sequences.placement().offsets() : null;
         long extent = format == QkvFormat.BSHD ? sequences.length() : sequences.batch();
         Tensor factors = kept.tensor(DType.FLOAT32, sequences.batch());
         DropPath.dropPathFactors(pass.draw(), paths.probability(), factors, pass.stream());

@@ -36,6 +36,8 @@ final class SavedAttention extends Saved {
     final Kept statistics = new Kept("the log-sum-exp");
     final Kept offsets = new Kept("the lengths of the queries");
     final Kept keyOffsets = new Kept("the lengths of the keys");
+    final Kept starts = new Kept("the starts of the queries' sequences");
+    final Kept keyStarts = new Kept("the starts of the keys' sequences");
 
     @Nullable
     AttentionProblem problem;
@@ -53,6 +55,12 @@ final class SavedAttention extends Saved {
         value.get();
         offsets.get();
         keyOffsets.get();
+        if (!starts.isEmpty()) {
+            starts.get();
+        }
+        if (!keyStarts.isEmpty()) {
+            keyStarts.get();
+        }
         applied.check();
     }
 }
