@@ -97,9 +97,12 @@ final class ScoreRules {
         if (biases != null) {
             return "cuDNN has no bias of packed scores, nor under a bottom-right mask";
         }
-        return config.softmaxType() == SoftmaxType.VANILLA
-                ? null
-                : "cuDNN has no backward of packed scores for a softmax that is " + config.softmaxType();
+        // Constants: the choice is made in each call.
+        return switch (config.softmaxType()) {
+            case VANILLA -> null;
+            case OFF_BY_ONE -> "cuDNN has no backward of packed scores for a softmax that is OFF_BY_ONE";
+            case LEARNABLE -> "cuDNN has no backward of packed scores for a softmax that is LEARNABLE";
+        };
     }
 
     /** Fills in what is done with the scores of one forward call. */
