@@ -45,30 +45,49 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
     @Override
     public void beforeAll(ExtensionContext context) {
         System.out.println(context.getDisplayName() + ": replay with -D" + SEED_PROPERTY + "=" + SEED);
+        open();
+    }
+
+    /** Opens the device. */
+    public void open() {
         device = Device.open();
     }
 
     @Override
     public void beforeEach(ExtensionContext context) {
-        random = new SplittableRandom(
-                SEED * 0x9E3779B97F4A7C15L + context.getUniqueId().hashCode());
+        begin(SEED * 0x9E3779B97F4A7C15L + context.getUniqueId().hashCode());
+    }
+
+    /** Opens a scope for one test, whose random numbers follow from {@code seed}. */
+    public void begin(long seed) {
+        random = new SplittableRandom(seed);
         scope = device().openScope();
     }
 
-    @Override
-    public void afterEach(ExtensionContext context) {
+    /** Closes what {@link #begin} and {@link #pass} opened. */
+    public void end() {
         Pass present = pass;
         pass = null;
         if (present != null) {
             present.close();
         }
         scope().close();
+    }
+
+    @Override
+    public void afterEach(ExtensionContext context) {
+        end();
         context.getExecutionException()
                 .ifPresent(failure -> System.out.println(context.getDisplayName() + " failed with seed " + SEED));
     }
 
     @Override
     public void afterAll(ExtensionContext context) {
+        close();
+    }
+
+    /** Closes the device and prints the largest errors. */
+    public void close() {
         device().close();
         System.out.print(comparison.report());
     }

@@ -8,16 +8,16 @@ import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /** The factors of dropout and drop path in a residual sum. */
-final class ResidualFactors {
+public final class ResidualFactors {
     private ResidualFactors() {}
 
     /** Draws those of one sum as a layer does: those of sequences before those of values. */
-    static RealMatrix draw(Pass pass, TokenRows tokens, int hidden, Dropout values, Dropout paths) {
+    public static RealMatrix draw(Pass pass, TokenRows tokens, int hidden, Dropout values, Dropout paths) {
         RealMatrix factors =
                 MatrixUtils.createRealMatrix(tokens.tokens(), hidden).scalarAdd(1);
         if (!paths.isNone()) {
             long[] state = pass.draw().toLongs(pass.stream());
-            List<int[]> rows = tokens.rows();
+            List<int[]> rows = tokens.rowsAndPadding();
             for (int sequence = 0; sequence < rows.size(); sequence++) {
                 double factor = factor(state, sequence, paths);
                 for (int row : rows.get(sequence)) {

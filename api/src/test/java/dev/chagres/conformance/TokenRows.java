@@ -7,6 +7,7 @@ import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
+import java.util.Collections;
 import java.util.List;
 import java.util.stream.IntStream;
 import org.apache.commons.math3.linear.RealMatrix;
@@ -58,6 +59,13 @@ public record TokenRows(QkvFormat format, List<Integer> lengths, int padded) {
             all.add(rows);
         }
         return all;
+    }
+
+    /** Returns the rows of each sequence, its padding included. */
+    public List<int[]> rowsAndPadding() {
+        return format == QkvFormat.THD
+                ? rows()
+                : new TokenRows(format, Collections.nCopies(lengths.size(), padded), padded).rows();
     }
 
     /** Returns the rows that belong to no sequence. */

@@ -2,9 +2,11 @@ package dev.chagres.witness;
 
 import dev.chagres.layer.BranchOrder;
 import dev.chagres.layer.CrossAttentionConfig;
+import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormPlacement;
 import dev.chagres.layer.ResidualSource;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.te.Activation;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
@@ -63,7 +65,11 @@ public final class TransformerLayerWitness {
                     x -> over.forward(x, Objects.requireNonNull(memory)),
                     over::backward));
         }
-        MlpWitness mlp = new MlpWitness(config.mlp().norm(), config.mlp().activation(), weights, prefix + "mlp.");
+        MlpConfig second = config.mlp();
+        ActivationWitness activation = second.activation() == Activation.CLAMPED_SWIGLU
+                ? new ActivationWitness(second.clampedSwiglu())
+                : new ActivationWitness(second.activation());
+        MlpWitness mlp = new MlpWitness(second.norm(), activation, weights, prefix + "mlp.");
         parts.add(new Part(mlp.norm(), mlp::forwardOfNormed, mlp::backwardToNormed));
         outputNorm = normsOutput ? new NormWitness(config.norm(), weights, prefix + "norm.") : null;
     }
