@@ -210,8 +210,10 @@ final class LinearProducts {
     @Nullable
     Tensor takeAmaxOfGradient(Operand x, Pass pass) {
         Quantizers present = x.quantizers();
-        boolean casts = present != null && present.recipe().backwardOverride() == BackwardOverride.NONE;
-        return casts && present.scalesByAmax(gradientSite) ? zero(pass) : null;
+        if (present == null || present.recipe().backwardOverride() != BackwardOverride.NONE) {
+            return null;
+        }
+        return present.scalesByAmax(gradientSite) ? zero(pass) : null;
     }
 
     private static Tensor zero(Pass pass) {
