@@ -136,8 +136,12 @@ final class Draws implements AutoCloseable {
         }
     }
 
-    boolean isClosed() {
-        return closed;
+    /** Checks that {@code pass}, whose draws these are, was not closed. */
+    void ensureOpen(Pass pass) {
+        if (closed) {
+            throw new IllegalStateException("the " + pass + " is closed; make another with Pass."
+                    + (pass.isTraining() ? "training" : "evaluation") + "(stream)");
+        }
     }
 
     long site() {

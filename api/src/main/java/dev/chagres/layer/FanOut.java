@@ -173,7 +173,7 @@ public final class FanOut {
     /** Forgets those of micro-batches whose backward was never called. */
     private void dropStale(Pass pass) {
         for (int i = open.size() - 1; i >= 0; i--) {
-            if (open.get(i).pass == pass && !pass.holds(open.get(i))) {
+            if (open.get(i).pass == pass && !pass.saved().holds(open.get(i))) {
                 open.remove(i);
             }
         }
@@ -182,7 +182,7 @@ public final class FanOut {
     private Fan of(Pass pass) {
         for (int i = open.size() - 1; i >= 0; i--) {
             Fan fan = open.get(i);
-            if (fan.pass == pass && pass.holds(fan)) {
+            if (fan.pass == pass && pass.saved().holds(fan)) {
                 return fan;
             }
         }

@@ -113,9 +113,9 @@ public abstract class Layer {
     private @Nullable Call enqueue(Tensor x, Tensor y, Pass pass) {
         boolean saving = pass.isSaving();
         boolean learns = saving && (x.requiresGradient() || requiresGradient());
-        Saved mark = pass.top();
-        long site = pass.site();
-        Scope before = pass.enter();
+        Saved mark = pass.saved().top();
+        long site = pass.draws().site();
+        Scope before = pass.memory().enter();
         boolean done = false;
         try {
             pass.saving(learns);
@@ -123,11 +123,11 @@ public abstract class Layer {
             done = true;
         } finally {
             pass.saving(saving);
-            pass.leave(before);
+            pass.memory().leave(before);
             if (!done) {
-                pass.failForward();
-                pass.dropTo(mark);
-                pass.restoreSite(site);
+                pass.gradients().failForward();
+                pass.saved().dropTo(mark);
+                pass.draws().restoreSite(site);
             }
         }
         Inside.requireGradient(y, learns);
@@ -149,14 +149,14 @@ public abstract class Layer {
             return;
         }
         observers.entering(this, Direction.FORWARD, pass);
-        long keptBefore = pass.keptBytes();
+        long keptBefore = pass.memory().keptScope().usedBytes();
         try {
             run(x, y, pass);
         } catch (RuntimeException | Error failure) {
             observers.failed(this, Direction.FORWARD, pass);
             throw failure;
         }
-        observers.left(this, Direction.FORWARD, pass, pass.keptBytes() - keptBefore);
+        observers.left(this, Direction.FORWARD, pass, pass.memory().keptScope().usedBytes() - keptBefore);
     }
 
     /**
@@ -216,15 +216,15 @@ public abstract class Layer {
         if (!call.learns) {
             return;
         }
-        Scope before = pass.enter();
+        Scope before = pass.memory().enter();
         boolean done = false;
         try {
             gradientObserved(dy, dx, pass);
             done = true;
         } finally {
-            pass.leave(before);
+            pass.memory().leave(before);
             if (!done) {
-                pass.fail();
+                pass.gradients().fail();
             }
         }
     }

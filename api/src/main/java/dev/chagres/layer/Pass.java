@@ -7,15 +7,12 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recording;
 import dev.chagres.te.Output;
-import java.util.ArrayList;
-import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -33,41 +30,27 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class Pass implements AutoCloseable {
-    private enum Mode {
-        TRAINING,
-        EVALUATION
-    }
-
     private final Stream stream;
-    private final Mode mode;
-    private final Scope own;
+    private final boolean training;
+    private final PassMemory memory;
     private final Draws draws;
-    private final List<Parameters> written = new ArrayList<>();
-    /** Whoever has recorded in this pass, since it was made. */
-    private final List<Quantizers> recorded = new ArrayList<>();
-
+    private final PassRecipe recipe;
+    private final PassGradients gradients;
+    private final SavedStack saved = new SavedStack();
     private final Observers observers = new Observers();
     private final SavingSwitch savingAgain = new SavingSwitch();
-    private Scope kept;
-    private Scope scratch;
     private boolean saving;
-    private int depth;
-    private boolean failed;
-    private boolean failedForward;
     private boolean begun;
-    private @Nullable Saved top;
     private @Nullable Sequences sequences;
-    private @Nullable Quantizers quantizers;
-    private boolean calibrating;
 
-    private Pass(Stream stream, Mode mode) {
+    private Pass(Stream stream, boolean training) {
         this.stream = stream;
-        this.mode = mode;
-        own = stream.device().openScope(stream);
+        this.training = training;
+        memory = new PassMemory(stream);
         draws = new Draws(stream);
-        kept = own;
-        scratch = Inside.scratch(stream);
-        saving = mode == Mode.TRAINING;
+        recipe = new PassRecipe(stream);
+        gradients = new PassGradients(stream);
+        saving = training;
     }
 
     /** Makes a pass that applies dropout and keeps what backward needs, on the device's own stream. */
@@ -77,7 +60,7 @@ public final class Pass implements AutoCloseable {
 
     /** Makes a pass that applies dropout and keeps what backward needs. */
     public static Pass training(Stream stream) {
-        return new Pass(Checks.given("stream", stream), Mode.TRAINING);
+        return new Pass(Checks.given("stream", stream), true);
     }
 
     /** Makes a pass without dropout that keeps nothing, on the device's own stream. */
@@ -87,7 +70,7 @@ public final class Pass implements AutoCloseable {
 
     /** Makes a pass without dropout that keeps nothing. */
     public static Pass evaluation(Stream stream) {
-        return new Pass(Checks.given("stream", stream), Mode.EVALUATION);
+        return new Pass(Checks.given("stream", stream), false);
     }
 
     /**
@@ -97,15 +80,12 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
      */
     public Pass begin() {
-        ensureOpen();
-        if (depth != 0) {
-            throw new IllegalStateException("begin was called inside a layer's call; end that first");
-        }
+        ensureBetweenCalls("begin");
         giveBack();
         begun = true;
         draws.begin();
         if (Inside.capture(stream) != null) {
-            recorded.forEach(Quantizers::forgetWeights);
+            recipe.forgetWeights();
         }
         return this;
     }
@@ -117,10 +97,7 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
      */
     public void end() {
-        ensureOpen();
-        if (depth != 0) {
-            throw new IllegalStateException("end was called inside a layer's call; end that first");
-        }
+        ensureBetweenCalls("end");
         giveBack();
         begun = false;
     }
@@ -130,32 +107,22 @@ public final class Pass implements AutoCloseable {
      * step, as after a backward call that failed.
      */
     public void abandon() {
-        failed = true;
+        gradients.fail();
     }
 
-    private void ensureOpen() {
+    private void ensureBetweenCalls(String call) {
         stream.handle();
-        if (draws.isClosed()) {
-            throw new IllegalStateException("the " + this + " is closed; make another with Pass."
-                    + (mode == Mode.TRAINING ? "training" : "evaluation") + "(stream)");
-        }
+        draws.ensureOpen(this);
+        memory.ensureOutsideCalls(call);
     }
 
     private void giveBack() {
-        dropTo(null);
-        if (failed) {
-            written.forEach(Parameters::forgetGradients);
+        saved.dropTo(null);
+        boolean failed = gradients.end();
+        if (failed && training) {
+            recipe.forgetStep();
         }
-        if (mode == Mode.TRAINING && (failed || failedForward)) {
-            recorded.forEach(Quantizers::forgetStep);
-        }
-        failed = false;
-        failedForward = false;
-        written.clear();
-        own.restart();
-        // Nothing lies there between calls: what they took in several chunks becomes one.
-        Inside.scratch(stream).restart();
-        Inside.recomputed(stream).restart();
+        memory.restart();
         sequences = null;
     }
 
@@ -186,16 +153,6 @@ public final class Pass implements AutoCloseable {
         return present;
     }
 
-    /** Returns the sequences, or null when nobody has said. */
-    @Nullable
-    Sequences sequencesOrNull() {
-        return sequences;
-    }
-
-    void restoreSequences(@Nullable Sequences before) {
-        sequences = before;
-    }
-
     /**
      * Computes the products that {@code newQuantizers} covers in eight bits from here on, until {@link #noAutocast}; {@link
      * #begin()} leaves that as it is. Backward computes as its forward did.
@@ -205,8 +162,7 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalArgumentException when they are those of another device or stream
      */
     public void autocast(Quantizers newQuantizers) {
-        quantizers = here(newQuantizers);
-        calibrating = false;
+        recipe.autocast(newQuantizers);
     }
 
     /**
@@ -219,59 +175,32 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalArgumentException when they are those of another device or stream
      */
     public void calibrate(Quantizers newQuantizers) {
-        if (mode != Mode.TRAINING) {
+        if (!training) {
             throw new IllegalStateException(
                     "calibrate: expected a training pass, for evaluation records nothing; call it on"
                             + " one from Pass.training, then parameters.nextStep()");
         }
-        quantizers = here(newQuantizers);
-        calibrating = true;
+        recipe.calibrate(newQuantizers);
     }
 
     /** Computes every product in the model's type from here on. */
     public void noAutocast() {
-        quantizers = null;
-        calibrating = false;
-    }
-
-    private Quantizers here(Quantizers given) {
-        Device other = Checks.given("quantizers", given).parameters().scope().device();
-        if (other != device()) {
-            throw new IllegalArgumentException("quantizers: expected those of " + device() + ", got those of " + other
-                    + (other.index() == device().index() ? ", opened another time" : ""));
-        }
-        Stream theirs = given.parameters().scope().stream();
-        if (theirs != stream) {
-            throw new IllegalArgumentException(
-                    "quantizers: expected those of parameters on the pass's own stream, for weights"
-                            + " are cast once for all passes, in that stream's order; make the pass on parameters.scope().stream()");
-        }
-        given.ensureOpen();
-        recorded.removeIf(one -> !one.isOpen());
-        if (!recorded.contains(given)) {
-            recorded.add(given);
-        }
-        return given;
+        recipe.restore(null, false);
     }
 
     /** For authors of layers: returns the recipe's state, also while the pass calibrates; null after {@link #noAutocast}. */
     public @Nullable Quantizers quantizers() {
-        return quantizers;
+        return recipe.quantizers();
     }
 
     /** Returns whether the pass only records what the recipe would. */
     public boolean isCalibrating() {
-        return calibrating;
+        return recipe.isCalibrating();
     }
 
     /** For authors of layers: returns whether casts of this pass record: where it trains. */
     public Recording recording() {
-        return mode == Mode.TRAINING ? Recording.ON : Recording.OFF;
-    }
-
-    void restoreQuantizers(@Nullable Quantizers before, boolean calibratingBefore) {
-        quantizers = before;
-        calibrating = calibratingBefore;
+        return training ? Recording.ON : Recording.OFF;
     }
 
     /**
@@ -284,7 +213,7 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException when the pass is closed, or while its stream captures
      */
     public void seed(long seed, long step, long microBatch) {
-        ensureOpen();
+        draws.ensureOpen(this);
         draws.seed(seed, step, microBatch);
     }
 
@@ -300,12 +229,12 @@ public final class Pass implements AutoCloseable {
 
     /** Returns the memory that lasts until the next {@link #begin()}, for inputs that live as long. */
     public Scope scope() {
-        return own;
+        return memory.own();
     }
 
     /** Returns whether dropout is applied. */
     public boolean isTraining() {
-        return mode == Mode.TRAINING;
+        return training;
     }
 
     /** Returns whether forward keeps what backward needs. */
@@ -318,25 +247,17 @@ public final class Pass implements AutoCloseable {
      * call returns.
      */
     public Scope kept() {
-        return saving || depth == 0 ? kept : scratch;
+        return memory.kept(saving);
     }
 
     /** For authors of layers: returns the scope for what goes back when the layer's call returns. */
     public Scope temporary() {
-        return depth == 0 ? own : scratch;
+        return memory.temporary();
     }
 
     /** For authors of layers: says that the gradient of {@code parameter} is written now, and returns how. */
     public Output nextGradient(Parameter parameter) {
-        Parameters owner = parameter.owner();
-        if (!written.contains(owner)) {
-            written.add(owner);
-            Capture capture = Inside.capture(stream);
-            if (capture != null) {
-                capture.onFailure(owner::forgetGradients);
-            }
-        }
-        return parameter.nextGradient();
+        return gradients.next(parameter);
     }
 
     /**
@@ -401,17 +322,47 @@ public final class Pass implements AutoCloseable {
 
     /** Returns the most bytes that the pass has held at one time since it was made, scratch memory of the stream apart. */
     public long peakBytes() {
-        return own.peakBytes();
+        return memory.own().peakBytes();
     }
 
-    // ---- for Layer, SavedPool and Recomputed
+    // ---- for Layer, SavedPool, FanOut and Recomputed
 
     Observers observers() {
         return observers;
     }
 
-    long keptBytes() {
-        return kept.usedBytes();
+    PassMemory memory() {
+        return memory;
+    }
+
+    SavedStack saved() {
+        return saved;
+    }
+
+    PassRecipe recipe() {
+        return recipe;
+    }
+
+    PassGradients gradients() {
+        return gradients;
+    }
+
+    Draws draws() {
+        return draws;
+    }
+
+    /** Returns the sequences, or null when nobody has said. */
+    @Nullable
+    Sequences sequencesOrNull() {
+        return sequences;
+    }
+
+    void restoreSequences(@Nullable Sequences before) {
+        sequences = before;
+    }
+
+    void saving(boolean on) {
+        saving = on;
     }
 
     /** Returns whether the pass is open and was begun. */
@@ -426,90 +377,7 @@ public final class Pass implements AutoCloseable {
             throw new IllegalStateException(
                     caller + ": the pass was not begun; call pass.begin() or begin(sequences) first");
         }
-        if (failed) {
-            throw new IllegalStateException(
-                    caller + ": a backward call of this pass has failed, so that its gradients are"
-                            + " not whole; call pass.begin(), which forgets them, and repeat the step");
-        }
-    }
-
-    /** Opens the scratch memory of a layer's call and returns that of the caller, for {@link #leave}. */
-    Scope enter() {
-        Scope before = scratch;
-        scratch = before.open();
-        depth++;
-        return before;
-    }
-
-    void leave(Scope before) {
-        depth--;
-        scratch.close();
-        scratch = before;
-    }
-
-    void saving(boolean on) {
-        saving = on;
-    }
-
-    void fail() {
-        failed = true;
-    }
-
-    /** What forward has recorded for a recipe is not to be believed. */
-    void failForward() {
-        failedForward = true;
-    }
-
-    Scope keptScope() {
-        return kept;
-    }
-
-    void keepIn(Scope scope) {
-        kept = scope;
-    }
-
-    long site() {
-        return draws.site();
-    }
-
-    void restoreSite(long site) {
-        draws.restoreSite(site);
-    }
-
-    void push(Saved object) {
-        object.below = top;
-        top = object;
-    }
-
-    void pop() {
-        Saved object = top;
-        top = object == null ? null : object.below;
-    }
-
-    @Nullable
-    Saved top() {
-        return top;
-    }
-
-    /** Returns whether {@code object} was pushed and not popped since. */
-    boolean holds(Saved object) {
-        for (Saved one = top; one != null; one = one.below) {
-            if (one == object) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    /** Gives back everything that was saved after {@code mark}. */
-    void dropTo(@Nullable Saved mark) {
-        while (top != null && top != mark) {
-            Saved object = top;
-            pop();
-            if (object.pool != null) {
-                object.pool.recycle(object);
-            }
-        }
+        gradients.ensureWhole(caller);
     }
 
     /** Frees the memory of the pass. A second call does nothing. */
@@ -520,13 +388,13 @@ public final class Pass implements AutoCloseable {
             device.ensureCurrent();
         }
         begun = false;
-        dropTo(null);
+        saved.dropTo(null);
         draws.close();
-        own.close();
+        memory.own().close();
     }
 
     @Override
     public String toString() {
-        return (mode == Mode.TRAINING ? "training" : "evaluation") + " pass on " + stream;
+        return (training ? "training" : "evaluation") + " pass on " + stream;
     }
 }

@@ -46,7 +46,7 @@ public final class Recomputed extends Layer {
         if (context != null) {
             context.x.set(x);
             context.y.set(y);
-            context.site = pass.site();
+            context.site = pass.draws().site();
             context.sequences = pass.sequencesOrNull();
             context.quantizers = pass.quantizers();
             context.calibrating = pass.isCalibrating();
@@ -65,20 +65,20 @@ public final class Recomputed extends Layer {
         Context context = contexts.pop(pass);
         Tensor x = context.x.get();
         Tensor y = context.y.get();
-        long site = pass.site();
+        long site = pass.draws().site();
         Sequences sequences = pass.sequencesOrNull();
         Quantizers quantizers = pass.quantizers();
         boolean calibrating = pass.isCalibrating();
         boolean saving = pass.isSaving();
-        Scope kept = pass.keptScope();
+        Scope kept = pass.memory().keptScope();
         // Where a recomputed layer holds this one, the memory is in use already: this call's lies on top of it.
         Scope below = kept == pass.scope() ? Inside.recomputed(pass.stream()) : kept;
         Scope again = below.open();
         try {
-            pass.keepIn(again);
-            pass.restoreSite(context.site);
+            pass.memory().keepIn(again);
+            pass.draws().restoreSite(context.site);
             pass.restoreSequences(context.sequences);
-            pass.restoreQuantizers(context.quantizers, context.calibrating);
+            pass.recipe().restore(context.quantizers, context.calibrating);
             pass.saving(true);
             // The output forms again where it stood, unless its gradient has taken that place.
             inner.forward(x, Checks.overlaps(dy, y) ? again.like(y) : y, pass);
@@ -86,9 +86,9 @@ public final class Recomputed extends Layer {
         } finally {
             pass.saving(saving);
             pass.restoreSequences(sequences);
-            pass.restoreQuantizers(quantizers, calibrating);
-            pass.restoreSite(site);
-            pass.keepIn(kept);
+            pass.recipe().restore(quantizers, calibrating);
+            pass.draws().restoreSite(site);
+            pass.memory().keepIn(kept);
             again.close();
         }
     }

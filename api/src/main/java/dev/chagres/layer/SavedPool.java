@@ -39,7 +39,7 @@ public final class SavedPool<S extends Saved> {
 
     S pushAlways(Pass pass) {
         S object = take();
-        pass.push(object);
+        pass.saved().push(object);
         return object;
     }
 
@@ -58,14 +58,14 @@ public final class SavedPool<S extends Saved> {
     /** Puts an object that {@link #take} gave on top of what the pass has saved, or back while the pass saves nothing. */
     void keep(S object, Pass pass) {
         if (pass.isSaving()) {
-            pass.push(object);
+            pass.saved().push(object);
         } else {
             recycle(object);
         }
     }
 
     void pushTaken(S object, Pass pass) {
-        pass.push(object);
+        pass.saved().push(object);
     }
 
     /**
@@ -75,14 +75,14 @@ public final class SavedPool<S extends Saved> {
      */
     public S pop(Pass pass) {
         S object = peek(pass);
-        pass.pop();
+        pass.saved().pop();
         recycle(object);
         return object;
     }
 
     /** Returns the object on top, which stays there; refuses as {@link #pop}. */
     S peek(Pass pass) {
-        Saved top = pass.top();
+        Saved top = pass.saved().top();
         if (top == null || top.pool != this) {
             throw new IllegalStateException("backward of " + owner + " was called, but the last forward was of "
                     + (top == null || top.pool == null ? "nothing" : nameOf(top.pool))

@@ -173,14 +173,14 @@ class DrawsTest {
             Sequences sequences = Sequences.packed(open.scope(), 3, 5);
             Pass pass = open.pass().begin(sequences);
             plain.forward(x, pass);
-            assertEquals(3, pass.site());
+            assertEquals(3, pass.draws().site());
             Tensor y = recomputed.forward(x, pass);
-            assertEquals(6, pass.site());
+            assertEquals(6, pass.draws().site());
             recomputed.backward(y, pass);
-            assertEquals(6, pass.site());
+            assertEquals(6, pass.draws().site());
             evaluation.begin(sequences);
             recomputed.forward(plain.forward(x, evaluation), evaluation);
-            assertEquals(0, evaluation.site());
+            assertEquals(0, evaluation.draws().site());
             assertEquals(2 * 12, parameters.all().size());
         }
     }

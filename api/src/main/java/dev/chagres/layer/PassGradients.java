@@ -1,0 +1,69 @@
+package dev.chagres.layer;
+
+import dev.chagres.Stream;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.Output;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Whose gradients the backward calls of one micro-batch have written, and whether a call has failed, so that they are not whole.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class PassGradients {
+    private final Stream stream;
+    private final List<Parameters> written = new ArrayList<>();
+    private boolean failed;
+    private boolean failedForward;
+
+    PassGradients(Stream stream) {
+        this.stream = stream;
+    }
+
+    /** Says that the gradient of {@code parameter} is written now, and returns how. */
+    Output next(Parameter parameter) {
+        Parameters owner = parameter.owner();
+        if (!written.contains(owner)) {
+            written.add(owner);
+            Capture capture = Inside.capture(stream);
+            if (capture != null) {
+                capture.onFailure(owner::forgetGradients);
+            }
+        }
+        return parameter.nextGradient();
+    }
+
+    void fail() {
+        failed = true;
+    }
+
+    /** Says that a forward call has failed: what it has recorded for a recipe is not to be believed. */
+    void failForward() {
+        failedForward = true;
+    }
+
+    /** Checks, for a layer's call, that no call has failed. */
+    void ensureWhole(Object caller) {
+        if (failed) {
+            throw new IllegalStateException(
+                    caller + ": a backward call of this pass has failed, so that its gradients are"
+                            + " not whole; call pass.begin(), which forgets them, and repeat the step");
+        }
+    }
+
+    /** Ends the micro-batch, forgets gradients that are not whole, and returns whether any call has failed. */
+    boolean end() {
+        boolean any = failed || failedForward;
+        if (failed) {
+            written.forEach(Parameters::forgetGradients);
+        }
+        failed = false;
+        failedForward = false;
+        written.clear();
+        return any;
+    }
+}

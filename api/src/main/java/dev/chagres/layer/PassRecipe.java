@@ -1,0 +1,85 @@
+package dev.chagres.layer;
+
+import dev.chagres.Device;
+import dev.chagres.Stream;
+import dev.chagres.internal.Checks;
+import dev.chagres.recipe.Quantizers;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The recipe by which one pass computes its products, and whoever has recorded in the pass for one.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class PassRecipe {
+    private final Stream stream;
+    /** Since the pass was made. */
+    private final List<Quantizers> recorded = new ArrayList<>();
+
+    private @Nullable Quantizers quantizers;
+    private boolean calibrating;
+
+    PassRecipe(Stream stream) {
+        this.stream = stream;
+    }
+
+    /** Computes by {@code given} from here on. */
+    void autocast(Quantizers given) {
+        quantizers = here(given);
+        calibrating = false;
+    }
+
+    /** Records for {@code given} from here on. */
+    void calibrate(Quantizers given) {
+        quantizers = here(given);
+        calibrating = true;
+    }
+
+    void restore(@Nullable Quantizers before, boolean calibratingBefore) {
+        quantizers = before;
+        calibrating = calibratingBefore;
+    }
+
+    @Nullable
+    Quantizers quantizers() {
+        return quantizers;
+    }
+
+    boolean isCalibrating() {
+        return calibrating;
+    }
+
+    /** Forgets what a step has recorded that failed. */
+    void forgetStep() {
+        recorded.forEach(Quantizers::forgetStep);
+    }
+
+    /** Casts weights anew at their next use: a graph does so at each launch. */
+    void forgetWeights() {
+        recorded.forEach(Quantizers::forgetWeights);
+    }
+
+    private Quantizers here(Quantizers given) {
+        Stream theirs =
+                Checks.given("quantizers", given).parameters().scope().stream();
+        Device here = stream.device();
+        Device other = theirs.device();
+        if (other != here) {
+            throw new IllegalArgumentException("quantizers: expected those of " + here + ", got those of " + other
+                    + (other.index() == here.index() ? ", opened another time" : ""));
+        }
+        if (theirs != stream) {
+            throw new IllegalArgumentException(
+                    "quantizers: expected those of parameters on the pass's own stream, for weights"
+                            + " are cast once for all passes, in that stream's order; make the pass on parameters.scope().stream()");
+        }
+        given.ensureOpen();
+        recorded.removeIf(one -> !one.isOpen());
+        if (!recorded.contains(given)) {
+            recorded.add(given);
+        }
+        return given;
+    }
+}
