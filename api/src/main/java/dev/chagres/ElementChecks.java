@@ -43,6 +43,14 @@ final class ElementChecks {
         };
     }
 
+    /** Throws for contents that were checked once and are trusted since. */
+    static void ensureWritable(Tensor tensor) {
+        if (tensor.isFixed()) {
+            throw new IllegalArgumentException("tensor: expected one whose elements may change, got the offsets of a"
+                    + " CuSeqlens or the angles of a RotaryEmbedding, which are trusted once made; make another one");
+        }
+    }
+
     static void ensureCount(Tensor tensor, int count) {
         if (count != tensor.count()) {
             throw new IllegalArgumentException("values: expected " + tensor.count() + " for " + tensor.dtype()

@@ -3,9 +3,7 @@ package dev.chagres;
 import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.internal.memory.ScopeState;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -35,14 +33,7 @@ public final class Scope implements AutoCloseable {
 
     private final ScopeState state;
     private final Leaks.@Nullable Trace trace;
-    /** Tensors in the order in which they are handed out. */
-    private final List<Tensor> issued = new ArrayList<>();
-
-    /** Quantized tensors in the order in which they are handed out. */
-    private final List<QuantizedTensor> issuedQuantized = new ArrayList<>();
-
-    private int cursor;
-    private int cursorQuantized;
+    private final IssuedTensors issued;
     /** The scope on top of this one; made once and opened again. */
     private @Nullable Scope nested;
 
@@ -57,6 +48,7 @@ public final class Scope implements AutoCloseable {
         parent = null;
         depth = 0;
         state = new ScopeState(stream.device().state(), "scope of " + stream.device());
+        issued = new IssuedTensors(state);
         this.trace = trace;
     }
 
@@ -76,6 +68,7 @@ public final class Scope implements AutoCloseable {
         this.parent = parent;
         depth = parent.depth + 1;
         state = new ScopeState(stream.device().state(), depth == 1 ? "nested " + parent.state : parent.toString());
+        issued = new IssuedTensors(state);
         trace = null;
     }
 
@@ -176,7 +169,7 @@ public final class Scope implements AutoCloseable {
             throw new IllegalArgumentException("offset: expected elements within " + tensor + ", got " + count + " of "
                     + dtype + " from " + offset + " on");
         }
-        Tensor view = next();
+        Tensor view = issued.next();
         view.issueView(tensor, dtype, offset, 1, count, 1, 1, 1);
         return view;
     }
@@ -196,10 +189,7 @@ public final class Scope implements AutoCloseable {
             throw new IllegalArgumentException("dtype: expected FLOAT8_E4M3 or FLOAT8_E5M2, got " + dtype);
         }
         count(dtype, 2, rows, columns, 1, 1);
-        if (cursorQuantized == issuedQuantized.size()) {
-            issuedQuantized.add(new QuantizedTensor(state));
-        }
-        QuantizedTensor quantized = issuedQuantized.get(cursorQuantized++);
+        QuantizedTensor quantized = issued.nextQuantized();
         quantized.issue(scaling, dtype, rows, columns);
         return quantized;
     }
@@ -221,7 +211,7 @@ public final class Scope implements AutoCloseable {
             throw new IllegalArgumentException(
                     "offset: expected elements within " + tensor + ", got " + count + " from " + offset + " on");
         }
-        Tensor view = next();
+        Tensor view = issued.next();
         view.issueView(tensor, tensor.dtype(), offset, rank, d0, d1, d2, d3);
         return view;
     }
@@ -233,7 +223,7 @@ public final class Scope implements AutoCloseable {
         }
         long byteSize = count(dtype, rank, d0, d1, d2, d3) * dtype.byteSize();
         long address = memory.allocate(byteSize);
-        Tensor tensor = next();
+        Tensor tensor = issued.next();
         tensor.issue(dtype, address, rank, d0, d1, d2, d3);
         return tensor;
     }
@@ -261,13 +251,6 @@ public final class Scope implements AutoCloseable {
 
     private static long sizeOr1(Shape shape, int index) {
         return index < shape.rank() ? shape.size(index) : 1;
-    }
-
-    private Tensor next() {
-        if (cursor == issued.size()) {
-            issued.add(new Tensor(state));
-        }
-        return issued.get(cursor++);
     }
 
     /**
@@ -308,8 +291,7 @@ public final class Scope implements AutoCloseable {
     }
 
     private void begin() {
-        cursor = 0;
-        cursorQuantized = 0;
+        issued.restart();
         state.renew();
     }
 
@@ -395,12 +377,7 @@ public final class Scope implements AutoCloseable {
     private void destroyHandles() {
         for (Scope scope = this; scope != null; scope = scope.nested) {
             scope.destroyed = true;
-            for (Tensor tensor : scope.issued) {
-                tensor.destroyHandle();
-            }
-            for (QuantizedTensor quantized : scope.issuedQuantized) {
-                quantized.destroy();
-            }
+            scope.issued.destroyHandles();
         }
     }
 

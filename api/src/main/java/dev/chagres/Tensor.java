@@ -1,8 +1,5 @@
 package dev.chagres;
 
-import dev.chagres.bindings.Status;
-import dev.chagres.bindings.te.TransformerEngine;
-import dev.chagres.internal.memory.BasicTensor;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.ScopeState;
 import java.lang.foreign.MemorySegment;
@@ -36,8 +33,7 @@ public final class Tensor {
     private boolean constant;
     private boolean requiresGradient;
     private long address;
-    private MemorySegment handle = MemorySegment.NULL;
-    private boolean handleStale = true;
+    private final TensorHandle handle = new TensorHandle();
     /** The tensor that this one is a view of, and that tensor's issue number when the view was made. */
     private @Nullable Tensor base;
 
@@ -81,7 +77,7 @@ public final class Tensor {
             sizes[2] = d2;
             sizes[3] = d3;
             count = Shape.product(newRank, d0, d1, d2, d3);
-            handleStale = true;
+            handle.outdate();
         }
         epoch = scope.epoch();
         issue++;
@@ -89,12 +85,7 @@ public final class Tensor {
 
     /** Gives TE's handle back; the tensor can be handed out again. */
     void destroyHandle() {
-        if (handle.address() != 0) {
-            MemorySegment dead = handle;
-            handle = MemorySegment.NULL;
-            handleStale = true;
-            Status.te(TransformerEngine.te_destroy_tensor(dead), "te_destroy_tensor");
-        }
+        handle.destroy();
     }
 
     /** Returns the type of the elements. */
@@ -198,15 +189,7 @@ public final class Tensor {
      */
     public MemorySegment handle() {
         ensureUsable();
-        if (handleStale) {
-            BasicTensor description = scope.device().basicTensor();
-            if (handle.address() == 0) {
-                handle = description.create();
-            }
-            description.at(address, dtype.code()).shape(sizes, rank).writeTo(handle);
-            handleStale = false;
-        }
-        return handle;
+        return handle.of(scope.device(), address, dtype, sizes, rank);
     }
 
     /**
@@ -217,7 +200,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are no floats
      */
     public void set(Stream stream, float... values) {
-        Transfer.fromFloats(this, on(stream), values);
+        Transfer.fromFloats(this, Transfer.on(this, stream), values);
     }
 
     /**
@@ -228,7 +211,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are not INT32
      */
     public void set(Stream stream, int... values) {
-        Transfer.fromInts(this, on(stream), values);
+        Transfer.fromInts(this, Transfer.on(this, stream), values);
     }
 
     /**
@@ -239,7 +222,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are not INT64
      */
     public void set(Stream stream, long... values) {
-        Transfer.fromLongs(this, on(stream), values);
+        Transfer.fromLongs(this, Transfer.on(this, stream), values);
     }
 
     /**
@@ -251,7 +234,7 @@ public final class Tensor {
      *     FLOAT8_E5M2
      */
     public void set(Stream stream, byte... values) {
-        Transfer.fromBytes(this, on(stream), values);
+        Transfer.fromBytes(this, Transfer.on(this, stream), values);
     }
 
     /**
@@ -261,7 +244,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are no floats
      */
     public float[] toFloats(Stream stream) {
-        return Transfer.toFloats(this, on(stream));
+        return Transfer.toFloats(this, Transfer.on(this, stream));
     }
 
     /**
@@ -271,7 +254,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not INT32
      */
     public int[] toInts(Stream stream) {
-        return Transfer.toInts(this, on(stream));
+        return Transfer.toInts(this, Transfer.on(this, stream));
     }
 
     /**
@@ -281,7 +264,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not INT64
      */
     public long[] toLongs(Stream stream) {
-        return Transfer.toLongs(this, on(stream));
+        return Transfer.toLongs(this, Transfer.on(this, stream));
     }
 
     /**
@@ -291,7 +274,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not BYTE, FLOAT8_E4M3 or FLOAT8_E5M2
      */
     public byte[] toBytes(Stream stream) {
-        return Transfer.toBytes(this, on(stream));
+        return Transfer.toBytes(this, Transfer.on(this, stream));
     }
 
     /**
@@ -301,7 +284,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the buffer is shorter than the tensor
      */
     public void copyFrom(Stream stream, HostBuffer source) {
-        Transfer.fromHost(this, on(stream), source.segment());
+        Transfer.fromHost(this, Transfer.on(this, stream), source.segment());
     }
 
     /**
@@ -312,7 +295,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when it is shorter than the tensor, or lies on the Java heap
      */
     public void copyFrom(Stream stream, MemorySegment source) {
-        Transfer.fromHost(this, on(stream), source);
+        Transfer.fromHost(this, Transfer.on(this, stream), source);
     }
 
     /**
@@ -323,7 +306,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when it is shorter than the tensor, or lies on the Java heap
      */
     public void copyTo(Stream stream, MemorySegment target) {
-        Transfer.toHost(this, on(stream), target);
+        Transfer.toHost(this, Transfer.on(this, stream), target);
     }
 
     /**
@@ -333,7 +316,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the buffer is shorter than the tensor
      */
     public void copyTo(Stream stream, HostBuffer target) {
-        Transfer.toHost(this, on(stream), target.segment());
+        Transfer.toHost(this, Transfer.on(this, stream), target.segment());
     }
 
     /**
@@ -342,12 +325,12 @@ public final class Tensor {
      * @throws IllegalArgumentException when type or number of elements differ
      */
     public void copyFrom(Stream stream, Tensor source) {
-        Transfer.fromDevice(this, on(stream), source);
+        Transfer.fromDevice(this, Transfer.on(this, stream), source);
     }
 
     /** Enqueues zeroing of every byte. */
     public void zero(Stream stream) {
-        Transfer.zero(this, on(stream));
+        Transfer.zero(this, Transfer.on(this, stream));
     }
 
     /**
@@ -359,36 +342,14 @@ public final class Tensor {
     void ensureUsable() {
         scope.device().ensureCurrent();
         if (!isLive()) {
-            throw new IllegalStateException("tensor " + dtype + shape() + " of " + scope + " is closed: " + reason());
+            throw new IllegalStateException(
+                    "tensor " + dtype + shape() + " of " + scope + " is closed: " + scope.whyClosed(epoch));
         }
     }
 
-    private String reason() {
-        if (!scope.isLive()) {
-            return "so is its scope";
-        }
-        return epoch == scope.epoch() ? "so is the tensor that it is a view of" : "the scope was restarted since";
-    }
-
-    /**
-     * Checks that the contents may be written to.
-     *
-     * @throws IllegalArgumentException when they were checked once and are trusted since
-     */
-    void ensureWritable() {
-        if (constant) {
-            throw new IllegalArgumentException("tensor: expected one whose elements may change, got the offsets of a"
-                    + " CuSeqlens or the angles of a RotaryEmbedding, which are trusted once made; make another one");
-        }
-    }
-
-    /** Says that a method of this class has enqueued a write to the memory. */
-    void written() {
-        Tensor root = this;
-        while (root.base != null) {
-            root = root.base;
-        }
-        root.writes++;
+    /** Counts a write that a method of this class has enqueued; this tensor is no view. */
+    void countWrite() {
+        writes++;
     }
 
     /** Returns how often a method of this class has written to the memory of this tensor, which is no view. */
@@ -427,18 +388,6 @@ public final class Tensor {
 
     void requireGradient(boolean required) {
         requiresGradient = required;
-    }
-
-    ScopeState scope() {
-        return scope;
-    }
-
-    private MemorySegment on(Stream stream) {
-        if (stream.device().state() != scope.device()) {
-            throw new IllegalArgumentException(
-                    "stream: expected one of device " + scope.device().index() + ", got " + stream);
-        }
-        return stream.handle();
     }
 
     @Override

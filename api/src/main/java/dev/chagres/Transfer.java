@@ -134,12 +134,12 @@ final class Transfer {
     /** Enqueues a copy of the first bytes of {@code host}. */
     static void fromHost(Tensor tensor, MemorySegment stream, MemorySegment host) {
         ensureBytes("source", tensor, host);
-        tensor.ensureWritable();
+        ElementChecks.ensureWritable(tensor);
         tensor.device().ensureNotCapturing("copyFrom");
         Status.cuda(
                 AddressCalls.cudaMemcpyAsync(tensor.address(), host, tensor.byteSize(), HOST_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
-        tensor.written();
+        written(tensor);
     }
 
     /** Enqueues a copy to the first bytes of {@code host}. */
@@ -157,7 +157,7 @@ final class Transfer {
             throw new IllegalArgumentException("source: expected " + tensor.count() + " elements of " + tensor.dtype()
                     + ", got " + source.count() + " of " + source.dtype());
         }
-        tensor.ensureWritable();
+        ElementChecks.ensureWritable(tensor);
         if (source.device() != tensor.device()) {
             throw new IllegalArgumentException("source: expected a tensor of device "
                     + tensor.device().index() + ", got one of device "
@@ -168,14 +168,32 @@ final class Transfer {
                 AddressCalls.cudaMemcpyAsync(
                         tensor.address(), source.address(), tensor.byteSize(), DEVICE_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
-        tensor.written();
+        written(tensor);
     }
 
     /** Enqueues zeroing of every byte. */
     static void zero(Tensor tensor, MemorySegment stream) {
-        tensor.ensureWritable();
+        ElementChecks.ensureWritable(tensor);
         Status.cuda(AddressCalls.cudaMemsetAsync(tensor.address(), 0, tensor.byteSize(), stream), "cudaMemsetAsync");
-        tensor.written();
+        written(tensor);
+    }
+
+    /** Returns the handle of {@code stream}, which must be one of the tensor's device. */
+    static MemorySegment on(Tensor tensor, Stream stream) {
+        if (stream.device().state() != tensor.device()) {
+            throw new IllegalArgumentException(
+                    "stream: expected one of device " + tensor.deviceIndex() + ", got " + stream);
+        }
+        return stream.handle();
+    }
+
+    /** Counts a write with the tensor whose memory {@code tensor} is, or is a part of. */
+    private static void written(Tensor tensor) {
+        Tensor root = tensor;
+        for (Tensor base = root.base(); base != null; base = root.base()) {
+            root = base;
+        }
+        root.countWrite();
     }
 
     private static void synchronize(MemorySegment stream) {

@@ -62,8 +62,7 @@ final class PassRecipe {
     }
 
     private Quantizers here(Quantizers given) {
-        Stream theirs =
-                Checks.given("quantizers", given).parameters().scope().stream();
+        Stream theirs = Checks.given("quantizers", given).parameters().scope().stream();
         Device here = stream.device();
         Device other = theirs.device();
         if (other != here) {

@@ -4,18 +4,13 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
-import dev.chagres.internal.memory.StepWork;
 import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
-import org.jspecify.annotations.Nullable;
 
 /**
  * The memory of a model's parameters: weights, a vector for each type, and FLOAT32 gradients of what is trained, one vector. Each
@@ -40,21 +35,15 @@ public final class Parameters implements AutoCloseable {
 
     private final List<ParameterRange> ranges;
     private final List<QuantizerSite> quantizers;
-    private final List<Runnable> atNextStep = new ArrayList<>();
-    private final List<Runnable> atForgetting = new ArrayList<>();
     private final List<AutoCloseable> adopted = new ArrayList<>();
-    private final StepWork counter = new Counter();
-    /** The capture that has a step of these parameters already. */
-    private @Nullable Capture captured;
-
     private boolean closed;
-    private int generation;
-    private long step;
+    private final StepCount steps;
     private int version;
 
     private Parameters(Scope scope, ModelPlan plan, DType dtype, ParameterLayout layout) {
         this.scope = scope;
         this.dtype = dtype;
+        steps = new StepCount(scope.stream());
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
         layout.weightCounts().forEach((type, count) -> {
             Tensor vector = scope.tensor(type, count);
@@ -206,7 +195,7 @@ public final class Parameters implements AutoCloseable {
 
     /** Returns the number of steps taken: of calls of {@link #nextStep}, and what a loaded state said. */
     public long step() {
-        return step;
+        return steps.step();
     }
 
     /**
@@ -226,63 +215,28 @@ public final class Parameters implements AutoCloseable {
     /** Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them. */
     public void nextStep() {
         Inside.state(scope.stream()).ensureCurrent();
-        Capture capture = Inside.capture(scope.stream());
-        if (capture != null) {
-            ensureOnlyStep(capture);
-            generation++; // What a captured pass would have written is written by launches alone.
-        }
-        Inside.eachStep(scope.stream(), counter);
-        run(atNextStep);
-    }
-
-    /** Throws a {@link CaptureException} for a second step of one graph: each launch is a step. */
-    private void ensureOnlyStep(Capture capture) {
-        if (captured == capture) {
-            throw new CaptureException("nextStep: expected at most one step of the parameters in a graph, got"
-                    + " another; capture each step by itself, or launch one graph twice");
-        }
-        captured = capture;
-    }
-
-    /** Counts each launch of a graph, whose backward passes have written the gradients of the step before. */
-    private final class Counter implements StepWork {
-        @Override
-        public void count() {
-            step++;
-            generation++;
-        }
+        steps.next();
     }
 
     /** Runs {@code action} at the end of every {@link #nextStep}, such as the update of scales. */
     public void atNextStep(Runnable action) {
-        atNextStep.add(Checks.given("action", action));
+        steps.atNextStep(action);
     }
 
     /** Runs {@code action} at the end of every {@link #forgetGradients}. */
     public void atForgetting(Runnable action) {
-        atForgetting.add(Checks.given("action", action));
+        steps.atForgetting(action);
     }
 
     /** Runs {@code action} no more. */
     public void forget(Runnable action) {
-        atNextStep.remove(action);
-        atForgetting.remove(action);
+        steps.forget(action);
     }
 
     /** Abandons the gradients of this step, such as those of a backward pass that failed: the next one overwrites them. */
     public void forgetGradients() {
         Inside.state(scope.stream()).ensureCurrent();
-        generation++;
-        run(atForgetting);
-    }
-
-    /** From the last to the first: an action may take itself away. */
-    private static void run(List<Runnable> actions) {
-        for (int i = actions.size() - 1; i >= 0; i--) {
-            if (i < actions.size()) {
-                actions.get(i).run();
-            }
-        }
+        steps.forgetGradients();
     }
 
     /**
@@ -309,43 +263,24 @@ public final class Parameters implements AutoCloseable {
         for (Parameter parameter : all) {
             state.tensor(parameter.name(), parameter.weight());
         }
-        return state.number("step", () -> step, restored -> step = restored)
+        return state.number("step", steps::step, steps::restore)
                 .afterLoading(this::restored)
                 .build();
     }
 
     private void restored() {
         changed();
-        generation++;
+        steps.renew();
     }
 
     int generation() {
-        return generation;
+        return steps.generation();
     }
 
     /** Returns a table of the parameters: name, shape, type, elements, bytes, and the totals. */
     @Override
     public String toString() {
-        StringBuilder text = new StringBuilder();
-        for (Parameter parameter : all) {
-            Tensor weight = parameter.weight();
-            text.append(String.format(
-                    Locale.ROOT,
-                    "%-48s %-18s %-9s %,15d elements %,15d bytes%s%n",
-                    parameter.name(),
-                    parameter.shape(),
-                    weight.dtype(),
-                    weight.count(),
-                    weight.byteSize(),
-                    parameter.isFrozen() ? "  frozen" : ""));
-        }
-        return text
-                + String.format(
-                        Locale.ROOT,
-                        "%d parameters, %,d elements, %,d bytes with gradients",
-                        all.size(),
-                        count(),
-                        byteSize());
+        return ParameterTable.of(this);
     }
 
     /** Closes {@code child}, whose {@code close} throws nothing checked and may be called twice, before these parameters. */

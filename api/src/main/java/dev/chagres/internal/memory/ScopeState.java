@@ -59,6 +59,14 @@ public final class ScopeState {
         return handedOut == (lastEpoch == NEVER ? epoch : lastEpoch);
     }
 
+    /** Says why a tensor that was handed out in {@code handedOut} is closed. */
+    public String whyClosed(int handedOut) {
+        if (!live) {
+            return "so is its scope";
+        }
+        return handedOut == epoch ? "so is the tensor that it is a view of" : "the scope was restarted since";
+    }
+
     @Override
     public String toString() {
         return name;

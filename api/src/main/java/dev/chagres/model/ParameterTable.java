@@ -1,0 +1,36 @@
+package dev.chagres.model;
+
+import dev.chagres.Tensor;
+import java.util.Locale;
+
+/**
+ * A table of parameters: name, shape, type, elements, bytes, and the totals.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ParameterTable {
+    private ParameterTable() {}
+
+    static String of(Parameters parameters) {
+        StringBuilder text = new StringBuilder();
+        for (Parameter parameter : parameters.all()) {
+            Tensor weight = parameter.weight();
+            text.append(String.format(
+                    Locale.ROOT,
+                    "%-48s %-18s %-9s %,15d elements %,15d bytes%s%n",
+                    parameter.name(),
+                    parameter.shape(),
+                    weight.dtype(),
+                    weight.count(),
+                    weight.byteSize(),
+                    parameter.isFrozen() ? "  frozen" : ""));
+        }
+        return text
+                + String.format(
+                        Locale.ROOT,
+                        "%d parameters, %,d elements, %,d bytes with gradients",
+                        parameters.all().size(),
+                        parameters.count(),
+                        parameters.byteSize());
+    }
+}

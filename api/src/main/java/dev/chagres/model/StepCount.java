@@ -1,0 +1,103 @@
+package dev.chagres.model;
+
+import dev.chagres.Stream;
+import dev.chagres.bindings.CaptureException;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.StepWork;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The steps of one model's parameters: their number, the generation that a gradient belongs to, and what is done when a step ends or
+ * its gradients are forgotten.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class StepCount implements StepWork {
+    private final Stream stream;
+    private final List<Runnable> atNextStep = new ArrayList<>();
+    private final List<Runnable> atForgetting = new ArrayList<>();
+    /** The capture that has a step of these parameters already. */
+    private @Nullable Capture captured;
+
+    private int generation;
+    private long step;
+
+    StepCount(Stream stream) {
+        this.stream = stream;
+    }
+
+    long step() {
+        return step;
+    }
+
+    int generation() {
+        return generation;
+    }
+
+    /** Goes on as after so many steps. */
+    void restore(long steps) {
+        step = steps;
+    }
+
+    /** Begins a generation: the gradients that are there belong to none. */
+    void renew() {
+        generation++;
+    }
+
+    void next() {
+        Capture capture = Inside.capture(stream);
+        if (capture != null) {
+            ensureOnlyStep(capture);
+            generation++; // What a captured pass would have written is written by launches alone.
+        }
+        Inside.eachStep(stream, this);
+        run(atNextStep);
+    }
+
+    /** A graph has one step at most: each launch counts one. */
+    private void ensureOnlyStep(Capture capture) {
+        if (captured == capture) {
+            throw new CaptureException("nextStep: expected at most one step of the parameters in a graph, got"
+                    + " another; capture each step by itself, or launch one graph twice");
+        }
+        captured = capture;
+    }
+
+    /** Counts a step, whose gradients are used. */
+    @Override
+    public void count() {
+        step++;
+        generation++;
+    }
+
+    void forgetGradients() {
+        generation++;
+        run(atForgetting);
+    }
+
+    void atNextStep(Runnable action) {
+        atNextStep.add(Checks.given("action", action));
+    }
+
+    void atForgetting(Runnable action) {
+        atForgetting.add(Checks.given("action", action));
+    }
+
+    void forget(Runnable action) {
+        atNextStep.remove(action);
+        atForgetting.remove(action);
+    }
+
+    /** From the last to the first: an action may take itself away. */
+    private static void run(List<Runnable> actions) {
+        for (int i = actions.size() - 1; i >= 0; i--) {
+            if (i < actions.size()) {
+                actions.get(i).run();
+            }
+        }
+    }
+}
