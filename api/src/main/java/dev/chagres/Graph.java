@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Memory that the work uses is not freed while the graph lives: a scope that is closed first gives it back when the graph closes.
  * A scope that is restarted hands the same memory out again, and a launch writes into it.
  *
- * {@snippet file="dev/chagres/ExamplesTest.java" region="graph"}
+ * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="graph"}
  *
  * <p>Threading: the device's thread.
  *

@@ -18,7 +18,7 @@ import java.util.Map;
 /**
  * Takes a {@link State} to a safetensors file and back: each tensor under its name, each number of the host as an I64 scalar.
  *
- * {@snippet file="dev/chagres/ExamplesTest.java" region="safetensors"}
+ * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="safetensors"}
  *
  * <p>Threading: the device's thread.
  */

@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  * Measures the calls of layers: time on the device, time on the host, and memory kept for backward, for each layer in each
  * place where it is called.
  *
- * {@snippet file="dev/chagres/ExamplesTest.java" region="observers"}
+ * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="observers"}
  *
  * <p>Time on the device is measured with events, which are used again once the device has passed them: nothing waits before
  * {@link #rows()}, and steps that repeat their calls make no garbage. The events themselves take some time of the host, so

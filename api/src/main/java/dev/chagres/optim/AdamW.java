@@ -23,7 +23,7 @@ import java.util.List;
  * kernels read learning rate, step number and gradient scale on the device, and nothing waits. Everything runs on the
  * parameters' stream.
  *
- * {@snippet file="dev/chagres/ExamplesTest.java" region="optimizer"}
+ * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="optimizer"}
  *
  * <p>Threading: the device's thread.
  *

@@ -17,7 +17,7 @@ import dev.chagres.ops.LossScale;
  * {@code scale = growthFactor * scale}. All of it is decided on the device; the host waits only where {@link #skippedSteps} or
  * {@link #currentScale} is asked.
  *
- * {@snippet file="dev/chagres/ExamplesTest.java" region="lossScaling"}
+ * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="lossScaling"}
  *
  * <p>Threading: the device's thread.
  *
