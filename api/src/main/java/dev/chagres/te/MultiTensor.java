@@ -201,39 +201,46 @@ public final class MultiTensor {
             return;
         }
         boolean own = listCount == OWN_LISTS;
-        int status = own
-                ? TransformerEngine.te_multi_tensor_adam_capturable_cuda(
-                        CHUNK,
-                        noopFlag.handle(),
-                        array,
-                        lists.listCount(),
-                        lists.tensorCount(),
-                        lr.handle(),
-                        beta1,
-                        beta2,
-                        epsilon,
-                        step.handle(),
-                        mode.mode,
-                        biasCorrection.ordinal(),
-                        weightDecay,
-                        invScale.handle(),
-                        stream.handle())
-                : TransformerEngine.te_multi_tensor_adam_capturable_master_cuda(
-                        CHUNK,
-                        noopFlag.handle(),
-                        array,
-                        lists.listCount(),
-                        lists.tensorCount(),
-                        lr.handle(),
-                        beta1,
-                        beta2,
-                        epsilon,
-                        step.handle(),
-                        mode.mode,
-                        biasCorrection.ordinal(),
-                        weightDecay,
-                        invScale.handle(),
-                        stream.handle());
+        AdamCall call = own
+                ? TransformerEngine::te_multi_tensor_adam_capturable_cuda
+                : TransformerEngine::te_multi_tensor_adam_capturable_master_cuda;
+        int status = call.call(
+                CHUNK,
+                noopFlag.handle(),
+                array,
+                lists.listCount(),
+                lists.tensorCount(),
+                lr.handle(),
+                beta1,
+                beta2,
+                epsilon,
+                step.handle(),
+                mode.mode,
+                biasCorrection.ordinal(),
+                weightDecay,
+                invScale.handle(),
+                stream.handle());
         Status.te(status, own ? "te_multi_tensor_adam_capturable_cuda" : "te_multi_tensor_adam_capturable_master_cuda");
+    }
+
+    /** One of the two functions, with and without masters, which take the same arguments. */
+    @FunctionalInterface
+    private interface AdamCall {
+        int call(
+                int chunkSize,
+                MemorySegment noopFlag,
+                MemorySegment lists,
+                long listCount,
+                long tensorCount,
+                MemorySegment lr,
+                float beta1,
+                float beta2,
+                float epsilon,
+                MemorySegment step,
+                int mode,
+                int biasCorrection,
+                float weightDecay,
+                MemorySegment invScale,
+                MemorySegment stream);
     }
 }
