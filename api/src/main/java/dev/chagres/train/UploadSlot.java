@@ -32,10 +32,10 @@ final class UploadSlot implements AutoCloseable {
     private final int capacity;
     /** Ids and labels of all micro-batches: INT32 [micro-batches, 2, capacity]. */
     private final Tensor whole;
-    /** Those of each. */
+    /** The ids and labels of each micro-batch: views of {@link #whole}. */
     private final Tensor[] staged;
 
-    /** What ids behind the batch's are; nobody cares where it is negative. */
+    /** The id that is written behind the batch's tokens; negative: nothing is written there. */
     private final int padding;
 
     private final Event copied;
