@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import java.util.List;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -204,10 +205,10 @@ public final class Checks {
     }
 
     /** Checks that each of {@code values} is there, and returns them. */
-    public static <V> V[] givenAll(String argument, @Nullable V @Nullable [] values) {
+    public static <V> V[] givenAll(String argument, V @Nullable [] values) {
         V[] present = given(argument, values);
         for (int i = 0; i < present.length; i++) {
-            if (present[i] == null) {
+            if (Objects.isNull(present[i])) {
                 throw new NullPointerException(argument + ": expected values, got null at " + i);
             }
         }
