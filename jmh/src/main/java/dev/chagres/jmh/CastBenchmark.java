@@ -90,7 +90,9 @@ public class CastBenchmark extends OperationBenchmark {
         transpose();
         near("transpose", both.columnwise().toBytes(stream)[1], transposed.toBytes(stream)[1], 0);
         swapFirstDims();
-        near("swapFirstDims", values[shape.hidden() * (shape.tokens() / 16)], read(byToken)[shape.hidden()], 0);
+        int second = Math.toIntExact(shape.hidden());
+        int from = Math.toIntExact(shape.tokens() / 16) * second;
+        near("swapFirstDims", values[from], read(byToken)[second], 0);
         quantizeBlocks();
         double first = 0;
         for (int i = 0; i < Math.min(Scaling.BLOCK, shape.hidden()); i++) {
