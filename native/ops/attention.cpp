@@ -82,11 +82,10 @@ ChangedWidth &changed_width_of(const OpsAttention &attention) {
 constexpr int kSinkBytes = kAttentionThreads * static_cast<int>(sizeof(float));
 Kernel sink_kernel("attention_sinks.cu", "attention_d_sinks", kSinkBytes);
 
-/* Bytes of a block's shared memory on tensor cores (attention_mma.cuh): `rows` tiles as they are, `turned` ones turned,
+/* Bytes of a block's shared memory on tensor cores (attention_mma.cuh): two tiles of each side's tensors, and two times
  * `statistics` numbers for each row of a tile. */
-constexpr int mma_shared_bytes(int width, int rows, int turned, int statistics) {
-  return static_cast<int>(sizeof(float)) *
-         (rows * kTile * (width / 2 + 4) + turned * width * (kTile / 2 + 4) + statistics * kTile);
+constexpr int mma_shared_bytes(int width, int statistics) {
+  return static_cast<int>(sizeof(float)) * (4 * kTile * (width / 2 + 4) + 2 * statistics * kTile);
 }
 
 /* One kernel for each dtype of 16 bits. */
@@ -105,9 +104,9 @@ struct MmaWidth {
 };
 
 #define MMA_WIDTH(source, width)                                                        \
-  {width, MMA_FAMILY(source, "attention_mma_forward", mma_shared_bytes(width, 1, 1, 0)), \
-   MMA_FAMILY(source, "attention_mma_dq", mma_shared_bytes(width, 2, 1, 0)),             \
-   MMA_FAMILY(source, "attention_mma_dkv", mma_shared_bytes(width, 2, 2, 2))}
+  {width, MMA_FAMILY(source, "attention_mma_forward", mma_shared_bytes(width, 0)), \
+   MMA_FAMILY(source, "attention_mma_dq", mma_shared_bytes(width, 0)),             \
+   MMA_FAMILY(source, "attention_mma_dkv", mma_shared_bytes(width, 2))}
 
 MmaWidth mma_widths[] = {MMA_WIDTH("attention_mma_16.cu", 16), MMA_WIDTH("attention_mma_32.cu", 32)};
 

@@ -5,7 +5,8 @@
  * before they are multiplied. There is no dropout here.
  *
  * A product is mma.m16n8k16. In its fragments a thread has rows `group` and `group + 8` of the warp's 16, and of each
- * eight columns the two from 2 * quad on. A word holds two neighbours of 16 bits.
+ * eight columns the two from 2 * quad on. A word holds two neighbours of 16 bits. While a block computes with one tile
+ * the next is copied beside it.
  */
 #pragma once
 
@@ -17,18 +18,15 @@ template <int Width>
 struct Narrow {
   static constexpr int kWidth = Width;
   static constexpr int kRows = 64;
-  static constexpr int kSteps = Width / 16;  /* products of a row with a row */
-  static constexpr int kEights = Width / 8;  /* of columns */
-  static constexpr int kPairs = kTile / 2;   /* of rows */
-  /* Words between rows of a tile, and between columns of a turned one: eight rows then start in different banks. */
-  static constexpr int kRowStride = Width / 2 + 4;
-  static constexpr int kColumnStride = kPairs + 4;
-  static constexpr int kRowWords = kTile * kRowStride;
-  static constexpr int kTurnedWords = Width * kColumnStride;
+  static constexpr int kSteps = Width / 16; /* products of a row with a row */
+  static constexpr int kEights = Width / 8; /* of columns */
+  static constexpr int kRowStride = Width / 2 + 4; /* words between rows: eight of them then lie in different banks */
+  static constexpr int kTileWords = kTile * kRowStride;
 };
 
 __device__ inline int quad() { return static_cast<int>(threadIdx.x) % 4; }
 __device__ inline int group() { return static_cast<int>(threadIdx.x) % 32 / 4; }
+__device__ inline int in_warp() { return static_cast<int>(threadIdx.x) % 32; }
 
 /* The thread's row i, 0 or 1, of the block's. */
 __device__ inline int own_row(int i) { return static_cast<int>(threadIdx.x) / 32 * 16 + group() + 8 * i; }
@@ -54,31 +52,56 @@ __device__ inline Left<N> read_left(const T *source, int64_t token_stride, int f
   return left;
 }
 
-/* Moves rows first .. first + 63 to shared memory: into `rows` as they are, into `turned` with neighbouring rows in one
- * word; either may be null. What lies past `length` or `columns` becomes zero. */
+/* Begins to copy rows first .. first + 63 into `tile`; what lies past `length` or `columns` becomes zero. */
 template <class N, class T>
-__device__ inline void fill_tile(uint32_t *rows, uint32_t *turned, const T *source, int64_t token_stride, int first,
-                                 int length, int columns) {
-#pragma unroll 1
-  for (int i = threadIdx.x; i < N::kPairs * N::kEights; i += kAttentionThreads) {
-    const int pair = i % N::kPairs, column = i / N::kPairs * 8;
-    Pack<uint32_t, 4> two[2] = {};
+__device__ inline void copy_tile(uint32_t *tile, const T *source, int64_t token_stride, int first, int length,
+                                 int columns) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first + 2 * pair + h;
-      if (row < length && column < columns)
-        two[h] = load_pack<4>(reinterpret_cast<const uint32_t *>(source + row * token_stride + column));
-      if (rows != nullptr) store_pack<4>(rows + (2 * pair + h) * N::kRowStride + column / 2, two[h]);
-    }
-    if (turned == nullptr) continue;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      uint32_t *const place = turned + (column + 2 * e) * N::kColumnStride + pair;
-      place[0] = (two[0].value[e] & 0xffffu) | two[1].value[e] << 16;
-      place[N::kColumnStride] = two[0].value[e] >> 16 | (two[1].value[e] & 0xffff0000u);
-    }
+  for (int part = 0; part < kTile * N::kEights / kAttentionThreads; ++part) {
+    const int i = part * kAttentionThreads + static_cast<int>(threadIdx.x);
+    const int row = i / N::kEights, column = i % N::kEights * 8;
+    const bool there = first + row < length && column < columns;
+    const T *const from = there ? source + (first + row) * token_stride + column : source;
+    copy_async(reinterpret_cast<float *>(tile + row * N::kRowStride + column / 2),
+               reinterpret_cast<const float *>(from), there);
   }
 }
+
+template <class P>
+__device__ inline void exchange(P *&left, P *&right) {
+  P *const was = left;
+  left = right;
+  right = was;
+}
+
+/* Keys and values in shared memory: those to compute with, and room for the next. */
+template <class N>
+struct KeyTiles {
+  uint32_t *k, *v, *next_k, *next_v;
+
+  __device__ inline explicit KeyTiles(float *shared) {
+    next_k = reinterpret_cast<uint32_t *>(shared);
+    next_v = next_k + N::kTileWords;
+    k = next_v + N::kTileWords;
+    v = k + N::kTileWords;
+  }
+
+  /* Begins to copy the keys from `key` on to where the next tile lies. */
+  template <class T>
+  __device__ inline void copy(const T *keys, const T *values, const Place &place, int key,
+                              const AttentionArguments &a) const {
+    copy_tile<N>(next_k, keys, a.key.token, key, place.keys.length, a.head_dim);
+    copy_tile<N>(next_v, values, a.value.token, key, place.keys.length, a.value_dim);
+  }
+
+  /* Waits until all have computed with this tile and copied the next, and goes on to that. */
+  __device__ inline void next() {
+    exchange(k, next_k);
+    exchange(v, next_v);
+    wait_for_copies();
+    __syncthreads();
+  }
+};
 
 /* Scores of own rows and 16 rows of a tile: eight[b][2 * i + e] is of own row i and row 8 * b + 2 * quad + e. */
 struct Scores {
@@ -87,29 +110,34 @@ struct Scores {
 
 /* The products of own rows and rows 16 * chunk .. of a tile. */
 template <class N, class T>
-__device__ inline Scores scores_of(const Left<N> &left, const uint32_t *rows, int chunk) {
+__device__ inline Scores scores_of(const Left<N> &left, const uint32_t *tile, int chunk) {
   Scores scores = {};
+  const uint32_t *const rows = tile + (16 * chunk + in_warp() / 16 * 8 + in_warp() % 8) * N::kRowStride;
 #pragma unroll
-  for (int b = 0; b < 2; ++b) {
-    const uint32_t *const row = rows + (16 * chunk + 8 * b + group()) * N::kRowStride + quad();
+  for (int s = 0; s < N::kSteps; ++s) {
+    uint32_t right[4];
+    load_matrices(right, rows + 8 * s + in_warp() / 8 % 2 * 4);
 #pragma unroll
-    for (int s = 0; s < N::kSteps; ++s) multiply_add<T>(scores.eight[b], left.words[s], row[8 * s], row[8 * s + 4]);
+    for (int b = 0; b < 2; ++b) multiply_add<T>(scores.eight[b], left.words[s], right[2 * b], right[2 * b + 1]);
   }
   return scores;
 }
 
-/* sum += weights times rows 16 * chunk .. of a turned tile. */
+/* sum += weights times rows 16 * chunk .. of a tile. */
 template <class N, class T>
-__device__ inline void add_weighted(float (&sum)[N::kEights][4], const Scores &weights, const uint32_t *turned,
+__device__ inline void add_weighted(float (&sum)[N::kEights][4], const Scores &weights, const uint32_t *tile,
                                     int chunk) {
   uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     words[i] = two_of<T>(weights.eight[i / 2][i % 2 * 2], weights.eight[i / 2][i % 2 * 2 + 1]);
+  const uint32_t *const rows = tile + (16 * chunk + in_warp() % 16) * N::kRowStride + in_warp() / 16 * 4;
 #pragma unroll
-  for (int c = 0; c < N::kEights; ++c) {
-    const uint32_t *const column = turned + (8 * c + group()) * N::kColumnStride + 8 * chunk + quad();
-    multiply_add<T>(sum[c], words, column[0], column[4]);
+  for (int c = 0; c < N::kEights; c += 2) {
+    uint32_t right[4];
+    load_turned_matrices(right, rows + 4 * c);
+    multiply_add<T>(sum[c], words, right[0], right[1]);
+    multiply_add<T>(sum[c + 1], words, right[2], right[3]);
   }
 }
 

@@ -3,10 +3,10 @@
 #include <attention_mma_forward.cuh>
 
 #define MMA_KERNELS(T)                                                                                   \
-  KERNEL_WITH(kAttentionThreads, 4, attention_mma_forward_##T, const AttentionArguments arguments) {     \
+  KERNEL_WITH(kAttentionThreads, 5, attention_mma_forward_##T, const AttentionArguments arguments) {     \
     attention_mma_forward<T, Narrow<16>>(arguments);                                                     \
   }                                                                                                      \
-  KERNEL_WITH(kAttentionThreads, 6, attention_mma_dq_##T, const AttentionArguments arguments) {          \
+  KERNEL_WITH(kAttentionThreads, 8, attention_mma_dq_##T, const AttentionArguments arguments) {          \
     attention_mma_dq<T, Narrow<16>>(arguments);                                                          \
   }                                                                                                      \
   KERNEL_WITH(kAttentionThreads, 4, attention_mma_dkv_##T, const AttentionArguments arguments) {         \

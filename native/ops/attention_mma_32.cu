@@ -6,7 +6,7 @@
   KERNEL_WITH(kAttentionThreads, 4, attention_mma_forward_##T, const AttentionArguments arguments) {     \
     attention_mma_forward<T, Narrow<32>>(arguments);                                                     \
   }                                                                                                      \
-  KERNEL_WITH(kAttentionThreads, 5, attention_mma_dq_##T, const AttentionArguments arguments) {          \
+  KERNEL_WITH(kAttentionThreads, 4, attention_mma_dq_##T, const AttentionArguments arguments) {          \
     attention_mma_dq<T, Narrow<32>>(arguments);                                                          \
   }                                                                                                      \
   KERNEL_WITH(kAttentionThreads, 3, attention_mma_dkv_##T, const AttentionArguments arguments) {         \

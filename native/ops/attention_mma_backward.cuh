@@ -22,8 +22,6 @@ __device__ inline float dot(const Left<N> &left, const Left<N> &right, int i) {
 template <class T, class N>
 __device__ void attention_mma_dq(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
-  uint32_t *const k_rows = reinterpret_cast<uint32_t *>(shared), *const k_turned = k_rows + N::kRowWords;
-  uint32_t *const v_rows = k_turned + N::kTurnedWords;
   const Place place = place_of<Own::kQueries>(a, N::kRows);
   if (place.first >= place.queries.rows) return;
   const T *const k = key_rows(static_cast<const T *>(a.k), a, place, a.key);
@@ -48,24 +46,25 @@ __device__ void attention_mma_dq(const AttentionArguments &a) {
   const Band band = band_of_queries(a, place);
   const Meeting meeting = meeting_of(first, band);
   const Range keys = range_of(first, first + N::kRows - 1, band);
+  const int last = first < length ? keys.last : keys.first;
+  KeyTiles<N> tiles(shared);
+  if (keys.first < last) tiles.copy(k, v, place, keys.first, a);
 #pragma unroll 1
-  for (int key = keys.first; key < keys.last && first < length; key += kTile) {
-    __syncthreads();
-    fill_tile<N>(k_rows, k_turned, k, a.key.token, key, place.keys.length, a.head_dim);
-    fill_tile<N>(v_rows, nullptr, v, a.value.token, key, place.keys.length, a.value_dim);
-    __syncthreads();
+  for (int key = keys.first; key < last; key += kTile) {
+    tiles.next();
+    if (key + kTile < last) tiles.copy(k, v, place, key + kTile, a);
     const bool partial = is_partial<N>(first, key, band);
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
-      Scores weight = scores_of<N, T>(q, k_rows, chunk);
-      const Scores gradient = scores_of<N, T>(d_o, v_rows, chunk);
+      Scores weight = scores_of<N, T>(q, tiles.k, chunk);
+      const Scores gradient = scores_of<N, T>(d_o, tiles.v, chunk);
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         float &one = weight.eight[n / 4][n % 4];
         one = exp2_of(one * a.log2_scale - log2_sum[n % 4 / 2]) * (gradient.eight[n / 4][n % 4] - delta[n % 4 / 2]);
       }
       if (partial) mask(weight, meeting, key, chunk, 0.0f);
-      add_weighted<N, T>(sum, weight, k_turned, chunk);
+      add_weighted<N, T>(sum, weight, tiles.k, chunk);
     }
   }
   const float factor[2] = {a.scale, a.scale};
@@ -73,44 +72,54 @@ __device__ void attention_mma_dq(const AttentionArguments &a) {
                place.queries, a.head_dim);
 }
 
-/* Shared memory of attention_mma_dkv: a tile of queries. */
+/* Queries and their statistics in shared memory: those to compute with, and room for the next. */
 template <class N>
-struct QueryTile {
-  uint32_t *q_rows, *q_turned, *d_o_rows, *d_o_turned;
-  float *log2_sum, *delta;
+struct QueryTiles {
+  uint32_t *q, *d_o, *next_q, *next_d_o;
+  float *log2_sum, *next_log2_sum; /* of 64 queries; their deltas lie behind */
+  float carried = 0;               /* the thread's statistic of the next tile */
 
-  __device__ inline explicit QueryTile(float *shared) {
-    q_rows = reinterpret_cast<uint32_t *>(shared);
-    q_turned = q_rows + N::kRowWords;
-    d_o_rows = q_turned + N::kTurnedWords;
-    d_o_turned = d_o_rows + N::kRowWords;
-    log2_sum = shared + 2 * (N::kRowWords + N::kTurnedWords);
-    delta = log2_sum + kTile;
+  __device__ inline explicit QueryTiles(float *shared) {
+    next_q = reinterpret_cast<uint32_t *>(shared);
+    next_d_o = next_q + N::kTileWords;
+    q = next_d_o + N::kTileWords;
+    d_o = q + N::kTileWords;
+    next_log2_sum = shared + 4 * N::kTileWords;
+    log2_sum = next_log2_sum + 2 * kTile;
   }
 
-  /* Reads the queries from `query` on, between two barriers. */
+  /* Begins to copy the queries from `query` on to where the next tile lies. */
   template <class T>
-  __device__ inline void fill(const Place &place, int query, const AttentionArguments &a) const {
+  __device__ inline void copy(const Place &place, int query, const AttentionArguments &a) {
     const int length = place.queries.length;
-    __syncthreads();
-    fill_tile<N>(q_rows, q_turned, query_rows(static_cast<const T *>(a.q), a, place, a.query), a.query.token, query,
-                 length, a.head_dim);
-    fill_tile<N>(d_o_rows, d_o_turned, query_rows(static_cast<const T *>(a.d_o), a, place, a.output), a.output.token,
-                 query, length, a.value_dim);
-    for (int i = threadIdx.x; i < 2 * kTile; i += kAttentionThreads) {
-      const int row = query + i % kTile;
-      const float *const from = query_rows(i < kTile ? a.log_sum_exp : a.delta, a, place, a.statistics);
-      const float value = row < length ? from[row * a.statistics.token] : 0.0f;
-      log2_sum[i] = i < kTile ? log2_of_sum(value) : value; /* delta lies behind */
-    }
+    copy_tile<N>(next_q, query_rows(static_cast<const T *>(a.q), a, place, a.query), a.query.token, query, length,
+                 a.head_dim);
+    copy_tile<N>(next_d_o, query_rows(static_cast<const T *>(a.d_o), a, place, a.output), a.output.token, query, length,
+                 a.value_dim);
+    static_assert(kAttentionThreads == 2 * kTile, "a thread carries one statistic");
+    const int row = query + static_cast<int>(threadIdx.x) % kTile;
+    const float *const from = query_rows(is_sum() ? a.log_sum_exp : a.delta, a, place, a.statistics);
+    carried = row < length ? from[row * a.statistics.token] : 0.0f;
+  }
+
+  /* Waits until all have computed with this tile and copied the next, and goes on to that. */
+  __device__ inline void next() {
+    next_log2_sum[threadIdx.x] = is_sum() ? log2_of_sum(carried) : carried;
+    exchange(q, next_q);
+    exchange(d_o, next_d_o);
+    exchange(log2_sum, next_log2_sum);
+    wait_for_copies();
     __syncthreads();
   }
+
+ private:
+  __device__ static inline bool is_sum() { return static_cast<int>(threadIdx.x) < kTile; }
 };
 
 template <class T, class N>
 __device__ void attention_mma_dkv(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
-  const QueryTile<N> tile(shared);
+  QueryTiles<N> tiles(shared);
   Place place = place_of<Own::kKeys>(a, N::kRows);
   if (place.first >= place.keys.rows) return;
   const int first = place.first;
@@ -122,30 +131,37 @@ __device__ void attention_mma_dkv(const AttentionArguments &a) {
   const Band band = band_of_keys(a, place);
   const Meeting meeting = meeting_of(first, band);
   const Range queries = range_of(first, first + N::kRows - 1, band);
+  const bool none = first >= place.keys.length || queries.first >= queries.last;
+  const int end = none ? place.head : place.head + a.group;
+  if (!none) tiles.template copy<T>(place, queries.first, a);
 #pragma unroll 1
-  for (int next = place.head + a.group; place.head < next && first < place.keys.length; ++place.head)
+  while (place.head < end) {
 #pragma unroll 1
     for (int query = queries.first; query < queries.last; query += kTile) {
-      tile.template fill<T>(place, query, a);
+      tiles.next();
+      const bool more = query + kTile < queries.last;
+      if (!more) ++place.head;
+      if (place.head < end) tiles.template copy<T>(place, more ? query + kTile : queries.first, a);
       const bool partial = is_partial<N>(first, query, band);
 #pragma unroll
       for (int chunk = 0; chunk < 4; ++chunk) {
-        Scores weight = scores_of<N, T>(k, tile.q_rows, chunk);
-        Scores gradient = scores_of<N, T>(v, tile.d_o_rows, chunk);
+        Scores weight = scores_of<N, T>(k, tiles.q, chunk);
+        Scores gradient = scores_of<N, T>(v, tiles.d_o, chunk);
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
           const int row = 16 * chunk + 8 * (n / 4) + 2 * quad() + n % 2;
           float &one = weight.eight[n / 4][n % 4];
-          one = exp2_of(one * a.log2_scale - tile.log2_sum[row]);
-          gradient.eight[n / 4][n % 4] -= tile.delta[row];
+          one = exp2_of(one * a.log2_scale - tiles.log2_sum[row]);
+          gradient.eight[n / 4][n % 4] -= tiles.log2_sum[kTile + row];
         }
         if (partial) mask(weight, meeting, query, chunk, 0.0f);
-        add_weighted<N, T>(value_sum, weight, tile.d_o_turned, chunk);
+        add_weighted<N, T>(value_sum, weight, tiles.d_o, chunk);
 #pragma unroll
         for (int n = 0; n < 8; ++n) weight.eight[n / 4][n % 4] *= gradient.eight[n / 4][n % 4];
-        add_weighted<N, T>(key_sum, weight, tile.q_turned, chunk);
+        add_weighted<N, T>(key_sum, weight, tiles.q, chunk);
       }
     }
+  }
   const float scale[2] = {a.scale, a.scale}, whole[2] = {1, 1};
   store_sum<N>(key_sum, scale, key_rows(static_cast<T *>(a.dk), a, place, a.d_key), a.d_key.token, first, place.keys,
                a.head_dim);

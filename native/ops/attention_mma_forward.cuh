@@ -41,7 +41,6 @@ __device__ inline void weigh_tile(Scores (&scores)[4], RowSoftmax &softmax, floa
 template <class T, class N>
 __device__ void attention_mma_forward(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
-  uint32_t *const k_rows = reinterpret_cast<uint32_t *>(shared), *const v_turned = k_rows + N::kRowWords;
   const Place place = place_of<Own::kQueries>(a, N::kRows);
   if (place.first >= place.queries.rows) return;
   const T *const k = key_rows(static_cast<const T *>(a.k), a, place, a.key);
@@ -53,22 +52,23 @@ __device__ void attention_mma_forward(const AttentionArguments &a) {
   RowSoftmax softmax = {{minus_infinity(), minus_infinity()}, {0, 0}};
   float sum[N::kEights][4] = {}, factor[2];
   const Range keys = range_of(place.first, place.first + N::kRows - 1, band);
+  const int last = place.first < place.queries.length ? keys.last : keys.first;
+  KeyTiles<N> tiles(shared);
+  if (keys.first < last) tiles.copy(k, v, place, keys.first, a);
 #pragma unroll 1
-  for (int key = keys.first; key < keys.last && place.first < place.queries.length; key += kTile) {
-    __syncthreads();
-    fill_tile<N>(k_rows, nullptr, k, a.key.token, key, place.keys.length, a.head_dim);
-    fill_tile<N>(nullptr, v_turned, v, a.value.token, key, place.keys.length, a.value_dim);
-    __syncthreads();
+  for (int key = keys.first; key < last; key += kTile) {
+    tiles.next();
+    if (key + kTile < last) tiles.copy(k, v, place, key + kTile, a);
     const bool partial = is_partial<N>(place.first, key, band);
     Scores scores[4];
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
-      scores[chunk] = scores_of<N, T>(q, k_rows, chunk);
+      scores[chunk] = scores_of<N, T>(q, tiles.k, chunk);
       if (partial) mask(scores[chunk], meeting, key, chunk, minus_infinity());
     }
     weigh_tile<N>(scores, softmax, sum, a.log2_scale);
 #pragma unroll
-    for (int chunk = 0; chunk < 4; ++chunk) add_weighted<N, T>(sum, scores[chunk], v_turned, chunk);
+    for (int chunk = 0; chunk < 4; ++chunk) add_weighted<N, T>(sum, scores[chunk], tiles.v, chunk);
   }
   constexpr float kLn2 = 0.693147181f;
   float *const statistics = query_rows(a.log_sum_exp, a, place, a.statistics);

@@ -38,6 +38,22 @@ __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&left)[4], 
 MULTIPLY_ADD(bfloat16, "bf16")
 MULTIPLY_ADD(float16, "f16")
 
+/* Loads four matrices of 8 x 8 numbers of 16 bits from shared memory: thread i of a warp names, on a boundary of 16
+ * bytes, row i % 8 of matrix i / 8, and receives of each matrix the two neighbours from column 2 * (i % 4) of row
+ * i / 4. All threads of a warp call it. */
+__device__ inline void load_matrices(uint32_t (&words)[4], const uint32_t *row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row))));
+}
+
+/* The same of the transposed matrices: rows 2 * (i % 4) and the one below, of column i / 4. */
+__device__ inline void load_turned_matrices(uint32_t (&words)[4], const uint32_t *row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row))));
+}
+
 /* 2^value, 1 ulp off at most for what softmax needs: results below the smallest normal number are 0. */
 __device__ inline float exp2_of(float value) {
   float result;
