@@ -15,7 +15,7 @@ import dev.chagres.internal.Checks;
  * their type, backward does not. A given mask makes a score -10,000; causal masks leave what a query must not see out, and its
  * probability is 0. Results may lie in the place of the scores, and gradients in that of the incoming ones.
  *
- * <p>At most 16,384 keys sk. The kernels without a causal mask take several queries at once: {@link #queriesAtOnce} must divide sq,
+ * <p>At most 16,384 keys sk, and beyond 64 a multiple of 4, which a thread reads at once. The kernels without a causal mask take several queries at once: {@link #queriesAtOnce} must divide sq,
  * and for the triangular one b h.
  *
  * <p>Threading: the device's thread.
@@ -24,6 +24,8 @@ import dev.chagres.internal.Checks;
  */
 public final class Softmax {
     private static final long MOST_KEYS = 16_384;
+    private static final long MOST_KEYS_ONE_BY_ONE = 64;
+    private static final long KEYS_AT_ONCE = 4;
 
     private Softmax() {}
 
@@ -229,6 +231,12 @@ public final class Softmax {
             throw new IllegalArgumentException(argument + ": expected FLOAT16 or BFLOAT16 of "
                     + (rank == 3 ? "[b h, s, s]" : "[b, h, sq, sk]") + " with at most 16384 keys, got "
                     + Checks.describe(tensor));
+        }
+        long keys = tensor.size(rank - 1);
+        if (keys > MOST_KEYS_ONE_BY_ONE && keys % KEYS_AT_ONCE != 0) {
+            throw new IllegalArgumentException(
+                    argument + ": expected a multiple of 4 keys, as many as a thread of TE's kernel"
+                            + " reads at once beyond 64, got " + Checks.describe(tensor) + "; pad with masked keys");
         }
         Checks.aligned(argument, tensor);
     }

@@ -51,10 +51,10 @@ class SoftmaxConformance {
             for (Kind kind : List.of(Kind.SCALED, Kind.MASKED)) {
                 cases.add(new Case(kind, dtype, 2, 3, 8, 48));
                 cases.add(new Case(kind, dtype, 1, 1, 256, 1));
-                cases.add(new Case(kind, dtype, 3, 1, 4, 515));
+                cases.add(new Case(kind, dtype, 3, 1, 4, 516));
             }
             cases.add(new Case(Kind.UPPER_TRIANGULAR, dtype, 4, 4, 31, 31));
-            cases.add(new Case(Kind.UPPER_TRIANGULAR, dtype, 2, 4, 130, 130));
+            cases.add(new Case(Kind.UPPER_TRIANGULAR, dtype, 2, 4, 132, 132));
             cases.add(new Case(Kind.ALIGNED_CAUSAL, dtype, 2, 3, 5, 37));
             cases.add(new Case(Kind.ALIGNED_CAUSAL, dtype, 1, 2, 7, 7));
         }
@@ -199,6 +199,14 @@ class SoftmaxConformance {
                 x);
         refused("mask: expected elements of BYTE, got BFLOAT16[2, 3, 8, 64]", Kind.MASKED, x, x, x);
         refused("softmaxResults: expected BFLOAT16[2, 3, 8, 64], got BFLOAT16[2, 3, 7, 64]", Kind.SCALED, x, mask, odd);
+        Tensor uneven = of(DType.BFLOAT16, 2, 3, 8, 70);
+        refused(
+                "input: expected a multiple of 4 keys, as many as a thread of TE's kernel reads at once beyond 64, got"
+                        + " BFLOAT16[2, 3, 8, 70]; pad with masked keys",
+                Kind.SCALED,
+                uneven,
+                mask,
+                uneven);
         Tensor wide = of(DType.BFLOAT16, 8, 4, 64);
         refused(
                 "input: expected as many queries as keys, got BFLOAT16[8, 4, 64]; call scaledAlignedCausalMaskedSoftmax",
