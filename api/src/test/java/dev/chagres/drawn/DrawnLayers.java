@@ -2,6 +2,7 @@ package dev.chagres.drawn;
 
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryConfig;
+import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.TokenRows;
 import dev.chagres.drawn.DrawnLayer.Precision;
 import dev.chagres.layer.AttentionConfig;
@@ -191,7 +192,8 @@ final class DrawnLayers {
     }
 
     /**
-     * Where a derivative jumps, one rounding moves a gradient by its whole size: such activations are drawn in FLOAT32. Squares
+     * Where a derivative jumps, one rounding moves a gradient by its whole size: such activations are drawn in FLOAT32, and not on
+     * CUDA, whose products round to 11 bits. Squares
      * magnify what FP8 rounds.
      */
     private static Arbitrary<MlpConfig> mlp(Precision precision, int hidden) {
@@ -200,7 +202,7 @@ final class DrawnLayers {
                 : Arbitraries.integers().between(1, 8).map(i -> 8 * i);
         Set<Activation> jumps = Set.of(Activation.RELU, Activation.REGLU, Activation.CLAMPED_SWIGLU);
         Set<Activation> squares = Set.of(Activation.SRELU, Activation.SREGLU);
-        boolean exact = precision == Precision.FLOAT32;
+        boolean exact = precision == Precision.FLOAT32 && Provider.current() == Provider.REFERENCE;
         boolean coarse = precision.recipe() != null;
         Arbitrary<MlpConfig> usual = Combinators.combine(
                         inner,
