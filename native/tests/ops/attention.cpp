@@ -1,5 +1,5 @@
 /* Attention, forward and backward, against double precision. */
-#include "attention_case.h"
+#include "attention.h"
 
 namespace chagres::tests {
 

@@ -1,5 +1,5 @@
 /* Attention over scores that are changed before the softmax, and over packed sequences with gaps. */
-#include "attention_case.h"
+#include "attention.h"
 
 namespace chagres::tests {
 

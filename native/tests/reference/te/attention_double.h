@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "attention_case.h"
+#include "attention.h"
 
 namespace attention {
 
