@@ -131,7 +131,6 @@ class MisuseOfNullsTest {
         sample(AdamW.Config.class, AdamW.Config.standard());
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
-        sample(AdamW.Form.class, AdamW.Form.TRANSFORMER_ENGINE);
         sample(Normalization.Gamma.class, Normalization.Gamma.PLAIN);
         sample(QkNorm.class, QkNorm.none());
         sample(QkNorm.Kind.class, QkNorm.Kind.RMS_NORM);

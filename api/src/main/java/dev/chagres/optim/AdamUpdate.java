@@ -2,13 +2,18 @@ package dev.chagres.optim;
 
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.ops.Adam;
+import dev.chagres.te.MultiTensor.BiasCorrection;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
- * The kernels of a step of Adam.
+ * One kernel a range, which updates moments, master and weight together.
  *
  * <p>Threading: the device's thread.
  */
-sealed interface AdamUpdate extends AutoCloseable permits MultiTensorAdam, OneKernelAdam {
+final class AdamUpdate {
     /**
      * What the kernels work on.
      *
@@ -20,12 +25,65 @@ sealed interface AdamUpdate extends AutoCloseable permits MultiTensorAdam, OneKe
      */
     record Memory(Tensor gradients, Tensor mean, Tensor square, StepNumbers numbers, Scope scope) {}
 
+    private record Call(
+            UpdateRange range,
+            Tensor gradient,
+            Tensor weight,
+            Tensor mean,
+            Tensor square,
+            @Nullable Tensor master,
+            Tensor rate) {}
+
+    private final AdamW.Config config;
+    private final Memory memory;
+    private final List<Call> calls = new ArrayList<>();
+
+    AdamUpdate(AdamW.Config config, List<UpdateRange> ranges, MasterCopies masters, Memory memory) {
+        this.config = config;
+        this.memory = memory;
+        Scope scope = memory.scope();
+        for (UpdateRange range : ranges) {
+            long offset = range.gradientOffset();
+            calls.add(new Call(
+                    range,
+                    scope.view(memory.gradients(), offset, range.count()),
+                    scope.view(range.weights(), range.weightOffset(), range.count()),
+                    scope.view(memory.mean(), offset, range.count()),
+                    scope.view(memory.square(), offset, range.count()),
+                    masters.of(range),
+                    memory.numbers().rate(range.group())));
+        }
+    }
+
     /** Enqueues the step. */
-    void run(Tensor gradientScale, Tensor skip);
+    void run(Tensor gradientScale, Tensor skip) {
+        for (int i = 0; i < calls.size(); i++) {
+            Call call = calls.get(i);
+            Adam.step(
+                    call.gradient,
+                    call.weight,
+                    call.mean,
+                    call.square,
+                    call.master,
+                    call.rate,
+                    memory.numbers().step(),
+                    gradientScale,
+                    skip,
+                    config.beta1(),
+                    config.beta2(),
+                    config.epsilon(),
+                    call.range.weightDecay(),
+                    config.decayMode(),
+                    BiasCorrection.YES,
+                    memory.scope().stream());
+        }
+    }
 
-    /** Says which kernels run. */
-    String explain();
-
-    @Override
-    void close();
+    /** Says which kernel runs, and why none of TE's. */
+    String explain() {
+        return "ops_adam, " + calls.size() + (calls.size() == 1 ? " range" : " ranges") + ": moments of "
+                + config.momentDType() + ", masters " + config.masters()
+                + ", weights in the same kernel. Not TE's: with numbers on the device and gradients of FLOAT32 it keeps no masters"
+                + " beside weights of 16 bits, no moments of BFLOAT16 and no remainders";
+    }
 }

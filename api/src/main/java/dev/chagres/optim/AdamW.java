@@ -27,8 +27,7 @@ import java.util.List;
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: Loshchilov and Hutter, Decoupled weight decay regularization (2017);
- * {@code nvte_multi_tensor_adam_capturable_cuda} in TE's {@code multi_tensor.h}, {@code ops_adam} in {@code ops.h}.
+ * <p>Source: Loshchilov and Hutter, Decoupled weight decay regularization (2017); {@code ops_adam} in {@code ops.h}.
  */
 public final class AdamW implements AutoCloseable {
     /** What is kept of FP32 beside weights of 16 bits. */
@@ -37,14 +36,6 @@ public final class AdamW implements AutoCloseable {
         FLOAT32,
         /** Of BFLOAT16 weights, the low 16 bits of that copy; the weight is its upper half, rounded: 2 bytes a weight. */
         REMAINDER
-    }
-
-    /** Which kernels update FLOAT32 moments and masters; moments of BFLOAT16 and remainders always take {@link #ONE_KERNEL}. */
-    public enum Form {
-        /** TE's kernel for the masters, then one that rounds the weights. */
-        TRANSFORMER_ENGINE,
-        /** One kernel of ours for moments, masters and weights. */
-        ONE_KERNEL
     }
 
     /**
@@ -57,7 +48,6 @@ public final class AdamW implements AutoCloseable {
      * @param decayMode where the decay goes: beside the rate, or with L2, as in Adam itself, into the gradient
      * @param momentDType type of mean and square, FLOAT32 or BFLOAT16
      * @param masters what is kept beside weights of 16 bits
-     * @param form which kernels run
      */
     public record Config(
             float beta1,
@@ -66,23 +56,14 @@ public final class AdamW implements AutoCloseable {
             float weightDecay,
             WeightDecay decayMode,
             DType momentDType,
-            Masters masters,
-            Form form) {
+            Masters masters) {
         /**
-         * Makes those with decoupled decay, FLOAT32 moments and masters, and TE's kernels.
+         * Makes those with decoupled decay, FLOAT32 moments and masters.
          *
          * @throws IllegalArgumentException when one is out of its range
          */
         public Config(float beta1, float beta2, float epsilon, float weightDecay) {
-            this(
-                    beta1,
-                    beta2,
-                    epsilon,
-                    weightDecay,
-                    WeightDecay.DECOUPLED,
-                    DType.FLOAT32,
-                    Masters.FLOAT32,
-                    Form.TRANSFORMER_ENGINE);
+            this(beta1, beta2, epsilon, weightDecay, WeightDecay.DECOUPLED, DType.FLOAT32, Masters.FLOAT32);
         }
 
         /** PyTorch's defaults: 0.9, 0.999, 1e-8 and a decay of 0.01. */
@@ -108,7 +89,6 @@ public final class AdamW implements AutoCloseable {
             }
             Checks.given("decayMode", decayMode);
             Checks.given("masters", masters);
-            Checks.given("form", form);
             if (Checks.given("momentDType", momentDType) != DType.FLOAT32 && momentDType != DType.BFLOAT16) {
                 throw new IllegalArgumentException("momentDType: expected FLOAT32 or BFLOAT16, got " + momentDType);
             }
@@ -116,7 +96,7 @@ public final class AdamW implements AutoCloseable {
 
         /** Returns this with the decay elsewhere. */
         public Config withDecayMode(WeightDecay newDecayMode) {
-            return new Config(beta1, beta2, epsilon, weightDecay, newDecayMode, momentDType, masters, form);
+            return new Config(beta1, beta2, epsilon, weightDecay, newDecayMode, momentDType, masters);
         }
 
         /**
@@ -125,21 +105,12 @@ public final class AdamW implements AutoCloseable {
          * @throws IllegalArgumentException when it is neither FLOAT32 nor BFLOAT16
          */
         public Config withMomentDType(DType newMomentDType) {
-            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, newMomentDType, masters, form);
+            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, newMomentDType, masters);
         }
 
         /** Returns this with other masters. */
         public Config withMasters(Masters newMasters) {
-            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, newMasters, form);
-        }
-
-        /** Returns this with other kernels. */
-        public Config withForm(Form newForm) {
-            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, masters, newForm);
-        }
-
-        private boolean isOneKernel() {
-            return form == Form.ONE_KERNEL || momentDType == DType.BFLOAT16 || masters == Masters.REMAINDER;
+            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, newMasters);
         }
     }
 
@@ -186,16 +157,10 @@ public final class AdamW implements AutoCloseable {
             square.zero(stream);
             numbers = new StepNumbers(scope, own);
             AdamUpdate.Memory memory = new AdamUpdate.Memory(parameters.gradients(), mean, square, numbers, scope);
-            if (config.masters == Masters.REMAINDER) {
-                masters = new Remainders(parameters, ranges, scope);
-                update = new OneKernelAdam(config, ranges, masters, memory);
-            } else {
-                MasterWeights copies = new MasterWeights(parameters, ranges, scope);
-                masters = copies;
-                update = config.isOneKernel()
-                        ? new OneKernelAdam(config, ranges, copies, memory)
-                        : new MultiTensorAdam(config, ranges, copies, memory);
-            }
+            masters = config.masters == Masters.REMAINDER
+                    ? new Remainders(parameters, ranges, scope)
+                    : new MasterWeights(parameters, ranges, scope);
+            update = new AdamUpdate(config, ranges, masters, memory);
             masters.take();
             one = scope.tensor(DType.FLOAT32, 1);
             one.set(stream, 1f);
@@ -343,7 +308,6 @@ public final class AdamW implements AutoCloseable {
         if (!device.isClosed()) {
             device.ensureCurrent();
         }
-        update.close();
         numbers.close();
         scope.close();
     }

@@ -17,7 +17,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class MasterWeights extends MasterCopies {
-    /** Weights and masters that lie side by side on both sides: one kernel rounds them all. */
+    /** Weights and masters that lie side by side on both sides: one kernel copies them all. */
     private record Copy(Tensor weights, Tensor masters) {}
 
     private final Scope scope;
@@ -58,13 +58,6 @@ final class MasterWeights extends MasterCopies {
     void take() {
         for (int i = 0; i < copies.size(); i++) {
             Elementwise.cast(copies.get(i).weights, copies.get(i).masters, scope.stream());
-        }
-    }
-
-    /** Enqueues the weights, rounded from the masters. */
-    void round() {
-        for (int i = 0; i < copies.size(); i++) {
-            Elementwise.cast(copies.get(i).masters, copies.get(i).weights, scope.stream());
         }
     }
 
