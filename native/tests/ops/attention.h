@@ -1,6 +1,6 @@
 /* One call of attention in each direction against double precision, and shapes to make such calls of. */
-#ifndef CHAGRES_TESTS_OPS_ATTENTION_CASE_H
-#define CHAGRES_TESTS_OPS_ATTENTION_CASE_H
+#ifndef CHAGRES_TESTS_OPS_ATTENTION_H
+#define CHAGRES_TESTS_OPS_ATTENTION_H
 
 #include "attention_triple.h"
 
@@ -225,4 +225,4 @@ void attention_score_cases(Session &session, int dtype);
 
 }  // namespace chagres::tests
 
-#endif /* CHAGRES_TESTS_OPS_ATTENTION_CASE_H */
+#endif /* CHAGRES_TESTS_OPS_ATTENTION_H */

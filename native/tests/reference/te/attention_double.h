@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "attention.h"
+#include "attention_case.h"
 
 namespace attention {
 
