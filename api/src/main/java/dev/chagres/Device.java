@@ -147,7 +147,7 @@ public final class Device implements AutoCloseable {
      * @throws IllegalArgumentException when the stream belongs to another device
      */
     public Scope openScope(Stream onStream) {
-        if (onStream.device() != this) {
+        if (Given.given("onStream", onStream).device() != this) {
             throw new IllegalArgumentException(
                     "onStream: expected a stream of " + this + ", got one of " + onStream.device());
         }

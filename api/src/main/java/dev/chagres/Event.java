@@ -38,7 +38,7 @@ public final class Event implements AutoCloseable {
      * @throws IllegalArgumentException when the stream belongs to another device
      */
     public void record(Stream stream) {
-        if (stream.device() != device) {
+        if (Given.given("stream", stream).device() != device) {
             throw new IllegalArgumentException("stream: expected one of " + device + ", got " + stream);
         }
         Status.cuda(CudaRuntime.cudaEventRecord(handle(), stream.handle()), "cudaEventRecord");
@@ -65,8 +65,9 @@ public final class Event implements AutoCloseable {
 
     /** Returns the milliseconds of device time from {@code start} to this mark; both must have been reached. */
     public float millisSince(Event start) {
+        MemorySegment first = Given.given("start", start).handle();
         MemorySegment out = device.state().out();
-        Status.cuda(CudaRuntime.cudaEventElapsedTime(out, start.handle(), handle()), "cudaEventElapsedTime");
+        Status.cuda(CudaRuntime.cudaEventElapsedTime(out, first, handle()), "cudaEventElapsedTime");
         return out.get(ValueLayout.JAVA_FLOAT, 0);
     }
 

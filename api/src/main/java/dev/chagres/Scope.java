@@ -109,18 +109,19 @@ public final class Scope implements AutoCloseable {
 
     /** Hands out a tensor of the type and shape of {@code other}. */
     public Tensor like(Tensor other) {
-        return like(other, other.dtype());
+        return like(other, Given.given("other", other).dtype());
     }
 
     /** Hands out a tensor of type {@code dtype} and the shape of {@code other}. */
     public Tensor like(Tensor other, DType dtype) {
+        Given.given("other", other);
         return allocate(
                 dtype, other.rank(), sizeOr1(other, 0), sizeOr1(other, 1), sizeOr1(other, 2), sizeOr1(other, 3));
     }
 
     /** Hands out a tensor of this shape. */
     public Tensor tensor(DType dtype, Shape shape) {
-        int rank = shape.rank();
+        int rank = Given.given("shape", shape).rank();
         return allocate(dtype, rank, sizeOr1(shape, 0), sizeOr1(shape, 1), sizeOr1(shape, 2), sizeOr1(shape, 3));
     }
 
@@ -151,7 +152,7 @@ public final class Scope implements AutoCloseable {
 
     /** Returns elements of {@code tensor} in another shape; see {@link #view(Tensor, long, long)}. */
     public Tensor view(Tensor tensor, long offset, Shape shape) {
-        int rank = shape.rank();
+        int rank = Given.given("shape", shape).rank();
         return view(tensor, offset, rank, sizeOr1(shape, 0), sizeOr1(shape, 1), sizeOr1(shape, 2), sizeOr1(shape, 3));
     }
 
@@ -163,8 +164,8 @@ public final class Scope implements AutoCloseable {
      */
     public Tensor reinterpret(Tensor tensor, DType dtype, long offset, long count) {
         ensureOnTop();
-        ensureHere(tensor);
-        long available = tensor.byteSize() / dtype.byteSize();
+        ensureHere(Given.given("tensor", tensor));
+        long available = tensor.byteSize() / Given.given("dtype", dtype).byteSize();
         if (offset < 0 || count < 0 || offset > available - count) {
             throw new IllegalArgumentException("offset: expected elements within " + tensor + ", got " + count + " of "
                     + dtype + " from " + offset + " on");
@@ -205,7 +206,7 @@ public final class Scope implements AutoCloseable {
 
     private Tensor view(Tensor tensor, long offset, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
-        ensureHere(tensor);
+        ensureHere(Given.given("tensor", tensor));
         long count = count(tensor.dtype(), rank, d0, d1, d2, d3);
         if (offset < 0 || offset > tensor.count() - count) {
             throw new IllegalArgumentException(
@@ -218,9 +219,7 @@ public final class Scope implements AutoCloseable {
 
     private Tensor allocate(DType dtype, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
-        if (dtype == null) {
-            throw new NullPointerException("dtype: expected a value, got null");
-        }
+        Given.given("dtype", dtype);
         long byteSize = count(dtype, rank, d0, d1, d2, d3) * dtype.byteSize();
         long address = memory.allocate(byteSize);
         Tensor tensor = issued.next();

@@ -97,7 +97,8 @@ public final class Stream implements AutoCloseable {
 
     /** Makes later work on this stream wait for {@code event}, without blocking the thread. */
     public void await(Event event) {
-        Status.cuda(CudaRuntime.cudaStreamWaitEvent(handle(), event.handle(), 0), "cudaStreamWaitEvent");
+        MemorySegment mark = Given.given("event", event).handle();
+        Status.cuda(CudaRuntime.cudaStreamWaitEvent(handle(), mark, 0), "cudaStreamWaitEvent");
     }
 
     Workspace workspace() {

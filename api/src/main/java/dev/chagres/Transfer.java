@@ -180,7 +180,7 @@ final class Transfer {
 
     /** Returns the handle of {@code stream}, which must be one of the tensor's device. */
     static MemorySegment on(Tensor tensor, Stream stream) {
-        if (stream.device().state() != tensor.device()) {
+        if (Given.given("stream", stream).device().state() != tensor.device()) {
             throw new IllegalArgumentException(
                     "stream: expected one of device " + tensor.deviceIndex() + ", got " + stream);
         }

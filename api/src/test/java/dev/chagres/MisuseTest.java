@@ -19,10 +19,12 @@ import dev.chagres.model.Parameters;
 import dev.chagres.ops.Dropout;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.te.Activation;
+import java.util.List;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** Tensors of a wrong shape, type or device: each is refused by name, and a good call afterwards works. */
 @Tag("L0")
@@ -254,12 +256,40 @@ class MisuseTest {
         linear.forward(x, pass);
         assertThrown(NullPointerException.class, "dy: expected a value, got null", () -> linear.backward(null, pass));
         assertThrown(NullPointerException.class, "y: expected a value, got null", () -> linear.forward(x, null, pass));
-        assertThrows(NullPointerException.class, () -> scope.tensor(null, 3));
-        assertThrows(NullPointerException.class, () -> scope.view(null, 0, 3));
-        assertThrows(
-                NullPointerException.class, () -> scope.tensor(DType.FLOAT32, 3).set(null, 1f));
-        assertThrows(NullPointerException.class, () -> device.openScope(null));
         assertThrows(NullPointerException.class, () -> Parameters.allocate(device, null, DType.FLOAT32, 1));
+    }
+
+    @Test
+    void tensorsStreamsAndEventsOfNothing() {
+        Tensor three = scope.tensor(DType.FLOAT32, 3);
+        Event event = device.openEvent();
+        for (Executable call : List.<Executable>of(
+                () -> device.openScope(null),
+                () -> event.record(null),
+                () -> three.set(null, 1f),
+                () -> three.zero(null))) {
+            assertTrue(assertThrows(NullPointerException.class, call)
+                    .getMessage()
+                    .matches("(onStream|stream): expected a value, got null"));
+        }
+        assertThrown(NullPointerException.class, "dtype: expected a value, got null", () -> scope.tensor(null, 3));
+        assertThrown(NullPointerException.class, "tensor: expected a value, got null", () -> scope.view(null, 0, 3));
+        assertThrown(
+                NullPointerException.class,
+                "tensor: expected a value, got null",
+                () -> scope.reinterpret(null, DType.FLOAT32, 0, 3));
+        assertThrown(
+                NullPointerException.class,
+                "dtype: expected a value, got null",
+                () -> scope.reinterpret(three, null, 0, 3));
+        assertThrown(NullPointerException.class, "other: expected a value, got null", () -> scope.like(null));
+        assertThrown(
+                NullPointerException.class,
+                "shape: expected a value, got null",
+                () -> scope.tensor(DType.FLOAT32, (Shape) null));
+        assertThrown(NullPointerException.class, "event: expected a value, got null", () -> stream.await(null));
+        assertThrown(NullPointerException.class, "start: expected a value, got null", () -> event.millisSince(null));
+        event.close();
     }
 
     @Test
