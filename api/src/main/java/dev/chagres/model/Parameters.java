@@ -283,8 +283,16 @@ public final class Parameters implements AutoCloseable {
         return ParameterTable.of(this);
     }
 
-    /** Closes {@code child}, whose {@code close} throws nothing checked and may be called twice, before these parameters. */
+    /**
+     * Closes {@code child}, whose {@code close} throws nothing checked and may be called twice, before these parameters.
+     *
+     * @throws IllegalArgumentException when it is these parameters themselves, or they will close it already
+     */
     public void adopt(AutoCloseable child) {
+        if (Checks.given("child", child) == this || adopted.contains(child)) {
+            throw new IllegalArgumentException("child: expected what these parameters do not close yet, got "
+                    + (child == this ? "the parameters themselves" : "it a second time"));
+        }
         adopted.add(child);
     }
 
@@ -301,7 +309,9 @@ public final class Parameters implements AutoCloseable {
             device.ensureCurrent();
         }
         RuntimeException first = null;
-        for (AutoCloseable child : List.copyOf(adopted).reversed()) {
+        List<AutoCloseable> children = List.copyOf(adopted);
+        adopted.clear();
+        for (AutoCloseable child : children.reversed()) {
             try {
                 child.close();
             } catch (Exception failure) {
@@ -314,7 +324,6 @@ public final class Parameters implements AutoCloseable {
                 }
             }
         }
-        adopted.clear();
         closed = true;
         scope.close();
         if (first != null) {

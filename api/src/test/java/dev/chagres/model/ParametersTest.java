@@ -375,4 +375,21 @@ class ParametersTest {
         parameters.close();
         assertEquals(3, closed.size(), "a second call does nothing");
     }
+
+    @Test
+    void whatCannotBeAdopted() {
+        ModelPlan plan = new ModelPlan();
+        plan.declare("x", Initializer.ones(), 4);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1)) {
+            AutoCloseable child = () -> {};
+            parameters.adopt(child);
+            String expected = "child: expected what these parameters do not close yet, got ";
+            assertThrown(IllegalArgumentException.class, expected + "it a second time", () -> parameters.adopt(child));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    expected + "the parameters themselves",
+                    () -> parameters.adopt(parameters));
+            assertThrown(NullPointerException.class, "child: expected a value, got null", () -> parameters.adopt(null));
+        }
+    }
 }
