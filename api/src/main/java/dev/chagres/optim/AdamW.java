@@ -18,6 +18,9 @@ import java.util.List;
  * {@code m = b1 m + (1 - b1) g}, {@code v = b2 v + (1 - b2) g^2},
  * {@code w = w - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + decay w)}.
  *
+ * <p>g is the gradient, w the weight, m and v their running mean and square, which begin at 0; b1 and b2 are the betas, lr the
+ * learning rate, t the number of the step from 1 on.
+ *
  * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step; {@link
  * Parameters#changed} makes the next step begin from what the weights are then. Matrices decay, biases and norms do not. The
  * kernels read learning rate, step number and gradient scale on the device, and nothing waits. Everything runs on the
@@ -94,6 +97,33 @@ public final class AdamW implements AutoCloseable {
             }
         }
 
+        /**
+         * Returns this with other memories of mean and square.
+         *
+         * @throws IllegalArgumentException when one is not within [0, 1)
+         */
+        public Config withBetas(float newBeta1, float newBeta2) {
+            return new Config(newBeta1, newBeta2, epsilon, weightDecay, decayMode, momentDType, masters);
+        }
+
+        /**
+         * Returns this with another epsilon.
+         *
+         * @throws IllegalArgumentException when it is not positive
+         */
+        public Config withEpsilon(float newEpsilon) {
+            return new Config(beta1, beta2, newEpsilon, weightDecay, decayMode, momentDType, masters);
+        }
+
+        /**
+         * Returns this with another decay of matrices.
+         *
+         * @throws IllegalArgumentException when it is negative
+         */
+        public Config withWeightDecay(float newWeightDecay) {
+            return new Config(beta1, beta2, epsilon, newWeightDecay, decayMode, momentDType, masters);
+        }
+
         /** Returns this with the decay elsewhere. */
         public Config withDecayMode(WeightDecay newDecayMode) {
             return new Config(beta1, beta2, epsilon, weightDecay, newDecayMode, momentDType, masters);
@@ -155,17 +185,17 @@ public final class AdamW implements AutoCloseable {
             square = scope.tensor(config.momentDType, count);
             mean.zero(stream);
             square.zero(stream);
-            numbers = new StepNumbers(scope, own);
-            AdamUpdate.Memory memory = new AdamUpdate.Memory(parameters.gradients(), mean, square, numbers, scope);
-            masters = config.masters == Masters.REMAINDER
-                    ? new Remainders(parameters, ranges, scope)
-                    : new MasterWeights(parameters, ranges, scope);
-            update = new AdamUpdate(config, ranges, masters, memory);
-            masters.take();
             one = scope.tensor(DType.FLOAT32, 1);
             one.set(stream, 1f);
             neverSkip = scope.tensor(DType.INT32, 1);
             neverSkip.zero(stream);
+            masters = config.masters == Masters.REMAINDER
+                    ? new Remainders(parameters, ranges, scope)
+                    : new MasterWeights(parameters, ranges, scope);
+            masters.take();
+            numbers = new StepNumbers(scope, own); // last of what can fail: the scope does not close it
+            AdamUpdate.Memory memory = new AdamUpdate.Memory(parameters.gradients(), mean, square, numbers, scope);
+            update = new AdamUpdate(config, ranges, masters, memory);
         } catch (RuntimeException | Error failure) {
             scope.close();
             throw failure;

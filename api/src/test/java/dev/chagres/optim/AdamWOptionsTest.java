@@ -43,6 +43,16 @@ class AdamWOptionsTest {
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
+    @Test
+    void numbersByName() {
+        Config one = STANDARD.withBetas(0.8f, 0.9f).withEpsilon(1e-6f).withWeightDecay(0.2f);
+        assertEquals(new Config(0.8f, 0.9f, 1e-6f, 0.2f), one);
+        assertThrown(
+                IllegalArgumentException.class,
+                "beta1, beta2: expected numbers within [0, 1), got 0.9 and 1.0",
+                () -> STANDARD.withBetas(0.9f, 1f));
+    }
+
     private static Parameters parameters(DType dtype) {
         ModelPlan plan = new ModelPlan();
         plan.group("body").declare("a", Initializer.normal(1), 17, 9);
