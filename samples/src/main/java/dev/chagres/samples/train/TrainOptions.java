@@ -204,11 +204,8 @@ final class TrainOptions {
                     + " (<cls>, one residue, <eos>), got " + context);
         }
         checkStatistics();
-        BatchShape shape = shape(CPU_TOKENS);
-        String refusal = StepGraph.refusal(shape);
-        if (graph == GraphChoice.ON && refusal != null) {
-            throw new IllegalArgumentException(
-                    "--graph: " + refusal + " (--packing on, --accumulate 1); leave --graph out, or change those");
+        if (tokensPerStep != null) {
+            steps(shape(tokensPerStep), false);
         }
     }
 
@@ -233,8 +230,13 @@ final class TrainOptions {
     }
 
     private Steps steps(BatchShape shape, boolean gpu) {
-        boolean captured = graph == GraphChoice.ON
-                || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && StepGraph.refusal(shape) == null);
+        String refusal = StepGraph.refusal(shape);
+        if (graph == GraphChoice.ON && refusal != null) {
+            throw new IllegalArgumentException(
+                    "--graph: " + refusal + " (--packing on, --accumulate 1); leave --graph out, or change those");
+        }
+        boolean captured =
+                graph == GraphChoice.ON || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && refusal == null);
         return captured ? Steps.CAPTURED : Steps.ENQUEUED;
     }
 

@@ -102,6 +102,14 @@ class TrainOptionsTest {
     }
 
     @Test
+    void partsOfAStepAreThoseOfTheGpusLargerDefault() {
+        platform.gpu = true;
+        assertEquals(0, train("--accumulate", "4", "--steps", "1"), this::err);
+        assertEquals(2, train("--accumulate", "3"));
+        assertTrue(err().contains("48 in all, got 16384"), this::err);
+    }
+
+    @Test
     void helpNamesEveryOption() {
         assertEquals(0, train("--help"));
         for (String option : List.of(
