@@ -85,7 +85,7 @@ final class AttentionBranch extends Layer {
         }
         Heads heads = saved.take();
         Scope keptIn = pass.isSaving() ? pass.kept() : null;
-        qkv.products().prepare(x, heads.x, keptIn, pass);
+        qkv.input().prepare(x, heads.x, keptIn, pass);
         // Apart, nobody reads the buffer a second time.
         Scope projectedIn = separate == null ? pass.kept() : pass.temporary();
         Tensor projected = projectedIn.tensor(x.dtype(), x.size(0), qkv.outputColumns(x.size(1)));
@@ -93,7 +93,7 @@ final class AttentionBranch extends Layer {
         Tensor attended = separate == null
                 ? attendPacked(projected, present, sequences, pass)
                 : separate.forward(projected, present, sequences, pass);
-        projection.products().prepare(attended, heads.attended, keptIn, pass);
+        projection.input().prepare(attended, heads.attended, keptIn, pass);
         projection.products().product(heads.attended, y, pass);
         heads.rotary = present;
         heads.sequences = sequences;
@@ -112,7 +112,7 @@ final class AttentionBranch extends Layer {
         Heads heads = saved.pop(pass);
         LinearProducts first = qkv.products();
         LinearProducts last = projection.products();
-        last.begin(dy, heads.attended, pass);
+        projection.outputGradient().prepare(dy, heads.attended, pass);
         last.parameterGradients(heads.attended, pass);
         if (!learnsBelow() && !heads.x.learns()) {
             discard(pass);
@@ -131,7 +131,7 @@ final class AttentionBranch extends Layer {
         } else {
             separate.backward(dattended, dqkv, heads.rotary, Checks.given("sequences", heads.sequences), pass);
         }
-        first.begin(dqkv, heads.x, pass);
+        qkv.outputGradient().prepare(dqkv, heads.x, pass);
         first.parameterGradients(heads.x, pass);
         if (heads.x.learns()) {
             first.inputGradient(heads.x, dx, pass);

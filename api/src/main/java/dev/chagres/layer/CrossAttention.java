@@ -33,7 +33,7 @@ public final class CrossAttention extends PreNorm {
     }
 
     private CrossAttention(NormLayer norm, CrossAttentionBranch attention, ModelPlan plan) {
-        super(plan.name(), norm, attention, attention.query().products());
+        super(plan.name(), norm, attention, attention.query());
         this.attention = attention;
     }
 

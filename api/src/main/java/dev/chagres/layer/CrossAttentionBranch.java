@@ -89,13 +89,13 @@ final class CrossAttentionBranch extends Layer {
     }
 
     private static void product(Linear linear, Tensor x, Operand operand, Tensor y, Pass pass) {
-        linear.products().prepare(x, operand, pass.isSaving() ? pass.kept() : null, pass);
+        linear.input().prepare(x, operand, pass.isSaving() ? pass.kept() : null, pass);
         linear.products().product(operand, y, pass);
     }
 
     /** Begins the gradients of one product, and enqueues those of its parameters. */
     private static void parameterGradients(Linear linear, Tensor dy, Operand x, Pass pass) {
-        linear.products().begin(dy, x, pass);
+        linear.outputGradient().prepare(dy, x, pass);
         linear.products().parameterGradients(x, pass);
     }
 

@@ -1,20 +1,22 @@
 package dev.chagres.layer;
 
 import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The gradient of a product's output: a tensor, or its copies in eight bits, with the sums of its columns where the kernel that
- * casts makes them.
+ * The gradient of a linear layer's output: a tensor, or its copies in eight bits, with the sums of its columns where the kernel
+ * that casts makes them.
  *
  * <p>Threading: the device's thread.
  */
 final class GradientOperand {
-    private final QuantizerSite site;
+    private final LinearSites sites;
     private final EightBitCopies copies;
     /** Null where its producer has cast it. */
     private @Nullable Tensor whole;
@@ -23,61 +25,91 @@ final class GradientOperand {
 
     private @Nullable Tensor columnSums;
 
-    GradientOperand(QuantizerSite site) {
-        this.site = site;
-        copies = new EightBitCopies(site);
+    GradientOperand(LinearSites sites) {
+        this.sites = sites;
+        copies = new EightBitCopies(sites.gradient());
     }
 
-    /** Takes the tensor as it is. */
-    void set(Tensor dy) {
+    /**
+     * Returns a place, 0 so far, for the largest magnitude of the gradient, whose forward has read {@code x}: the kernel fills it
+     * that computes the gradient; null where backward needs none.
+     */
+    @Nullable
+    Tensor takeAmax(Operand x, Pass pass) {
+        Quantizers present = x.quantizers();
+        if (present == null || present.recipe().backwardOverride() != BackwardOverride.NONE) {
+            return null;
+        }
+        return present.scalesByAmax(sites.gradient()) ? FusedCast.zero(pass) : null;
+    }
+
+    /** Takes the gradient dy [T, out], and casts it where forward has read eight bits of {@code x}, and backward does, too. */
+    void prepare(Tensor dy, Operand x, Pass pass) {
+        prepare(dy, null, x, pass);
+    }
+
+    /**
+     * Takes the gradient as {@link #prepare(Tensor, Operand, Pass)} does.
+     *
+     * @param amax the largest magnitude of dy, where the kernel found it that computed dy; null: not known
+     */
+    void prepare(Tensor dy, @Nullable Tensor amax, Operand x, Pass pass) {
         whole = dy;
         quantizers = null;
         columnSums = null;
-    }
-
-    /** Casts the tensor for its magnitude alone: products read the tensor itself. */
-    void record(Tensor dy, Quantizers present, Pass pass) {
-        copies.cast(dy, null, present, pass.temporary(), null, pass);
-    }
-
-    /** Takes the rowwise copy; {@code amax}: the largest magnitude, null where it is not known. */
-    void castRows(Tensor dy, @Nullable Tensor amax, Quantizers present, Pass pass) {
-        set(dy);
+        Quantizers present = x.quantizers();
+        if (present == null || present.recipe().backwardOverride() != BackwardOverride.NONE) {
+            record(dy, pass);
+            return;
+        }
         quantizers = present;
-        copies.cast(dy, amax, present, pass.temporary(), null, pass);
+        Scope temporary = pass.temporary();
+        if (sites.learnsBias() && present.scaling(sites.gradient()) == Scaling.TENSOR) {
+            Tensor sums = temporary.tensor(dy.dtype(), dy.size(1));
+            columnSums = sums;
+            copies.castAndSumColumns(dy, amax, sums, present, temporary, pass);
+        } else {
+            copies.cast(dy, amax, present, temporary, sites.weight().isFrozen() ? null : temporary, pass);
+        }
     }
 
-    /** Takes both copies; {@code amax}: the largest magnitude, null where it is not known. */
-    void cast(Tensor dy, @Nullable Tensor amax, Quantizers present, Pass pass) {
-        set(dy);
-        quantizers = present;
-        copies.cast(dy, amax, present, pass.temporary(), pass.temporary(), pass);
+    /** Casts the gradient for its magnitude alone where the pass calibrates: products read the gradient itself. */
+    private void record(Tensor dy, Pass pass) {
+        Quantizers recording = pass.isCalibrating() && dy.size(0) > 0 ? sites.covering(pass) : null;
+        if (recording != null) {
+            copies.cast(dy, null, recording, pass.temporary(), null, pass);
+        }
     }
 
     /**
-     * Takes both copies and the sums of the columns, by one kernel; {@code amax}: the largest magnitude, null where it is not
-     * known. Blocks are not scaled.
-     */
-    void castAndSumColumns(Tensor dy, @Nullable Tensor amax, Quantizers present, Pass pass) {
-        set(dy);
-        quantizers = present;
-        Tensor sums = pass.temporary().tensor(dy.dtype(), dy.size(1));
-        columnSums = sums;
-        copies.castAndSumColumns(dy, amax, sums, present, pass.temporary(), pass);
-    }
-
-    /**
-     * Takes memory for both copies of [rows, columns], and returns what the kernel fills that computes the gradient.
+     * Takes memory for both copies of a gradient [rows, out] that the kernel casts which computes it.
      *
-     * @param sums what the kernel writes the sums of the columns to; null where it makes none
+     * @param sums [out], what that kernel writes the sums of the gradient's columns to; null where there is no bias
+     * @return what that kernel fills, rows rounded up to a multiple of 16; null where {@link #prepare} casts the gradient
      */
-    QuantizedTensor take(long rows, long columns, @Nullable Tensor sums, Quantizers present, Pass pass) {
+    @Nullable
+    QuantizedTensor takeCopies(long rows, @Nullable Tensor sums, Operand x, Pass pass) {
+        Quantizers present = x.quantizers();
+        // Bits of gradients do not depend on what is frozen, so neither does the kernel.
+        if (present == null || !present.knowsScale(sites.gradient())) {
+            return null;
+        }
         whole = null;
         quantizers = present;
         columnSums = sums;
-        QuantizedTensor both = copies.take(rows, columns, present, pass.temporary(), pass.temporary());
-        present.setScale(site, both, pass.recording());
+        Scope temporary = pass.temporary();
+        long columns = sites.weight().shape().size(0);
+        QuantizedTensor both = copies.take(rows, columns, present, temporary, temporary);
+        present.setScale(sites.gradient(), both, pass.recording());
         return both;
+    }
+
+    /** Enqueues the measurement of the cast by the kernel that computed dy, where this step is measured. */
+    void measure(Tensor dy, Pass pass) {
+        Quantizers present = quantizers;
+        if (present != null && present.measures(pass.recording())) {
+            present.measure(sites.gradient(), dy, copies.rowwise(), pass.stream());
+        }
     }
 
     /** Returns the tensor itself. */
@@ -89,6 +121,11 @@ final class GradientOperand {
     @Nullable
     Quantizers quantizers() {
         return quantizers;
+    }
+
+    /** Returns whether products read eight bits. */
+    boolean isQuantized() {
+        return quantizers != null;
     }
 
     /** Returns the sums of the columns, in the tensor's type, or null where they were not made. */

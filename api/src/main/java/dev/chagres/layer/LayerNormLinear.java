@@ -35,7 +35,7 @@ public final class LayerNormLinear extends PreNorm {
     }
 
     private LayerNormLinear(NormLayer norm, Linear linear, ModelPlan plan) {
-        super(plan.name(), norm, linear, linear.products());
+        super(plan.name(), norm, linear, linear);
         this.linear = linear;
     }
 

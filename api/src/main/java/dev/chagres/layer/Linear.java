@@ -29,6 +29,9 @@ public final class Linear extends Layer {
     private final long outputs;
     private final Parameter weight;
     private final @Nullable Parameter bias;
+    private final LinearSites sites;
+    private final LinearInput input;
+    private final GradientOperand outputGradient;
     private final LinearProducts products;
     private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
 
@@ -58,7 +61,10 @@ public final class Linear extends Layer {
         outputs = weight.shape().size(0);
         this.weight = weight;
         this.bias = bias == Bias.PRESENT ? plan.declare("bias", Initializer.zeros(), outputs) : null;
-        products = new LinearProducts(weight, this.bias, plan);
+        sites = new LinearSites(weight, this.bias, plan);
+        input = new LinearInput(sites);
+        outputGradient = new GradientOperand(sites);
+        products = new LinearProducts(sites, outputGradient);
     }
 
     /**
@@ -110,23 +116,43 @@ public final class Linear extends Layer {
         return present;
     }
 
-    /** Returns its three products, for layers that put something between them. */
+    /** Returns its parameters and what a recipe says of them, for layers that put something between the products. */
+    LinearSites sites() {
+        return sites;
+    }
+
+    /** Returns what makes the operand of its input, for the same layers. */
+    LinearInput input() {
+        return input;
+    }
+
+    /** Returns what makes that operand where the kernel casts the input that computes it, for the same layers. */
+    FusedCast fusedCast() {
+        return input.fusedCast();
+    }
+
+    /** Returns the gradient of its output as backward's products read it, for the same layers. */
+    GradientOperand outputGradient() {
+        return outputGradient;
+    }
+
+    /** Returns its three products, for the same layers. */
     LinearProducts products() {
         return products;
     }
 
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
-        Input input = saved.take();
-        products.prepare(x, input.x, pass.isSaving() ? pass.kept() : null, pass);
-        products.product(input.x, y, pass);
-        saved.keep(input, pass);
+        Input record = saved.take();
+        input.prepare(x, record.x, pass.isSaving() ? pass.kept() : null, pass);
+        products.product(record.x, y, pass);
+        saved.keep(record, pass);
     }
 
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
         Operand x = saved.pop(pass).x;
-        products.begin(dy, x, pass);
+        outputGradient.prepare(dy, x, pass);
         products.parameterGradients(x, pass);
         if (x.learns()) {
             products.inputGradient(x, dx, pass);
@@ -167,6 +193,6 @@ public final class Linear extends Layer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        return name() + ": " + products.explain(pass);
+        return name() + ": " + sites.explain(pass);
     }
 }

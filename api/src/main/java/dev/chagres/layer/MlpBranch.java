@@ -54,10 +54,10 @@ final class MlpBranch extends Layer {
         return fc2;
     }
 
-    /** Returns the product whose operand keeps the input where backward wants it; null where backward reads the input. */
+    /** Returns the layer whose operand keeps the input where backward wants it; null where backward reads the input. */
     @Nullable
-    LinearProducts reader() {
-        return keepsBefore() ? fc1.products() : null;
+    Linear reader() {
+        return keepsBefore() ? fc1 : null;
     }
 
     private boolean keepsBefore() {
@@ -67,29 +67,28 @@ final class MlpBranch extends Layer {
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         Inner inside = saved.take();
-        LinearProducts first = fc1.products();
-        LinearProducts second = fc2.products();
         long rows = x.size(0);
-        first.prepare(x, inside.x, pass.isSaving() && keepsBefore() ? pass.kept() : null, pass);
+        fc1.input().prepare(x, inside.x, pass.isSaving() && keepsBefore() ? pass.kept() : null, pass);
         Tensor filled = before(rows, fc1.outputColumns(x.size(1)), x.dtype(), pass);
         Tensor before = EightBitCopies.first(pass.kept(), filled, rows);
         boolean keepsAfter = recomputation == Recomputation.NONE;
         Scope keptIn = pass.isSaving() && keepsAfter ? pass.kept() : null;
-        if (second.takesCopies(rows, pass)) {
-            first.product(inside.x, before, pass);
-            QuantizedTensor copies = Checks.given("copies", second.takeCopies(rows, inside.after, keptIn, pass));
+        if (fc2.fusedCast().takesCopies(rows, pass)) {
+            fc1.products().product(inside.x, before, pass);
+            QuantizedTensor copies =
+                    Checks.given("copies", fc2.fusedCast().takeCopies(rows, inside.after, keptIn, pass));
             activation.forward(copies.rows() == rows ? before : filled, copies, pass.stream());
-            if (second.measures(pass)) {
+            if (fc2.input().measures(pass)) {
                 measureActivation(inside, before, pass);
             }
         } else {
-            Scope afterIn = keepsAfter && second.keepsWhole(rows, pass) ? pass.kept() : pass.temporary();
+            Scope afterIn = keepsAfter && fc2.input().keepsWhole(rows, pass) ? pass.kept() : pass.temporary();
             Tensor after = afterIn.tensor(x.dtype(), rows, inner);
-            Tensor amax = inside.x.isQuantized() ? second.takeAmax(rows, pass) : null;
+            Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmax(rows, pass) : null;
             activate(inside.x, before, after, amax, pass);
-            second.prepare(after, amax, inside.after, keptIn, pass);
+            fc2.input().prepare(after, amax, inside.after, keptIn, pass);
         }
-        second.product(inside.after, y, pass);
+        fc2.products().product(inside.after, y, pass);
         inside.input.set(x);
         inside.before.set(filled);
         saved.keep(inside, pass);
@@ -99,7 +98,7 @@ final class MlpBranch extends Layer {
     private void measureActivation(Inner inside, Tensor before, Pass pass) {
         Tensor after = pass.temporary().tensor(before.dtype(), before.size(0), inner);
         activation.forward(before, after, null, pass.stream());
-        fc2.products().measureInput(after, Checks.given("quantizers", inside.after.quantizers()), pass);
+        fc2.input().measure(after, Checks.given("quantizers", inside.after.quantizers()), pass);
     }
 
     /**
@@ -111,7 +110,7 @@ final class MlpBranch extends Layer {
             return pass.temporary().tensor(dtype, rows, columns);
         }
         boolean fills = pass.isSaving()
-                && (fc1.products().takesCopies(rows, pass) || fc2.products().takesCopies(rows, pass));
+                && (fc1.fusedCast().takesCopies(rows, pass) || fc2.fusedCast().takesCopies(rows, pass));
         return fills
                 ? EightBitCopies.zeroFilled(pass.kept(), dtype, rows, columns, pass.stream())
                 : pass.kept().tensor(dtype, rows, columns);
@@ -119,12 +118,11 @@ final class MlpBranch extends Layer {
 
     /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}, with its {@code amax} where that is wanted. */
     private void activate(Operand x, Tensor before, Tensor after, @Nullable Tensor amax, Pass pass) {
-        LinearProducts first = fc1.products();
         if (!x.isQuantized()
                 && KernelChoice.activation(activation.kind(), before.dtype()) == ActivationKernel.EPILOGUE) {
-            first.productGelu(x, before, after, pass);
+            fc1.products().productGelu(x, before, after, pass);
         } else {
-            first.product(x, before, pass);
+            fc1.products().product(x, before, pass);
             activation.forward(before, after, amax, pass.stream());
         }
     }
@@ -132,17 +130,15 @@ final class MlpBranch extends Layer {
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
         Inner inside = saved.pop(pass);
-        LinearProducts first = fc1.products();
-        LinearProducts second = fc2.products();
         if (!keepsBefore()) {
             multiplyAgain(inside, pass);
         }
-        second.begin(dy, inside.after, pass);
+        fc2.outputGradient().prepare(dy, inside.after, pass);
         if (fc2.requiresGradient()) {
             if (recomputation == Recomputation.ACTIVATION) {
                 activateAgain(inside, dy.size(0), pass);
             }
-            second.parameterGradients(inside.after, pass);
+            fc2.products().parameterGradients(inside.after, pass);
         }
         if (!fc1.requiresGradient() && !inside.x.learns()) {
             return;
@@ -150,21 +146,20 @@ final class MlpBranch extends Layer {
         if (!castGradientOfActivation(dy, inside, pass)) {
             Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), dy.size(0));
             Tensor dbefore = pass.temporary().like(before);
-            Tensor amax = second.isQuantizedBackward() ? first.takeAmaxOfGradient(inside.x, pass) : null;
+            Tensor amax =
+                    fc2.outputGradient().isQuantized() ? fc1.outputGradient().takeAmax(inside.x, pass) : null;
             gradientOfActivation(dy, inside, before, dbefore, amax, pass);
-            first.begin(dbefore, amax, inside.x, pass);
+            fc1.outputGradient().prepare(dbefore, amax, inside.x, pass);
         }
-        first.parameterGradients(inside.x, pass);
+        fc1.products().parameterGradients(inside.x, pass);
         if (inside.x.learns()) {
-            first.inputGradient(inside.x, dx, pass);
+            fc1.products().inputGradient(inside.x, dx, pass);
         }
     }
 
     /** Enqueues the first product and the activation, as forward computed them. */
     private void multiplyAgain(Inner inside, Pass pass) {
         Scope temporary = pass.temporary();
-        LinearProducts first = fc1.products();
-        LinearProducts second = fc2.products();
         Tensor x = inside.input.get();
         long rows = x.size(0);
         long columns = fc1.weight().shape().size(0);
@@ -172,40 +167,39 @@ final class MlpBranch extends Layer {
                 ? EightBitCopies.zeroFilled(temporary, x.dtype(), rows, columns, pass.stream())
                 : temporary.tensor(x.dtype(), rows, columns);
         Tensor before = EightBitCopies.first(temporary, filled, rows);
-        first.castAgain(x, inside.x, pass);
-        QuantizedTensor copies = second.takeCopiesAgain(rows, inside.after, pass);
+        fc1.input().castAgain(x, inside.x, pass);
+        QuantizedTensor copies = fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
         if (copies != null) {
-            first.product(inside.x, before, pass);
+            fc1.products().product(inside.x, before, pass);
             activation.forward(filled, copies, pass.stream());
         } else {
             Tensor after = temporary.tensor(x.dtype(), rows, inner);
-            Tensor amax = inside.x.isQuantized() ? second.takeAmaxAgain(inside.after, pass) : null;
+            Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
             activate(inside.x, before, after, amax, pass);
-            second.prepareAgain(after, amax, inside.after, pass);
+            fc2.input().prepareAgain(after, amax, inside.after, pass);
         }
-        first.prepareAgain(x, null, inside.x, pass);
+        fc1.input().prepareAgain(x, null, inside.x, pass);
         inside.before.set(filled);
     }
 
     /** Enqueues what forward did not keep, as forward computed it. */
     private void activateAgain(Inner inside, long rows, Pass pass) {
         Scope temporary = pass.temporary();
-        LinearProducts second = fc2.products();
-        QuantizedTensor copies = second.takeCopiesAgain(rows, inside.after, pass);
+        QuantizedTensor copies = fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
         if (copies != null) {
             activation.forward(inside.before.get(), copies, pass.stream());
             return;
         }
         Tensor before = EightBitCopies.first(temporary, inside.before.get(), rows);
         Tensor after = temporary.tensor(before.dtype(), rows, inner);
-        Tensor amax = inside.x.isQuantized() ? second.takeAmaxAgain(inside.after, pass) : null;
+        Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
         activation.forward(before, after, amax, pass.stream());
-        second.prepareAgain(after, amax, inside.after, pass);
+        fc2.input().prepareAgain(after, amax, inside.after, pass);
     }
 
     /** Returns whether kernels of TE cast the activation's gradient: beside a bias, whose gradient it sums, not every one. */
     private boolean castsGradient() {
-        return !fc1.products().hasBias() || Cast.fusesGradientOf(activation.kind());
+        return !fc1.hasBias() || Cast.fusesGradientOf(activation.kind());
     }
 
     /**
@@ -213,24 +207,23 @@ final class MlpBranch extends Layer {
      * first product's backward with them. Returns false where no kernel does that.
      */
     private boolean castGradientOfActivation(Tensor dy, Inner inside, Pass pass) {
-        LinearProducts second = fc2.products();
-        if (!castsGradient() || !second.isQuantizedBackward()) {
+        if (!castsGradient() || !fc2.outputGradient().isQuantized()) {
             return false;
         }
         Scope temporary = pass.temporary();
-        Tensor sums = fc1.products().hasBias() ? temporary.tensor(dy.dtype(), inner) : null;
-        QuantizedTensor copies = fc1.products().beginWithCopies(dy.size(0), sums, inside.x, pass);
+        Tensor sums = fc1.hasBias() ? temporary.tensor(dy.dtype(), inner) : null;
+        QuantizedTensor copies = fc1.outputGradient().takeCopies(dy.size(0), sums, inside.x, pass);
         if (copies == null) {
             return false;
         }
         Tensor dafter = EightBitCopies.zeroFilled(temporary, dy.dtype(), dy.size(0), inner, pass.stream());
-        second.inputGradient(inside.after, EightBitCopies.first(temporary, dafter, dy.size(0)), pass);
+        fc2.products().inputGradient(inside.after, EightBitCopies.first(temporary, dafter, dy.size(0)), pass);
         if (sums == null) {
             activation.backward(dafter, inside.before.get(), copies, pass.stream());
         } else {
             Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
         }
-        if (second.measures(pass)) {
+        if (fc2.input().measures(pass)) {
             measureGradient(EightBitCopies.first(temporary, dafter, dy.size(0)), inside, pass);
         }
         return true;
@@ -241,24 +234,23 @@ final class MlpBranch extends Layer {
         Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), dafter.size(0));
         Tensor dbefore = pass.temporary().like(before);
         activation.backward(dafter, before, dbefore, null, pass.stream());
-        fc1.products().measureGradient(dbefore, pass);
+        fc1.outputGradient().measure(dbefore, pass);
     }
 
     /** Enqueues {@code dbefore = (dy W2) activation'(before)}, with its {@code amax} where that is wanted. */
     private void gradientOfActivation(
             Tensor dy, Inner inside, Tensor before, Tensor dbefore, @Nullable Tensor amax, Pass pass) {
         Stream stream = pass.stream();
-        LinearProducts second = fc2.products();
-        if (!second.isQuantizedBackward()
+        if (!fc2.outputGradient().isQuantized()
                 && KernelChoice.activation(activation.kind(), dy.dtype()) == ActivationKernel.EPILOGUE) {
-            Tensor weight = second.weightOf(inside.after, pass);
+            Tensor weight = fc2.sites().wholeWeight(inside.after, pass);
             Gemm.gemmGeluGradient(dy, Transpose.NO, weight, Transpose.NO, before, dbefore, stream);
         } else if (activation.kind().isGated()) {
             Tensor dafter = pass.temporary().tensor(dy.dtype(), dy.size(0), inner);
-            second.inputGradient(inside.after, dafter, pass);
+            fc2.products().inputGradient(inside.after, dafter, pass);
             activation.backward(dafter, before, dbefore, amax, stream);
         } else {
-            second.inputGradient(inside.after, dbefore, pass);
+            fc2.products().inputGradient(inside.after, dbefore, pass);
             activation.backward(dbefore, before, dbefore, amax, stream);
         }
     }
@@ -294,15 +286,15 @@ final class MlpBranch extends Layer {
 
     private String activationReason(Tensor x, Pass pass) {
         Activation kind = activation.kind();
-        if (fc1.products().quantizers(pass) == null) {
+        if (fc1.sites().quantizers(pass) == null) {
             return KernelChoice.activationReason(kind, x.dtype());
         }
-        if (fc2.products().scalesByAmax(pass)) {
+        if (fc2.fusedCast().scalesByAmax(pass)) {
             return kind.forwardFunction() + " and " + kind.backwardFunction()
                     + ", which find the largest magnitudes of what they write, for products in eight bits have no epilogue"
                     + " for it here";
         }
-        boolean casts = fc2.products().takesCopies(Math.max(1, x.size(0)), pass);
+        boolean casts = fc2.fusedCast().takesCopies(Math.max(1, x.size(0)), pass);
         return kind.forwardFunction()
                 + (casts ? ", which casts its output itself," : "") + " and "
                 + (casts ? gradientReason() : kind.backwardFunction())
@@ -315,7 +307,7 @@ final class MlpBranch extends Layer {
             return kind.backwardFunction()
                     + ", whose gradient te_quantize_dbias casts: no kernel sums it for the bias, too";
         }
-        return fc1.products().hasBias()
+        return fc1.hasBias()
                 ? "nvte_quantize_dbias_d" + kind.forwardFunction().substring("nvte_".length())
                         + ", which casts its gradient and sums it for the bias"
                 : activation.castGradientFunction();

@@ -75,7 +75,7 @@ public final class MultiheadAttention extends PreNorm {
     }
 
     private MultiheadAttention(@Nullable NormLayer norm, AttentionBranch attention, ModelPlan plan) {
-        super(plan.name(), norm, attention, attention.qkv().products());
+        super(plan.name(), norm, attention, attention.qkv());
         this.attention = attention;
     }
 

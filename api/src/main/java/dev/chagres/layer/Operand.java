@@ -10,7 +10,7 @@ import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The input of a product: a tensor, or its copies in eight bits. {@link LinearProducts#prepare} fills it; the copy that
+ * The input of a product: a tensor, or its copies in eight bits. {@link LinearInput#prepare} fills it; the copy that
  * forward reads dies with forward's call, what backward needs is kept.
  *
  * <p>Threading: the device's thread.

@@ -16,10 +16,10 @@ abstract sealed class PreNorm extends Layer
         permits CrossAttention, LayerNormLinear, LayerNormMlp, MultiheadAttention, ParallelBranches {
     private final @Nullable NormLayer norm;
     private final Layer branch;
-    private final @Nullable LinearProducts reader;
+    private final @Nullable Linear reader;
 
-    /** {@code reader}: the product of the branch that alone reads the norm's output; null where backward reads it, too. */
-    PreNorm(String name, @Nullable NormLayer norm, Layer branch, @Nullable LinearProducts reader) {
+    /** {@code reader}: the layer of the branch that alone reads the norm's output; null where backward reads it, too. */
+    PreNorm(String name, @Nullable NormLayer norm, Layer branch, @Nullable Linear reader) {
         super(name);
         this.norm = norm;
         this.branch = branch;
@@ -56,7 +56,7 @@ abstract sealed class PreNorm extends Layer
 
     /** Returns whether backward reads the norm's output of {@code rows} itself, not a copy in eight bits. */
     final boolean keepsNormed(long rows, Pass pass) {
-        return pass.isSaving() && (reader == null || reader.keepsWhole(rows, pass));
+        return pass.isSaving() && (reader == null || reader.input().keepsWhole(rows, pass));
     }
 
     /**
@@ -66,7 +66,7 @@ abstract sealed class PreNorm extends Layer
      * @return what the norm fills, or null where it writes {@code normed} alone
      */
     final @Nullable QuantizedTensor offer(Tensor normed, Pass pass) {
-        return reader != null && NormLayer.casts(normed) ? reader.offer(normed, pass) : null;
+        return reader != null && NormLayer.casts(normed) ? reader.fusedCast().offer(normed, pass) : null;
     }
 
     /** Enqueues the branch, whose input goes back with the caller's call unless {@link #keepsNormed}. */
@@ -138,10 +138,10 @@ abstract sealed class PreNorm extends Layer
         if (reader == null || !NormLayer.casts(x)) {
             return "";
         }
-        if (reader.takesCopies(Math.max(1, x.size(0)), pass)) {
+        if (reader.fusedCast().takesCopies(Math.max(1, x.size(0)), pass)) {
             return "; ops_residual_norm computes its output in eight bits alone, both copies, with or without a sum";
         }
-        return reader.scalesByAmax(pass)
+        return reader.fusedCast().scalesByAmax(pass)
                 ? "; ops_residual_norm computes its output and the largest magnitude in it, with or without a sum"
                 : "";
     }

@@ -1,0 +1,146 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.recipe.Quantizers;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The cast of a linear layer's input by the kernel that computes the input: that kernel fills the copies, where their scale is
+ * known before, or it finds the largest magnitude, of which the scale follows.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class FusedCast {
+    private final LinearSites sites;
+    private final EightBitCopies copies;
+    /** The input whose copies or largest magnitude its producer fills, until {@link LinearInput#prepare} uses them. */
+    private final Kept offered = new Kept("the input that was cast where it was computed");
+
+    private @Nullable Tensor offeredAmax;
+
+    /** {@code copies}: those of the input, which {@link LinearInput} fills else. */
+    FusedCast(LinearSites sites, EightBitCopies copies) {
+        this.sites = sites;
+        this.copies = copies;
+    }
+
+    /** Returns whether the scale of the input follows from its largest magnitude in forward of {@code pass}. */
+    boolean scalesByAmax(Pass pass) {
+        Quantizers present = sites.quantizers(pass);
+        return present != null && present.scalesByAmax(sites.input());
+    }
+
+    /**
+     * Returns a place, 0 so far, for the largest magnitude of the input [rows, in], which the kernel fills that computes the
+     * input; null where forward of {@code pass} needs none.
+     */
+    @Nullable
+    Tensor takeAmax(long rows, Pass pass) {
+        return rows > 0 && scalesByAmax(pass) ? zero(pass) : null;
+    }
+
+    /** The same of an operand that is made again in backward. */
+    @Nullable
+    Tensor takeAmaxAgain(Operand operand, Pass pass) {
+        Quantizers present = operand.quantizers();
+        return present != null && present.scalesByAmax(sites.input()) ? zero(pass) : null;
+    }
+
+    /** Returns a place for a largest magnitude, 0 so far. */
+    static Tensor zero(Pass pass) {
+        Tensor amax = pass.temporary().tensor(DType.FLOAT32, 1);
+        amax.zero(pass.stream());
+        return amax;
+    }
+
+    /** Returns whether forward of {@code pass} lets the kernel that computes the input cast it. */
+    boolean takesCopies(long rows, Pass pass) {
+        Quantizers present = sites.quantizers(pass);
+        return rows > 0 && present != null && present.knowsScale(sites.input());
+    }
+
+    /**
+     * Makes {@code operand} of an input [rows, in] that the kernel casts which computes it.
+     *
+     * @param keptIn holds what backward needs; null where no backward comes
+     * @return what that kernel fills, with both copies rows rounded up to a multiple of 16; null where {@link
+     *     LinearInput#prepare} casts the input
+     */
+    @Nullable
+    QuantizedTensor takeCopies(long rows, Operand operand, @Nullable Scope keptIn, Pass pass) {
+        Quantizers present = takesCopies(rows, pass) ? sites.quantizers(pass) : null;
+        if (present == null) {
+            return null;
+        }
+        boolean keeps = keptIn != null && !sites.weight().isFrozen();
+        QuantizedTensor filled = take(rows, present, keeps ? keptIn : null, pass);
+        operand.set(rows, copies.rowwise(), present);
+        if (keeps) {
+            operand.keepColumnwise(copies.columnwise());
+        }
+        return filled;
+    }
+
+    /** Makes {@code operand} of the same input again in backward, as {@link #takeCopies} did without a place to keep it. */
+    @Nullable
+    QuantizedTensor takeCopiesAgain(long rows, Operand operand, Pass pass) {
+        Quantizers present = operand.quantizers();
+        if (present == null || !present.knowsScale(sites.input())) {
+            return null;
+        }
+        QuantizedTensor filled = take(rows, present, pass.temporary(), pass);
+        operand.keepColumnwise(copies.columnwise());
+        return filled;
+    }
+
+    /**
+     * Takes memory for what the kernel that computes the input x fills besides: its copies, and then nothing reads x itself, or
+     * its largest magnitude. {@link LinearInput#prepare} of x uses that.
+     *
+     * @return copies with a scale; or one without parts but amax; null where {@link LinearInput#prepare} needs x alone
+     */
+    @Nullable
+    QuantizedTensor offer(Tensor x, Pass pass) {
+        offered.clear();
+        Quantizers present = x.size(0) > 0 ? sites.quantizers(pass) : null;
+        if (present == null) {
+            return null;
+        }
+        offeredAmax = takeAmax(x.size(0), pass);
+        if (offeredAmax != null) {
+            offered.set(x);
+            return present.empty(sites.input(), pass.temporary(), x.size(0), x.size(1))
+                    .amax(offeredAmax);
+        }
+        if (!present.knowsScale(sites.input())) {
+            return null;
+        }
+        offered.set(x);
+        boolean keeps = pass.isSaving() && !sites.weight().isFrozen();
+        return take(x.size(0), present, keeps ? pass.kept() : null, pass);
+    }
+
+    /** Returns whether {@link #offer} of x has given something, and nobody has taken it. */
+    boolean isOffered(Tensor x) {
+        return offered.isOf(x);
+    }
+
+    /** Ends the offer, and returns the largest magnitude; null where the kernel has filled the copies. */
+    @Nullable
+    Tensor takeOffer() {
+        Tensor amax = offeredAmax;
+        offered.clear();
+        offeredAmax = null;
+        return amax;
+    }
+
+    private QuantizedTensor take(long rows, Quantizers present, @Nullable Scope columnsIn, Pass pass) {
+        long columns = sites.weight().shape().size(1);
+        QuantizedTensor filled = copies.take(rows, columns, present, pass.temporary(), columnsIn);
+        present.setScale(sites.input(), filled, pass.recording());
+        return filled;
+    }
+}

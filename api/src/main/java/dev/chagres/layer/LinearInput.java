@@ -1,0 +1,144 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Quantizers;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Makes the operand of a linear layer's input: the tensor itself, or its copies in eight bits where the pass's recipe says so.
+ *
+ * <p>Backward computes as forward did, whatever the pass says by then: the operand remembers.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class LinearInput {
+    private final LinearSites sites;
+    private final EightBitCopies copies;
+    private final FusedCast fusedCast;
+
+    LinearInput(LinearSites sites) {
+        this.sites = sites;
+        copies = new EightBitCopies(sites.input());
+        fusedCast = new FusedCast(sites, copies);
+    }
+
+    /** Returns what makes the same operand where the kernel casts the input that computes it. */
+    FusedCast fusedCast() {
+        return fusedCast;
+    }
+
+    /** Returns whether backward reads the whole input of {@code rows}, where forward of {@code pass} is followed by one. */
+    boolean keepsWhole(long rows, Pass pass) {
+        Quantizers present = sites.quantizers(pass);
+        return rows == 0 || present == null || present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION;
+    }
+
+    /**
+     * Makes {@code operand} of the input x [T, in].
+     *
+     * @param keptIn holds what backward needs; null where no backward comes
+     */
+    void prepare(Tensor x, Operand operand, @Nullable Scope keptIn, Pass pass) {
+        if (!fusedCast.isOffered(x)) {
+            prepare(x, null, operand, keptIn, pass);
+            return;
+        }
+        Tensor amax = fusedCast.takeOffer();
+        if (amax != null) {
+            prepare(x, amax, operand, keptIn, pass);
+            return;
+        }
+        Quantizers present = Checks.given("quantizers", sites.covering(pass));
+        operand.set(x, copies.rowwise(), present);
+        measure(x, present, pass);
+        if (copies.hasColumnwise()) {
+            operand.keepColumnwise(copies.columnwise());
+        }
+    }
+
+    /**
+     * Makes {@code operand} of the input x [T, in].
+     *
+     * @param amax the largest magnitude of x, where the kernel found it that computed x; null: not known
+     * @param keptIn holds what backward needs; null where no backward comes
+     */
+    void prepare(Tensor x, @Nullable Tensor amax, Operand operand, @Nullable Scope keptIn, Pass pass) {
+        Quantizers present = sites.covering(pass);
+        if (present == null || x.size(0) == 0) {
+            operand.set(x);
+            return;
+        }
+        if (pass.isCalibrating()) {
+            copies.cast(x, null, present, pass.temporary(), null, pass);
+            sites.recordWeight(present, pass);
+            operand.set(x);
+            return;
+        }
+        BackwardOverride override = present.recipe().backwardOverride();
+        boolean keeps = keptIn != null && !sites.weight().isFrozen();
+        boolean transposes = keeps && override == BackwardOverride.NONE;
+        boolean dequantizes = keeps && override == BackwardOverride.DEQUANTIZED;
+        Scope rowsIn = dequantizes ? Checks.given("keptIn", keptIn) : pass.temporary();
+        copies.cast(x, amax, present, rowsIn, transposes ? keptIn : null, pass);
+        operand.set(x, copies.rowwise(), present);
+        if (transposes || dequantizes) {
+            keepCopy(operand, override);
+        } else if (keeps) {
+            operand.keepWhole(x);
+        }
+    }
+
+    private void keepCopy(Operand operand, BackwardOverride override) {
+        if (override == BackwardOverride.NONE) {
+            operand.keepColumnwise(copies.columnwise());
+        } else {
+            operand.keepRowwise(copies.rowwise());
+        }
+    }
+
+    /** Makes {@code operand} of the same input for forward's product again, as {@link #prepare} did. */
+    void castAgain(Tensor x, Operand operand, Pass pass) {
+        Quantizers present = operand.quantizers();
+        if (present == null) {
+            operand.set(x);
+        } else {
+            copies.cast(x, null, present, pass.temporary(), null, pass);
+            operand.set(x, copies.rowwise(), present);
+        }
+    }
+
+    /**
+     * Makes {@code operand} of the same input again in backward, as {@link #prepare} did without a place to keep it.
+     *
+     * @param amax the largest magnitude of x, where the kernel found it that computed x; null: not known
+     */
+    void prepareAgain(Tensor x, @Nullable Tensor amax, Operand operand, Pass pass) {
+        Quantizers present = operand.quantizers();
+        BackwardOverride override = present == null
+                ? BackwardOverride.HIGH_PRECISION
+                : present.recipe().backwardOverride();
+        if (present == null || override == BackwardOverride.HIGH_PRECISION) {
+            operand.keepWhole(x);
+            return;
+        }
+        Scope temporary = pass.temporary();
+        copies.cast(x, amax, present, temporary, override == BackwardOverride.NONE ? temporary : null, pass);
+        keepCopy(operand, override);
+    }
+
+    /** Returns whether casts of {@code pass} are measured. */
+    boolean measures(Pass pass) {
+        Quantizers present = sites.quantizers(pass);
+        return present != null && present.measures(pass.recording());
+    }
+
+    /** Enqueues the measurement of the input's latest cast by the kernel that computed x, where this step is measured. */
+    void measure(Tensor x, Quantizers present, Pass pass) {
+        if (present.measures(pass.recording())) {
+            present.measure(sites.input(), x, copies.rowwise(), pass.stream());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+package dev.chagres.layer;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Tensor;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.Cast;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The parameters of a linear layer, and the three places where a recipe casts what its products read: the input, the weight and
+ * the gradient of the output.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class LinearSites {
+    private final Parameter weight;
+    private final @Nullable Parameter bias;
+    private final QuantizerSite input;
+    private final QuantizerSite cachedWeight;
+    private final QuantizerSite gradient;
+
+    LinearSites(Parameter weight, @Nullable Parameter bias, ModelPlan plan) {
+        this.weight = weight;
+        this.bias = bias;
+        input = plan.quantizer("input", Role.INPUT);
+        cachedWeight = plan.quantizer("weight", weight);
+        gradient = plan.quantizer("output_gradient", Role.GRADIENT);
+    }
+
+    Parameter weight() {
+        return weight;
+    }
+
+    /** Returns the bias, or null where none is added. */
+    @Nullable
+    Parameter bias() {
+        return bias;
+    }
+
+    /** Returns whether a bias is added and trained. */
+    boolean learnsBias() {
+        return bias != null && !bias.isFrozen();
+    }
+
+    /** Returns the place where the input is cast. */
+    QuantizerSite input() {
+        return input;
+    }
+
+    /** Returns the place where the gradient of the output is cast. */
+    QuantizerSite gradient() {
+        return gradient;
+    }
+
+    /** Returns the recipe's state where forward of {@code pass} computes in eight bits, or null. */
+    @Nullable
+    Quantizers quantizers(Pass pass) {
+        Quantizers present = covering(pass);
+        return present == null || pass.isCalibrating() ? null : present;
+    }
+
+    /** Returns the recipe's state where it covers the layer, or null. A pass that calibrates records, and casts nothing. */
+    @Nullable
+    Quantizers covering(Pass pass) {
+        Quantizers present = pass.quantizers();
+        if (present == null) {
+            return null;
+        }
+        // A tied weight may be another plan's; the bias never is.
+        Parameter own = bias == null ? weight : bias;
+        if (present.parameters() != own.owner()) {
+            throw new IllegalStateException(own.name() + ": expected pass.autocast with the quantizers of its own"
+                    + " parameters, got those of others; call pass.autocast or pass.noAutocast before this layer");
+        }
+        return present.covers(input) && fits() ? present : null;
+    }
+
+    /** Returns whether both sizes of the weight are ones that eight-bit products sum over. */
+    private boolean fits() {
+        return weight.shape().size(0) % EightBitCopies.STEP == 0
+                && weight.shape().size(1) % EightBitCopies.STEP == 0;
+    }
+
+    /** Returns the weight in eight bits, cast now if no pass of this step has done so. */
+    QuantizedTensor weightCopies(Quantizers present, Pass pass) {
+        return present.weight(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
+    }
+
+    /** Casts the weight for its magnitude alone: products read the weight itself. */
+    void recordWeight(Quantizers present, Pass pass) {
+        present.weight(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
+    }
+
+    /** Returns the weight in its own type: itself or, where backward dequantizes, what forward has read. */
+    Tensor wholeWeight(Operand x, Pass pass) {
+        Quantizers present = x.quantizers();
+        if (present == null || present.recipe().backwardOverride() != BackwardOverride.DEQUANTIZED) {
+            return weight.weight();
+        }
+        Tensor again = pass.temporary().like(weight.weight());
+        Cast.dequantize(weightCopies(present, pass), again, pass.stream());
+        return again;
+    }
+
+    /** Returns which kernels compute the products of {@code pass}, and why not the others. */
+    String explain(Pass pass) {
+        Quantizers present = covering(pass);
+        if (present != null && !pass.isCalibrating()) {
+            return ProductExplanation.inEightBits(present, input, bias != null);
+        }
+        return ProductExplanation.inOwnType(bias != null)
+                + ProductExplanation.whyNotInEightBits(pass, input, weight, fits());
+    }
+}
