@@ -8,6 +8,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.QuantizerSite;
+import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
@@ -49,7 +50,7 @@ final class EightBitCopies {
             both.amax(amax);
         }
         Tensor source = both.rows() == x.size(0) ? x : filledUp(x, both.rows(), pass);
-        quantizers.cast(site, source, both, pass.recording(), pass.temporary(), pass.stream());
+        quantizers.at(site).cast(source, both, pass.recording(), pass.temporary(), pass.stream());
     }
 
     /**
@@ -64,14 +65,14 @@ final class EightBitCopies {
             both.amax(amax);
         }
         Tensor source = both.rows() == x.size(0) ? x : filledUp(x, both.rows(), pass);
-        quantizers.castAndSumColumns(site, source, both, columnSums, pass.recording(), memory, pass.stream());
+        quantizers.at(site).castAndSumColumns(source, both, columnSums, pass.recording(), memory, pass.stream());
     }
 
     /** Takes memory for the copies of [rows, columns], and returns what a kernel fills: T is rounded up where it must be. */
     QuantizedTensor take(long rows, long columns, Quantizers quantizers, Scope rowsIn, @Nullable Scope columnsIn) {
-        boolean blocks = quantizers.scaling(site) != Scaling.TENSOR;
-        QuantizedTensor both =
-                quantizers.empty(site, rowsIn, columnsIn == null && !blocks ? rows : filled(rows), columns);
+        Quantizer quantizer = quantizers.at(site);
+        boolean blocks = quantizer.scaling() != Scaling.TENSOR;
+        QuantizedTensor both = quantizer.empty(rowsIn, columnsIn == null && !blocks ? rows : filled(rows), columns);
         // One scale inverse serves both copies of a tensor that has one: it lives as long as the columnwise copy.
         if (columnsIn != null) {
             both.allocateColumnwise(columnsIn);
@@ -80,8 +81,8 @@ final class EightBitCopies {
         columnwise = columnsIn == null ? null : both;
         rowwise = blocks || both.rows() == rows
                 ? both
-                : quantizers
-                        .empty(site, rowsIn, rows, columns)
+                : quantizer
+                        .empty(rowsIn, rows, columns)
                         .rowwise(
                                 rowsIn.view(Checks.given("rowwise", both.rowwise()), 0, rows, columns),
                                 Checks.given("scaleInverse", both.rowwiseScaleInverse()));

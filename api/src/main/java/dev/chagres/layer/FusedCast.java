@@ -30,7 +30,7 @@ final class FusedCast {
     /** Returns whether the scale of the input follows from its largest magnitude in forward of {@code pass}. */
     boolean scalesByAmax(Pass pass) {
         Quantizers present = sites.quantizers(pass);
-        return present != null && present.scalesByAmax(sites.input());
+        return present != null && present.at(sites.input()).scalesByAmax();
     }
 
     /**
@@ -46,7 +46,7 @@ final class FusedCast {
     @Nullable
     Tensor takeAmaxAgain(Operand operand, Pass pass) {
         Quantizers present = operand.quantizers();
-        return present != null && present.scalesByAmax(sites.input()) ? zero(pass) : null;
+        return present != null && present.at(sites.input()).scalesByAmax() ? zero(pass) : null;
     }
 
     /** Returns a place for a largest magnitude, 0 so far. */
@@ -59,7 +59,7 @@ final class FusedCast {
     /** Returns whether forward of {@code pass} lets the kernel that computes the input cast it. */
     boolean takesCopies(long rows, Pass pass) {
         Quantizers present = sites.quantizers(pass);
-        return rows > 0 && present != null && present.knowsScale(sites.input());
+        return rows > 0 && present != null && present.at(sites.input()).knowsScale();
     }
 
     /**
@@ -88,7 +88,7 @@ final class FusedCast {
     @Nullable
     QuantizedTensor takeCopiesAgain(long rows, Operand operand, Pass pass) {
         Quantizers present = operand.quantizers();
-        if (present == null || !present.knowsScale(sites.input())) {
+        if (present == null || !present.at(sites.input()).knowsScale()) {
             return null;
         }
         QuantizedTensor filled = take(rows, present, pass.temporary(), pass);
@@ -112,10 +112,11 @@ final class FusedCast {
         offeredAmax = takeAmax(x.size(0), pass);
         if (offeredAmax != null) {
             offered.set(x);
-            return present.empty(sites.input(), pass.temporary(), x.size(0), x.size(1))
+            return present.at(sites.input())
+                    .empty(pass.temporary(), x.size(0), x.size(1))
                     .amax(offeredAmax);
         }
-        if (!present.knowsScale(sites.input())) {
+        if (!present.at(sites.input()).knowsScale()) {
             return null;
         }
         offered.set(x);
@@ -140,7 +141,7 @@ final class FusedCast {
     private QuantizedTensor take(long rows, Quantizers present, @Nullable Scope columnsIn, Pass pass) {
         long columns = sites.weight().shape().size(1);
         QuantizedTensor filled = copies.take(rows, columns, present, pass.temporary(), columnsIn);
-        present.setScale(sites.input(), filled, pass.recording());
+        present.at(sites.input()).setScale(filled, pass.recording());
         return filled;
     }
 }

@@ -40,7 +40,7 @@ final class GradientOperand {
         if (present == null || present.recipe().backwardOverride() != BackwardOverride.NONE) {
             return null;
         }
-        return present.scalesByAmax(sites.gradient()) ? FusedCast.zero(pass) : null;
+        return present.at(sites.gradient()).scalesByAmax() ? FusedCast.zero(pass) : null;
     }
 
     /** Takes the gradient dy [T, out], and casts it where forward has read eight bits of {@code x}, and backward does, too. */
@@ -64,7 +64,7 @@ final class GradientOperand {
         }
         quantizers = present;
         Scope temporary = pass.temporary();
-        if (sites.learnsBias() && present.scaling(sites.gradient()) == Scaling.TENSOR) {
+        if (sites.learnsBias() && present.at(sites.gradient()).scaling() == Scaling.TENSOR) {
             Tensor sums = temporary.tensor(dy.dtype(), dy.size(1));
             columnSums = sums;
             copies.castAndSumColumns(dy, amax, sums, present, temporary, pass);
@@ -91,7 +91,7 @@ final class GradientOperand {
     QuantizedTensor takeCopies(long rows, @Nullable Tensor sums, Operand x, Pass pass) {
         Quantizers present = x.quantizers();
         // Bits of gradients do not depend on what is frozen, so neither does the kernel.
-        if (present == null || !present.knowsScale(sites.gradient())) {
+        if (present == null || !present.at(sites.gradient()).knowsScale()) {
             return null;
         }
         whole = null;
@@ -100,7 +100,7 @@ final class GradientOperand {
         Scope temporary = pass.temporary();
         long columns = sites.weight().shape().size(0);
         QuantizedTensor both = copies.take(rows, columns, present, temporary, temporary);
-        present.setScale(sites.gradient(), both, pass.recording());
+        present.at(sites.gradient()).setScale(both, pass.recording());
         return both;
     }
 
@@ -108,7 +108,7 @@ final class GradientOperand {
     void measure(Tensor dy, Pass pass) {
         Quantizers present = quantizers;
         if (present != null && present.measures(pass.recording())) {
-            present.measure(sites.gradient(), dy, copies.rowwise(), pass.stream());
+            present.at(sites.gradient()).measure(dy, copies.rowwise(), pass.stream());
         }
     }
 

@@ -138,7 +138,7 @@ final class LinearInput {
     /** Enqueues the measurement of the input's latest cast by the kernel that computed x, where this step is measured. */
     void measure(Tensor x, Quantizers present, Pass pass) {
         if (present.measures(pass.recording())) {
-            present.measure(sites.input(), x, copies.rowwise(), pass.stream());
+            present.at(sites.input()).measure(x, copies.rowwise(), pass.stream());
         }
     }
 }

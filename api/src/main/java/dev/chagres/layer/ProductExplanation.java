@@ -28,7 +28,7 @@ final class ProductExplanation {
     static String inEightBits(Quantizers quantizers, QuantizerSite place, boolean hasBias) {
         Recipe recipe = quantizers.recipe();
         boolean casts = recipe.backwardOverride() == BackwardOverride.NONE;
-        boolean sums = casts && hasBias && quantizers.scaling(place) == Scaling.TENSOR;
+        boolean sums = casts && hasBias && quantizers.at(place).scaling() == Scaling.TENSOR;
         return "te_cublas_gemm_v2 in eight bits by "
                 + recipe.getClass().getSimpleName() + "; "
                 + (recipe instanceof Float8CurrentScaling
@@ -37,7 +37,7 @@ final class ProductExplanation {
                 + "te_quantize_v2 for the input, the weight once a step, and "
                 + (casts ? "the gradient" : "no gradient: backward is " + recipe.backwardOverride())
                 + bias(hasBias, sums)
-                + (quantizers.knowsScale(place) ? "; what a kernel casts that computes it is not cast again" : "");
+                + (quantizers.at(place).knowsScale() ? "; what a kernel casts that computes it is not cast again" : "");
     }
 
     private static String bias(boolean hasBias, boolean sums) {

@@ -1,11 +1,11 @@
 package dev.chagres.recipe;
 
-import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.model.QuantizerSite;
 import dev.chagres.te.Cast;
 import dev.chagres.te.QuantizationConfig;
 import org.jspecify.annotations.Nullable;
@@ -18,13 +18,13 @@ import org.jspecify.annotations.Nullable;
 final class BlockQuantizer extends Quantizer {
     private final QuantizationConfig config;
 
-    BlockQuantizer(Scaling scaling, DType dtype, QuantizationConfig config) {
-        super(scaling, dtype);
+    BlockQuantizer(QuantizerSite site, Scaling scaling, RecipeState state, QuantizationConfig config) {
+        super(site, scaling, state);
         this.config = config;
     }
 
     @Override
-    void cast(
+    void enqueueCast(
             Tensor x,
             QuantizedTensor y,
             @Nullable Tensor columnSums,

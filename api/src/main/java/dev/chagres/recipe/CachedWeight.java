@@ -48,7 +48,7 @@ final class CachedWeight {
                     .empty(temporary, copies.rows(), copies.columns())
                     .rowwise(present(copies.rowwise()), present(copies.rowwiseScaleInverse()))
                     .columnwise(present(copies.columnwise()), present(copies.columnwiseScaleInverse()));
-            quantizer.cast(weight.weight(), target, null, recording, temporary, stream);
+            quantizer.enqueueCast(weight.weight(), target, null, recording, temporary, stream);
             owner = present;
             issue = presentIssue;
             step = present.step();

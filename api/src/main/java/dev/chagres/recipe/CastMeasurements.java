@@ -5,14 +5,17 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.ops.QuantizationStatistics;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
- * The statistics of casts, six numbers a place on the device.
+ * The statistics of casts, six numbers a place on the device, from when they are asked for first.
  *
  * <p>Threading: the device's thread.
  */
@@ -20,34 +23,67 @@ final class CastMeasurements {
     private static final int COUNT = QuantizationStatistics.COUNT;
     private static final long NEVER = -1;
 
-    private final Tensor all;
-    private final Tensor[] ofPlace;
+    private final Parameters parameters;
+    private final Scope scope;
     /** By the number of the place: the step that was measured. */
     private final long[] steps;
 
-    CastMeasurements(int places, Scope scope) {
-        all = scope.tensor(DType.FLOAT32, places, COUNT);
+    private final Tensor[] ofPlace;
+    private @Nullable Tensor all;
+    private int every;
+
+    /** {@code scope}: holds the numbers, once they are asked for. */
+    CastMeasurements(Parameters parameters, Scope scope) {
+        this.parameters = parameters;
+        this.scope = scope;
+        int places = parameters.quantizers().size();
         ofPlace = new Tensor[places];
-        for (int i = 0; i < places; i++) {
-            ofPlace[i] = scope.view(all, (long) i * COUNT, COUNT);
-        }
         steps = new long[places];
         Arrays.fill(steps, NEVER);
     }
 
-    void measure(QuantizerSite site, Tensor x, QuantizedTensor copies, long step, Stream stream) {
-        QuantizationStatistics.quantizationStatistics(x, copies, ofPlace[site.index()], stream);
-        steps[site.index()] = step;
+    /** Measures each step whose number divides by {@code count}; 0: none. */
+    void every(int count) {
+        if (count < 0) {
+            throw new IllegalArgumentException("steps: expected 0 or more, got " + count);
+        }
+        if (count > 0 && all == null) {
+            Tensor taken = scope.tensor(DType.FLOAT32, ofPlace.length, COUNT);
+            for (int i = 0; i < ofPlace.length; i++) {
+                ofPlace[i] = scope.view(taken, (long) i * COUNT, COUNT);
+            }
+            all = taken;
+        }
+        every = count;
     }
 
-    List<CastStatistics> read(List<QuantizerSite> sites, Stream stream) {
-        float[] numbers = all.toFloats(stream);
+    /** Returns whether casts of this step are measured. What a graph replays is not. */
+    boolean measures(Recording recording) {
+        return every != 0
+                && recording == Recording.ON
+                && parameters.step() % every == 0
+                && Inside.capture(scope.stream()) == null;
+    }
+
+    void measure(QuantizerSite site, Tensor x, QuantizedTensor copies, Stream stream) {
+        if (all == null) {
+            throw new IllegalStateException("measure: expected measureEvery before, which takes the memory");
+        }
+        QuantizationStatistics.quantizationStatistics(x, copies, ofPlace[site.index()], stream);
+        steps[site.index()] = parameters.step();
+    }
+
+    List<CastStatistics> read() {
+        if (all == null) {
+            return List.of();
+        }
+        float[] numbers = all.toFloats(scope.stream());
         List<CastStatistics> statistics = new ArrayList<>();
         for (int i = 0; i < steps.length; i++) {
             if (steps[i] != NEVER) {
                 int at = i * COUNT;
                 statistics.add(new CastStatistics(
-                        sites.get(i),
+                        parameters.quantizers().get(i),
                         steps[i],
                         numbers[at],
                         numbers[at + 1],

@@ -7,6 +7,8 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
 import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
 import java.util.function.Predicate;
 
 /**
@@ -17,7 +19,26 @@ import java.util.function.Predicate;
 final class CoveredSites {
     private CoveredSites() {}
 
-    static List<QuantizerSite> of(Parameters parameters, Recipe recipe, Predicate<QuantizerSite> covers) {
+    /** Returns every place whose name has no part {@value Quantizers#HEAD}. */
+    static List<QuantizerSite> outsideHead(Parameters parameters, Recipe recipe) {
+        return of(parameters, recipe, site -> !Set.of(site.name().split("\\.")).contains(Quantizers.HEAD));
+    }
+
+    /** Returns every place but those of the groups {@code highPrecision}. */
+    static List<QuantizerSite> outside(Parameters parameters, Recipe recipe, Set<String> highPrecision) {
+        Set<String> groups = new TreeSet<>();
+        Checks.given("parameters", parameters).quantizers().forEach(site -> groups.add(site.group()));
+        for (String name : Checks.given("highPrecision", highPrecision)) {
+            if (!groups.contains(Checks.given("highPrecision", name))) {
+                throw new IllegalArgumentException(
+                        "highPrecision: expected groups that have a product, " + groups + ", got " + name);
+            }
+        }
+        Set<String> kept = Set.copyOf(highPrecision);
+        return of(parameters, recipe, site -> !kept.contains(site.group()));
+    }
+
+    private static List<QuantizerSite> of(Parameters parameters, Recipe recipe, Predicate<QuantizerSite> covers) {
         Checks.given("parameters", parameters);
         Checks.given("recipe", recipe);
         if (recipe instanceof MXFP8BlockScaling || recipe instanceof NVFP4BlockScaling) {

@@ -6,6 +6,7 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.model.QuantizerSite;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.RecipeUpdates;
 import org.jspecify.annotations.Nullable;
@@ -18,18 +19,18 @@ import org.jspecify.annotations.Nullable;
 final class CurrentQuantizer extends Quantizer {
     private final QuantizationConfig config;
 
-    CurrentQuantizer(DType dtype, QuantizationConfig config) {
-        super(Scaling.TENSOR, dtype);
+    CurrentQuantizer(QuantizerSite site, RecipeState state, QuantizationConfig config) {
+        super(site, Scaling.TENSOR, state);
         this.config = config;
     }
 
     @Override
-    boolean scalesByAmax() {
+    public boolean scalesByAmax() {
         return true;
     }
 
     @Override
-    void cast(
+    void enqueueCast(
             Tensor x,
             QuantizedTensor y,
             @Nullable Tensor columnSums,

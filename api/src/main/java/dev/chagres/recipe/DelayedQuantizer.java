@@ -1,11 +1,11 @@
 package dev.chagres.recipe;
 
-import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.model.QuantizerSite;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -17,19 +17,19 @@ final class DelayedQuantizer extends Quantizer {
     private final Tensor scale;
     private final Tensor amax;
 
-    DelayedQuantizer(DType dtype, Tensor scale, Tensor amax) {
-        super(Scaling.TENSOR, dtype);
+    DelayedQuantizer(QuantizerSite site, RecipeState state, Tensor scale, Tensor amax) {
+        super(site, Scaling.TENSOR, state);
         this.scale = scale;
         this.amax = amax;
     }
 
     @Override
-    boolean knowsScale() {
+    public boolean knowsScale() {
         return true;
     }
 
     @Override
-    void setScale(QuantizedTensor y, Recording recording) {
+    void enqueueScale(QuantizedTensor y, Recording recording) {
         y.scale(scale);
         if (recording == Recording.ON) {
             y.amax(amax);
@@ -37,14 +37,14 @@ final class DelayedQuantizer extends Quantizer {
     }
 
     @Override
-    void cast(
+    void enqueueCast(
             Tensor x,
             QuantizedTensor y,
             @Nullable Tensor columnSums,
             Recording recording,
             Scope temporary,
             Stream stream) {
-        setScale(y, recording);
+        enqueueScale(y, recording);
         castByOneScale(x, y, columnSums, stream);
     }
 }

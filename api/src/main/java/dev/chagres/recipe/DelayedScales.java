@@ -47,11 +47,11 @@ final class DelayedScales {
     }
 
     /** Returns the quantizer of the next place. */
-    Quantizer next(QuantizerSite site) {
+    Quantizer next(QuantizerSite site, RecipeState state) {
         int place = taken++;
         Tensor one = scope.view(scale, place, 1);
         scales.put(site.name(), one);
-        return new DelayedQuantizer(dtype, one, scope.view(history, place, 1));
+        return new DelayedQuantizer(site, state, one, scope.view(history, place, 1));
     }
 
     /** Enqueues the end of a step: the first row of the history moves on, and scales follow. */

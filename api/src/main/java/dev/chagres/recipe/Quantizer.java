@@ -6,50 +6,158 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.QuantizerSite;
 import dev.chagres.te.Cast;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Casts the tensors of one place in a model to eight bits, as a recipe says.
+ * For authors of layers: casts the tensors of one place in a model to eight bits, as a recipe says. {@link Quantizers#at} has it.
  *
  * <p>Threading: the device's thread.
  *
  * <p>Source: TE's {@code Quantizer}.
  */
-abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantizer, BlockQuantizer {
+public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantizer, BlockQuantizer {
+    private final QuantizerSite site;
     private final Scaling scaling;
     private final DType dtype;
+    private final RecipeState state;
 
-    Quantizer(Scaling scaling, DType dtype) {
+    Quantizer(QuantizerSite site, Scaling scaling, RecipeState state) {
+        this.site = site;
         this.scaling = scaling;
-        this.dtype = dtype;
+        dtype = state.dtype(site.role());
+        this.state = state;
     }
 
-    final Scaling scaling() {
+    /** Returns the place. */
+    public final QuantizerSite site() {
+        return site;
+    }
+
+    /** Returns how many elements share a scale. */
+    public final Scaling scaling() {
         return scaling;
     }
 
-    final DType dtype() {
+    /** Returns the type of the copies. */
+    public final DType dtype() {
         return dtype;
     }
 
-    /** Hands out an empty quantized tensor of this place's type. */
-    final QuantizedTensor empty(Scope scope, long rows, long columns) {
-        return scope.quantized(scaling, dtype, rows, columns);
+    /**
+     * Hands out a quantized tensor of this place's type, without copies.
+     *
+     * @throws IllegalArgumentException when a size is negative
+     */
+    public final QuantizedTensor empty(Scope from, long rows, long columns) {
+        return Checks.given("from", from).quantized(scaling, dtype, rows, columns);
     }
 
-    /** Returns whether the scale is there before the tensor is. */
-    boolean knowsScale() {
+    /**
+     * Returns whether the scale is known before the tensor is, so that the kernel which computes the tensor can cast it, too:
+     * into copies that {@link #setScale} has prepared.
+     */
+    public boolean knowsScale() {
         return false;
     }
 
-    /** Returns whether the scale follows from the largest magnitude of the tensor. */
-    boolean scalesByAmax() {
+    /**
+     * Returns whether the scale follows from the largest magnitude of the tensor. A kernel that computes the tensor may find it,
+     * too: {@link #cast} takes it as the amax of its {@code copies}.
+     */
+    public boolean scalesByAmax() {
         return false;
+    }
+
+    /**
+     * Gives {@code copies} the scale and, where that is recorded, the place for the largest magnitude; a kernel fills the copies
+     * then.
+     *
+     * @param copies a quantized tensor from {@link #empty}
+     * @throws IllegalArgumentException when the copies are another place's, or the scale is not known before the tensor is
+     * @throws IllegalStateException when the quantizers are closed
+     */
+    public final void setScale(QuantizedTensor copies, Recording recording) {
+        check(copies);
+        if (!knowsScale()) {
+            throw new IllegalArgumentException("site: expected a scale that is known before the tensor is, got " + site
+                    + " of " + state.recipe() + "; call cast");
+        }
+        enqueueScale(copies, Checks.given("recording", recording));
+    }
+
+    /**
+     * Enqueues the cast of {@code x}.
+     *
+     * @param x [rows, columns]
+     * @param copies an empty quantized tensor with the copies that are wanted, from {@link #empty}; with the largest magnitude of
+     *     x as its amax where that is known and {@link #scalesByAmax} is true
+     * @param temporary holds what is needed while the cast runs
+     * @throws IllegalArgumentException when the copies are another place's, or shapes, types or devices do not fit
+     * @throws IllegalStateException when the quantizers are closed
+     */
+    public final void cast(Tensor x, QuantizedTensor copies, Recording recording, Scope temporary, Stream stream) {
+        check(copies);
+        Checks.given("recording", recording);
+        enqueueCast(x, copies, null, recording, Checks.given("temporary", temporary), stream);
+        if (state.measurements().measures(recording)) {
+            measure(x, copies, stream);
+        }
+    }
+
+    /**
+     * Enqueues the cast of {@code x} to both copies, and {@code columnSums[c] = sum over r of x[r, c]}, by one kernel: what a
+     * product needs of the gradient of its output, and the gradient of its bias.
+     *
+     * @param x [rows, columns], rows a multiple of 8, columns of 4
+     * @param copies a quantized tensor with both copies, from {@link #empty}; its amax as for {@link #cast}
+     * @param columnSums [columns], in the type of x
+     * @param temporary holds what is needed while the cast runs
+     * @throws IllegalArgumentException when the copies are another place's, blocks are scaled, or shapes, types or devices do not
+     *     fit
+     * @throws IllegalStateException when the quantizers are closed
+     */
+    public final void castAndSumColumns(
+            Tensor x, QuantizedTensor copies, Tensor columnSums, Recording recording, Scope temporary, Stream stream) {
+        check(copies);
+        Checks.given("recording", recording);
+        Checks.given("temporary", temporary);
+        if (scaling != Scaling.TENSOR) {
+            throw new IllegalArgumentException("site: expected one scale a tensor, for no kernel sums columns beside"
+                    + " blocks, got " + site + " of " + state.recipe() + "; call cast");
+        }
+        enqueueCast(x, copies, Checks.given("columnSums", columnSums), recording, temporary, stream);
+        if (state.measurements().measures(recording)) {
+            measure(x, copies, stream);
+        }
+    }
+
+    /**
+     * Where a kernel casts what it computes: enqueues the measurement of the cast. Call it where {@link Quantizers#measures} says
+     * so.
+     *
+     * @param x [rows, columns], what the copies were made of, rounded to 16 bits
+     * @param copies with rowwise data, of the shape of x
+     * @throws IllegalArgumentException when the copies are another place's, or shapes, types or devices do not fit
+     * @throws IllegalStateException when {@link Quantizers#measureEvery} was never called, or the quantizers are closed
+     */
+    public final void measure(Tensor x, QuantizedTensor copies, Stream stream) {
+        check(copies);
+        state.measurements().measure(site, x, copies, stream);
+    }
+
+    private void check(QuantizedTensor copies) {
+        state.ensureOpen();
+        if (Checks.given("copies", copies).scaling() != scaling || copies.dtype() != dtype) {
+            throw new IllegalArgumentException(
+                    "copies: expected " + dtype + " scaled by " + scaling + " at " + site + ", got " + copies);
+        }
     }
 
     /** Gives {@code y} the scale, and the place for its largest magnitude where that is recorded. */
-    void setScale(QuantizedTensor y, Recording recording) {
+    void enqueueScale(QuantizedTensor y, Recording recording) {
         throw new IllegalStateException("the scale of " + y + " follows from its values");
     }
 
@@ -60,7 +168,7 @@ abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantizer, Bloc
      * @param columnSums receives the sums of the columns; null where none are wanted, as always where blocks are scaled
      * @param temporary holds what is needed while the cast runs
      */
-    abstract void cast(
+    abstract void enqueueCast(
             Tensor x,
             QuantizedTensor y,
             @Nullable Tensor columnSums,
@@ -75,5 +183,11 @@ abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantizer, Bloc
         } else {
             Cast.quantizeDbias(x, y, columnSums, stream);
         }
+    }
+
+    /** Returns the place and the type of the copies. */
+    @Override
+    public final String toString() {
+        return site + " in " + dtype + " scaled by " + scaling;
     }
 }

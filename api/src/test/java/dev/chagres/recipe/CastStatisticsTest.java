@@ -203,13 +203,15 @@ class CastStatisticsTest {
             assertThrown(
                     IllegalStateException.class,
                     "measure: expected measureEvery before, which takes the memory",
-                    () -> training.quantizers.measure(
-                            site,
-                            x,
-                            training.quantizers
-                                    .empty(site, training.inputs, TOKENS, SIZE)
-                                    .allocateRowwise(training.inputs),
-                            training.device.stream()));
+                    () -> training.quantizers
+                            .at(site)
+                            .measure(
+                                    x,
+                                    training.quantizers
+                                            .at(site)
+                                            .empty(training.inputs, TOKENS, SIZE)
+                                            .allocateRowwise(training.inputs),
+                                    training.device.stream()));
             training.quantizers.close();
             assertThrown(
                     IllegalStateException.class,

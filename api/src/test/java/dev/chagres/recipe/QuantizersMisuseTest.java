@@ -1,11 +1,15 @@
 package dev.chagres.recipe;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Linear;
@@ -97,11 +101,11 @@ class QuantizersMisuseTest {
             assertThrown(
                     ARGUMENT,
                     "site: expected one that the recipe covers, got late.b of group late",
-                    () -> quantizers.scaling(uncovered));
+                    () -> quantizers.at(uncovered));
             assertThrown(
                     ARGUMENT,
                     "site: expected one that the recipe covers, got a of group ",
-                    () -> quantizers.scaling(foreign));
+                    () -> quantizers.at(foreign));
         }
     }
 
@@ -116,39 +120,45 @@ class QuantizersMisuseTest {
             Quantizers current = Quantizers.allocate(parameters, Float8CurrentScaling.standard());
             Quantizers blocks = Quantizers.allocate(parameters, Float8BlockScaling.standard());
             QuantizerSite input = parameters.quantizers().getFirst();
-            assertTrue(delayed.knowsScale(input));
-            assertFalse(current.knowsScale(input));
-            assertFalse(delayed.scalesByAmax(input));
-            assertTrue(current.scalesByAmax(input));
+            assertTrue(delayed.at(input).knowsScale());
+            assertFalse(current.at(input).knowsScale());
+            assertFalse(delayed.at(input).scalesByAmax());
+            assertTrue(current.at(input).scalesByAmax());
             assertThrown(
                     ARGUMENT,
                     "site: expected a scale that is known before the tensor is, got body.input of " + current.recipe()
                             + "; call cast",
-                    () -> current.setScale(input, current.empty(input, scope, 16, 16), Recording.OFF));
+                    () -> current.at(input).setScale(current.at(input).empty(scope, 16, 16), Recording.OFF));
             assertThrown(
                     ARGUMENT,
                     "copies: expected FLOAT8_E4M3 scaled by TENSOR at body.input, got QuantizedTensor FLOAT8_E4M3[16, 16]"
                             + " BLOCK_1D",
-                    () -> delayed.setScale(input, blocks.empty(input, scope, 16, 16), Recording.OFF));
+                    () -> delayed.at(input).setScale(blocks.at(input).empty(scope, 16, 16), Recording.OFF));
             Tensor x = scope.tensor(DType.BFLOAT16, 16, 16);
             Tensor sums = scope.tensor(DType.BFLOAT16, 16);
             assertThrown(
                     ARGUMENT,
                     "site: expected one scale a tensor, for no kernel sums columns beside blocks, got body.input of "
                             + blocks.recipe() + "; call cast",
-                    () -> blocks.castAndSumColumns(
-                            input, x, blocks.empty(input, scope, 16, 16), sums, Recording.OFF, scope, device.stream()));
+                    () -> blocks.at(input)
+                            .castAndSumColumns(
+                                    x,
+                                    blocks.at(input).empty(scope, 16, 16),
+                                    sums,
+                                    Recording.OFF,
+                                    scope,
+                                    device.stream()));
             assertThrown(
                     NullPointerException.class,
                     "columnSums: expected a value, got null",
-                    () -> delayed.castAndSumColumns(
-                            input,
-                            x,
-                            delayed.empty(input, scope, 16, 16),
-                            null,
-                            Recording.OFF,
-                            scope,
-                            device.stream()));
+                    () -> delayed.at(input)
+                            .castAndSumColumns(
+                                    x,
+                                    delayed.at(input).empty(scope, 16, 16),
+                                    null,
+                                    Recording.OFF,
+                                    scope,
+                                    device.stream()));
         }
     }
 
@@ -185,6 +195,31 @@ class QuantizersMisuseTest {
                     "the quantizers of the pass are closed, by themselves or with their parameters; call pass.noAutocast,"
                             + " or pass.autocast with others",
                     () -> linear.forward(x, pass));
+        }
+    }
+
+    @Test
+    void aPlacesQuantizerSaysWhatItCastsToUntilItIsClosed() {
+        ModelPlan plan = new ModelPlan();
+        new Linear(16, 16, Initializer.ones(), plan.group("body"));
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
+                Scope scope = device.openScope()) {
+            Quantizers quantizers = Quantizers.allocate(parameters, Float8BlockScaling.standard());
+            QuantizerSite weight = parameters.quantizers().get(1);
+            Quantizer quantizer = quantizers.at(weight);
+            assertSame(weight, quantizer.site());
+            assertEquals(DType.FLOAT8_E4M3, quantizer.dtype());
+            assertEquals(Scaling.BLOCK_2D, quantizer.scaling());
+            assertEquals("body.weight in FLOAT8_E4M3 scaled by BLOCK_2D", quantizer.toString());
+            Tensor x = scope.tensor(DType.BFLOAT16, 16, 16);
+            QuantizedTensor copies = quantizer.empty(scope, 16, 16).allocateRowwise(scope);
+            quantizers.close();
+            assertThrown(
+                    IllegalStateException.class,
+                    "the quantizers of the pass are closed, by themselves or with their parameters; call pass.noAutocast,"
+                            + " or pass.autocast with others",
+                    () -> quantizer.cast(x, copies, Recording.OFF, scope, device.stream()));
         }
     }
 

@@ -1,0 +1,142 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.model.State;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What the quantizers of one model share: the recipe, the scales of {@link DelayedScaling} with their histories, forward and
+ * backward, and the measurements of casts. It makes the quantizers.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code RecipeState}.
+ */
+final class RecipeState {
+    private final Recipe recipe;
+    private final Scope scope;
+    private final CastMeasurements measurements;
+    private final @Nullable DelayedScales forward;
+    private final @Nullable DelayedScales backward;
+    private boolean closed;
+
+    /**
+     * Takes the memory for the scales.
+     *
+     * @param covered the places that will have a quantizer
+     */
+    RecipeState(Recipe recipe, List<QuantizerSite> covered, CastMeasurements measurements, Scope scope) {
+        this.recipe = recipe;
+        this.scope = scope;
+        this.measurements = measurements;
+        if (recipe instanceof DelayedScaling delayed) {
+            int gradients = Math.toIntExact(covered.stream()
+                    .filter(site -> site.role() == Role.GRADIENT)
+                    .count());
+            forward = new DelayedScales(delayed, recipe.format().forward(), covered.size() - gradients, scope);
+            try {
+                backward = new DelayedScales(delayed, recipe.format().backward(), gradients, scope);
+            } catch (RuntimeException | Error failure) {
+                forward.close();
+                throw failure;
+            }
+        } else {
+            forward = null;
+            backward = null;
+        }
+    }
+
+    Recipe recipe() {
+        return recipe;
+    }
+
+    CastMeasurements measurements() {
+        return measurements;
+    }
+
+    /** Makes the quantizer of a place, once for each. */
+    Quantizer make(QuantizerSite site) {
+        Role role = site.role();
+        return switch (recipe) {
+            case DelayedScaling delayed ->
+                Checks.given("scales", role == Role.GRADIENT ? backward : forward)
+                        .next(site, this);
+            case Float8CurrentScaling current -> new CurrentQuantizer(site, this, current.config(role));
+            case Float8BlockScaling blocks -> {
+                Scaling scaling = role == Role.WEIGHT ? Scaling.BLOCK_2D : Scaling.BLOCK_1D;
+                yield new BlockQuantizer(site, scaling, this, blocks.config(role));
+            }
+            case MXFP8BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
+            case NVFP4BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
+        };
+    }
+
+    /** Returns the type of the copies of a tensor. */
+    DType dtype(Role role) {
+        return role == Role.GRADIENT
+                ? recipe.format().backward()
+                : recipe.format().forward();
+    }
+
+    /** Enqueues the end of a step: scales follow what the step has recorded. */
+    void update() {
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.update(stream);
+        }
+        if (backward != null) {
+            backward.update(stream);
+        }
+    }
+
+    /** Enqueues forgetting of what this step has recorded so far. */
+    void forgetStep() {
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.forgetStep(stream);
+        }
+        if (backward != null) {
+            backward.forgetStep(stream);
+        }
+    }
+
+    /** Lists scales and histories, where the recipe has them. */
+    void list(State.Builder state) {
+        if (forward != null) {
+            forward.list("forward", state);
+        }
+        if (backward != null) {
+            backward.list("backward", state);
+        }
+    }
+
+    boolean isClosed() {
+        return closed;
+    }
+
+    void ensureOpen() {
+        if (closed) {
+            throw new IllegalStateException(
+                    "the quantizers of the pass are closed, by themselves or with their parameters;"
+                            + " call pass.noAutocast, or pass.autocast with others");
+        }
+    }
+
+    /** Lets nobody use the quantizers any more. The scope holds the memory. */
+    void close() {
+        closed = true;
+        if (forward != null) {
+            forward.close();
+        }
+        if (backward != null) {
+            backward.close();
+        }
+    }
+}
