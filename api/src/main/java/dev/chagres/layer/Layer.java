@@ -88,8 +88,8 @@ public abstract class Layer {
         }
     }
 
-    /** As {@link #forward(Tensor, Tensor, Pass)}, where nothing reads {@code x} after the call: its memory may go back. */
-    final void forwardOfPassing(Tensor x, Tensor y, Pass pass) {
+    /** As {@link #forward(Tensor, Tensor, Pass)}, of an {@code x} in temporary memory, which nothing reads after the call. */
+    final void forwardOfTemporary(Tensor x, Tensor y, Pass pass) {
         check(x, y, pass);
         Call call = enqueue(x, y, pass);
         if (call != null) {

@@ -69,19 +69,19 @@ abstract sealed class PreNorm extends Layer
         return reader != null && NormLayer.casts(normed) ? reader.fusedCast().offer(normed, pass) : null;
     }
 
-    /** Enqueues the branch, whose input goes back with the caller's call unless {@link #keepsNormed}. */
-    final void runBranch(Tensor normed, Tensor y, Pass pass) {
-        if (keepsNormed(normed.size(0), pass)) {
-            branch.forward(normed, y, pass);
+    /** Enqueues the branch, of what the norm gave; without a norm, of the layer's input. */
+    final void runBranch(Tensor x, Tensor y, Pass pass) {
+        if (norm == null || keepsNormed(x.size(0), pass)) {
+            branch.forward(x, y, pass);
         } else {
-            branch.forwardOfPassing(normed, y, pass);
+            branch.forwardOfTemporary(x, y, pass);
         }
     }
 
     @Override
     protected final void run(Tensor x, Tensor y, Pass pass) {
         if (norm == null) {
-            branch.forward(x, y, pass);
+            runBranch(x, y, pass);
             return;
         }
         Scope normedIn = keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary();

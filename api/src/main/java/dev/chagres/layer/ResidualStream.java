@@ -78,7 +78,7 @@ final class ResidualStream {
             boolean last = i == parts.length - 1;
             Tensor base = source == ResidualSource.INPUT ? stream : read;
             Tensor added = place(saving, last, base, end, pass);
-            runBranch(parts[i], read, added, pass);
+            parts[i].runBranch(read, added, pass);
             Part part = keep(read, pass);
             boolean sums = drops || (last && outputNorm == null);
             stream = sums ? add(added, base, saving ? added : end, drops, part, pass) : base;
@@ -91,14 +91,6 @@ final class ResidualStream {
             outputNorm.run(stream, y, pass);
         } else {
             sumAndNorm(outputNorm, update, stream, saving ? update : end, y, null, pass);
-        }
-    }
-
-    private static void runBranch(PreNorm part, Tensor read, Tensor added, Pass pass) {
-        if (part.hasNorm()) {
-            part.runBranch(read, added, pass);
-        } else {
-            part.branch().forward(read, added, pass);
         }
     }
 
