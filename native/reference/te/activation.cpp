@@ -1,9 +1,11 @@
 /*
  * Activations f and their gradients: y = f(x); dx = dy f'(x). Gated: x = [a, b] by halves of the last dimension,
  * y = f(a) b; da = dy f'(a) b, db = dy f(a). Clamped SwiGLU bounds both halves and moves the second, with
- * c = min(a, limit): y = c sigmoid(alpha c) (min(max(b, -limit), limit) + offset).
+ * c = min(a, limit): y = c sigmoid(alpha c) (min(max(b, -limit), limit) + offset). SiTU-GLU bounds them smoothly:
+ * y = beta1 tanh(a / beta1) sigmoid(a) beta2 tanh(b / beta2).
  */
 #include <algorithm>
+#include <cmath>
 
 #include "te/recorded.h"
 #include "te/activation.h"
@@ -141,6 +143,36 @@ struct ClampedSwiglu {
   }
 };
 
+CHAGRES_CLONES void situ_values(float *a, const float *b, float beta1, float beta2, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    a[i] = beta1 * fast_tanh(a[i] / beta1) * fast_sigmoid(a[i]) * (beta2 * fast_tanh(b[i] / beta2));
+  }
+}
+
+CHAGRES_CLONES void situ_gradients(float *a, float *b, const float *dy, float beta1, float beta2, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float t = fast_tanh(a[i] / beta1), s = fast_sigmoid(a[i]), u = fast_tanh(b[i] / beta2);
+    b[i] = dy[i] * ((1.0f - t * t) * s + beta1 * t * s * (1.0f - s)) * (beta2 * u);
+    a[i] = dy[i] * (beta1 * t * s) * (1.0f - u * u);
+  }
+}
+
+struct SituGlu {
+  float beta1, beta2;
+
+  void values(float *a, float *b, int64_t count) const { situ_values(a, b, beta1, beta2, count); }
+  void gradients(float *a, float *b, const float *dy, int64_t count) const {
+    situ_gradients(a, b, dy, beta1, beta2, count);
+  }
+};
+
+SituGlu situ_glu(float beta1, float beta2, Caller caller = Caller::here()) {
+  if (!(std::isfinite(beta1) && beta1 > 0 && std::isfinite(beta2) && beta2 > 0)) {
+    fail(caller, text("Arguments \"beta1\" and \"beta2\" must be finite and above 0, got ", beta1, " and ", beta2));
+  }
+  return {beta1, beta2};
+}
+
 template <class G>
 void gated_forward(const G &gate, NVTETensor input, NVTETensor output, Caller caller = Caller::here()) {
   const View x = unscaled_view(input, "input", caller);
@@ -239,4 +271,15 @@ void nvte_clamped_dswiglu_v2(NVTETensor grad, NVTETensor input, NVTETensor outpu
                              float glu_linear_offset, cudaStream_t stream) {
   if (recorded(nvte_clamped_dswiglu_v2, grad, input, output, limit, alpha, glu_linear_offset, stream)) return;
   gated_backward(ClampedSwiglu{limit, alpha, glu_linear_offset}, grad, input, output);
+}
+
+void nvte_situglu(NVTETensor input, NVTETensor output, float beta1, float beta2, cudaStream_t stream) {
+  if (recorded(nvte_situglu, input, output, beta1, beta2, stream)) return;
+  gated_forward(situ_glu(beta1, beta2), input, output);
+}
+
+void nvte_dsituglu(NVTETensor grad, NVTETensor input, NVTETensor output, float beta1, float beta2,
+                   cudaStream_t stream) {
+  if (recorded(nvte_dsituglu, grad, input, output, beta1, beta2, stream)) return;
+  gated_backward(situ_glu(beta1, beta2), grad, input, output);
 }

@@ -99,3 +99,29 @@ void nvte_extract_seed_and_offset(int64_t *rng_state_ptr, int captured, int64_t 
   rng_state_ptr[0] = *seed_ptr;
   rng_state_ptr[1] = static_cast<int64_t>(static_cast<uint64_t>(*offset_ptr) + offset_intragraph);
 }
+
+namespace {
+
+/* As TE counts them: for each thread on its own. */
+thread_local uint64_t next_offset = 0;
+
+void write_state(int64_t *state, const int64_t *seed, uint64_t offset, cudaStream_t stream) {
+  if (recorded_by_value(write_state, state, seed, offset, stream)) return;
+  state[0] = seed[0];
+  state[1] = static_cast<int64_t>(offset);
+}
+
+}  // namespace
+
+/* Both "tensors" are addresses. The offset is that of the call, also where the call is recorded. */
+void nvte_populate_rng_state_async(NVTETensor rng_state_dst, NVTETensor seed, size_t q_max_seqlen,
+                                   size_t kv_max_seqlen, NVTE_Fused_Attn_Backend backend, cudaStream_t stream) {
+  auto *const state = static_cast<int64_t *>(rng_state_dst);
+  const auto *const from = static_cast<const int64_t *>(seed);
+  expect_memory(state, 2 * sizeof(int64_t), "rng_state_dst");
+  expect_memory(from, sizeof(int64_t), "seed");
+  const uint64_t increment = backend == NVTE_F16_arbitrary_seqlen ? 16 : (q_max_seqlen * kv_max_seqlen + 127) / 128;
+  const uint64_t offset = next_offset;
+  next_offset += increment;
+  write_state(state, from, offset, stream);
+}

@@ -84,6 +84,8 @@ std::vector<Case> activation_cases() {
       CASE(te_clamped_swiglu_v2, f.bf16({8, 32}), f.bf16({8, 16}), 7.0f, 1.702f, 1.0f, f.stream()),
       CASE(te_clamped_dswiglu, f.bf16({8, 16}), f.bf16({8, 32}), f.bf16({8, 32}), 7.0f, 1.702f, f.stream()),
       CASE(te_clamped_dswiglu_v2, f.bf16({8, 16}), f.bf16({8, 32}), f.bf16({8, 32}), 7.0f, 1.702f, 1.0f, f.stream()),
+      CASE(te_situglu, f.bf16({8, 32}), f.bf16({8, 16}), 4.0f, 25.0f, f.stream()),
+      CASE(te_dsituglu, f.bf16({8, 16}), f.bf16({8, 32}), f.bf16({8, 32}), 4.0f, 25.0f, f.stream()),
   };
 }
 
@@ -101,6 +103,8 @@ std::vector<Case> conversion_cases() {
       CASE(te_convert_bshd_to_thd, f.bf16({2, 4, 2, 8}), f.int32s({0, 2, 6}), f.bf16({6, 2, 8}), 6, f.stream()),
       CASE(te_extract_seed_and_offset, f.device_values<int64_t>({0, 0}), 1, f.device_values<int64_t>({7}), 1,
            f.device_values<int64_t>({8}), 2, 3, f.stream()),
+      CASE(te_populate_rng_state_async, f.device_values<int64_t>({0, 0}), f.device_values<int64_t>({7}), 3, 4,
+           NVTE_F16_arbitrary_seqlen, f.stream()),
   };
 }
 

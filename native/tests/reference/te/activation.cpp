@@ -169,6 +169,51 @@ TEST(clamped_swiglu_without_an_offset_has_one_of_1) {
   EXPECT(dx.values() == dx2.values());
 }
 
+namespace {
+
+/* SiTU-GLU: both factors bounded by a tangent. */
+struct Situ {
+  double beta1, beta2;
+
+  double gate(double a) const { return beta1 * std::tanh(a / beta1) * sigmoid(a); }
+  double linear(double b) const { return beta2 * std::tanh(b / beta2); }
+};
+
+void check_situ(const Situ &exact, NVTEDType dtype, size_t columns) {
+  const size_t rows = 37;
+  const auto beta1 = static_cast<float>(exact.beta1), beta2 = static_cast<float>(exact.beta2);
+  Array x({rows, 2 * columns}, dtype), y({rows, columns}, dtype), dy({rows, columns}, dtype), dx({rows, 2 * columns}, dtype);
+  x.normal(3);
+  dy.normal();
+  float amax = 0;
+  const check::Known known_amax(amax);
+  y.record(kNVTEAmax, &amax, kNVTEFloat32, {1});
+  nvte_situglu(x, y, beta1, beta2, nullptr);
+  nvte_dsituglu(dy, x, dx, beta1, beta2, nullptr);
+  std::vector<double> expected_y(y.count()), expected_dx(x.count());
+  double largest = 0;
+  const double step = 1e-6;
+  for (size_t i = 0; i < y.count(); ++i) {
+    const size_t at = i / columns * 2 * columns + i % columns;
+    const double a = x.get(at), b = x.get(at + columns), gate = exact.gate(a), linear = exact.linear(b);
+    expected_y[i] = gate * linear;
+    expected_dx[at] = dy.get(i) * (exact.gate(a + step) - exact.gate(a - step)) / (2 * step) * linear;
+    expected_dx[at + columns] = dy.get(i) * gate * (exact.linear(b + step) - exact.linear(b - step)) / (2 * step);
+    largest = std::max(largest, std::fabs(expected_y[i]));
+  }
+  EXPECT_CLOSE(y.values(), expected_y, 2 * check::rounding(dtype), 4e-6);
+  EXPECT_CLOSE(dx.values(), expected_dx, 2 * check::rounding(dtype), 2e-5);
+  EXPECT(check::close(amax, largest, 1e-5, 1e-6));
+}
+
+}  // namespace
+
+TEST(situ_glu_values_and_gradients) {
+  for (const Situ &exact : {Situ{4, 25}, {0.5, 2}, {64, 0.75}})
+    for (const NVTEDType dtype : kDtypes)
+      for (const size_t columns : {1, 17, 300}) check_situ(exact, dtype, columns);
+}
+
 /* A NaN becomes the bound that the GPU's fmin and fmax make of it; its gradient is 0. */
 TEST(clamped_swiglu_of_nan) {
   Array x({1, 4}, kNVTEFloat32), y({1, 2}, kNVTEFloat32), dy({1, 2}, kNVTEFloat32), dx({1, 4}, kNVTEFloat32);
@@ -216,6 +261,9 @@ TEST(refusals) {
   EXPECT_THROWS(nvte_geglu(x, y, nullptr), "\"output\"", "4 x 3", "4 x 6");
   EXPECT_THROWS(nvte_dswiglu(x, x, y, nullptr), "nvte_dswiglu", "\"grad\"", "4 x 3");
   EXPECT_THROWS(nvte_dswiglu(half, x, half, nullptr), "\"output\"", "4 x 6");
+  EXPECT_THROWS(nvte_situglu(x, half, 0, 1, nullptr), "nvte_situglu", "\"beta1\"", "0 and 1");
+  EXPECT_THROWS(nvte_dsituglu(half, x, x, 1, INFINITY, nullptr), "nvte_dsituglu", "\"beta2\"", "1 and inf");
+  EXPECT_THROWS(nvte_situglu(odd, half, 4, 25, nullptr), "nvte_situglu", "\"input\"", "even", "(4, 5)");
   EXPECT_THROWS(nvte_clamped_swiglu(odd, half, 7, 1, nullptr), "nvte_clamped_swiglu", "\"input\"", "even", "(4, 5)");
   EXPECT_THROWS(nvte_clamped_swiglu_v2(x, y, 7, 1, 1, nullptr), "nvte_clamped_swiglu_v2", "\"output\"", "4 x 3");
   EXPECT_THROWS(nvte_clamped_dswiglu(x, x, y, 7, 1, nullptr), "nvte_clamped_dswiglu", "\"grad\"", "4 x 3");

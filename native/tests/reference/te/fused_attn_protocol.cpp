@@ -362,3 +362,20 @@ TEST(seed_and_offset) {
   EXPECT_THROWS(nvte_extract_seed_and_offset(state, 1, nullptr, 5, &offset, 6, 7, nullptr), "seed_ptr");
   EXPECT_THROWS(nvte_extract_seed_and_offset(state, 1, &seed, 5, nullptr, 6, 7, nullptr), "offset_ptr");
 }
+
+TEST(offsets_of_a_thread) {
+  int64_t state[2] = {}, seed = -7;
+  const check::Known known_state(state), known_seed(seed);
+  const auto populate = [&](NVTE_Fused_Attn_Backend backend) {
+    nvte_populate_rng_state_async(state, &seed, 100, 129, backend, nullptr);
+    return state[1];
+  };
+  const int64_t first = populate(NVTE_F16_arbitrary_seqlen);
+  EXPECT_EQUAL(state[0], -7);
+  EXPECT_EQUAL(populate(NVTE_FP8), first + 16);
+  seed = 5;
+  EXPECT_EQUAL(populate(NVTE_F16_arbitrary_seqlen), first + 16 + (100 * 129 + 127) / 128);
+  EXPECT_EQUAL(state[0], 5);
+  EXPECT_THROWS(nvte_populate_rng_state_async(nullptr, &seed, 1, 1, NVTE_FP8, nullptr), "rng_state_dst");
+  EXPECT_THROWS(nvte_populate_rng_state_async(state, nullptr, 1, 1, NVTE_FP8, nullptr), "seed");
+}

@@ -21,7 +21,7 @@ import java.lang.foreign.MemorySegment;
  * <p>Source: TE's {@code activation.h}; Hendrycks and Gimpel, Gaussian error linear units (2016); Shazeer, GLU variants
  * improve transformer (2020); So et al., Primer (2021).
  */
-public enum Activation {
+public enum Activation implements ActivationForm {
     /** {@code x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))}. */
     GELU(
             Gating.PLAIN,
@@ -127,6 +127,7 @@ public enum Activation {
     }
 
     /** Returns whether one half of the columns of x is a factor on the other. */
+    @Override
     public boolean isGated() {
         return gating == Gating.GATED;
     }
@@ -137,6 +138,7 @@ public enum Activation {
     }
 
     /** Returns y as a formula of x or, where gated, of its halves a and b. */
+    @Override
     public String formula() {
         return formula;
     }

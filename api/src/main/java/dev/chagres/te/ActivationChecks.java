@@ -7,7 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 
 /**
- * Checks of the arguments of {@link Activation}.
+ * Checks of the arguments of {@link Activation}, {@link ClampedSwiglu} and {@link SituGlu}.
  *
  * <p>Threading: the device's thread.
  */
@@ -16,7 +16,7 @@ final class ActivationChecks {
 
     private ActivationChecks() {}
 
-    static void forward(Activation activation, Tensor x, QuantizedTensor y, Stream stream) {
+    static void forward(ActivationForm activation, Tensor x, QuantizedTensor y, Stream stream) {
         input(activation, x, stream);
         Checks.matrix(stream, "x", x);
         QuantizedChecks.output(stream, "y", y, x.size(0), activation.isGated() ? x.size(1) / 2 : x.size(1));
@@ -28,13 +28,13 @@ final class ActivationChecks {
         }
     }
 
-    static void forward(Activation activation, Tensor x, Tensor y, Stream stream) {
+    static void forward(ActivationForm activation, Tensor x, Tensor y, Stream stream) {
         input(activation, x, stream);
         half(activation, "y", y, x, stream);
         written(activation, "y", y, "x", x);
     }
 
-    static void backward(Activation activation, Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+    static void backward(ActivationForm activation, Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
         input(activation, x, stream);
         half(activation, "dy", dy, x, stream);
         Checks.matrix(stream, "x", x);
@@ -49,7 +49,7 @@ final class ActivationChecks {
         }
     }
 
-    static void backward(Activation activation, Tensor dy, Tensor x, Tensor dx, Stream stream) {
+    static void backward(ActivationForm activation, Tensor dy, Tensor x, Tensor dx, Stream stream) {
         input(activation, x, stream);
         half(activation, "dy", dy, x, stream);
         Checks.like(stream, "dx", dx, x);
@@ -68,7 +68,7 @@ final class ActivationChecks {
     }
 
     /** Checks a tensor of the columns of y. */
-    private static void half(Activation activation, String argument, Tensor tensor, Tensor x, Stream stream) {
+    private static void half(ActivationForm activation, String argument, Tensor tensor, Tensor x, Stream stream) {
         if (activation.isGated()) {
             Checks.matrix(stream, argument, tensor, x.dtype(), x.size(0), x.size(1) / 2);
         } else {
@@ -76,7 +76,7 @@ final class ActivationChecks {
         }
     }
 
-    private static void input(Activation activation, Tensor x, Stream stream) {
+    private static void input(ActivationForm activation, Tensor x, Stream stream) {
         Checks.floats(stream, "x", x);
         if (activation.isGated() && (x.rank() != 2 || x.size(1) % 2 != 0)) {
             throw new IllegalArgumentException("x: expected [T, 2F] with an even number of columns, for "
@@ -85,7 +85,7 @@ final class ActivationChecks {
     }
 
     private static void written(
-            Activation activation, String argument, Tensor tensor, String readArgument, Tensor read) {
+            ActivationForm activation, String argument, Tensor tensor, String readArgument, Tensor read) {
         Checks.writable(argument, tensor);
         if (activation.isGated()) {
             Checks.apart(argument, tensor, readArgument, read);

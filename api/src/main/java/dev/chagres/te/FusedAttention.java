@@ -8,8 +8,10 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -133,5 +135,32 @@ public final class FusedAttention {
                 AddressCalls.te_extract_seed_and_offset(
                         rngState.address(), 1, seed.address(), 0, offset.address(), 0, draws, stream.handle()),
                 "te_extract_seed_and_offset");
+    }
+
+    /**
+     * Enqueues {@code rngState = {seed, offset}}, {@code nvte_populate_rng_state_async}, of a seed that lies on the device. The
+     * offset is TE's: it counts for this thread, from 0 on, 16 with each call. In a graph it is the offset of the time of
+     * capturing, so that each replay draws the same numbers unless the seed changes; {@link #extractSeedAndOffset(Tensor, Tensor,
+     * Tensor, int, Stream)} reads the offset, too.
+     *
+     * @param rngState INT64 [2]
+     * @param seed INT64 [1]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the state shares memory
+     */
+    public static void populateRngState(Tensor rngState, Tensor seed, Stream stream) {
+        Checks.vector(stream, "rngState", rngState, DType.INT64, 2);
+        Checks.vector(stream, "seed", seed, DType.INT64, 1);
+        Checks.writable("rngState", rngState);
+        Checks.apart("rngState", rngState, "seed", seed);
+        // The lengths count for other kernels than those of 16 bits alone.
+        Status.te(
+                TransformerEngine.te_populate_rng_state_async(
+                        MemorySegment.ofAddress(rngState.address()),
+                        MemorySegment.ofAddress(seed.address()),
+                        0,
+                        0,
+                        TransformerEngine.NVTE_F16_arbitrary_seqlen(),
+                        stream.handle()),
+                "te_populate_rng_state_async");
     }
 }

@@ -1,14 +1,16 @@
 package dev.chagres.te;
 
+import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Operations on many tensors at once, a few kernels for all: their norm, and the step of Adam.
+ * Operations on many tensors at once, a few kernels for all: their norm, the step of Adam, scales of magnitudes.
  *
  * <p>With empty lists there is nothing to do: a norm is 0.
  *
@@ -50,6 +52,9 @@ public final class MultiTensor {
     private static final int OWN_LISTS = 4;
 
     private static final int MASTER_LISTS = 5;
+
+    /** amax, scale, scale inverse. */
+    private static final int SCALE_LISTS = 3;
 
     private MultiTensor() {}
 
@@ -221,6 +226,38 @@ public final class MultiTensor {
                 invScale.handle(),
                 stream.handle());
         Status.te(status, own ? "te_multi_tensor_adam_capturable_cuda" : "te_multi_tensor_adam_capturable_master_cuda");
+    }
+
+    /**
+     * Enqueues {@code scale = largest / max(amax, epsilon)} and {@code scaleInverse = 1 / scale} of many magnitudes,
+     * {@code nvte_multi_tensor_compute_scale_and_scale_inv_cuda}: a scale is 1 where its amax is 0 or not finite, and the largest
+     * FP32 number where the quotient is larger. Numbers below FP32's least normal one count as 0.
+     *
+     * @param lists amax, scale, scaleInverse, FLOAT32; the first list is read, the others are written
+     * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2, which has the largest number
+     * @param config epsilon, and which numbers scales may be; it has no flag
+     * @throws IllegalArgumentException when lists, types, devices or the configuration do not fit
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void computeScaleAndScaleInverse(
+            TensorLists lists, DType dtype, QuantizationConfig config, Stream stream) {
+        MemorySegment array = MultiTensorChecks.scales(lists, dtype, config, stream);
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_multi_tensor_compute_scale_and_scale_inv_cuda(
+                        CHUNK,
+                        // The kernel does not look at the flag.
+                        Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle(),
+                        array,
+                        SCALE_LISTS,
+                        lists.tensorCount(),
+                        RecipeChecks.largest(dtype),
+                        config.scales().ordinal(),
+                        config.amaxEpsilon(),
+                        stream.handle()),
+                "te_multi_tensor_compute_scale_and_scale_inv_cuda");
     }
 
     /** One of the two functions, with and without masters, which take the same arguments. */

@@ -58,6 +58,22 @@ final class MultiTensorChecks {
         return array;
     }
 
+    static MemorySegment scales(TensorLists lists, DType dtype, QuantizationConfig config, Stream stream) {
+        Checks.given("stream", stream);
+        MemorySegment array = listed(lists, 3, stream);
+        for (int i = 0; i < 3; i++) {
+            for (int j = 0; j < lists.tensorCount(); j++) {
+                ofType(lists, i, j, DType.FLOAT32);
+            }
+        }
+        RecipeChecks.float8(dtype);
+        if (Checks.given("config", config).noop() != null) {
+            throw new IllegalArgumentException(
+                    "config: expected one without a flag, which TE's kernel does not read, got " + config);
+        }
+        return array;
+    }
+
     static void numbers(float beta1, float beta2, float epsilon, float weightDecay) {
         if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
             throw new IllegalArgumentException(

@@ -40,12 +40,21 @@ final class RecipeChecks {
 
     static void numbers(RecipeUpdates.AmaxAlgorithm algorithm, DType dtype, float margin) {
         Checks.given("algorithm", algorithm);
-        if (!Checks.given("dtype", dtype).isFloat8()) {
-            throw new IllegalArgumentException("dtype: expected FLOAT8_E4M3 or FLOAT8_E5M2, got " + dtype);
-        }
+        float8(dtype);
         if (!Float.isFinite(margin)) {
             throw new IllegalArgumentException("margin: expected a finite number, got " + margin);
         }
+    }
+
+    static void float8(DType dtype) {
+        if (!Checks.given("dtype", dtype).isFloat8()) {
+            throw new IllegalArgumentException("dtype: expected FLOAT8_E4M3 or FLOAT8_E5M2, got " + dtype);
+        }
+    }
+
+    /** Returns the largest number of an FP8 type. */
+    static float largest(DType float8) {
+        return float8 == DType.FLOAT8_E4M3 ? 448 : 57344;
     }
 
     /** Checks a history and its scales. */

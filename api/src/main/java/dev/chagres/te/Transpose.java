@@ -163,6 +163,24 @@ public final class Transpose {
         }
     }
 
+    /**
+     * Enqueues {@code columnwise[k, m] = rowwise[m, k]} and {@code dbias[k] = scaleInverse sum over m of rowwise[m, k]}, from
+     * rowwise to columnwise data of one gradient, {@code nvte_fp8_transpose_dbias}.
+     *
+     * @param gradient [M, K], M and K multiples of 8, scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, which is
+     *     read, and columnwise data, which is written
+     * @param dbias [K], FLOAT32, FLOAT16 or BFLOAT16
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or what is written shares memory
+     */
+    public static void fp8TransposeDbias(QuantizedTensor gradient, Tensor dbias, Stream stream) {
+        Fp8TransposeDbias.check(gradient, dbias, stream);
+        if (gradient.rows() * gradient.columns() == 0) {
+            dbias.zero(stream);
+        } else {
+            Fp8TransposeDbias.of(stream).run(gradient, dbias, stream);
+        }
+    }
+
     /** Returns whether {@link #dactCastTranspose} takes {@code activation}. */
     public static boolean fusesGradientOf(Activation activation) {
         return switch (Checks.given("activation", activation)) {

@@ -235,6 +235,18 @@ class AttentionMisuseTest {
                 IllegalArgumentException.class,
                 "rngState: expected INT64[2], got INT64[1]",
                 () -> FusedAttention.extractSeedAndOffset(open.longs(1), 0, 0, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "seed: expected INT64[1], got INT64[2]",
+                () -> FusedAttention.populateRngState(state, open.longs(0, 1), open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "rngState: expected INT64[2], got INT64[1]",
+                () -> FusedAttention.populateRngState(open.longs(0), open.longs(1), open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "rngState: expected memory of its own, got some of seed" + SHARED,
+                () -> FusedAttention.populateRngState(state, open.scope().view(state, 0, 1), open.stream()));
     }
 
     @Test

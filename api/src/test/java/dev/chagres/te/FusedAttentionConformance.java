@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.Graph;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -272,6 +273,28 @@ class FusedAttentionConformance {
         Tensor seed = open.longs(17);
         FusedAttention.extractSeedAndOffset(state, seed, open.longs(1L << 40), 9, open.stream());
         assertArrayEquals(new long[] {17, (1L << 40) + 9}, state.toLongs(open.stream()));
+    }
+
+    /** TE counts the offsets of a thread: 16 more with each call, the call's own where it is captured. */
+    @Test
+    void randomStatesThatCountThemselves() {
+        Tensor state = open.longs(0, 0);
+        Tensor seed = open.longs(-3);
+        FusedAttention.populateRngState(state, seed, open.stream());
+        long[] first = state.toLongs(open.stream());
+        assertEquals(-3, first[0]);
+        FusedAttention.populateRngState(state, seed, open.stream());
+        assertArrayEquals(new long[] {-3, first[1] + 16}, state.toLongs(open.stream()));
+        try (Graph graph = open.stream().capture(() -> FusedAttention.populateRngState(state, seed, open.stream()))) {
+            seed.set(open.stream(), 8L);
+            for (int replay = 0; replay < 2; replay++) {
+                state.zero(open.stream());
+                graph.launch();
+                assertArrayEquals(new long[] {8, first[1] + 32}, state.toLongs(open.stream()));
+            }
+        }
+        FusedAttention.populateRngState(state, seed, open.stream());
+        assertArrayEquals(new long[] {8, first[1] + 48}, state.toLongs(open.stream()));
     }
 
     /** Rows behind the last packed sequence stay as they are. */

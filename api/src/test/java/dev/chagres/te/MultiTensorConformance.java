@@ -13,6 +13,7 @@ import dev.chagres.conformance.Tolerances;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.witness.AdamWWitness;
+import dev.chagres.witness.Float8Witness;
 import dev.chagres.witness.Rounding;
 import java.util.Arrays;
 import java.util.List;
@@ -234,6 +235,54 @@ class MultiTensorConformance {
         }
         assertArrayEquals(read(weights), read(master), 1e-6);
         assertArrayEquals(Rounding.round(read(master), dtype), read(p), "p is the rounded master");
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT8_E4M3", "FLOAT8_E5M2"})
+    void scalesOfMagnitudes(DType dtype) {
+        double largest = Float8Witness.largest(dtype);
+        for (QuantizationConfig.Scales scales : QuantizationConfig.Scales.values()) {
+            Tensor[] amaxes = drawn(DType.FLOAT32, 5);
+            open.set(amaxes[1], new double[] {0, Double.POSITIVE_INFINITY, 1e-30});
+            Tensor[] written = zeros(DType.FLOAT32);
+            Tensor[] inverses = zeros(DType.FLOAT32);
+            double[] magnitudes = read(amaxes);
+            QuantizationConfig config =
+                    QuantizationConfig.standard().withScales(scales).withAmaxEpsilon(0.25f);
+            try (TensorLists lists = TensorLists.of(amaxes, written, inverses)) {
+                MultiTensor.computeScaleAndScaleInverse(lists, dtype, config, open.stream());
+            }
+            double[] scale = read(written);
+            double[] inverse = read(inverses);
+            for (int i = 0; i < magnitudes.length; i++) {
+                double amax = Math.max(magnitudes[i], 0.25);
+                double exact = Double.isInfinite(amax) ? 1 : largest / amax;
+                if (scales == QuantizationConfig.Scales.POWER_OF_2) {
+                    assertEquals(Math.scalb(1.0, Math.getExponent((float) exact)), scale[i]);
+                } else {
+                    assertEquals(exact, scale[i], exact * 2e-7);
+                }
+                assertEquals(1 / scale[i], inverse[i], 2e-7 / scale[i]);
+            }
+        }
+    }
+
+    /** Without a least magnitude nothing is divided by zero. */
+    @Test
+    void scalesOfNothing() {
+        Tensor[] amax = {open.tensor(DType.FLOAT32, new double[] {0, 2e-38, Double.NaN}, 3)};
+        Tensor[] scale = {open.unwritten(DType.FLOAT32, 3)};
+        Tensor[] inverse = {open.unwritten(DType.FLOAT32, 3)};
+        try (TensorLists lists = TensorLists.of(amax, scale, inverse);
+                TensorLists none = TensorLists.of(new Tensor[0], new Tensor[0], new Tensor[0])) {
+            QuantizationConfig config = QuantizationConfig.standard();
+            MultiTensor.computeScaleAndScaleInverse(lists, DType.FLOAT8_E4M3, config, open.stream());
+            MultiTensor.computeScaleAndScaleInverse(none, DType.FLOAT8_E4M3, config, open.stream());
+            assertArrayEquals(new float[] {1, Float.MAX_VALUE, 1}, open.read(scale[0]));
+            Allocation.assertNone(
+                    "scales",
+                    () -> MultiTensor.computeScaleAndScaleInverse(lists, DType.FLOAT8_E4M3, config, open.stream()));
+        }
     }
 
     @Test

@@ -182,4 +182,33 @@ class MultiTensorMisuseTest {
                             open.stream()));
         }
     }
+
+    @Test
+    void refusedScales() {
+        Tensor[] amax = {of(DType.FLOAT32, 4)};
+        Tensor[] scale = {of(DType.FLOAT32, 4)};
+        Tensor[] inverse = {of(DType.FLOAT32, 4)};
+        QuantizationConfig config = QuantizationConfig.standard();
+        try (TensorLists good = TensorLists.of(amax, scale, inverse);
+                TensorLists two = TensorLists.of(amax, scale);
+                TensorLists half = TensorLists.of(amax, scale, new Tensor[] {of(DType.FLOAT16, 4)})) {
+            refusedScales("lists: expected 3 lists, got 2", two, DType.FLOAT8_E4M3, config);
+            refusedScales(
+                    "list 2, tensor 0: expected elements of FLOAT32, got FLOAT16[4]", half, DType.FLOAT8_E4M3, config);
+            refusedScales("dtype: expected FLOAT8_E4M3 or FLOAT8_E5M2, got BFLOAT16", good, DType.BFLOAT16, config);
+            QuantizationConfig flagged = config.withNoop(of(DType.FLOAT32, 1));
+            refusedScales(
+                    "config: expected one without a flag, which TE's kernel does not read, got " + flagged,
+                    good,
+                    DType.FLOAT8_E4M3,
+                    flagged);
+        }
+    }
+
+    private static void refusedScales(String text, TensorLists lists, DType dtype, QuantizationConfig config) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> MultiTensor.computeScaleAndScaleInverse(lists, dtype, config, open.stream()));
+    }
 }

@@ -10,6 +10,8 @@ import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.conformance.Tolerances;
+import dev.chagres.witness.Float8Witness;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -49,6 +51,84 @@ class TransposeConformance {
             Transpose.transpose(both.rowwise(), y, open.stream());
             assertArrayEquals(both.columnwise().toBytes(open.stream()), y.toBytes(open.stream()));
         }
+    }
+
+    /** The columnwise data and the sums of rowwise data, times the scale inverse. */
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void withBiasGradient(DType biasType) {
+        for (DType dtype : new DType[] {DType.FLOAT8_E4M3, DType.FLOAT8_E5M2}) {
+            for (int[] size : new int[][] {{8, 8}, {264, 24}, {256, 512}, {16, 264}}) {
+                Tensor x = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, size[0], size[1], 1));
+                QuantizedTensor both = Float8Matrix.empty(open, dtype, size[0], size[1], 50);
+                Cast.quantize(x, both, open.stream());
+                byte[] rowwise = both.rowwise().toBytes(open.stream());
+                byte[] columnwise = both.columnwise().toBytes(open.stream());
+                both.columnwise().zero(open.stream());
+                Tensor dbias = open.unwritten(biasType, size[1]);
+                Transpose.fp8TransposeDbias(both, dbias, open.stream());
+                assertArrayEquals(columnwise, both.columnwise().toBytes(open.stream()));
+                double[] expected = new double[size[1]];
+                for (int i = 0; i < rowwise.length; i++) {
+                    expected[i % size[1]] += Float8Witness.value(rowwise[i], dtype) / 50;
+                }
+                open.assertClose("dbias", expected, dbias, Tolerances.rounded(biasType));
+            }
+        }
+    }
+
+    @Test
+    void biasGradientWithoutRows() {
+        QuantizedTensor none = Float8Matrix.empty(open, DType.FLOAT8_E4M3, 0, 16, 1);
+        Tensor dbias = open.unwritten(DType.FLOAT32, 16);
+        Transpose.fp8TransposeDbias(none, dbias, open.stream());
+        assertArrayEquals(new float[16], open.read(dbias));
+        QuantizedTensor some = Float8Matrix.empty(open, DType.FLOAT8_E4M3, 8, 16, 1);
+        Cast.quantize(open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 8, 16, 1)), some, open.stream());
+        Allocation.assertNone("transpose", () -> Transpose.fp8TransposeDbias(some, dbias, open.stream()));
+    }
+
+    @Test
+    void refusalsOfBiasGradients() {
+        Tensor dbias = of(DType.FLOAT32, 16);
+        refusedBias(
+                "gradient: expected multiples of 8 rows and columns, which TE's kernel takes at once, got"
+                        + " FLOAT8_E4M3[4, 16] TENSOR; pad it with zeros",
+                Float8Matrix.empty(open, DType.FLOAT8_E4M3, 4, 16, 1),
+                dbias);
+        refusedBias(
+                "gradient: expected columnwise data, for that is what is written, got FLOAT8_E4M3[8, 16] TENSOR without;"
+                        + " set it by columnwise or allocateColumnwise",
+                Float8Matrix.emptyRowwise(open, DType.FLOAT8_E4M3, 8, 16, 1),
+                dbias);
+        refusedBias(
+                "gradient: expected scaling by TENSOR, for TE transposes no blocks, got FLOAT8_E4M3[8, 16] BLOCK_1D",
+                open.scope()
+                        .quantized(Scaling.BLOCK_1D, DType.FLOAT8_E4M3, 8, 16)
+                        .allocateRowwise(open.scope())
+                        .allocateColumnwise(open.scope()),
+                dbias);
+        QuantizedTensor good = Float8Matrix.empty(open, DType.FLOAT8_E4M3, 8, 16, 1);
+        refusedBias("dbias: expected FLOAT32[16], got FLOAT32[8]", good, of(DType.FLOAT32, 8));
+        refusedBias(
+                "dbias: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32[16]", good, of(DType.INT32, 16));
+        Tensor data = good.rowwise();
+        QuantizedTensor same = open.scope()
+                .quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 8, 16)
+                .rowwise(data, good.rowwiseScaleInverse())
+                .columnwise(open.scope().view(data, 0, 16, 8), good.rowwiseScaleInverse());
+        refusedBias(
+                "the gradient's columnwise data: expected memory of its own, got some of the gradient's rowwise data's; it is"
+                        + " written to while that is read or written",
+                same,
+                dbias);
+    }
+
+    private static void refusedBias(String text, QuantizedTensor gradient, Tensor dbias) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> Transpose.fp8TransposeDbias(gradient, dbias, open.stream()));
     }
 
     @Test

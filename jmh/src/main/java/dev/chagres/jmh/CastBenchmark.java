@@ -89,6 +89,8 @@ public class CastBenchmark extends OperationBenchmark {
         quantize();
         transpose();
         near("transpose", both.columnwise().toBytes(stream)[1], transposed.toBytes(stream)[1], 0);
+        fp8TransposeDbias();
+        near("fp8TransposeDbias", column, read(dbias)[0], 0.5);
         swapFirstDims();
         int second = Math.toIntExact(shape.hidden());
         int from = Math.toIntExact(shape.tokens() / 16) * second;
@@ -149,6 +151,13 @@ public class CastBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void transpose() {
         repeat(() -> Transpose.transpose(both.rowwise(), transposed, stream));
+    }
+
+    /** Columnwise from rowwise data, and the sum of each column. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void fp8TransposeDbias() {
+        repeat(() -> Transpose.fp8TransposeDbias(both, dbias, stream));
     }
 
     /** Tokens of sixteen rows each in the other order. */

@@ -38,6 +38,8 @@ public class FusedAttentionBenchmark extends OperationBenchmark {
         offset.set(stream, 7L);
         extractSeedAndOffsetFromDevice();
         near("rngState", 8, state.toLongs(stream)[1], 0);
+        populateRngState();
+        near("seed", 5, state.toLongs(stream)[0], 0);
         extractSeedAndOffset();
         near("rngState", 6, state.toLongs(stream)[1], 0);
     }
@@ -68,5 +70,12 @@ public class FusedAttentionBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void extractSeedAndOffsetFromDevice() {
         repeat(() -> FusedAttention.extractSeedAndOffset(state, seed, offset, 1, stream));
+    }
+
+    /** The random state of a seed on the device and an offset that TE counts. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void populateRngState() {
+        repeat(() -> FusedAttention.populateRngState(state, seed, stream));
     }
 }

@@ -5,16 +5,18 @@ import dev.chagres.Tensor;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.TensorLists;
 import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What do the norm of a layer's gradients and a step of Adam cost? */
+/** What do the norm of a layer's gradients, a step of Adam and the scales of 100 magnitudes cost? */
 @NullUnmarked
 public class MultiTensorBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;
+    private static final int SCALES = 100;
 
     private Tensor flag;
     private Tensor partials;
@@ -25,6 +27,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     private TensorLists gradients;
     private TensorLists plain;
     private TensorLists withMaster;
+    private TensorLists scales;
 
     /** For JMH. */
     public MultiTensorBenchmark() {}
@@ -51,6 +54,11 @@ public class MultiTensorBenchmark extends OperationBenchmark {
                 new Tensor[] {zeros(DType.FLOAT32, count)},
                 new Tensor[] {zeros(DType.FLOAT32, count)},
                 new Tensor[] {master});
+        Tensor[] inverses = {zeros(DType.FLOAT32, SCALES)};
+        scales = TensorLists.of(
+                new Tensor[] {ones(DType.FLOAT32, SCALES)}, new Tensor[] {zeros(DType.FLOAT32, SCALES)}, inverses);
+        computeScaleAndScaleInverse();
+        near("computeScaleAndScaleInverse", 1 / 448.0, read(inverses[0])[SCALES - 1], 1e-8);
         l2norm();
         near("l2norm", Math.sqrt(count), read(norm)[0], 1e-4);
         // Equal gradients and no decay: the first step is one rate downwards, whatever their size.
@@ -107,6 +115,14 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         repeat(() -> MultiTensor.l2norm(flag, gradients, partials, norm, stream));
     }
 
+    /** Scales and their inverses. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void computeScaleAndScaleInverse() {
+        repeat(() -> MultiTensor.computeScaleAndScaleInverse(
+                scales, DType.FLOAT8_E4M3, QuantizationConfig.standard(), stream));
+    }
+
     /** A step over FP32 weights. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
@@ -126,6 +142,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         gradients.close();
         plain.close();
         withMaster.close();
+        scales.close();
         super.close();
     }
 }
