@@ -1,0 +1,158 @@
+package dev.chagres.besidete;
+
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonGenerator;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryConfig;
+import dev.chagres.besidete.LayerCase.Scores;
+import dev.chagres.conformance.TokenRows;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Bias;
+import dev.chagres.layer.BranchOrder;
+import dev.chagres.layer.CrossAttentionConfig;
+import dev.chagres.layer.MlpConfig;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.NormPlacement;
+import dev.chagres.layer.QkNorm;
+import dev.chagres.layer.ResidualSource;
+import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.te.Activation;
+import dev.chagres.te.FusedRope.Pairing;
+import dev.chagres.te.Normalization.Gamma;
+import dev.chagres.te.QkvFormat;
+import java.io.IOException;
+import java.io.StringWriter;
+import java.io.UncheckedIOException;
+import java.util.Locale;
+
+/** Writes what {@code te.TransformerLayer} of PyTorch is to be called with, as JSON. */
+final class TeArguments {
+    private TeArguments() {}
+
+    /** Writes the named arguments of its constructor. */
+    static String constructor(LayerCase drawn) {
+        TransformerLayerConfig config = drawn.config();
+        AttentionConfig attention = config.attention();
+        MlpConfig mlp = config.mlp();
+        NormConfig norm = config.norm();
+        CrossAttentionConfig cross = config.crossAttention();
+        QkNorm qkNorm = attention.qkNorm();
+        return json(out -> {
+            out.writeNumberField("hidden_size", config.hidden());
+            out.writeNumberField("ffn_hidden_size", mlp.inner());
+            out.writeNumberField("num_attention_heads", attention.heads());
+            out.writeNumberField("num_gqa_groups", attention.keyHeads());
+            out.writeNumberField("kv_channels", attention.headDim());
+            out.writeNumberField("layernorm_epsilon", norm.epsilon());
+            out.writeStringField("normalization", norm.kind() == NormConfig.Kind.RMS_NORM ? "RMSNorm" : "LayerNorm");
+            out.writeBooleanField("zero_centered_gamma", norm.gamma() == Gamma.ZERO_CENTERED);
+            out.writeStringField("layer_type", cross == null ? "encoder" : "decoder");
+            mask(out, "self_attn_mask_type", "window_size", attention.mask(), drawn.tokens());
+            if (cross != null) {
+                mask(
+                        out,
+                        "enc_dec_attn_mask_type",
+                        "enc_dec_window_size",
+                        cross.attention().mask(),
+                        drawn.keys());
+            }
+            out.writeNumberField("softcap", attention.softcap());
+            out.writeStringField(
+                    "softmax_type",
+                    attention.softmaxType().name().toLowerCase(Locale.ROOT).replace('_', '-'));
+            if (!qkNorm.isNone()) {
+                out.writeStringField(
+                        "qk_norm_type",
+                        switch (qkNorm.kind()) {
+                            case L2 -> "L2Normalization";
+                            case RMS_NORM -> "RMSNorm";
+                            case LAYER_NORM -> "LayerNorm";
+                            case NONE -> throw new AssertionError(qkNorm);
+                        });
+                out.writeNumberField("qk_norm_eps", qkNorm.epsilon());
+                out.writeBooleanField("qk_norm_before_rope", qkNorm.place() == QkNorm.Place.BEFORE_ROTATION);
+            }
+            out.writeBooleanField("apply_residual_connection_post_layernorm", config.residual() == ResidualSource.NORM);
+            out.writeBooleanField("output_layernorm", config.normPlacement() == NormPlacement.OUTPUT);
+            out.writeBooleanField("parallel_attention_mlp", config.branchOrder() == BranchOrder.PARALLEL);
+            out.writeBooleanField("bias", config.bias() == Bias.PRESENT);
+            out.writeStringField("activation", mlp.activation().name().toLowerCase(Locale.ROOT));
+            if (mlp.activation() == Activation.CLAMPED_SWIGLU) {
+                out.writeObjectFieldStart("activation_params");
+                out.writeNumberField("limit", mlp.clampedSwiglu().limit());
+                out.writeNumberField("alpha", mlp.clampedSwiglu().alpha());
+                out.writeNumberField("glu_linear_offset", mlp.clampedSwiglu().linearOffset());
+                out.writeEndObject();
+            }
+            out.writeStringField(
+                    "attn_input_format", drawn.tokens().format().name().toLowerCase(Locale.ROOT));
+            RotaryConfig rotary = drawn.rotary();
+            out.writeBooleanField("rotary_pos_interleaved", rotary != null && rotary.pairing() == Pairing.INTERLEAVED);
+        });
+    }
+
+    /** Writes what the script makes the inputs and the call of. */
+    static String call(LayerCase drawn) {
+        RotaryConfig rotary = drawn.rotary();
+        return json(out -> {
+            out.writeStringField("precision", drawn.precision().word());
+            out.writeNumberField("seed", drawn.seed());
+            lengths(out, "lengths", drawn.tokens());
+            out.writeNumberField("padded", drawn.tokens().padded());
+            lengths(out, "memory_lengths", drawn.keys());
+            out.writeBooleanField("alibi", drawn.scores() == Scores.ALIBI);
+            if (rotary != null) {
+                out.writeObjectFieldStart("rotary");
+                out.writeNumberField("dim", rotary.headDim());
+                out.writeNumberField("rotary_percent", rotary.rotatedDim() / (double) rotary.headDim());
+                out.writeNumberField("rotary_base", rotary.base());
+                if (rotary.interpolationFactor() != 1) {
+                    out.writeNumberField("seq_len_interpolation_factor", rotary.interpolationFactor());
+                }
+                out.writeBooleanField("interleaved", rotary.pairing() == Pairing.INTERLEAVED);
+                out.writeEndObject();
+            }
+        });
+    }
+
+    private static void mask(JsonGenerator out, String typeName, String windowName, AttentionMask mask, TokenRows rows)
+            throws IOException {
+        boolean padding =
+                rows.format() == QkvFormat.THD || rows.lengths().stream().anyMatch(length -> length != rows.padded());
+        out.writeStringField(
+                typeName,
+                switch (mask.kind()) {
+                    case NONE -> padding ? "padding" : "no_mask";
+                    case CAUSAL -> padding ? "padding_causal" : "causal";
+                    case CAUSAL_BOTTOM_RIGHT -> padding ? "padding_causal_bottom_right" : "causal_bottom_right";
+                });
+        out.writeArrayFieldStart(windowName);
+        out.writeNumber(mask.windowLeft());
+        out.writeNumber(mask.kind() == AttentionMask.Kind.NONE ? mask.windowRight() : 0);
+        out.writeEndArray();
+    }
+
+    private static void lengths(JsonGenerator out, String name, TokenRows rows) throws IOException {
+        out.writeArrayFieldStart(name);
+        for (int length : rows.lengths()) {
+            out.writeNumber(length);
+        }
+        out.writeEndArray();
+    }
+
+    private interface Fields {
+        void write(JsonGenerator out) throws IOException;
+    }
+
+    private static String json(Fields fields) {
+        StringWriter text = new StringWriter();
+        try (JsonGenerator out = new JsonFactory().createGenerator(text)) {
+            out.writeStartObject();
+            fields.write(out);
+            out.writeEndObject();
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+        return text.toString();
+    }
+}

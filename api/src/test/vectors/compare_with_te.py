@@ -1,0 +1,212 @@
+"""Compares layers that WriteLayerCases wrote with Transformer Engine for PyTorch:
+
+    compare_with_te.py FOLDER COUNT OUTPUT.csv [FIRST STRIDE]
+
+Needs an NVIDIA GPU and Transformer Engine for PyTorch 2.20.2. Of every case it makes the same te.TransformerLayer with the same
+weights, runs it over the same input, and writes a line: the options, and ||ours - TE|| / ||TE|| of the output, of the input's
+gradients and of the gradient of every parameter. A case that TE refuses is kept with what TE said. Files may still be being
+written; FIRST and STRIDE share the work among processes.
+
+Where a gradient is cast to E5M2 twice on its way, and where a derivative jumps, one BF16 rounding moves it by several percent.
+TE therefore runs a second time over an input that is moved by up to one BF16 rounding, and a case fails where ours is further
+from TE than both the limit and 1.5 times what TE is from itself.
+"""
+import csv, itertools, json, os, struct, sys, time
+
+import torch
+import transformer_engine.pytorch as te
+from transformer_engine.common.recipe import DelayedScaling, Float8BlockScaling, Float8CurrentScaling
+from transformer_engine.pytorch.quantization import FP8GlobalStateManager
+
+RECIPES = {
+    "bf16": None,
+    "fp8-delayed": DelayedScaling(),
+    "fp8-current": Float8CurrentScaling(),
+    "fp8-block": Float8BlockScaling(),
+}
+LIMITS = {"bf16": 1e-2, "fp8-delayed": 6e-2, "fp8-current": 6e-2, "fp8-block": 6e-2}
+PREFIXES = {
+    "self_attention.layernorm_qkv.layer_norm_": ["attention.qkv.norm."],
+    "self_attention.layernorm_qkv.": ["attention.qkv.linear."],
+    "self_attention.qkv.": ["attention.qkv.linear."],
+    "self_attention.q_norm.": ["attention.q_norm."],
+    "self_attention.k_norm.": ["attention.k_norm."],
+    "self_attention.core_attention.": ["attention."],
+    "self_attention.proj.": ["attention.projection."],
+    "inter_attention.layernorm_query.layer_norm_": ["cross_attention.norm."],
+    "inter_attention.layernorm_query.": ["cross_attention.query."],
+    "inter_attention.key_value.": ["cross_attention.key.", "cross_attention.value."],
+    "inter_attention.proj.": ["cross_attention.projection."],
+    "layernorm_mlp.layer_norm_": ["mlp.norm."],
+    "layernorm_mlp.fc1_": ["mlp.fc1."],
+    "layernorm_mlp.fc2_": ["mlp.fc2."],
+    "layernorm.": ["norm."],
+}
+POSITIONS = 1024
+DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
+# Adding one number to all scores of a query changes nothing: without a rotation the gradient of a bias of the keys is 0 but for
+# rounding. It is compared together with that of the queries.
+TOGETHER = ("self_attention.q_norm.bias", "self_attention.k_norm.bias")
+
+
+def read(path):
+    with open(path, "rb") as file:
+        content = file.read()
+    size = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + size])
+    metadata = header.pop("__metadata__")
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        tensor = torch.frombuffer(bytearray(content[begin:end]), dtype=DTYPES[entry["dtype"]])
+        tensors[name] = tensor.reshape(entry["shape"]).cuda()
+    return json.loads(metadata["layer"]), json.loads(metadata["call"]), tensors
+
+
+def ours(kind, name, tensors):
+    for prefix, here in PREFIXES.items():
+        if name.startswith(prefix):
+            parts = [tensors[kind + part + name[len(prefix) :]] for part in here]
+            return torch.cat(parts) if len(parts) > 1 else parts[0]
+    raise KeyError(name)
+
+
+def cumulative(lengths):
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
+
+
+def arguments(layer, call):
+    """The arguments of forward, and which rows of x hold tokens."""
+    lengths, padded, form = call["lengths"], call["padded"], layer["attn_input_format"]
+    given = {}
+    if "rotary" in call:
+        given["rotary_pos_emb"] = te.RotaryPositionEmbedding(
+            **call["rotary"], pretrained_max_position_embeddings=POSITIONS)(max_seq_len=POSITIONS).cuda()
+    if call["alibi"]:
+        given["core_attention_bias_type"] = "alibi"
+    if form == "thd":
+        keys = call["memory_lengths"] if layer["layer_type"] == "decoder" else lengths
+        given |= dict(cu_seqlens_q=cumulative(lengths), cu_seqlens_kv=cumulative(keys), max_seqlen_q=max(lengths),
+                      max_seqlen_kv=max(keys))
+        return given, torch.ones(sum(lengths), dtype=torch.bool, device="cuda")
+    outside = torch.arange(padded)[None, :] >= torch.tensor(lengths)[:, None]
+    if layer["self_attn_mask_type"].startswith("padding"):
+        given["attention_mask"] = outside[:, None, None, :].cuda()
+    inside = ~outside if form == "bshd" else ~outside.T
+    return given, inside.flatten().cuda()
+
+
+def shaped(rows, layer, call):
+    if layer["attn_input_format"] == "thd":
+        return rows
+    batch, padded = len(call["lengths"]), call["padded"]
+    return rows.view(*((batch, padded) if layer["attn_input_format"] == "bshd" else (padded, batch)), -1)
+
+
+def apart(actual, expected):
+    return ((actual.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+def te_layer(arguments, tensors):
+    tuples = {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
+    layer = te.TransformerLayer(**(arguments | tuples), hidden_dropout=0, attention_dropout=0, fuse_qkv_params=True,
+                                qkv_weight_interleaved=False, params_dtype=torch.bfloat16, device="cuda")
+    named = dict(layer.named_parameters())
+    given = {name: tensor for name, tensor in tensors.items() if name.startswith("weight.")}
+    assert sum(parameter.numel() for parameter in named.values()) == sum(tensor.numel() for tensor in given.values()), (
+        sorted(named), sorted(given))
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(ours("weight.", name, tensors).view_as(parameter))
+    return layer, named
+
+
+def te_results(layer_arguments, call, tensors, x):
+    """What TE computes: the output, the gradients of the inputs, and those of the parameters by TE's names."""
+    recipe = RECIPES[call["precision"]]
+    FP8GlobalStateManager.reset()
+    layer, named = te_layer(layer_arguments, tensors)
+    given, inside = arguments(layer_arguments, call)
+    x = shaped(x, layer_arguments, call).clone().requires_grad_()
+    memory = tensors["memory"].clone().requires_grad_() if "memory" in tensors else None
+    for _ in range(1 if recipe is None else 2):  # delayed scaling learns its scales in the first
+        for tensor in (x, memory, *named.values()):
+            if tensor is not None:
+                tensor.grad = None
+        with te.autocast(enabled=recipe is not None, recipe=recipe):
+            y = layer(x, encoder_output=memory, **given)
+        y.backward(shaped(tensors["dy"], layer_arguments, call))
+    rows = lambda tensor: tensor.detach().reshape(-1, x.shape[-1])[inside]
+    results = {"y": rows(y), "dx": rows(x.grad)}
+    if memory is not None:
+        results["dmemory"] = memory.grad
+    return results | {name: parameter.grad for name, parameter in named.items()}, inside
+
+
+def together(results):
+    names = [name for name in TOGETHER if name in results]
+    if names:
+        results["self_attention.qk_norm.bias"] = torch.cat([results.pop(name).flatten() for name in names])
+    return results
+
+
+def compare(layer_arguments, call, tensors):
+    """Our distance from TE, and TE's from itself."""
+    expected, inside = te_results(layer_arguments, call, tensors, tensors["x"])
+    generator = torch.Generator("cuda").manual_seed(call["seed"] % 2**31)
+    moves = torch.rand(tensors["x"].shape, generator=generator, device="cuda") * 2**-7 - 2**-8
+    again, _ = te_results(layer_arguments, call, tensors, (tensors["x"].float() * (1 + moves)).bfloat16())
+    actual = {}
+    for name in expected:
+        if name in ("y", "dx"):
+            actual[name] = tensors[name][inside]
+        elif name == "dmemory":
+            actual[name] = tensors[name]
+        else:
+            actual[name] = ours("gradient.", name, tensors).view_as(expected[name])
+    expected, actual, again = together(expected), together(actual), together(again)
+    return ({name: apart(actual[name], expected[name]) for name in expected},
+            {name: apart(again[name], expected[name]) for name in expected})
+
+
+def wait(path):
+    deadline = time.time() + 90
+    while not os.path.exists(path):
+        if time.time() > deadline:
+            raise SystemExit(f"{path} was not written")
+        time.sleep(0.05)
+
+
+def main(folder, count, output, first=0, stride=1):
+    compared = failed = 0
+    with open(output, "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("case", "seed", "precision", "layer", "call", "refused", "y", "dx", "dmemory", "worst", "of", "limit", "failed",
+                        "largest of TE's distance to itself"))
+        for number in range(first, count, stride):
+            path = os.path.join(folder, f"{number:04d}.safetensors")
+            wait(path)
+            layer, call, tensors = read(path)
+            about = (number, call["seed"], call["precision"], json.dumps(layer), json.dumps(call))
+            limit = LIMITS[call["precision"]]
+            try:
+                errors, itself = compare(layer, call, tensors)
+            except Exception as refusal:
+                table.writerow((*about, f"{type(refusal).__name__}: {refusal}".splitlines()[0][:200]))
+            else:
+                parameter = max((name for name in errors if "." in name), key=lambda name: errors[name])
+                compared += 1
+                bad = {name: (error, itself[name]) for name, error in errors.items()
+                       if not error <= max(limit, 1.5 * itself[name])}
+                failed += bool(bad)
+                table.writerow((*about, "", *(f"{errors[name]:.1e}" if name in errors else "" for name in ("y", "dx", "dmemory")),
+                                f"{errors[parameter]:.1e}", parameter, limit, " ".join(bad), f"{max(itself.values()):.1e}"))
+                if bad:
+                    print("FAILED", number, layer, call, {name: f"{error:.1e}, TE itself {own:.1e}" for name, (error, own) in bad.items()}, flush=True)
+            file.flush()
+    print(f"{compared} compared, {failed} failed, {len(range(first, count, stride)) - compared} refused by TE")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:]))
