@@ -10,24 +10,19 @@ import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
-import dev.chagres.attention.Sequences;
+import dev.chagres.conformance.TransformerLayerPair.Case;
+import dev.chagres.conformance.TransformerLayerPair.Position;
+import dev.chagres.conformance.TransformerLayerPair.Residuals;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.Bias;
-import dev.chagres.layer.Dropout;
 import dev.chagres.layer.MlpConfig;
-import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.NormConfig.Kind;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
 import dev.chagres.te.QkvFormat;
-import dev.chagres.witness.RotaryWitness;
-import dev.chagres.witness.TransformerLayerWitness;
-import dev.chagres.witness.Weights;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.commons.math3.linear.MatrixUtils;
@@ -45,83 +40,6 @@ import org.junit.jupiter.params.provider.MethodSource;
 class TransformerLayerConformance {
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
-
-    enum Position {
-        NONE,
-        ROTARY
-    }
-
-    enum Residuals {
-        PLAIN(0, 0),
-        DROPOUT(0.2f, 0),
-        DROP_PATH(0, 0.4f),
-        DROPOUT_AND_DROP_PATH(0.2f, 0.4f);
-
-        private final Dropout values;
-        private final Dropout paths;
-
-        Residuals(float values, float paths) {
-            this.values = Dropout.of(values);
-            this.paths = Dropout.of(paths);
-        }
-    }
-
-    record Case(
-            DType dtype,
-            Kind kind,
-            int hidden,
-            int headDim,
-            TokenRows tokens,
-            Position position,
-            Residuals residuals,
-            Bias bias,
-            int keyHeads,
-            QkNorm qkNorm) {
-        Case(
-                DType dtype,
-                Kind kind,
-                int hidden,
-                int headDim,
-                TokenRows tokens,
-                Position position,
-                Residuals residuals,
-                Bias bias) {
-            this(dtype, kind, hidden, headDim, tokens, position, residuals, bias, 3, QkNorm.none());
-        }
-
-        Case(
-                DType dtype,
-                Kind kind,
-                int hidden,
-                int headDim,
-                TokenRows tokens,
-                Position position,
-                Residuals residuals) {
-            this(dtype, kind, hidden, headDim, tokens, position, residuals, Bias.PRESENT);
-        }
-
-        Case withKeyHeads(int newKeyHeads) {
-            return new Case(dtype, kind, hidden, headDim, tokens, position, residuals, bias, newKeyHeads, qkNorm);
-        }
-
-        Case withQkNorm(QkNorm newQkNorm) {
-            return new Case(dtype, kind, hidden, headDim, tokens, position, residuals, bias, keyHeads, newQkNorm);
-        }
-
-        TransformerLayerConfig config() {
-            NormConfig norm = new NormConfig(kind, hidden, 1e-5f);
-            AttentionConfig attention = AttentionConfig.of(3, headDim, AttentionMask.none())
-                    .withKeyHeads(keyHeads)
-                    .withQkNorm(qkNorm);
-            return TransformerLayerConfig.encoder(hidden, attention)
-                    .withNorm(norm)
-                    .withMlp(MlpConfig.gelu(hidden).withNorm(norm).withInner(2L * hidden))
-                    .withHiddenDropout(residuals.values)
-                    .withDropPath(residuals.paths)
-                    .withBias(bias)
-                    .withInitializer(Initializer.zeros());
-        }
-    }
 
     static List<Case> cases() {
         List<Case> cases = new ArrayList<>();
@@ -161,79 +79,17 @@ class TransformerLayerConformance {
         return cases;
     }
 
-    /** A layer on the device and its witness, with the same weights. */
-    private static final class Pair implements AutoCloseable {
-        private final Case c;
-        private final TransformerLayer layer;
-        private final Parameters parameters;
-        private final Weights weights;
-        private final TransformerLayerWitness witness;
-        private final Sequences sequences;
-        private final long seed;
-
-        Pair(Case c) {
-            this.c = c;
-            seed = open.random().nextLong();
-            TransformerLayerConfig config = c.config();
-            ModelPlan plan = new ModelPlan();
-            layer = new TransformerLayer(config, plan);
-            parameters = Parameters.allocate(open.device(), plan, c.dtype, 1);
-            weights = open.draw(parameters);
-            List<int[]> rows = c.tokens.rows();
-            boolean rotary = c.position == Position.ROTARY;
-            if (rotary) {
-                layer.rotate(RotaryEmbedding.of(open.scope(), 256, c.headDim));
-            }
-            witness = new TransformerLayerWitness(
-                    config, weights, rows, rotary ? new RotaryWitness(c.headDim, rows) : null);
-            sequences = c.tokens.sequences(open.scope());
-        }
-
-        RealMatrix draw() {
-            return open.normal(c.dtype, c.tokens.tokens(), c.hidden, 1);
-        }
-
-        Tensor tensor(RealMatrix matrix) {
-            return open.tensor(c.dtype, matrix);
-        }
-
-        /** Begins a pass that draws the same numbers each time. */
-        Pass begin() {
-            Pass pass = open.pass().begin(sequences);
-            pass.seed(seed, 5, 2);
-            return pass;
-        }
-
-        /** Gives the witness what the layer will leave out: first of the attention, then of the MLP. */
-        void keep() {
-            if (c.residuals != Residuals.PLAIN) {
-                Pass pass = begin();
-                RealMatrix middle = factors(pass);
-                witness.keep(middle, factors(pass));
-            }
-        }
-
-        private RealMatrix factors(Pass pass) {
-            return ResidualFactors.draw(pass, c.tokens, c.hidden, c.residuals.values, c.residuals.paths);
-        }
-
-        @Override
-        public void close() {
-            parameters.close();
-        }
-    }
-
     @ParameterizedTest
     @MethodSource("cases")
     void forwardAndBackward(Case c) {
-        try (Pair pair = new Pair(c)) {
+        try (TransformerLayerPair pair = new TransformerLayerPair(open, c)) {
             RealMatrix x = pair.draw();
             RealMatrix dy = pair.draw();
             pair.keep();
             Tensor input = pair.tensor(x);
             Pass pass = pair.begin();
             Tensor y = pair.layer.forward(input, pass);
-            Tolerance tolerance = Tolerances.layer(c.dtype);
+            Tolerance tolerance = Tolerances.layer(c.dtype());
             open.assertClose("y", pair.witness.forward(x), y, tolerance);
             RealMatrix expected = pair.witness.backward(dy);
             Tensor gradient = pair.tensor(dy);
@@ -248,7 +104,7 @@ class TransformerLayerConformance {
         }
     }
 
-    private static void assertGradients(Pair pair, int times) {
+    private static void assertGradients(TransformerLayerPair pair, int times) {
         pair.parameters.all().forEach(parameter -> {
             RealMatrix expected = pair.weights.gradient(parameter.name()).scalarMultiply(times);
             // Over all tokens and heads, sums whose terms cancel: their noise grows with the number.
@@ -260,7 +116,7 @@ class TransformerLayerConformance {
                     Comparison.entries(expected),
                     open.read(parameter.gradient()),
                     (ofHeads ? 4 : 0.1) * times,
-                    Tolerances.layer(pair.c.dtype));
+                    Tolerances.layer(pair.c.dtype()));
         });
     }
 
@@ -277,8 +133,8 @@ class TransformerLayerConformance {
             TokenRows padded = TokenRows.padded(format, 33, 17, 1, 33, 20);
             Case first = new Case(dtype, Kind.LAYER_NORM, 48, 16, packed, Position.ROTARY, Residuals.PLAIN);
             Case second = new Case(dtype, Kind.LAYER_NORM, 48, 16, padded, Position.ROTARY, Residuals.PLAIN);
-            try (Pair one = new Pair(first);
-                    Pair other = new Pair(second)) {
+            try (TransformerLayerPair one = new TransformerLayerPair(open, first);
+                    TransformerLayerPair other = new TransformerLayerPair(open, second)) {
                 other.parameters.weights().copyFrom(open.stream(), one.parameters.weights());
                 RealMatrix x = one.draw();
                 RealMatrix dy = one.draw();
@@ -302,10 +158,10 @@ class TransformerLayerConformance {
     private static void assertSameRows(String what, Case first, Case second, Tensor expected, Tensor actual) {
         open.assertClose(
                 what,
-                doubles(first.tokens.entries(open.read(expected), first.hidden)),
-                second.tokens.entries(open.read(actual), second.hidden),
+                doubles(first.tokens().entries(open.read(expected), first.hidden())),
+                second.tokens().entries(open.read(actual), second.hidden()),
                 0,
-                Tolerances.layer(first.dtype));
+                Tolerances.layer(first.dtype()));
     }
 
     private static double[] doubles(float[] values) {
@@ -333,7 +189,7 @@ class TransformerLayerConformance {
     @EnumSource(Residuals.class)
     void aSteadyStepMakesNoGarbageAndRepeatsItsObjects(Residuals residuals) {
         Case c = new Case(DType.BFLOAT16, Kind.LAYER_NORM, 48, 16, TokenRows.packed(9, 7), Position.ROTARY, residuals);
-        try (Pair pair = new Pair(c)) {
+        try (TransformerLayerPair pair = new TransformerLayerPair(open, c)) {
             Tensor x = pair.tensor(pair.draw());
             Tensor dy = pair.tensor(pair.draw());
             Pass pass = pair.begin();
@@ -361,7 +217,7 @@ class TransformerLayerConformance {
                 TokenRows.packed(65, 64, 33),
                 Position.ROTARY,
                 Residuals.PLAIN);
-        try (Pair pair = new Pair(c)) {
+        try (TransformerLayerPair pair = new TransformerLayerPair(open, c)) {
             Tensor x = pair.tensor(pair.draw());
             Pass pass = pair.begin();
             float[] first = open.read(pair.layer.forward(x, pass));
@@ -374,7 +230,7 @@ class TransformerLayerConformance {
     void nanStaysInItsSequence() {
         Case c = new Case(
                 DType.BFLOAT16, Kind.LAYER_NORM, 48, 16, TokenRows.packed(5, 7, 3), Position.ROTARY, Residuals.PLAIN);
-        try (Pair pair = new Pair(c)) {
+        try (TransformerLayerPair pair = new TransformerLayerPair(open, c)) {
             RealMatrix x = pair.draw();
             x.setEntry(6, 10, Double.NaN);
             float[] y = open.read(pair.layer.forward(pair.tensor(x), pair.begin()));
