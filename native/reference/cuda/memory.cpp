@@ -202,10 +202,12 @@ CHAGRES_EXPORT cudaError_t cudaMallocManaged(void **pointer, size_t size, unsign
 
 CHAGRES_EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height) try {
   if (pitch == nullptr || width > SIZE_MAX - kAlignment) return cuda_status(kCudaInvalidValue);
-  *pitch = (width + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t row = (width + kAlignment - 1) / kAlignment * kAlignment;
   size_t bytes;
-  if (__builtin_mul_overflow(*pitch, height, &bytes)) return cuda_status(kCudaMemoryAllocation);
-  return cudaMalloc(pointer, bytes);
+  if (__builtin_mul_overflow(row, height, &bytes)) return cuda_status(kCudaMemoryAllocation);
+  const cudaError_t status = cudaMalloc(pointer, bytes);
+  if (status == kCudaSuccess) *pitch = row;
+  return status;
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaFree(void *pointer) try {

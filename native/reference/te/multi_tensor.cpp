@@ -98,26 +98,38 @@ std::vector<int64_t> block_of_chunks(const std::vector<Chunk> &chunks) {
   return blocks;
 }
 
-void norms_per_tensor(const NormArguments &arguments, const std::vector<Chunk> &chunks, const std::vector<float> &sums,
-                      const Caller &caller) {
+/* Where the norm of each tensor goes, and the sums of its chunks. */
+struct TensorNorms {
+  float *cells, *norms;
+};
+
+TensorNorms read_tensor_norms(const NormArguments &arguments, const std::vector<Chunk> &chunks, const Caller &caller) {
   const auto tensors = static_cast<int64_t>(arguments.lists.tensors_per_list);
   const int64_t width = arguments.max_chunks_per_tensor;
   const View partial = view(arguments.output_per_tensor, "output_per_tensor", {kNVTEFloat32}, caller);
   const View norms = view(arguments.ret_per_tensor, "ret_per_tensor", {kNVTEFloat32}, caller);
   expect_count(norms, "ret_per_tensor", tensors, caller);
   expect_count(partial, "output_per_tensor", tensors * width, caller);
-  auto *cells = static_cast<float *>(partial.data);
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    const int64_t chunk = chunks[i].first / arguments.lists.chunk_size;
+  for (const Chunk &one : chunks) {
+    const int64_t chunk = one.first / arguments.lists.chunk_size;
     if (chunk >= width) {
       fail(caller, text("Argument \"max_chunks_per_tensor\" must be at least ", chunk + 1, ", got ", width));
     }
-    cells[static_cast<int64_t>(chunks[i].tensor) * width + chunk] = sums[i];
   }
-  for (int64_t j = 0; j < tensors; ++j) {
+  return {static_cast<float *>(partial.data), static_cast<float *>(norms.data)};
+}
+
+void norms_per_tensor(const NormArguments &arguments, const std::vector<Chunk> &chunks, const std::vector<float> &sums,
+                      const TensorNorms &results) {
+  const int64_t width = arguments.max_chunks_per_tensor;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const int64_t chunk = chunks[i].first / arguments.lists.chunk_size;
+    results.cells[static_cast<int64_t>(chunks[i].tensor) * width + chunk] = sums[i];
+  }
+  for (int64_t j = 0; j < static_cast<int64_t>(arguments.lists.tensors_per_list); ++j) {
     float sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += cells[j * width + i];
-    static_cast<float *>(norms.data)[j] = std::sqrt(sum);
+    for (int64_t i = 0; i < width; ++i) sum += results.cells[j * width + i];
+    results.norms[j] = std::sqrt(sum);
   }
 }
 
@@ -131,6 +143,7 @@ void l2norm(const NormArguments &arguments, float scale, const Caller &caller) {
   }
   auto *ret = static_cast<float *>(read_cell(arguments.ret, "ret", kNVTEFloat32, caller));
   const std::vector<Chunk> chunks = cut(lists[0], arguments.lists.chunk_size);
+  const TensorNorms results = arguments.per_tensor ? read_tensor_norms(arguments, chunks, caller) : TensorNorms{};
   std::vector<float> sums(chunks.size());
   parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
@@ -149,7 +162,7 @@ void l2norm(const NormArguments &arguments, float scale, const Caller &caller) {
   float sum = 0;
   for (int64_t i = 0; i < kPartials; ++i) sum += partial[i];
   *ret = std::sqrt(sum);
-  if (arguments.per_tensor) norms_per_tensor(arguments, chunks, sums, caller);
+  if (arguments.per_tensor) norms_per_tensor(arguments, chunks, sums, results);
 }
 
 CHAGRES_CLONES bool scale_run(float *values, float scale, int64_t count) {

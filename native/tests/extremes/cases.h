@@ -25,6 +25,7 @@ namespace extremes {
 struct Change {
   int argument = -1;
   int extreme = 0;
+  bool is_nothing = false; /* told by the case: the argument was put to null, or to a whole number of 0 */
 };
 
 enum class Made { Called, NoSuchExtreme, NoSuchArgument };
@@ -35,7 +36,7 @@ using Begin = std::function<bool(const std::string &description)>;
 struct Case {
   const char *name;
   /* Makes the arguments, changes them and calls: the status goes to *status. */
-  std::function<Made(Fixture &, const Change &, const Begin &, int *status)> make;
+  std::function<Made(Fixture &, Change &, const Begin &, int *status)> make;
 };
 
 /* ---- Extremes of a type: the `index`-th goes into value; false where there is no such. ---- */
@@ -119,15 +120,23 @@ std::string words(const T &value) {
   }
 }
 
+template <class T>
+bool is_nothing(const T &value) {
+  if constexpr (std::is_pointer_v<T>) return value == nullptr;
+  else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) return value == 0;
+  else return false;
+}
+
 /* ---- Cases ---- */
 
 template <class Tuple, size_t... I>
-Made change(Tuple &arguments, const Change &wanted, std::string &description, std::index_sequence<I...>) {
+Made change(Tuple &arguments, Change &wanted, std::string &description, std::index_sequence<I...>) {
   if (wanted.argument < 0) return Made::Called;
   Made made = Made::NoSuchArgument;
   [[maybe_unused]] const auto one = [&](auto index, auto &value) {
     if (static_cast<int>(index) != wanted.argument) return;
     made = vary(value, wanted.extreme) ? Made::Called : Made::NoSuchExtreme;
+    wanted.is_nothing = is_nothing(value);
     description = "argument " + std::to_string(index + 1) + " is " + words(value);
     if (made == Made::Called && words(value)[0] == 'a') description += " (change " + std::to_string(wanted.extreme) + ")";
   };
@@ -143,7 +152,7 @@ int status_of(T result) {
 
 template <class Result, class... Arguments, class Valid>
 Case case_of(const char *name, Result (*function)(Arguments...), Valid valid) {
-  return {name, [=](Fixture &fixture, const Change &wanted, const Begin &begin, int *status) {
+  return {name, [=](Fixture &fixture, Change &wanted, const Begin &begin, int *status) {
             std::string description = fixture.description();
             auto arguments = valid(fixture, static_cast<std::tuple<Arguments...> *>(nullptr));
             const Made made = change(arguments, wanted, description, std::index_sequence_for<Arguments...>{});

@@ -1,11 +1,19 @@
 /*
  * Calls every function that the reference exports: with valid arguments, with one argument at a time at its extremes
  * (numbers: lowest, -1, 0, highest; pointers: null), and with valid arguments while memory runs out. Transformer Engine's
- * functions are called through the guard. Valid arguments must succeed; every other call must return, whatever it says:
- * nothing may throw into C, end the process or take longer than a few seconds.
+ * functions are called through the guard. Valid arguments must succeed; every other call must return: nothing may throw into
+ * C, end the process or take longer than a few seconds. A call that is refused has written nothing to the memory of its
+ * arguments; one that succeeds with an argument of 0 or null, nothing but what the valid call writes, or zeros.
  *
- * No argument is left out. A count of a host array is a number that C cannot compare with the array; its extremes, though,
- * are no counts of any array, and refused for that.
+ * No argument is left out, but one extreme of some is: a length of an array on the host that is too large by a little. C
+ * cannot compare it with the array, and would read what lies behind. Lengths that no array has are refused. They are
+ *   num_gemms, num_tensors, num_tensor_lists, num_tensors_per_list, num_outputs  of te_multi_tensor_* and other lists
+ *   size of an NVTETensorPack, ndim of te_make_shape                             of te_fused_attn_*, te_make_shape
+ *   size_in_bytes, of attributes and of te_get_tensor_param_v2                   of what is copied from or to the host
+ *   ndev                                                                         of ncclCommInitAll
+ *   len, size                                                                    of texts that cuda*, cudnn* write
+ *   count, width, height                                                         of the host's side of cudaMemcpy*
+ * Java passes the lengths of its own arrays.
  *
  * usage: extremes LIBRARY [FUNCTION]
  * Calls are made in a child process, one after the other; where one ends it, the next child goes on behind that call.
@@ -88,6 +96,54 @@ Exported exported_functions() {
 
 /* ---- Calls ---- */
 
+/* Arguments, counted from 1, of which 0 or null is a choice like others: results differ from those of the valid call. */
+struct Choice {
+  const char *function;
+  int argument;
+  const char *meaning;
+};
+
+constexpr Choice kChoices[] = {
+    {"ops_adam", 14, "L2 instead of decoupled decay"},
+    {"ops_adam", 15, "no bias correction"},
+    {"ops_cross_entropy_backward", 4, "the gradient is not divided"},
+    {"ops_cross_entropy_backward", 6, "a loss scale of 1"},
+    {"ops_cross_entropy_backward", 7, "each token's gradient is 1"},
+    {"ops_cross_entropy_forward", 3, "the loss is divided by what was counted"},
+    {"ops_embedding_backward", 5, "no token: beta times what was there"},
+    {"ops_row_sum", 4, "no row: beta times what was there"},
+    {"ops_scale_sequences_add", 2, "the product alone"},
+    {"te_extract_seed_and_offset", 2, "no graph is captured: the state holds numbers"},
+    {"te_extract_seed_and_offset", 7, "the graph has drawn nothing yet"},
+    {"te_fp8_block_scaling_compute_partial_amax", 5, "all rows of blocks share one row of magnitudes"},
+    {"te_fp8_block_scaling_compute_partial_amax", 6, "all blocks of a row share one magnitude"},
+    {"te_fused_attn_bwd", 31, "a window without tokens on the left"},
+    {"te_fused_attn_fwd", 29, "a window without tokens on the left"},
+    {"te_multi_tensor_adam_capturable_cuda", 11, "L2 instead of decoupled decay"},
+    {"te_multi_tensor_adam_capturable_cuda", 12, "no bias correction"},
+    {"te_multi_tensor_adam_capturable_master_cuda", 11, "L2 instead of decoupled decay"},
+    {"te_multi_tensor_adam_capturable_master_cuda", 12, "no bias correction"},
+    {"te_multi_tensor_adam_cuda", 10, "step 0, whose bias correction divides by 0"},
+    {"te_multi_tensor_adam_cuda", 11, "L2 instead of decoupled decay"},
+    {"te_multi_tensor_adam_cuda", 12, "no bias correction"},
+    {"te_multi_tensor_adam_param_remainder_cuda", 10, "step 0, whose bias correction divides by 0"},
+    {"te_multi_tensor_adam_param_remainder_cuda", 11, "L2 instead of decoupled decay"},
+    {"te_multi_tensor_adam_param_remainder_cuda", 12, "no bias correction"},
+    {"te_multi_tensor_compute_scale_and_scale_inv_cuda", 7, "scales that need not be powers of 2"},
+    {"te_scaled_dswiglu", 6, "gates lie behind the values, not between them"},
+};
+
+bool is_choice(const std::string &function, int argument) {
+  return std::any_of(std::begin(kChoices), std::end(kChoices), [&](const Choice &one) {
+    return function == one.function && argument == one.argument - 1;
+  });
+}
+
+/* Functions that tell through their last pointer how much room they need, and refuse then what is too small. */
+bool tells_size(const std::string &function, int argument) {
+  return function.compare(0, 7, "te_get_") == 0 && argument == 3;
+}
+
 class Child {
  public:
   /* Goes on behind the call that the progress is at. */
@@ -130,7 +186,7 @@ class Child {
     };
   }
 
-  Made call(Fixture &fixture, const Position &position, const Change &wanted, int *status) {
+  Made call(Fixture &fixture, const Position &position, Change wanted, int *status) {
     Made made = Made::Called;
     try {
       made = cases_[position.test].make(fixture, wanted, begin(position), status);
@@ -138,9 +194,29 @@ class Child {
       fixture.after_call();
       fail(std::string("threw into C: ") + thrown.what());
     }
+    if (made == Made::Called && position.is_behind(done_)) look_at_memory(fixture, position, wanted, *status);
     if (verbose_ && made == Made::Called && position.is_behind(done_))
       std::printf("%s: %d %s\n", progress_.text, *status, *status == 0 ? "" : te_last_error());
     return made;
+  }
+
+  /* A refused call has written nothing. One that succeeds without a pointer, or with a number of 0, has written to each
+   * memory of the device what the valid call writes there, or zeros, as sums of nothing are, or nothing. */
+  void look_at_memory(const Fixture &fixture, const Position &position, const Change &wanted, int status) {
+    if (fixture.is_starved_on_purpose()) return;
+    const Fixture::Contents before = fixture.contents_before(), after = fixture.contents();
+    const std::string function = cases_[position.test].name;
+    if (position.argument < 0) valid_ = after;
+    if (position.argument < 0 || before == after) return;
+    if (status != 0) {
+      if (!tells_size(function, position.argument)) fail("refused with status " + std::to_string(status) + ", but memory of the arguments was written");
+      return;
+    }
+    if (!wanted.is_nothing || is_choice(function, position.argument)) return;
+    for (size_t i = 0; i < after.size(); ++i)
+      if (after[i].on_device && after[i] != before[i] && after[i].bytes != std::string(after[i].bytes.size(), '\0') && (i >= valid_.size() || after[i] != valid_[i]))
+        fail("succeeded, and memory " + std::to_string(i) + " of the arguments has neither what it had nor zeros nor what the"
+             " valid call leaves there");
   }
 
   void fail(const std::string &what) {
@@ -167,6 +243,7 @@ class Child {
   const std::vector<Case> &cases_;
   Progress &progress_;
   const Position done_;
+  Fixture::Contents valid_; /* of the latest case */
   const bool verbose_ = std::getenv("EXTREMES_VERBOSE") != nullptr;
 };
 
@@ -196,7 +273,7 @@ std::vector<Case> unsupported_cases(const std::vector<std::string> &names) {
   std::vector<Case> cases;
   for (const std::string &name : names) {
     auto *const function = reinterpret_cast<int (*)()>(find_symbol(name.c_str()));
-    cases.push_back({name.c_str(), [=](Fixture &fixture, const Change &wanted, const Begin &begin, int *status) {
+    cases.push_back({name.c_str(), [=](Fixture &fixture, Change &wanted, const Begin &begin, int *status) {
                        if (wanted.argument >= 0) return Made::NoSuchArgument;
                        if (!begin("any arguments")) return Made::Called;
                        fixture.before_call();

@@ -1,5 +1,6 @@
 #include "fixture.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -59,6 +60,7 @@ std::string Fixture::description() const {
 }
 
 void Fixture::before_call() {
+  before_ = contents();
   if (starve_at_ >= 0) begin_starving(starve_at_);
 }
 
@@ -78,12 +80,27 @@ void *Fixture::device(size_t bytes, int byte) {
   must(allocate(&memory, bytes), "cudaMalloc");
   finally([=] { free(memory); });
   if (bytes > 0) std::memset(memory, byte, bytes); /* the reference's device memory is the host's */
+  memory_.push_back({memory, bytes, true});
   return memory;
+}
+
+void *Fixture::to_free(void *memory) {
+  const auto is_freed = [=](const Memory &one) { return one.start == memory; };
+  memory_.erase(std::remove_if(memory_.begin(), memory_.end(), is_freed), memory_.end());
+  return memory;
+}
+
+Fixture::Contents Fixture::contents() const {
+  Contents contents;
+  for (const Memory &one : memory_) 
+    contents.push_back({std::string(static_cast<const char *>(one.start), one.bytes), one.on_device});
+  return contents;
 }
 
 void *Fixture::host(size_t bytes) {
   void *memory = std::calloc(bytes == 0 ? 1 : bytes, 1);
   finally([=] { std::free(memory); });
+  memory_.push_back({memory, bytes, false});
   return memory;
 }
 
@@ -108,7 +125,9 @@ NVTETensor Fixture::tensor(NVTEDType dtype, const NVTEShape &shape) {
   size_t count = 1;
   for (size_t i = 0; i < shape.ndim; ++i) count *= shape.data[i];
   NVTETensor tensor = unset();
-  set(tensor, dtype, shape, device((count * bits_of(dtype) + 7) / 8));
+  /* A small number in every type of 8, 16 and 32 bits with a fraction, so that a 0 that is written shows. */
+  const bool fractional = dtype != kNVTEByte && dtype != kNVTEInt16 && dtype != kNVTEInt32 && dtype != kNVTEInt64;
+  set(tensor, dtype, shape, device((count * bits_of(dtype) + 7) / 8, fractional ? 0x3c : 0));
   return tensor;
 }
 

@@ -77,17 +77,39 @@ class Fixture {
   /* The call fails to get memory from its `number`-th request on (0: its first). */
   void starve(int number) { starve_at_ = number; }
   bool starved() const { return starved_; }
+  bool is_starved_on_purpose() const { return starve_at_ >= 0; }
   std::string description() const;
   void before_call();
   void after_call();
 
+  /* Memory that the call frees holds nothing that can be looked at afterwards. */
+  void *to_free(void *memory);
+  /* What lies in the memory of the arguments, in the order in which it was taken. */
+  struct Content {
+    std::string bytes;
+    bool on_device;
+    bool operator==(const Content &other) const { return bytes == other.bytes; }
+    bool operator!=(const Content &other) const { return bytes != other.bytes; }
+  };
+  using Contents = std::vector<Content>;
+  Contents contents() const;
+  const Contents &contents_before() const { return before_; }
+
  private:
+  struct Memory {
+    const void *start;
+    size_t bytes;
+    bool on_device;
+  };
+
   static void *copy(void *target, const void *source, size_t bytes);
   template <class Create, class Destroy>
   void *made(Create create, Destroy destroy);
   void set(NVTETensor tensor, NVTEDType dtype, const NVTEShape &shape, void *data);
 
   std::vector<std::function<void()>> actions_;
+  std::vector<Memory> memory_;
+  Contents before_; /* the call */
   int starve_at_ = -1;
   bool starved_ = false;
 };

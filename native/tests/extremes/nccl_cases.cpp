@@ -18,7 +18,7 @@ std::vector<Case> communicators() {
       CASE_AS(ncclGetVersion, int(int *), f.out<int>()),
       CASE_AS(ncclResetDebugInit, void()),
       CASE_AS(ncclMemAlloc, int(void **, size_t), f.out<void *>(), 64),
-      CASE_AS(ncclMemFree, int(void *), f.device(64)),
+      CASE_AS(ncclMemFree, int(void *), f.to_free(f.device(64))),
       CASE_AS(ncclGetUniqueId, int(UniqueId *), f.out<UniqueId>()),
       CASE_AS(ncclCommInitRank, int(void **, int, UniqueId, int), owned_comm(f), 1, f.id(), 0),
       CASE_AS(ncclCommInitRankConfig, int(void **, int, UniqueId, int, void *), owned_comm(f), 1, f.id(), 0, f.host(256)),

@@ -10,9 +10,9 @@ constexpr int kF32 = kNVTEFloat32, kBf16 = kNVTEBFloat16;
 constexpr int64_t kRows = 4, kColumns = 16, kCount = kRows * kColumns;
 constexpr int64_t kMany = 200000; /* so many that several threads work */
 
-void *many(Fixture &f) { return f.device(kMany * 2); }
-void *matrix(Fixture &f) { return f.device(kCount * 2); }
-float *floats(Fixture &f, size_t count) { return static_cast<float *>(f.device(count * 4)); }
+void *many(Fixture &f) { return f.device(kMany * 2, 0x3c); }
+void *matrix(Fixture &f) { return f.device(kCount * 2, 0x3c); }
+float *floats(Fixture &f, size_t count) { return static_cast<float *>(f.device(count * 4, 0x3c)); }
 int32_t *index(Fixture &f) { return f.device_values<int32_t>({0, 3, 1, 2}); }
 
 /* All those that tests/ops/elementwise.h has a row of. */

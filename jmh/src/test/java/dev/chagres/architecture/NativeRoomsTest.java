@@ -142,11 +142,18 @@ class NativeRoomsTest {
     void aFunctionThatMayThrow() throws IOException {
         write("reference/ops/mirror.cpp", FUNCTION.replace("try ", "").replace(" OPS_CATCH", ""));
         write("reference/cuda/memory.cpp", "CHAGRES_EXPORT cudaError_t cudaFree(void *pointer) { return 0; }\n");
+        write("reference/cudnn/version.cpp", "CHAGRES_EXPORT int cudnnGetProperty(int type, int *value) { return 0; }\n");
+        write("reference/runtime/numbers.cpp", "CHAGRES_EXPORT int ops_numbers(void) { return 0; }\n");
+        write("reference/te/gelu.cpp", "void nvte_gelu(NVTETensor input) { throw 1; }\n");
         assertEquals(
                 List.of(
                         "cudaFree in native/reference/cuda/memory.cpp may throw into C: write `) try {` and end it"
                                 + " with the folder's ..._CATCH",
+                        "cudnnGetProperty in native/reference/cudnn/version.cpp may throw into C: write `) try {` and end"
+                                + " it with the folder's ..._CATCH",
                         "ops_flip in native/reference/ops/mirror.cpp may throw into C: write `) try {` and end it"
+                                + " with the folder's ..._CATCH",
+                        "ops_numbers in native/reference/runtime/numbers.cpp may throw into C: write `) try {` and end it"
                                 + " with the folder's ..._CATCH"),
                 made.functionsThatMayThrow());
     }
