@@ -82,6 +82,19 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         save(x, mean, inverse, pass);
     }
 
+    /** Enqueues {@code y = norm(x)} and, where there are {@code copies}, fills these, too. */
+    final void runBoth(Tensor x, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
+        if (copies == null) {
+            run(x, y, null, pass);
+            return;
+        }
+        Scope kept = pass.kept();
+        Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
+        Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
+        normalizeSum(x, null, null, y, copies, mean, inverse, pass);
+        save(x, mean, inverse, pass);
+    }
+
     /**
      * Enqueues {@code sum = x + residual} and {@code y = norm(sum)} or, where there are {@code copies}, fills these as {@link
      * #run(Tensor, Tensor, QuantizedTensor, Pass)} does. {@code sum} may be {@code x} or {@code residual}.

@@ -3,7 +3,9 @@ package dev.chagres.layer;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.ops.Elementwise;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -17,6 +19,10 @@ abstract sealed class PreNorm extends Layer
     private final @Nullable NormLayer norm;
     private final Layer branch;
     private final @Nullable Linear reader;
+    /** Where the call under way writes the norm's output; null where its caller does not ask for it. */
+    private @Nullable Tensor normOutput;
+    /** The gradient of the norm's output from elsewhere, during backward; null without one. */
+    private @Nullable Tensor normGradient;
 
     /** {@code reader}: the layer of the branch that alone reads the norm's output; null where backward reads it, too. */
     PreNorm(String name, @Nullable NormLayer norm, Layer branch, @Nullable Linear reader) {
@@ -78,16 +84,118 @@ abstract sealed class PreNorm extends Layer
         }
     }
 
+    /**
+     * Enqueues the layer and gives what its norm computes, too.
+     *
+     * @param x [T, columns], as for {@link Layer#forward(Tensor, Pass)}
+     * @param normed receives norm(x), like x, in memory of the caller's; nothing may write to it before backward, which may
+     *     read it
+     * @return y, as {@link Layer#forward(Tensor, Pass)} returns it, with the same bits
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or normed shares memory with x
+     * @throws IllegalStateException when there is no norm, or the pass was not begun
+     */
+    public final Tensor forwardWithNorm(Tensor x, Tensor normed, Pass pass) {
+        checkNormed("normed", normed, x, pass);
+        Checks.writable("normed", normed);
+        Checks.apart("normed", normed, "x", x);
+        normOutput = normed;
+        try {
+            return forward(x, pass);
+        } finally {
+            normOutput = null;
+        }
+    }
+
+    /**
+     * Enqueues the layer into memory of the caller's, and gives what its norm computes, too.
+     *
+     * @param y receives the output
+     * @param normed as for {@link #forwardWithNorm(Tensor, Tensor, Pass)}
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when there is no norm, or the pass was not begun
+     */
+    public final void forwardWithNorm(Tensor x, Tensor y, Tensor normed, Pass pass) {
+        checkNormed("normed", normed, x, pass);
+        Checks.writable("normed", normed);
+        Checks.apart("normed", normed, "x", x);
+        Checks.apart("normed", normed, "y", Checks.given("y", y));
+        normOutput = normed;
+        try {
+            forward(x, y, pass);
+        } finally {
+            normOutput = null;
+        }
+    }
+
+    /**
+     * Enqueues the gradients where the norm's output has readers besides this layer: the gradient of norm(x) is what this layer
+     * gives and {@code dnormed}.
+     *
+     * @param dy gradient of the output, like it
+     * @param dnormed gradient of norm(x) from its other readers, like x
+     * @return gradient of the input, as {@link Layer#backward(Tensor, Pass)} returns it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalStateException when there is no norm, or the last forward call of the pass was another layer's
+     */
+    public final Tensor backwardWithNorm(Tensor dy, Tensor dnormed, Pass pass) {
+        checkNormGradient(dnormed, dy, pass);
+        normGradient = dnormed;
+        try {
+            return backward(dy, pass);
+        } finally {
+            normGradient = null;
+        }
+    }
+
+    /**
+     * Enqueues the same into memory of the caller's.
+     *
+     * @param dx receives the gradient of the input, as for {@link Layer#backward(Tensor, Tensor, Pass)}; may be {@code dnormed}
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalStateException when there is no norm, or the last forward call of the pass was another layer's
+     */
+    public final void backwardWithNorm(Tensor dy, Tensor dnormed, Tensor dx, Pass pass) {
+        checkNormGradient(dnormed, dy, pass);
+        Checks.apartOrSame("dx", Checks.given("dx", dx), "dnormed", dnormed);
+        normGradient = dnormed;
+        try {
+            backward(dy, dx, pass);
+        } finally {
+            normGradient = null;
+        }
+    }
+
+    private void checkNormed(String argument, Tensor normed, Tensor x, Pass pass) {
+        norm();
+        Checks.given("pass", pass).ensureBegun(this);
+        Checks.floats(pass.stream(), "x", x);
+        Checks.like(pass.stream(), argument, normed, x);
+    }
+
+    private void checkNormGradient(Tensor dnormed, Tensor dy, Pass pass) {
+        long columns = norm().config().size();
+        Checks.given("pass", pass).ensureBegun(this);
+        Checks.matrix(pass.stream(), "dy", dy);
+        Checks.matrix(pass.stream(), "dnormed", dnormed, dy.dtype(), dy.size(0), columns);
+    }
+
     @Override
     protected final void run(Tensor x, Tensor y, Pass pass) {
         if (norm == null) {
             runBranch(x, y, pass);
             return;
         }
+        boolean learns = x.requiresGradient() || norm.requiresGradient();
+        if (normOutput != null) {
+            norm.runBoth(x, normOutput, offer(normOutput, pass), pass);
+            Inside.requireGradient(normOutput, learns && pass.isSaving());
+            runBranch(normOutput, y, pass);
+            return;
+        }
         Scope normedIn = keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary();
         Tensor normed = normedIn.like(x);
         norm.run(x, normed, offer(normed, pass), pass);
-        Inside.requireGradient(normed, x.requiresGradient() || norm.requiresGradient());
+        Inside.requireGradient(normed, learns);
         runBranch(normed, y, pass);
     }
 
@@ -97,14 +205,18 @@ abstract sealed class PreNorm extends Layer
             branch.backward(dy, dx, pass);
             return;
         }
+        Tensor fromElsewhere = normGradient;
         Tensor dnormed =
                 pass.temporary().tensor(dy.dtype(), dy.size(0), norm.config().size());
         branch.backward(dy, dnormed, pass);
-        if (norm.learns(pass)) {
-            norm.gradient(dnormed, dx, pass);
-        } else {
+        if (!norm.learns(pass)) {
             norm.discard(pass);
+            return;
         }
+        if (fromElsewhere != null) {
+            Elementwise.add(dnormed, fromElsewhere, dnormed, pass.stream());
+        }
+        norm.gradient(dnormed, dx, pass);
     }
 
     @Override

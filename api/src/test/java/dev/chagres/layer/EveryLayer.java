@@ -115,6 +115,19 @@ final class EveryLayer implements AutoCloseable {
                         "norm, linear without bias",
                         LayerNormLinear.class,
                         (p, m, s) -> new LayerNormLinear(norm(), 40, Bias.ABSENT, ZEROS, p)),
+                new Kind(
+                        "linear of a norm with two readers",
+                        LayerNormLinear.class,
+                        (p, m, s) -> new NormOfTwoReaders(new LayerNormLinear(norm(), HIDDEN, ZEROS, p))),
+                new Kind(
+                        "MLP of a norm with two readers",
+                        LayerNormMlp.class,
+                        (p, m, s) -> new NormOfTwoReaders(
+                                new LayerNormMlp(MlpConfig.gelu(HIDDEN).withNorm(NormConfig.rmsNorm(HIDDEN)), p))),
+                new Kind(
+                        "attention of a norm with two readers",
+                        MultiheadAttention.class,
+                        (p, m, s) -> new NormOfTwoReaders(attention(p, m, s))),
                 new Kind("gelu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", Activation.GELU)),
                 new Kind("swiglu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", Activation.SWIGLU)),
                 new Kind(
@@ -307,7 +320,7 @@ final class EveryLayer implements AutoCloseable {
         return new MultiheadAttention(norm(), config, ZEROS, plan);
     }
 
-    private static Layer attention(ModelPlan plan, FanOut memory, Scope scope) {
+    private static MultiheadAttention attention(ModelPlan plan, FanOut memory, Scope scope) {
         MultiheadAttention layer =
                 new MultiheadAttention(norm(), AttentionConfig.of(2, 16, AttentionMask.causal()), ZEROS, plan);
         layer.rotate(RotaryEmbedding.of(scope, 16, 16));

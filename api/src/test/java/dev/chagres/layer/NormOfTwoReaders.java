@@ -1,0 +1,41 @@
+package dev.chagres.layer;
+
+import dev.chagres.Tensor;
+import dev.chagres.ops.Elementwise;
+
+/** {@code y = layer(x) + norm(x)}: what the layer's norm computes has a second reader. */
+final class NormOfTwoReaders extends Layer {
+    private final PreNorm layer;
+
+    NormOfTwoReaders(PreNorm layer) {
+        super("two readers");
+        this.layer = layer;
+    }
+
+    @Override
+    protected void run(Tensor x, Tensor y, Pass pass) {
+        Tensor normed = pass.kept().like(x);
+        Tensor output = layer.forwardWithNorm(x, normed, pass);
+        Elementwise.add(output, normed, y, pass.stream());
+    }
+
+    @Override
+    protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+        layer.backwardWithNorm(dy, dy, dx, pass);
+    }
+
+    @Override
+    public boolean requiresGradient() {
+        return layer.requiresGradient();
+    }
+
+    @Override
+    protected void checkInput(Tensor x) {
+        layer.checkInput(x);
+    }
+
+    @Override
+    public String explain(Tensor x, Pass pass) {
+        return layer.explain(x, pass);
+    }
+}
