@@ -55,12 +55,15 @@ int collective(const Call &call, Collective kind, const Buffers &buffers, int op
   int code = check_call(call, &comm);
   if (code != kNcclSuccess) return code;
   const bool reducing = kind == Collective::AllReduce || kind == Collective::Reduce || kind == Collective::ReduceScatter;
-  if (reducing && (op < 0 || op >= kNcclOps)) {
+  const auto made = comm->ops.find(op);
+  const bool premultiplied = reducing && made != comm->ops.end();
+  if (reducing && (op < 0 || op >= kNcclOps) && !premultiplied) {
     return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"op\" must be 0 to ", kNcclOps - 1,
-                           ", got ", op);
+                           " or an operation that was made for this communicator and lives, got ", op);
   }
-  if (reducing && !is_reducible(call.dtype)) {
-    return refuse_in_group(kNcclInvalidUsage, call.function, ": the reference does not reduce FP8 values");
+  if (premultiplied && made->second.dtype != call.dtype) {
+    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"op\" was made for datatype ",
+                           made->second.dtype, ", got ", call.dtype);
   }
   if (root < 0 || root >= comm->world->ranks()) {
     return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"root\" must be a rank below ",
@@ -69,9 +72,15 @@ int collective(const Call &call, Collective kind, const Buffers &buffers, int op
   code = check_buffer(call, "sendbuff", buffers.send, buffers.send_elements);
   if (code == kNcclSuccess) code = check_buffer(call, "recvbuff", buffers.receive, buffers.receive_elements);
   if (code != kNcclSuccess) return code;
-  const Signature signature{kind, call.count, call.dtype, op, root};
+  const Signature signature{kind, call.count, call.dtype, premultiplied ? static_cast<int>(kNcclPreMulSum) : op, root};
+  /* The operation may be destroyed as soon as this returns, so its factor goes along. */
+  const PreMulSum sum = premultiplied ? made->second : PreMulSum{};
   return submit({comm, [=](std::shared_ptr<Pending> *pending) {
-                   return comm->world->post(comm->rank, signature, buffers.send, buffers.receive, pending);
+                   Contribution given{buffers.send, buffers.receive, sum.factor};
+                   if (sum.on_device != nullptr) {
+                     std::memcpy(given.factor.bytes, sum.on_device, nccl_dtype_size(signature.dtype));
+                   }
+                   return comm->world->post(comm->rank, signature, given, pending);
                  },
                  call.stream});
 }

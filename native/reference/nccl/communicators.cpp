@@ -53,22 +53,6 @@ void forget_world(const UniqueId &id) {
   worlds().erase({id.words[0], id.words[1]});
 }
 
-/* A communicator that is gone with its scope unless it is released. */
-class NewComm {
- public:
-  explicit NewComm(Comm comm) : comm_(comms().add()) { *comm_ = std::move(comm); }
-  NewComm(const NewComm &) = delete;
-  NewComm &operator=(const NewComm &) = delete;
-  ~NewComm() {
-    if (comm_ != nullptr) comms().remove(comm_);
-  }
-  Comm *get() const { return comm_; }
-  Comm *release() { return std::exchange(comm_, nullptr); }
-
- private:
-  Comm *comm_;
-};
-
 /* Waits for the other ranks, unless a group does. */
 int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device) {
   if (handle == nullptr) return refuse_in_group(kNcclInvalidArgument, "ncclCommInitRank: argument \"comm\" is NULL");
@@ -85,7 +69,7 @@ int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device
   std::shared_ptr<World> world;
   Outcome outcome = find_world(id, ranks, &world);
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
-  NewComm comm({world, rank, device, false});
+  NewComm comm({world, rank, device, false, kNcclOps, {}});
   outcome = world->join(rank, device);
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
   const int code = submit({comm.get(), nullptr, nullptr});
@@ -142,19 +126,6 @@ CHAGRES_EXPORT ncclResult_t ncclGetVersion(int *version) try {
 /* There is no debug output to start anew. */
 CHAGRES_EXPORT void ncclResetDebugInit(void) {}
 
-/* Memory for collectives is device memory. */
-CHAGRES_EXPORT ncclResult_t ncclMemAlloc(void **pointer, size_t size) try {
-  const int code = allocate_device_memory(pointer, size);
-  if (code == kCudaSuccess) return kNcclSuccess;
-  return refuse(kNcclUnhandledCudaError, "ncclMemAlloc: the CUDA runtime answered ", code, " for ", size, " bytes");
-} CHAGRES_NCCL_CATCH
-
-CHAGRES_EXPORT ncclResult_t ncclMemFree(void *pointer) try {
-  const int code = release_device_memory(pointer);
-  if (code == kCudaSuccess) return kNcclSuccess;
-  return refuse(kNcclUnhandledCudaError, "ncclMemFree: the CUDA runtime answered ", code);
-} CHAGRES_NCCL_CATCH
-
 CHAGRES_EXPORT ncclResult_t ncclGetUniqueId(UniqueId *id) try {
   if (id == nullptr) return refuse(kNcclInvalidArgument, "ncclGetUniqueId: argument \"uniqueId\" is NULL");
   std::random_device device;
@@ -169,8 +140,19 @@ CHAGRES_EXPORT ncclResult_t ncclCommInitRank(void **comm, int ranks, UniqueId id
   return init_rank(comm, ranks, id, rank, current_device());
 } CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommInitRankConfig(void **comm, int ranks, UniqueId id, int rank, const void *) try {
+CHAGRES_EXPORT ncclResult_t ncclCommInitRankConfig(void **comm, int ranks, UniqueId id, int rank, const void *config) try {
+  const Outcome outcome = check_config(config);
+  if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRankConfig: ", outcome.text);
   return init_rank(comm, ranks, id, rank, current_device());
+} CHAGRES_NCCL_CATCH
+
+CHAGRES_EXPORT ncclResult_t ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, const UniqueId *all,
+                                                     const void *config) try {
+  if (all == nullptr || ids < 1 || ids > ranks) {
+    return refuse_in_group(kNcclInvalidArgument, "ncclCommInitRankScalable: needs 1 to nranks (", ranks, ") ids, got ",
+                           all == nullptr ? 0 : ids);
+  }
+  return ncclCommInitRankConfig(comm, ranks, all[0], rank, config);
 } CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclCommInitAll(void **comms_out, int count, const int *devices) try {
@@ -212,6 +194,8 @@ CHAGRES_EXPORT ncclResult_t ncclCommFinalize(const void *handle) try {
   Comm *comm = comms().find(handle);
   if (comm == nullptr) return refuse(kNcclInvalidArgument, "ncclCommFinalize: argument \"comm\" is no living communicator");
   if (comm->finalized) return refuse(kNcclInvalidUsage, "ncclCommFinalize: the communicator was finalized already");
+  const Outcome failure = comm->world->failure();
+  if (failure.code != kNcclSuccess) return refuse(failure.code, "ncclCommFinalize: ", failure.text);
   comm->finalized = true;
   return kNcclSuccess;
 } CHAGRES_NCCL_CATCH

@@ -60,7 +60,9 @@ Outcome finish(const std::vector<Deferred> &operations) {
     if (!operations[i].post) {
       keep(comm.world->wait_for_all_to_join());
     } else if (pending[i] != nullptr) {
-      keep(comm.world->wait(comm.rank, pending[i]));
+      const Outcome outcome = comm.world->wait(comm.rank, pending[i]);
+      if (outcome.code == kNcclSuccess && operations[i].then) operations[i].then(*pending[i]);
+      keep(outcome);
     }
   }
   return first;

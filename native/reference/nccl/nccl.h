@@ -6,6 +6,7 @@
 #define CHAGRES_NCCL_H
 
 #include <functional>
+#include <utility>
 
 #include "nccl/world.h"
 
@@ -13,14 +14,42 @@ typedef int ncclResult_t;
 
 namespace chagres::reference {
 
+/* A pre-multiplied sum: the factor, or where on the device it lies. */
+struct PreMulSum {
+  int dtype;
+  Factor factor;
+  const void *on_device;
+};
+
 struct Comm {
   std::shared_ptr<World> world;
   int rank = 0;
   int device = 0;
   bool finalized = false;
+  int next_op = kNcclOps;
+  std::map<int, PreMulSum> ops; /* by ncclRedOp_t */
 };
 
 Objects<Comm> &comms();
+
+/* A communicator that is gone with its scope unless it is released. */
+class NewComm {
+ public:
+  explicit NewComm(Comm comm) : comm_(comms().add()) { *comm_ = std::move(comm); }
+  NewComm(const NewComm &) = delete;
+  NewComm &operator=(const NewComm &) = delete;
+  ~NewComm() {
+    if (comm_ != nullptr) comms().remove(comm_);
+  }
+  Comm *get() const { return comm_; }
+  Comm *release() { return std::exchange(comm_, nullptr); }
+
+ private:
+  Comm *comm_;
+};
+
+/* Whether a communicator may have this configuration (ncclConfig_t of 2.28.9); NULL is the default. */
+Outcome check_config(const void *config);
 
 /* Keeps the text for ncclGetLastError of this thread and returns the code. */
 int nccl_status(const Outcome &outcome);
@@ -44,6 +73,7 @@ struct Deferred {
   Comm *comm;
   std::function<Outcome(std::shared_ptr<Pending> *)> post; /* empty: waits for all ranks to join */
   const void *stream = nullptr;
+  std::function<void(const Pending &)> then{}; /* when it is complete */
 };
 
 /* The calling thread's open group. */

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "nccl/world.h"
+#include "nccl/nccl.h"
 
 namespace chagres::reference {
 
@@ -38,24 +38,31 @@ T combine(int op, T a, T b) {
 }
 
 template <class T>
-void reduce_typed(int op, const std::vector<const void *> &sources, int64_t first, int64_t count, T *out) {
-  std::memcpy(out, static_cast<const T *>(sources[0]) + first, static_cast<size_t>(count) * sizeof(T));
-  for (size_t rank = 1; rank < sources.size(); ++rank) {
-    const T *source = static_cast<const T *>(sources[rank]) + first;
-    for (int64_t i = 0; i < count; ++i) out[i] = combine(op, out[i], source[i]);
+void reduce_typed(int op, const std::vector<Source> &sources, int64_t first, int64_t count, T *out) {
+  for (size_t rank = 0; rank < sources.size(); ++rank) {
+    const T *source = static_cast<const T *>(sources[rank].values) + first;
+    T factor;
+    std::memcpy(&factor, sources[rank].factor.bytes, sizeof(T));
+    for (int64_t i = 0; i < count; ++i) {
+      const T value = op == kNcclPreMulSum ? combine<T>(kNcclProd, source[i], factor) : source[i];
+      out[i] = rank == 0 ? value : combine(op, out[i], value);
+    }
   }
   if (op != kNcclAvg) return;
   const auto ranks = static_cast<T>(sources.size());
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(out[i] / ranks);
 }
 
-void reduce_halves(NVTEDType dtype, int op, const std::vector<const void *> &sources, int64_t first, int64_t count,
-                   void *out) {
+/* Floats of 16 or 8 bits. */
+void reduce_short_floats(NVTEDType dtype, int op, const std::vector<Source> &sources, int64_t first, int64_t count,
+                         void *out) {
   Scratch sum(count), values(count);
-  to_float(sum.data(), element(sources[0], first, dtype), dtype, count);
-  for (size_t rank = 1; rank < sources.size(); ++rank) {
-    to_float(values.data(), element(sources[rank], first, dtype), dtype, count);
-    for (int64_t i = 0; i < count; ++i) sum[i] = combine(op, sum[i], values[i]);
+  for (size_t rank = 0; rank < sources.size(); ++rank) {
+    Scratch &into = rank == 0 ? sum : values;
+    to_float(into.data(), element(sources[rank].values, first, dtype), dtype, count);
+    const float factor = op == kNcclPreMulSum ? load(sources[rank].factor.bytes, 0, dtype) : 1;
+    for (int64_t i = 0; op == kNcclPreMulSum && i < count; ++i) into[i] *= factor;
+    for (int64_t i = 0; rank > 0 && i < count; ++i) sum[i] = combine(op, sum[i], values[i]);
   }
   const auto ranks = static_cast<float>(sources.size());
   for (int64_t i = 0; op == kNcclAvg && i < count; ++i) sum[i] /= ranks;
@@ -69,9 +76,7 @@ size_t nccl_dtype_size(int dtype) {
   return sizes[dtype];
 }
 
-bool is_reducible(int dtype) { return dtype != kNcclFloat8e4m3 && dtype != kNcclFloat8e5m2; }
-
-void reduce_elements(int dtype, int op, const std::vector<const void *> &sources, int64_t first, int64_t count,
+void reduce_elements(int dtype, int op, const std::vector<Source> &sources, int64_t first, int64_t count,
                      void *out) {
   switch (dtype) {
     case kNcclInt8:
@@ -91,12 +96,55 @@ void reduce_elements(int dtype, int op, const std::vector<const void *> &sources
     case kNcclFloat64:
       return reduce_typed(op, sources, first, count, static_cast<double *>(out));
     case kNcclFloat16:
-      return reduce_halves(kNVTEFloat16, op, sources, first, count, out);
+      return reduce_short_floats(kNVTEFloat16, op, sources, first, count, out);
     case kNcclBfloat16:
-      return reduce_halves(kNVTEBFloat16, op, sources, first, count, out);
+      return reduce_short_floats(kNVTEBFloat16, op, sources, first, count, out);
+    case kNcclFloat8e4m3:
+      return reduce_short_floats(kNVTEFloat8E4M3, op, sources, first, count, out);
+    case kNcclFloat8e5m2:
+      return reduce_short_floats(kNVTEFloat8E5M2, op, sources, first, count, out);
     default:
       return;
   }
 }
 
 }  // namespace chagres::reference
+
+using namespace chagres::reference;
+
+CHAGRES_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(int *op, const void *scalar, int dtype, int residence,
+                                                     const void *handle) try {
+  constexpr const char *kFunction = "ncclRedOpCreatePreMulSum";
+  Comm *comm = comms().find(handle);
+  if (comm == nullptr) return refuse(kNcclInvalidArgument, kFunction, ": argument \"comm\" is no living communicator");
+  if (op == nullptr || scalar == nullptr) {
+    return refuse(kNcclInvalidArgument, kFunction, ": argument \"", op == nullptr ? "op" : "scalar", "\" is NULL");
+  }
+  if (dtype < 0 || dtype >= kNcclDtypes) {
+    return refuse(kNcclInvalidArgument, kFunction, ": argument \"datatype\" must be 0 to ", kNcclDtypes - 1, ", got ", dtype);
+  }
+  const bool on_device = residence == kNcclScalarDevice;
+  if (!on_device && residence != kNcclScalarHostImmediate) {
+    return refuse(kNcclInvalidArgument, kFunction, ": argument \"residence\" must be 0 or 1, got ", residence);
+  }
+  if (on_device && accessible_bytes(scalar) < nccl_dtype_size(dtype)) {
+    return refuse(kNcclInvalidArgument, kFunction, ": argument \"scalar\" must be device memory");
+  }
+  PreMulSum sum{dtype, {}, on_device ? scalar : nullptr};
+  if (!on_device) std::memcpy(sum.factor.bytes, scalar, nccl_dtype_size(dtype));
+  comm->ops.emplace(comm->next_op, sum);
+  *op = comm->next_op++;
+  return kNcclSuccess;
+} CHAGRES_NCCL_CATCH
+
+CHAGRES_EXPORT ncclResult_t ncclRedOpDestroy(int op, const void *handle) try {
+  Comm *comm = comms().find(handle);
+  if (comm == nullptr) {
+    return refuse(kNcclInvalidArgument, "ncclRedOpDestroy: argument \"comm\" is no living communicator");
+  }
+  if (comm->ops.erase(op) == 0) {
+    return refuse(kNcclInvalidArgument, "ncclRedOpDestroy: argument \"op\" is no operation that was made for this "
+                                        "communicator and lives, got ", op);
+  }
+  return kNcclSuccess;
+} CHAGRES_NCCL_CATCH

@@ -10,7 +10,7 @@ namespace {
 
 const char *const kDtypeNames[] = {"int8",    "uint8",   "int32",   "uint32",   "int64",      "uint64",
                                    "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
-const char *const kOpNames[] = {"sum", "prod", "max", "min", "avg"};
+const char *const kOpNames[] = {"sum", "prod", "max", "min", "avg", "pre-multiplied sum"};
 
 bool has_root(Collective kind) {
   return kind == Collective::Broadcast || kind == Collective::Reduce || kind == Collective::Gather ||
@@ -27,6 +27,7 @@ bool same(const Signature &a, const Signature &b) {
 }
 
 std::string signature_text(const Signature &signature) {
+  if (signature.kind == Collective::Split) return collective_name(signature.kind);
   std::string out = text(collective_name(signature.kind), " of ", signature.count, " ", kDtypeNames[signature.dtype]);
   if (reduces(signature.kind)) out += text(", ", kOpNames[signature.op]);
   if (has_root(signature.kind)) out += text(", root ", signature.root);
@@ -41,7 +42,7 @@ const void *at(const void *pointer, size_t bytes) { return static_cast<const cha
 void *at(void *pointer, size_t bytes) { return static_cast<char *>(pointer) + bytes; }
 
 /* targets: where ranks want elements begin .. begin + count of the reduction, beginning at their element 0. */
-void reduce_range(const Signature &signature, const std::vector<const void *> &sources, size_t begin,
+void reduce_range(const Signature &signature, const std::vector<Source> &sources, size_t begin,
                   const std::vector<void *> &targets) {
   const size_t size = nccl_dtype_size(signature.dtype);
   constexpr int64_t kPiece = 8192;
@@ -59,7 +60,7 @@ void reduce_range(const Signature &signature, const std::vector<const void *> &s
 
 const char *collective_name(Collective kind) {
   static const char *const names[] = {"AllReduce", "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AlltoAll",
-                                      "Gather",    "Scatter"};
+                                      "Gather",    "Scatter",   "Split"};
   return names[static_cast<int>(kind)];
 }
 
@@ -114,8 +115,7 @@ Outcome World::wait_for_all_to_join() {
   return joined_ == ranks() ? Outcome{} : failure_;
 }
 
-Outcome World::post(int rank, const Signature &signature, const void *send, void *receive,
-                    std::shared_ptr<Pending> *pending) {
+Outcome World::post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (failure_.code != kNcclSuccess) return failure_;
   for (size_t other = 0; other < members_.size(); ++other) {
@@ -128,8 +128,7 @@ Outcome World::post(int rank, const Signature &signature, const void *send, void
   const uint64_t number = next_round;
   while (first_round_ + rounds_.size() <= number) {
     auto round = std::make_shared<Round>();
-    round->sources.resize(members_.size());
-    round->targets.resize(members_.size());
+    round->given.resize(members_.size());
     round->posted.resize(members_.size());
     rounds_.push_back(std::move(round));
   }
@@ -142,8 +141,7 @@ Outcome World::post(int rank, const Signature &signature, const void *send, void
                                             signature_text(round->signature), ", rank ", rank, " called ",
                                             signature_text(signature)));
   }
-  round->sources[static_cast<size_t>(rank)] = send;
-  round->targets[static_cast<size_t>(rank)] = receive;
+  round->given[static_cast<size_t>(rank)] = given;
   round->posted[static_cast<size_t>(rank)] = true;
   *pending = round;
   if (++round->arrived < ranks()) return {};
@@ -164,42 +162,51 @@ Outcome World::post(int rank, const Signature &signature, const void *send, void
   return {};
 }
 
-void World::compute(const Round &round) {
+void World::compute(Round &round) const {
   const Signature &signature = round.signature;
   const size_t bytes = signature.count * nccl_dtype_size(signature.dtype);
-  const size_t ranks = round.sources.size();
+  const std::vector<Contribution> &given = round.given;
+  const size_t ranks = given.size();
   const auto root = static_cast<size_t>(signature.root);
+  std::vector<Source> sources;
+  std::vector<void *> targets;
+  for (const Contribution &one : given) {
+    sources.push_back({one.send, one.factor});
+    targets.push_back(one.receive);
+  }
   switch (signature.kind) {
     case Collective::AllReduce:
-      return reduce_range(signature, round.sources, 0, round.targets);
+      return reduce_range(signature, sources, 0, targets);
     case Collective::Reduce:
-      return reduce_range(signature, round.sources, 0, {round.targets[root]});
-    case Collective::ReduceScatter:
-      for (size_t rank = 0; rank < ranks; ++rank) {
-        reduce_range(signature, round.sources, rank * signature.count, {round.targets[rank]});
-      }
+      return reduce_range(signature, sources, 0, {targets[root]});
+    case Collective::ReduceScatter: {
+      /* A target may lie in its own rank's source, at that rank's place: nobody else reads that place. */
+      for (size_t rank = 0; rank < ranks; ++rank) reduce_range(signature, sources, rank * signature.count, {targets[rank]});
       return;
+    }
     case Collective::Broadcast:
-      for (void *target : round.targets) copy(target, round.sources[root], bytes);
+      for (void *target : targets) copy(target, given[root].send, bytes);
       return;
     case Collective::AllGather:
-      for (size_t rank = 0; rank < ranks; ++rank) {
-        for (size_t from = 0; from < ranks; ++from) copy(at(round.targets[rank], from * bytes), round.sources[from], bytes);
+      for (void *target : targets) {
+        for (size_t from = 0; from < ranks; ++from) copy(at(target, from * bytes), given[from].send, bytes);
       }
       return;
     case Collective::AllToAll:
       for (size_t rank = 0; rank < ranks; ++rank) {
         for (size_t from = 0; from < ranks; ++from) {
-          copy(at(round.targets[rank], from * bytes), at(round.sources[from], rank * bytes), bytes);
+          copy(at(targets[rank], from * bytes), at(given[from].send, rank * bytes), bytes);
         }
       }
       return;
     case Collective::Gather:
-      for (size_t from = 0; from < ranks; ++from) copy(at(round.targets[root], from * bytes), round.sources[from], bytes);
+      for (size_t from = 0; from < ranks; ++from) copy(at(targets[root], from * bytes), given[from].send, bytes);
       return;
     case Collective::Scatter:
-      for (size_t rank = 0; rank < ranks; ++rank) copy(round.targets[rank], at(round.sources[root], rank * bytes), bytes);
+      for (size_t rank = 0; rank < ranks; ++rank) copy(targets[rank], at(given[root].send, rank * bytes), bytes);
       return;
+    case Collective::Split:
+      return split(round);
   }
 }
 
@@ -265,6 +272,16 @@ std::string World::missing_ranks(const std::shared_ptr<Pending> &pending) const 
     }
     return text(missing, " to call ", signature_text(round->signature));
   }
+  for (const auto &shrink : shrinks_) {
+    if (shrink != pending) continue;
+    std::string missing;
+    for (size_t rank = 0; rank < members_.size(); ++rank) {
+      const auto &excluded = shrink->excluded;
+      const bool stays = std::find(excluded.begin(), excluded.end(), static_cast<int>(rank)) == excluded.end();
+      if (stays && !shrink->posted[rank]) missing += text(missing.empty() ? "rank " : ", ", rank);
+    }
+    return text(missing, " to call Shrink");
+  }
   for (const auto &[ends, queue] : transfers_) {
     if (std::find(queue.begin(), queue.end(), pending) == queue.end()) continue;
     const auto transfer = std::static_pointer_cast<Transfer>(pending);
@@ -276,7 +293,9 @@ std::string World::missing_ranks(const std::shared_ptr<Pending> &pending) const 
 
 Outcome World::wait(int rank, const std::shared_ptr<Pending> &pending) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto ready = [&] { return pending->done || failure_.code != kNcclSuccess; };
+  const auto ready = [&] {
+    return pending->done || (failure_.code != kNcclSuccess && !pending->outlives_failure);
+  };
   if (!changed_.wait_for(lock, collective_timeout(), ready)) {
     return fail_all(kNcclRemoteError, text("Rank ", rank, " waited ", collective_timeout().count(), " s for ",
                                            missing_ranks(pending)));

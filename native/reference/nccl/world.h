@@ -44,21 +44,34 @@ enum NcclDtype {
   kNcclDtypes,
 };
 
-enum NcclOp { kNcclSum = 0, kNcclProd, kNcclMax, kNcclMin, kNcclAvg, kNcclOps };
+enum NcclScalarResidence { kNcclScalarDevice = 0, kNcclScalarHostImmediate = 1 };
+
+/* kNcclPreMulSum stands for whichever operation ncclRedOpCreatePreMulSum made. */
+enum NcclOp { kNcclSum = 0, kNcclProd, kNcclMax, kNcclMin, kNcclAvg, kNcclOps, kNcclPreMulSum = kNcclOps };
 
 size_t nccl_dtype_size(int dtype);
-bool is_reducible(int dtype); /* all but FP8 */
 
-/* out[0..count) = op over ranks of sources[rank][first .. first + count), in rank order; 16-bit floats are summed in FP32 and
- * rounded once. */
-void reduce_elements(int dtype, int op, const std::vector<const void *> &sources, int64_t first, int64_t count, void *out);
+/* One number of a collective's type: what a pre-multiplied sum multiplies a rank's values by. */
+struct Factor {
+  alignas(8) unsigned char bytes[8];
+};
+
+/* What one rank gives to a reduction. */
+struct Source {
+  const void *values;
+  Factor factor; /* of a pre-multiplied sum */
+};
+
+/* out[0..count) = op over ranks of sources[rank].values[first .. first + count), in rank order; floats of 16 and 8 bits are
+ * reduced in FP32 and rounded once. */
+void reduce_elements(int dtype, int op, const std::vector<Source> &sources, int64_t first, int64_t count, void *out);
 
 struct Outcome {
   int code = kNcclSuccess;
   std::string text;
 };
 
-enum class Collective { AllReduce, Broadcast, Reduce, AllGather, ReduceScatter, AllToAll, Gather, Scatter };
+enum class Collective { AllReduce, Broadcast, Reduce, AllGather, ReduceScatter, AllToAll, Gather, Scatter, Split };
 const char *collective_name(Collective kind);
 
 /* What every rank must say alike. */
@@ -68,14 +81,33 @@ struct Signature {
   int dtype, op, root;
 };
 
+class World;
+
+/* Where a rank of a communicator stands in one that is made from it; no world: the rank has no part in it. */
+struct Place {
+  std::shared_ptr<World> world;
+  int rank = 0;
+};
+
+/* What one rank gives to a collective. */
+struct Contribution {
+  const void *send = nullptr;
+  void *receive = nullptr;
+  Factor factor{};        /* of a pre-multiplied sum */
+  int color = 0, key = 0; /* of a split */
+};
+
 /* Something a rank waits for. */
 struct Pending {
   bool done = false;
+  bool outlives_failure = false; /* a failed communicator completes it all the same */
+  std::vector<Place> places;     /* by rank, of a split or shrink */
 };
 
 class World {
  public:
-  World(int ranks) : members_(static_cast<size_t>(ranks)) {}
+  explicit World(int ranks) : members_(static_cast<size_t>(ranks)) {}
+  explicit World(const std::vector<int> &devices); /* whose ranks have joined */
 
   int ranks() const { return static_cast<int>(members_.size()); }
 
@@ -83,10 +115,16 @@ class World {
   Outcome wait_for_all_to_join();
 
   /* Posts without waiting. */
-  Outcome post(int rank, const Signature &signature, const void *send, void *receive, std::shared_ptr<Pending> *pending);
+  Outcome post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending);
   Outcome post_send(int rank, int peer, const void *send, size_t count, int dtype, std::shared_ptr<Pending> *pending);
   Outcome post_receive(int rank, int peer, void *receive, size_t count, int dtype, std::shared_ptr<Pending> *pending);
   Outcome wait(int rank, const std::shared_ptr<Pending> &pending);
+
+  /* Posts that the rank goes on without the excluded ranks, which do not call this. `abort`: whatever failed before. */
+  Outcome post_shrink(int rank, const std::vector<int> &excluded, bool abort, std::shared_ptr<Pending> *pending);
+
+  /* Ends what is under way with an error, for good. */
+  void revoke(int rank);
 
   /* The rank's communicator is gone: who waits for it, or will, gets an error. */
   void leave(int rank, bool aborted);
@@ -101,8 +139,12 @@ class World {
   };
   struct Round : Pending {
     Signature signature;
-    std::vector<const void *> sources;
-    std::vector<void *> targets;
+    std::vector<Contribution> given;
+    std::vector<bool> posted;
+    int arrived = 0;
+  };
+  struct Shrink : Pending {
+    std::vector<int> excluded;
     std::vector<bool> posted;
     int arrived = 0;
   };
@@ -118,7 +160,8 @@ class World {
                         std::shared_ptr<Pending> *pending);
   Outcome fail_all(int code, const std::string &text); /* mutex_ held */
   std::string missing_ranks(const std::shared_ptr<Pending> &pending) const;
-  static void compute(const Round &round);
+  void compute(Round &round) const;
+  void split(Round &round) const;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -128,6 +171,7 @@ class World {
   std::deque<std::shared_ptr<Round>> rounds_; /* from the oldest that is not complete */
   uint64_t first_round_ = 0;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> transfers_; /* by sender and receiver */
+  std::vector<std::shared_ptr<Shrink>> shrinks_;                                   /* that are not complete */
 };
 
 /* How long a rank waits for others before it calls that an error: CHAGRES_REFERENCE_NCCL_TIMEOUT seconds, default 300. */

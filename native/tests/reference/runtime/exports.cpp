@@ -36,17 +36,17 @@ TEST(the_library_opens_and_keeps_its_insides) {
 TEST(functions_that_are_not_there_name_themselves) {
   auto *last = symbol<const char *()>("reference_last_unsupported");
   auto *add_node = symbol<int()>("cudaGraphAddEmptyNode");
-  auto *split = symbol<int(void *, int, int, void **, void *)>("ncclCommSplit");
+  auto *simulate = symbol<int(void *)>("ncclGroupSimulateEnd");
   auto *create = symbol<int(void **)>("cudnnCreate");
   auto *text = symbol<const char *(void *)>("ncclGetLastError");
   auto *cudnn_text = symbol<void(char *, size_t)>("cudnnGetLastErrorString");
   auto *peek = symbol<int()>("cudaGetLastError");
-  if (last == nullptr || add_node == nullptr || split == nullptr || create == nullptr || text == nullptr || cudnn_text == nullptr || peek == nullptr) return;
+  if (last == nullptr || add_node == nullptr || simulate == nullptr || create == nullptr || text == nullptr || cudnn_text == nullptr || peek == nullptr) return;
   EXPECT_EQUAL(add_node(), 801);
   EXPECT_EQUAL(std::string(last()), std::string("cudaGraphAddEmptyNode"));
   EXPECT_EQUAL(peek(), 801);
-  EXPECT_EQUAL(split(nullptr, 0, 0, nullptr, nullptr), 5);
-  EXPECT_EQUAL(std::string(text(nullptr)), std::string("ncclCommSplit is not provided by the CPU reference"));
+  EXPECT_EQUAL(simulate(nullptr), 5);
+  EXPECT_EQUAL(std::string(text(nullptr)), std::string("ncclGroupSimulateEnd is not provided by the CPU reference"));
   char buffer[64] = "x";
   cudnn_text(buffer, sizeof(buffer));
   EXPECT_EQUAL(std::string(buffer), std::string(""));
