@@ -14,7 +14,9 @@ module dev.chagres {
     exports dev.chagres.model;
     exports dev.chagres.io;
     exports dev.chagres.layer;
+    exports dev.chagres.nccl;
     exports dev.chagres.optim;
     exports dev.chagres.recipe;
+    exports dev.chagres.sharding;
     exports dev.chagres.train;
 }

@@ -1,0 +1,36 @@
+package dev.chagres.nccl;
+
+import java.util.Locale;
+
+/**
+ * What is checked before a collective is enqueued.
+ *
+ * <p>Threading: immutable.
+ */
+public enum CollectiveChecks {
+    /** The caller's own arguments. */
+    ARGUMENTS,
+    /**
+     * Also that all ranks call the same operation on as many elements of the same type, in the same order: a difference is an
+     * exception on every rank instead of a hang. Each call waits for the other ranks. The ranks must be threads of one program.
+     */
+    FULL;
+
+    private static final String PROPERTY = "chagres.collective.checks";
+
+    /**
+     * Returns what {@code -Dchagres.collective.checks=arguments|full} says; {@code arguments} without it.
+     *
+     * @throws IllegalArgumentException when the property has another value
+     */
+    static CollectiveChecks fromProperty() {
+        String value = System.getProperty(PROPERTY, "arguments");
+        return switch (value.toLowerCase(Locale.ROOT)) {
+            case "arguments" -> ARGUMENTS;
+            case "full" -> FULL;
+            default ->
+                throw new IllegalArgumentException(
+                        "-D" + PROPERTY + ": expected arguments or full, got \"" + value + "\"");
+        };
+    }
+}

@@ -1,0 +1,404 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One rank's part in a group of ranks that call the same collectives in the same order.
+ *
+ * <p>A collective checks its arguments and enqueues: returning means enqueued. {@link #synchronize} waits for the stream no longer than
+ * the configured timeout. In place means the address that each method names;
+ * memory shared in another way is refused.
+ *
+ * {@snippet file="dev/chagres/sharding/CollectivesExampleTest.java" region="collectives"}
+ *
+ * <p>Threading: the device's thread; each rank has a thread and a device of its own.
+ *
+ * <p>Source: {@code ncclComm_t} and the collectives of {@code nccl.h}.
+ */
+public final class Communicator implements AutoCloseable {
+    private final Endpoint endpoint;
+
+    Communicator(Endpoint endpoint) {
+        this.endpoint = endpoint;
+    }
+
+    /**
+     * Joins a communicator and waits until all its ranks have.
+     *
+     * @param ranks N
+     * @param rank r, from 0 to N - 1
+     * @throws IllegalArgumentException when a number does not fit, or another rank uses this device
+     * @throws RankFailedException when a rank does not come within the timeout, or has failed
+     * @throws dev.chagres.bindings.NcclException when NCCL refuses
+     */
+    public static Communicator open(Device device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
+        return new Communicator(Membership.open(device, id, ranks, rank, config));
+    }
+
+    /** Returns N. */
+    public int ranks() {
+        return endpoint.ranks();
+    }
+
+    /** Returns r. */
+    public int rank() {
+        return endpoint.rank();
+    }
+
+    /** Returns the device whose tensors take part. */
+    public Device device() {
+        return endpoint.device();
+    }
+
+    /** Returns how it behaves. */
+    public CommunicatorConfig config() {
+        return endpoint.config();
+    }
+
+    Endpoint endpoint() {
+        return endpoint;
+    }
+
+    /**
+     * Enqueues {@code receive = reduction over ranks of send}, the same on each rank.
+     *
+     * @param send C elements
+     * @param receive C elements of the same type; in place: send
+     * @throws IllegalArgumentException when types, counts or devices do not fit, or memory is shared otherwise
+     * @throws IllegalStateException after {@link #close()}, or when ranks call differently under {@link CollectiveChecks#FULL}
+     * @throws RankFailedException when another rank failed or did not come within the timeout
+     */
+    public void allReduce(Tensor send, Tensor receive, Reduction reduction, Stream stream) {
+        CollectiveArguments.source(endpoint, stream, "send", send);
+        CollectiveArguments.target(endpoint, stream, "receive", receive);
+        CollectiveArguments.multiple("receive", receive, "send", send, 1);
+        Checks.apartOrSame("receive", receive, "send", send);
+        int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
+        int type = CollectiveArguments.type(send.dtype());
+        endpoint.begin(Operation.ALL_REDUCE, send.count(), send.dtype(), reduction, 0);
+        endpoint.end(NcclCalls.allReduce(
+                send.address(), receive.address(), send.count(), type, op, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues {@code receive[i C .. (i + 1) C) = send of rank i}, on each rank.
+     *
+     * @param send C elements of any type, FP8 as bytes
+     * @param receive N C elements of the same type; in place: send is its part r
+     * @throws IllegalArgumentException as {@link #allReduce}
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void allGather(Tensor send, Tensor receive, Stream stream) {
+        CollectiveArguments.source(endpoint, stream, "send", send);
+        CollectiveArguments.target(endpoint, stream, "receive", receive);
+        CollectiveArguments.multiple("receive", receive, "send", send, ranks());
+        CollectiveArguments.apartOrAtPlace("send", send, "receive", receive, rank());
+        int type = CollectiveArguments.movedType(send.dtype());
+        endpoint.begin(Operation.ALL_GATHER, send.count(), send.dtype(), null, 0);
+        endpoint.end(NcclCalls.allGather(
+                send.address(), receive.address(), send.count(), type, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues {@code receive = reduction over ranks of send[r C .. (r + 1) C)}.
+     *
+     * @param send N C elements
+     * @param receive C elements of the same type; in place: part r of send
+     * @throws IllegalArgumentException as {@link #allReduce}
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void reduceScatter(Tensor send, Tensor receive, Reduction reduction, Stream stream) {
+        CollectiveArguments.source(endpoint, stream, "send", send);
+        CollectiveArguments.target(endpoint, stream, "receive", receive);
+        CollectiveArguments.multiple("send", send, "receive", receive, ranks());
+        CollectiveArguments.apartOrAtPlace("receive", receive, "send", send, rank());
+        int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
+        int type = CollectiveArguments.type(send.dtype());
+        endpoint.begin(Operation.REDUCE_SCATTER, receive.count(), send.dtype(), reduction, 0);
+        endpoint.end(NcclCalls.reduceScatter(
+                send.address(), receive.address(), receive.count(), type, op, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues {@code receive = send of the root}, on each rank.
+     *
+     * @param send C elements of any type on the root; null elsewhere
+     * @param receive C elements of the same type; in place: send
+     * @param root the rank that sends
+     * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void broadcast(@Nullable Tensor send, Tensor receive, int root, Stream stream) {
+        CollectiveArguments.target(endpoint, stream, "receive", receive);
+        CollectiveArguments.rank(endpoint, "root", root);
+        long source = receive.address();
+        if (root == rank()) {
+            Tensor given = CollectiveArguments.onRoot("send", send);
+            CollectiveArguments.source(endpoint, stream, "send", given);
+            CollectiveArguments.multiple("receive", receive, "send", given, 1);
+            Checks.apartOrSame("receive", receive, "send", given);
+            source = given.address();
+        }
+        int type = CollectiveArguments.movedType(receive.dtype());
+        endpoint.begin(Operation.BROADCAST, receive.count(), receive.dtype(), null, root);
+        endpoint.end(NcclCalls.broadcast(
+                source, receive.address(), receive.count(), type, root, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues {@code receive = reduction over ranks of send}, on the root alone.
+     *
+     * @param send C elements
+     * @param receive C elements of the same type on the root, in place: send; null elsewhere
+     * @param root the rank that receives
+     * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void reduce(Tensor send, @Nullable Tensor receive, Reduction reduction, int root, Stream stream) {
+        CollectiveArguments.source(endpoint, stream, "send", send);
+        CollectiveArguments.rank(endpoint, "root", root);
+        long target = 0;
+        if (root == rank()) {
+            Tensor given = CollectiveArguments.onRoot("receive", receive);
+            CollectiveArguments.target(endpoint, stream, "receive", given);
+            CollectiveArguments.multiple("receive", given, "send", send, 1);
+            Checks.apartOrSame("receive", given, "send", send);
+            target = given.address();
+        }
+        int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
+        int type = CollectiveArguments.type(send.dtype());
+        endpoint.begin(Operation.REDUCE, send.count(), send.dtype(), reduction, root);
+        endpoint.end(NcclCalls.reduce(
+                send.address(), target, send.count(), type, op, root, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues {@code receive[i C .. (i + 1) C) = send of rank i}, on the root alone.
+     *
+     * @param send C elements of any type
+     * @param receive N C elements of the same type on the root, in place: send is its part r; null elsewhere
+     * @param root the rank that receives
+     * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void gather(Tensor send, @Nullable Tensor receive, int root, Stream stream) {
+        CollectiveArguments.source(endpoint, stream, "send", send);
+        CollectiveArguments.rank(endpoint, "root", root);
+        long target = 0;
+        if (root == rank()) {
+            Tensor given = CollectiveArguments.onRoot("receive", receive);
+            CollectiveArguments.target(endpoint, stream, "receive", given);
+            CollectiveArguments.multiple("receive", given, "send", send, ranks());
+            CollectiveArguments.apartOrAtPlace("send", send, "receive", given, root);
+            target = given.address();
+        }
+        int type = CollectiveArguments.movedType(send.dtype());
+        endpoint.begin(Operation.GATHER, send.count(), send.dtype(), null, root);
+        endpoint.end(
+                NcclCalls.gather(send.address(), target, send.count(), type, root, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues {@code receive = send[r C .. (r + 1) C) of the root}, on each rank.
+     *
+     * @param send N C elements of any type on the root; null elsewhere
+     * @param receive C elements of the same type; in place: part r of send
+     * @param root the rank that sends
+     * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void scatter(@Nullable Tensor send, Tensor receive, int root, Stream stream) {
+        CollectiveArguments.target(endpoint, stream, "receive", receive);
+        CollectiveArguments.rank(endpoint, "root", root);
+        long source = 0;
+        if (root == rank()) {
+            Tensor given = CollectiveArguments.onRoot("send", send);
+            CollectiveArguments.source(endpoint, stream, "send", given);
+            CollectiveArguments.multiple("send", given, "receive", receive, ranks());
+            CollectiveArguments.apartOrAtPlace("receive", receive, "send", given, root);
+            source = given.address();
+        }
+        int type = CollectiveArguments.movedType(receive.dtype());
+        endpoint.begin(Operation.SCATTER, receive.count(), receive.dtype(), null, root);
+        endpoint.end(NcclCalls.scatter(
+                source, receive.address(), receive.count(), type, root, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues {@code receive[i C .. (i + 1) C) = send[r C .. (r + 1) C) of rank i}, on each rank.
+     *
+     * @param send N C elements of any type
+     * @param receive N C elements of the same type, in memory of its own
+     * @throws IllegalArgumentException as {@link #allReduce}, or when N does not divide the number of elements
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void allToAll(Tensor send, Tensor receive, Stream stream) {
+        CollectiveArguments.source(endpoint, stream, "send", send);
+        CollectiveArguments.target(endpoint, stream, "receive", receive);
+        CollectiveArguments.multiple("receive", receive, "send", send, 1);
+        if (send.count() % ranks() != 0) {
+            throw new IllegalArgumentException("send: expected a number of elements that the " + ranks()
+                    + " ranks divide, got " + Checks.describe(send));
+        }
+        Checks.apart("receive", receive, "send", send);
+        long part = send.count() / ranks();
+        int type = CollectiveArguments.movedType(send.dtype());
+        endpoint.begin(Operation.ALL_TO_ALL, part, send.dtype(), null, 0);
+        endpoint.end(
+                NcclCalls.allToAll(send.address(), receive.address(), part, type, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues a transfer of {@code tensor} to rank {@code peer}, which receives as many elements of the same type. Transfers
+     * that go both ways belong in one {@link #group}.
+     *
+     * @param tensor any type
+     * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void send(Tensor tensor, int peer, Stream stream) {
+        CollectiveArguments.source(endpoint, stream, "tensor", tensor);
+        CollectiveArguments.rank(endpoint, "peer", peer);
+        int type = CollectiveArguments.movedType(tensor.dtype());
+        endpoint.begin(Operation.SEND, tensor.count(), tensor.dtype(), null, peer);
+        endpoint.end(NcclCalls.send(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Enqueues a transfer from rank {@code peer} into {@code tensor}; see {@link #send}.
+     *
+     * @param tensor any type
+     * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
+     * @throws IllegalStateException as {@link #allReduce}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void receive(Tensor tensor, int peer, Stream stream) {
+        CollectiveArguments.target(endpoint, stream, "tensor", tensor);
+        CollectiveArguments.rank(endpoint, "peer", peer);
+        int type = CollectiveArguments.movedType(tensor.dtype());
+        endpoint.begin(Operation.RECEIVE, tensor.count(), tensor.dtype(), null, peer);
+        endpoint.end(
+                NcclCalls.receive(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
+    }
+
+    /**
+     * Gives the collectives and transfers that {@code body} calls, of any communicators, to NCCL as one: none waits for another of
+     * them. Where the body throws, none is enqueued.
+     *
+     * @throws IllegalStateException when ranks call differently under {@link CollectiveChecks#FULL}
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public static void group(Runnable body) {
+        Group.ofThread().run(Checks.given("body", body));
+    }
+
+    /**
+     * Makes a sum of values that this rank multiplies by {@code factor} first. Other ranks may have other factors.
+     *
+     * @param dtype the type of the values
+     * @param factor rounded to that type
+     * @throws IllegalArgumentException when an integer type cannot hold the factor
+     */
+    public PremultipliedSum premultipliedSum(DType dtype, double factor) {
+        return Factors.sum(endpoint, dtype, factor);
+    }
+
+    /**
+     * Makes communicators of the ranks that name the same color, ordered by key, then by rank; each rank calls it.
+     *
+     * @param color at least 0
+     * @param key the order within the new communicator
+     * @param config of the new communicator
+     * @return the one of this color
+     * @throws IllegalArgumentException when the color is negative
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public Communicator split(int color, int key, CommunicatorConfig config) {
+        return new Communicator(Membership.split(endpoint, color, key, config));
+    }
+
+    /**
+     * Takes part in the other ranks' {@link #split} without a communicator of its own.
+     *
+     * @throws RankFailedException as {@link #allReduce}
+     */
+    public void splitWithoutPart() {
+        Membership.splitWithoutPart(endpoint);
+    }
+
+    /**
+     * Makes a communicator of all ranks but those excluded, in the same order; each rank that stays calls it, those excluded do not. It
+     * works after ranks have failed or after {@link #revoke()}: what was under way has ended then.
+     *
+     * @param config of the new communicator
+     * @param excluded ranks, at least one
+     * @throws IllegalArgumentException when there is no such rank, or it is the caller's own
+     * @throws RankFailedException when a rank that should stay does not call it within the new communicator's timeout
+     */
+    public Communicator shrink(CommunicatorConfig config, int... excluded) {
+        return new Communicator(Membership.shrink(endpoint, config, excluded));
+    }
+
+    /** Ends what is under way with an error, for good: only {@link #shrink} and {@link #close()} are left. */
+    public void revoke() {
+        Membership.revoke(endpoint);
+    }
+
+    /**
+     * Waits until {@code stream} is idle, no longer than the timeout.
+     *
+     * @throws RankFailedException when the time is up, or another rank failed; what is under way has ended then
+     * @throws dev.chagres.bindings.NcclException when NCCL reports an error
+     */
+    public void synchronize(Stream stream) {
+        Health.synchronize(endpoint, stream);
+    }
+
+    /**
+     * Checks, without waiting, that NCCL has reported no error since.
+     *
+     * @throws RankFailedException when another rank failed
+     * @throws dev.chagres.bindings.NcclException when NCCL reports an error
+     */
+    public void check() {
+        Health.check(endpoint);
+    }
+
+    /**
+     * Registers a tensor's memory for the collectives of this communicator, each rank with the same size.
+     *
+     * @throws IllegalArgumentException when the tensor is on another device or has no elements
+     */
+    public Registration register(Tensor tensor) {
+        return Registration.of(endpoint, tensor);
+    }
+
+    /**
+     * Closes this rank's part; a second call does nothing. All ranks should have finished: one that still waits for this rank
+     * fails.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link #group}
+     */
+    @Override
+    public void close() {
+        endpoint.close();
+    }
+
+    @Override
+    public String toString() {
+        return endpoint.toString();
+    }
+}

@@ -1,0 +1,87 @@
+package dev.chagres.nccl;
+
+import dev.chagres.internal.Checks;
+import java.time.Duration;
+
+/**
+ * How a communicator behaves, built by name: {@code CommunicatorConfig.standard().withName("gathers").withMaxCtas(8)}.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: {@code ncclConfig_t} of {@code nccl.h}.
+ *
+ * @param name stands in errors and in NCCL's own messages
+ * @param timeout how long a rank waits for the others
+ * @param minCtas fewest thread blocks of a collective's kernel; 0 leaves it to NCCL
+ * @param maxCtas most thread blocks of a collective's kernel; 0 leaves it to NCCL
+ * @param ctaPolicy how NCCL chooses between them
+ * @param checks what is checked before a call
+ */
+public record CommunicatorConfig(
+        String name, Duration timeout, int minCtas, int maxCtas, CtaPolicy ctaPolicy, CollectiveChecks checks) {
+    /** Five minutes: loading a large model on one rank takes no longer. */
+    private static final Duration STANDARD_TIMEOUT = Duration.ofMinutes(5);
+
+    /**
+     * Checks that the numbers fit together.
+     *
+     * @throws IllegalArgumentException when the timeout is not positive or longer than a day, a number of thread blocks is
+     *     negative, or the fewest are more than the most
+     */
+    public CommunicatorConfig {
+        Checks.given("name", name);
+        Checks.given("ctaPolicy", ctaPolicy);
+        Checks.given("checks", checks);
+        if (Checks.given("timeout", timeout).toMillis() <= 0 || timeout.compareTo(Duration.ofDays(1)) > 0) {
+            throw new IllegalArgumentException("timeout: expected 1 ms to 1 day, got " + timeout);
+        }
+        if (minCtas < 0) {
+            throw new IllegalArgumentException("minCtas: expected at least 1, or 0 for NCCL's choice, got " + minCtas);
+        }
+        if (maxCtas < 0 || (maxCtas > 0 && maxCtas < minCtas)) {
+            throw new IllegalArgumentException(
+                    "maxCtas: expected at least " + Math.max(1, minCtas) + ", or 0 for NCCL's choice, got " + maxCtas);
+        }
+    }
+
+    /**
+     * Returns the default: named {@code world}, five minutes, NCCL's choice of thread blocks, checks as {@code
+     * -Dchagres.collective.checks=arguments|full} says.
+     *
+     * @throws IllegalArgumentException when the property has another value
+     */
+    public static CommunicatorConfig standard() {
+        return new CommunicatorConfig(
+                "world", STANDARD_TIMEOUT, 0, 0, CtaPolicy.DEFAULT, CollectiveChecks.fromProperty());
+    }
+
+    /** Returns the same with another name. */
+    public CommunicatorConfig withName(String newName) {
+        return new CommunicatorConfig(newName, timeout, minCtas, maxCtas, ctaPolicy, checks);
+    }
+
+    /** Returns the same with another timeout. */
+    public CommunicatorConfig withTimeout(Duration newTimeout) {
+        return new CommunicatorConfig(name, newTimeout, minCtas, maxCtas, ctaPolicy, checks);
+    }
+
+    /** Returns the same with another fewest thread blocks. */
+    public CommunicatorConfig withMinCtas(int newMinCtas) {
+        return new CommunicatorConfig(name, timeout, newMinCtas, maxCtas, ctaPolicy, checks);
+    }
+
+    /** Returns the same with another most thread blocks. */
+    public CommunicatorConfig withMaxCtas(int newMaxCtas) {
+        return new CommunicatorConfig(name, timeout, minCtas, newMaxCtas, ctaPolicy, checks);
+    }
+
+    /** Returns the same with another policy. */
+    public CommunicatorConfig withCtaPolicy(CtaPolicy newCtaPolicy) {
+        return new CommunicatorConfig(name, timeout, minCtas, maxCtas, newCtaPolicy, checks);
+    }
+
+    /** Returns the same with other checks. */
+    public CommunicatorConfig withChecks(CollectiveChecks newChecks) {
+        return new CommunicatorConfig(name, timeout, minCtas, maxCtas, ctaPolicy, newChecks);
+    }
+}

@@ -1,0 +1,320 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Leaks;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.util.List;
+import java.util.concurrent.locks.ReentrantLock;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One rank's end of a communicator: NCCL's handle, the call that is under way, and the way out when others do not come.
+ *
+ * <p>Threading: the device's thread, but for what says otherwise.
+ */
+final class Endpoint implements AutoCloseable {
+    private static final VarHandle WAITING;
+
+    static {
+        try {
+            WAITING = MethodHandles.lookup().findVarHandle(Endpoint.class, "waiting", long.class);
+        } catch (ReflectiveOperationException impossible) {
+            throw new ExceptionInInitializerError(impossible);
+        }
+    }
+
+    private final Device device;
+    private final DeviceState state;
+    private final CommunicatorConfig config;
+    private final @Nullable Meeting meeting;
+    private final int ranks;
+    private final int rank;
+    private final Leaks.@Nullable Trace trace;
+    /** Held by who destroys the handle, or uses it on another thread. */
+    private final ReentrantLock handleLock = new ReentrantLock();
+
+    private MemorySegment handle;
+    /** Why this rank cannot go on, where ranks do not know of each other. */
+    private volatile @Nullable RankFailure failure;
+
+    private Operation operation = Operation.ALL_REDUCE;
+    private DType dtype = DType.BYTE;
+    private @Nullable Reduction reduction;
+    private long count;
+    private int peer;
+    /** Collectives called, those of an open group included. */
+    private long collectives;
+    /** Collectives that were given to NCCL. */
+    private long given;
+
+    private long announced;
+    private int shrinks;
+    private long waits;
+    /** The number of the wait that the thread is in, 0 outside; {@link Watch} reads it. */
+    @SuppressWarnings("unused") // through WAITING
+    private long waiting;
+
+    Endpoint(Device device, CommunicatorConfig config, @Nullable Meeting meeting, MemorySegment handle) {
+        this.device = device;
+        this.config = config;
+        this.meeting = meeting;
+        this.handle = handle;
+        state = Inside.state(device);
+        MemorySegment out = state.out();
+        Status.nccl(Nccl.ncclCommCount(handle, out), "ncclCommCount");
+        ranks = out.get(ValueLayout.JAVA_INT, 0);
+        Status.nccl(Nccl.ncclCommUserRank(handle, out), "ncclCommUserRank");
+        rank = out.get(ValueLayout.JAVA_INT, 0);
+        trace = Leaks.opened(toString());
+        if (meeting != null) {
+            meeting.add(this);
+        }
+        state.get(OpenEndpoints.OF_DEVICE).add(this);
+        Watch.add(this);
+    }
+
+    Device device() {
+        return device;
+    }
+
+    DeviceState state() {
+        return state;
+    }
+
+    CommunicatorConfig config() {
+        return config;
+    }
+
+    @Nullable
+    Meeting meeting() {
+        return meeting;
+    }
+
+    int ranks() {
+        return ranks;
+    }
+
+    int rank() {
+        return rank;
+    }
+
+    boolean isOpen() {
+        return handle.address() != 0;
+    }
+
+    /** Returns NCCL's handle. */
+    MemorySegment handle() {
+        state.ensureCurrent();
+        if (!isOpen()) {
+            throw new IllegalStateException(this + " is closed");
+        }
+        return handle;
+    }
+
+    @Nullable
+    RankFailure failure() {
+        return meeting == null ? failure : meeting.failure();
+    }
+
+    /** Checks that collectives can be called. */
+    void ensureUsable() {
+        handle();
+        RankFailure present = failure();
+        if (present != null) {
+            throw present.exception();
+        }
+    }
+
+    /** Says what is about to be given to NCCL, after all checks of arguments; {@link #end} follows. */
+    void begin(Operation called, long elements, DType type, @Nullable Reduction by, int other) {
+        operation = called;
+        count = elements;
+        dtype = type;
+        reduction = by;
+        peer = other;
+        if (!called.isTransfer()) {
+            collectives++;
+        }
+        Group group = Group.ofThread();
+        CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this) : null;
+        if (group.isOpen()) {
+            group.add(this, comparison);
+            return;
+        }
+        if (comparison != null) {
+            comparison.announce();
+            comparison.compare();
+        }
+        enter();
+    }
+
+    /** Says that the call that {@link #begin} announced has returned. */
+    void end(int status) {
+        if (!Group.ofThread().isOpen()) {
+            leave();
+        }
+        settle(status, operation);
+    }
+
+    /** Says that the thread may wait for other ranks now. */
+    void enter() {
+        given = collectives;
+        if (meeting != null) {
+            meeting.entered(rank, given);
+        }
+        WAITING.setRelease(this, ++waits);
+    }
+
+    void leave() {
+        WAITING.setRelease(this, 0L);
+    }
+
+    /** Forgets the calls of a group that is not given to NCCL. */
+    void forgetGroup() {
+        collectives = given;
+    }
+
+    void settle(int status, Object call) {
+        if (status == 0) {
+            return;
+        }
+        RankFailure present = failure();
+        if (present != null) {
+            throw present.exception();
+        }
+        Status.nccl(status, call instanceof Operation named ? named.function() : call.toString());
+    }
+
+    /** Returns the number of the wait that the thread is in, 0 outside. Any thread. */
+    long waiting() {
+        return (long) WAITING.getAcquire(this);
+    }
+
+    /** Ends the wait of this rank, and of its peers where they are known: the time is up. Any thread. */
+    void timeOut() {
+        fail(RankFailure.late(
+                this + ", in " + call(), missing(), config.timeout().toMillis()));
+    }
+
+    /** Ends what this rank waits for, and its peers where they are known, for good. Any thread. */
+    void fail(RankFailure first) {
+        if (meeting != null) {
+            meeting.fail(first);
+        } else {
+            failure = first;
+            revokeFromOutside();
+        }
+    }
+
+    private List<Integer> missing() {
+        if (operation.isTransfer()) {
+            return List.of(peer);
+        }
+        return meeting == null ? List.of() : meeting.behind(rank);
+    }
+
+    /** Returns the present call in words. */
+    String call() {
+        StringBuilder text = new StringBuilder(operation.toString());
+        if (operation == Operation.SPLIT || operation == Operation.SHRINK) {
+            return text.toString();
+        }
+        text.append(" of ").append(count).append(' ').append(dtype);
+        if (reduction != null) {
+            text.append(", ").append(reduction instanceof PremultipliedSum ? "pre-multiplied sum" : reduction);
+        }
+        if (operation.hasRoot()) {
+            text.append(", root ").append(peer);
+        } else if (operation.isTransfer()) {
+            text.append(operation == Operation.SEND ? " to rank " : " from rank ")
+                    .append(peer);
+        }
+        return text.toString();
+    }
+
+    Operation operation() {
+        return operation;
+    }
+
+    int peer() {
+        return peer;
+    }
+
+    long count() {
+        return count;
+    }
+
+    DType dtype() {
+        return dtype;
+    }
+
+    long collectives() {
+        return collectives;
+    }
+
+    /** Returns the number of a call that peers are told of, the same on each rank. */
+    long nextAnnounced() {
+        return ++announced;
+    }
+
+    /** Returns the number of a shrink, the same on each rank that stays. */
+    int nextShrink() {
+        return ++shrinks;
+    }
+
+    /** Ends what is under way in NCCL; the handle stays. Any thread. */
+    void revokeFromOutside() {
+        // Whoever destroys the handle ends the work as well.
+        if (handleLock.tryLock()) {
+            try {
+                if (isOpen()) {
+                    // Its status is of no use here: the thread that is in the call finds the failure.
+                    var _ = Nccl.ncclCommRevoke(handle, Nccl.NCCL_REVOKE_DEFAULT());
+                }
+            } finally {
+                handleLock.unlock();
+            }
+        }
+    }
+
+    /** Destroys the handle, without waiting for ranks that failed. */
+    @Override
+    public void close() {
+        if (!isOpen()) {
+            return;
+        }
+        state.ensureCurrent();
+        state.ensureNotCapturing("close");
+        Group.refuse("close");
+        handleLock.lock();
+        int status;
+        boolean failed = failure() != null;
+        try {
+            MemorySegment old = handle;
+            handle = MemorySegment.NULL;
+            status = failed ? Nccl.ncclCommAbort(old) : Nccl.ncclCommDestroy(old);
+        } finally {
+            handleLock.unlock();
+            Watch.remove(this);
+            if (meeting != null) {
+                meeting.remove(this);
+            }
+            state.get(OpenEndpoints.OF_DEVICE).remove(this);
+            Leaks.closed(trace);
+        }
+        Status.nccl(status, failed ? "ncclCommAbort" : "ncclCommDestroy");
+    }
+
+    @Override
+    public String toString() {
+        return "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks;
+    }
+}

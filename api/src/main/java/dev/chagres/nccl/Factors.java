@@ -1,0 +1,63 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * Makes pre-multiplied sums: the factor as one number of the values' type.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class Factors {
+    private static final int LARGEST_BYTE = 255;
+
+    private Factors() {}
+
+    static PremultipliedSum sum(Endpoint endpoint, DType dtype, double factor) {
+        endpoint.ensureUsable();
+        Checks.given("dtype", dtype);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment scalar = arena.allocate(Long.BYTES, Long.BYTES);
+            write(scalar, dtype, factor);
+            MemorySegment out = arena.allocate(ValueLayout.JAVA_INT);
+            Status.nccl(
+                    Nccl.ncclRedOpCreatePreMulSum(
+                            out,
+                            scalar,
+                            CollectiveArguments.type(dtype),
+                            Nccl.ncclScalarHostImmediate(),
+                            endpoint.handle()),
+                    "ncclRedOpCreatePreMulSum");
+            return new PremultipliedSum(endpoint, dtype, out.get(ValueLayout.JAVA_INT, 0));
+        }
+    }
+
+    private static void write(MemorySegment scalar, DType dtype, double factor) {
+        switch (dtype) {
+            case FLOAT32 -> scalar.set(ValueLayout.JAVA_FLOAT, 0, (float) factor);
+            case FLOAT16 -> scalar.set(ValueLayout.JAVA_SHORT, 0, Float.floatToFloat16((float) factor));
+            case BFLOAT16 -> scalar.set(ValueLayout.JAVA_SHORT, 0, DType.toBfloat16((float) factor));
+            case INT64 -> scalar.set(ValueLayout.JAVA_LONG, 0, whole(dtype, factor, Long.MIN_VALUE, Long.MAX_VALUE));
+            case INT32 ->
+                scalar.set(ValueLayout.JAVA_INT, 0, (int) whole(dtype, factor, Integer.MIN_VALUE, Integer.MAX_VALUE));
+            case BYTE -> scalar.set(ValueLayout.JAVA_BYTE, 0, (byte) whole(dtype, factor, 0, LARGEST_BYTE));
+            case FLOAT8_E4M3, FLOAT8_E5M2 ->
+                throw new IllegalArgumentException(
+                        "dtype: expected no FP8, whose values stand for numbers only together" + " with a scale, got "
+                                + dtype);
+        }
+    }
+
+    private static long whole(DType dtype, double factor, long least, long most) {
+        if (factor != Math.rint(factor) || factor < least || factor > most) {
+            throw new IllegalArgumentException(
+                    "factor: expected a whole number that " + dtype + " holds, got " + factor);
+        }
+        return (long) factor;
+    }
+}

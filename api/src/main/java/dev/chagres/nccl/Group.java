@@ -1,0 +1,118 @@
+package dev.chagres.nccl;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.nccl.Nccl;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The calls that a thread gives to NCCL as one.
+ *
+ * <p>Threading: one for each thread.
+ *
+ * <p>Source: {@code ncclGroupStart} and {@code ncclGroupEnd} of {@code nccl.h}.
+ */
+final class Group {
+    private static final ThreadLocal<Group> OF_THREAD = ThreadLocal.withInitial(Group::new);
+    private static final int NO_RANK = -1;
+
+    private final List<Endpoint> members = new ArrayList<>();
+    private final List<CallComparison> comparisons = new ArrayList<>();
+    private int depth;
+    private boolean failed;
+
+    private Group() {}
+
+    static Group ofThread() {
+        return OF_THREAD.get();
+    }
+
+    /** Refuses a call that no group can hold. */
+    static void refuse(String call) {
+        if (ofThread().isOpen()) {
+            throw new IllegalStateException(call + ": expected a call outside of Communicator.group, got one inside");
+        }
+    }
+
+    boolean isOpen() {
+        return depth > 0;
+    }
+
+    /** Adds a call of {@code endpoint}, and what is to be compared first where that is not null. */
+    void add(Endpoint endpoint, @Nullable CallComparison comparison) {
+        if (comparison != null) {
+            comparisons.add(comparison);
+        }
+        for (int i = 0; i < members.size(); i++) {
+            if (members.get(i) == endpoint) {
+                return;
+            }
+        }
+        members.add(endpoint);
+    }
+
+    void run(Runnable body) {
+        if (depth == 0) {
+            members.clear();
+            comparisons.clear();
+            failed = false;
+            Status.nccl(Nccl.ncclGroupStart(), "ncclGroupStart");
+        }
+        depth++;
+        try {
+            body.run();
+        } catch (Throwable thrown) {
+            failed = true;
+            throw thrown;
+        } finally {
+            depth--;
+            if (depth == 0) {
+                finish();
+            }
+        }
+    }
+
+    /** Gives the calls to NCCL, unless the body threw: then none. */
+    private void finish() {
+        if (failed) {
+            abandon();
+            return;
+        }
+        try {
+            for (int i = 0; i < comparisons.size(); i++) {
+                comparisons.get(i).announce();
+            }
+            for (int i = 0; i < comparisons.size(); i++) {
+                comparisons.get(i).compare();
+            }
+        } catch (RuntimeException difference) {
+            abandon();
+            throw difference;
+        }
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).enter();
+        }
+        int status = Nccl.ncclGroupEnd();
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).leave();
+        }
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).settle(status, "ncclGroupEnd");
+        }
+        if (members.isEmpty()) {
+            Status.nccl(status, "ncclGroupEnd");
+        }
+    }
+
+    /** Ends the group so that NCCL runs nothing of it: one call that it refuses fails the whole. */
+    private void abandon() {
+        for (int i = 0; i < members.size(); i++) {
+            Endpoint member = members.get(i);
+            member.forgetGroup();
+            var _ = NcclCalls.broadcast(0, 0, 0, Nccl.ncclInt8(), NO_RANK, member.handle(), MemorySegment.NULL);
+        }
+        var _ = Nccl.ncclGroupEnd();
+    }
+}

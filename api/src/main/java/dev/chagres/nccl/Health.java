@@ -1,0 +1,70 @@
+package dev.chagres.nccl;
+
+import dev.chagres.Stream;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.concurrent.locks.LockSupport;
+
+/**
+ * Asks NCCL for errors that came after a call had returned, and waits with an end.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class Health {
+    private static final int NOT_READY = 600;
+    /** Waiting begins with looking again at once, for most waits are short. */
+    private static final int EAGER_LOOKS = 1000;
+
+    private static final long PAUSE_NANOS = 50_000;
+
+    private Health() {}
+
+    static void check(Endpoint endpoint) {
+        endpoint.ensureUsable();
+        MemorySegment out = endpoint.state().out();
+        Status.nccl(Nccl.ncclCommGetAsyncError(endpoint.handle(), out), "ncclCommGetAsyncError");
+        int status = out.get(ValueLayout.JAVA_INT, 0);
+        if (status != Nccl.ncclInProgress()) {
+            endpoint.settle(status, "ncclCommGetAsyncError");
+        }
+    }
+
+    static void synchronize(Endpoint endpoint, Stream stream) {
+        endpoint.ensureUsable();
+        if (Checks.given("stream", stream).device() != endpoint.device()) {
+            throw new IllegalArgumentException(
+                    "stream: expected a stream of " + endpoint.device() + ", got one of " + stream.device());
+        }
+        endpoint.state().ensureNotCapturing("synchronize");
+        long begin = System.nanoTime();
+        long timeout = endpoint.config().timeout().toNanos();
+        for (int look = 0; !isIdle(stream); look++) {
+            check(endpoint);
+            if (System.nanoTime() - begin > timeout) {
+                endpoint.timeOut();
+                check(endpoint);
+            }
+            if (look < EAGER_LOOKS) {
+                Thread.onSpinWait();
+            } else {
+                LockSupport.parkNanos(PAUSE_NANOS);
+            }
+        }
+        check(endpoint);
+    }
+
+    private static boolean isIdle(Stream stream) {
+        int status = CudaRuntime.cudaStreamQuery(stream.handle());
+        if (status == NOT_READY) {
+            // It is kept as the thread's last error, in which TE would see a failure of its own next call.
+            CudaRuntime.cudaGetLastError();
+            return false;
+        }
+        Status.cuda(status, "cudaStreamQuery");
+        return true;
+    }
+}

@@ -1,0 +1,288 @@
+package dev.chagres.nccl;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLongArray;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Where ranks that are threads of one program know of each other: who has come, how far each is, and what made them fail.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class Meeting {
+    /** Ranks' numbers lie apart, so that counting them does not move one cache line between cores. */
+    private static final int STRIDE = 16;
+
+    private final int ranks;
+    /** What an error calls the ranks that do not come: their numbers here, or in the communicator that this one is shrunk from. */
+    private final int[] names;
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private final boolean[] came;
+    private final AtomicLongArray collectives;
+    private final List<Endpoint> endpoints = new ArrayList<>();
+    private final Map<String, Meeting> children = new HashMap<>();
+    private final Map<String, Meeting> rests = new HashMap<>();
+    private final Map<String, Comparison> comparisons = new HashMap<>();
+    private final Map<String, Long> transfers = new HashMap<>();
+    private volatile @Nullable RankFailure failure;
+    private int present;
+
+    /** What ranks said of one call of theirs. */
+    private static final class Comparison {
+        private final @Nullable String[] said;
+        private int waiting;
+        private int left;
+
+        private Comparison(int ranks, int callers) {
+            said = new String[ranks];
+            waiting = callers;
+            left = callers;
+        }
+    }
+
+    Meeting(int ranks) {
+        this(IntStream.range(0, ranks).toArray());
+    }
+
+    private Meeting(int... names) {
+        this.names = names;
+        ranks = names.length;
+        came = new boolean[ranks];
+        collectives = new AtomicLongArray(ranks * STRIDE);
+    }
+
+    int ranks() {
+        return ranks;
+    }
+
+    /** Returns why the ranks cannot go on, or null. */
+    @Nullable
+    RankFailure failure() {
+        return failure;
+    }
+
+    /** Waits until every rank has come. */
+    void join(int rank, String waiting, long timeoutMillis) {
+        lock.lock();
+        try {
+            throwFailure();
+            if (came[rank]) {
+                throw new IllegalArgumentException(
+                        "rank: expected one that has not opened this communicator, got " + rank + " a second time");
+            }
+            came[rank] = true;
+            present++;
+            changed.signalAll();
+            if (!await(() -> present == ranks, timeoutMillis)) {
+                failure = RankFailure.late(waiting, absent(), timeoutMillis);
+                changed.signalAll();
+            }
+            throwFailure();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private List<Integer> absent() {
+        List<Integer> absent = new ArrayList<>();
+        for (int rank = 0; rank < ranks; rank++) {
+            if (!came[rank]) {
+                absent.add(names[rank]);
+            }
+        }
+        return absent;
+    }
+
+    private interface Question {
+        boolean holds();
+    }
+
+    /** Waits, with the lock held, until the condition holds or the ranks have failed; false when the time is up. */
+    private boolean await(Question condition, long timeoutMillis) {
+        long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        boolean interrupted = false;
+        try {
+            while (!condition.holds() && failure == null) {
+                if (left <= 0) {
+                    return false;
+                }
+                try {
+                    left = changed.awaitNanos(left);
+                } catch (InterruptedException _) {
+                    // The wait has an end of its own; the thread finds the interrupt after it.
+                    interrupted = true;
+                }
+            }
+            return true;
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    private void throwFailure() {
+        RankFailure present = failure;
+        if (present != null) {
+            throw present.exception();
+        }
+    }
+
+    /** Adds the rank's communicator, which a failure revokes. */
+    void add(Endpoint endpoint) {
+        lock.lock();
+        try {
+            endpoints.add(endpoint);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    void remove(Endpoint endpoint) {
+        lock.lock();
+        try {
+            endpoints.remove(endpoint);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Counts a collective that {@code rank} enters. */
+    void entered(int rank, long number) {
+        collectives.setRelease(rank * STRIDE, number);
+    }
+
+    /** Returns the ranks that have entered fewer collectives than {@code rank}. */
+    List<Integer> behind(int rank) {
+        List<Integer> behind = new ArrayList<>();
+        long own = collectives.getAcquire(rank * STRIDE);
+        for (int other = 0; other < ranks; other++) {
+            if (collectives.getAcquire(other * STRIDE) < own) {
+                behind.add(other);
+            }
+        }
+        return behind;
+    }
+
+    /** Ends every wait of these ranks, here and in NCCL, for good. The first failure stays. */
+    void fail(RankFailure first) {
+        List<Endpoint> revoked;
+        List<Meeting> below;
+        lock.lock();
+        try {
+            if (failure == null) {
+                failure = first;
+            }
+            changed.signalAll();
+            revoked = List.copyOf(endpoints);
+            below = List.copyOf(children.values());
+        } finally {
+            lock.unlock();
+        }
+        for (Endpoint endpoint : revoked) {
+            endpoint.revokeFromOutside();
+        }
+        for (Meeting child : below) {
+            child.fail(first);
+        }
+    }
+
+    /** Returns where the ranks of a communicator meet that is made from this one; {@code key} is the same on each. */
+    Meeting split(String key, int childRanks) {
+        lock.lock();
+        try {
+            Meeting child = children.computeIfAbsent(key, _ -> new Meeting(childRanks));
+            if (child.failure == null) {
+                child.failure = failure;
+            }
+            return child;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** The same for the ranks that stay when others have failed: what failed here does not end it. */
+    Meeting shrink(String key, int... staying) {
+        lock.lock();
+        try {
+            return rests.computeIfAbsent(key, _ -> new Meeting(staying));
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Returns the number of a transfer, the same on both ends: their own counts of them. */
+    long nextTransfer(int from, int to, boolean sends) {
+        lock.lock();
+        try {
+            return transfers.merge((sends ? "send " : "receive ") + from + " " + to, 1L, Long::sum);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Says what {@code rank} calls; {@code key} is the same on each of the {@code callers} that call it. */
+    void announce(int rank, String key, int callers, String call) {
+        lock.lock();
+        try {
+            Comparison comparison = comparisons.computeIfAbsent(key, _ -> new Comparison(ranks, callers));
+            comparison.said[rank] = call;
+            comparison.waiting--;
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits until all callers have said what they call, and compares. */
+    void compare(int rank, String key, String waiting, List<Integer> callers, long timeoutMillis) {
+        lock.lock();
+        try {
+            Comparison comparison = comparisons.get(key);
+            if (comparison == null) {
+                throw new IllegalStateException(key + " was not announced by rank " + rank);
+            }
+            if (!await(() -> comparison.waiting == 0, timeoutMillis)) {
+                List<Integer> missing = callers.stream()
+                        .filter(caller -> comparison.said[caller] == null)
+                        .toList();
+                failure = RankFailure.late(waiting, missing, timeoutMillis);
+                changed.signalAll();
+            }
+            throwFailure();
+            if (--comparison.left == 0) {
+                comparisons.remove(key);
+            }
+            throwDifference(key, comparison, callers);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private static void throwDifference(String key, Comparison comparison, List<Integer> callers) {
+        String first = comparison.said[callers.getFirst()];
+        boolean differs = false;
+        StringBuilder text = new StringBuilder(key).append(": expected the same call on every rank, got ");
+        for (int caller : callers) {
+            String said = comparison.said[caller];
+            differs |= said == null || !said.equals(first);
+            text.append(caller == callers.getFirst() ? "" : "; ")
+                    .append("rank ")
+                    .append(caller)
+                    .append(": ")
+                    .append(said);
+        }
+        if (differs) {
+            throw new IllegalStateException(text.toString());
+        }
+    }
+}

@@ -1,0 +1,185 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.bindings.NcclException;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.bindings.nccl.ncclConfig_v22800;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Who belongs to a communicator: opening, splitting, shrinking, revoking.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class Membership {
+    /** {@code NCCL_CONFIG_INITIALIZER}, which jextract cannot translate. */
+    private static final int CONFIG_MAGIC = 0xcafebeef;
+
+    private static final int UNDEFINED = Integer.MIN_VALUE;
+
+    private Membership() {}
+
+    static Endpoint open(Device device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
+        Checks.given("id", id);
+        Checks.given("config", config);
+        Inside.state(Checks.given("device", device)).ensureCurrent();
+        Inside.state(device).ensureNotCapturing("open");
+        Group.refuse("open");
+        if (ranks < 1) {
+            throw new IllegalArgumentException("ranks: expected at least 1, got " + ranks);
+        }
+        if (rank < 0 || rank >= ranks) {
+            throw new IllegalArgumentException("rank: expected 0 to " + (ranks - 1) + ", got " + rank);
+        }
+        Meeting meeting = id.meeting(ranks);
+        if (meeting != null) {
+            String waiting = "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open";
+            meeting.join(rank, waiting, config.timeout().toMillis());
+        } else if (config.checks() == CollectiveChecks.FULL) {
+            throw new IllegalArgumentException(
+                    "checks: expected ARGUMENTS where ranks are in several processes, got FULL");
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
+            int status = Nccl.ncclCommInitRankConfig(out, ranks, id.copyTo(arena), rank, write(config, arena));
+            ended(meeting, rank, status, "ncclCommInitRankConfig");
+            return new Endpoint(device, config, meeting, out.get(ValueLayout.ADDRESS, 0));
+        }
+    }
+
+    /** A rank that NCCL refuses will not come: the others need not wait for it. */
+    private static void ended(@Nullable Meeting meeting, int rank, int status, String function) {
+        try {
+            Status.nccl(status, function);
+        } catch (NcclException refused) {
+            if (meeting != null) {
+                meeting.fail(RankFailure.thrown(rank, refused));
+            }
+            throw refused;
+        }
+    }
+
+    private static MemorySegment write(CommunicatorConfig config, Arena arena) {
+        MemorySegment struct = ncclConfig_v22800.allocate(arena);
+        ncclConfig_v22800.size(struct, ncclConfig_v22800.sizeof());
+        ncclConfig_v22800.magic(struct, CONFIG_MAGIC);
+        ncclConfig_v22800.version(struct, Nccl.NCCL_VERSION_CODE());
+        ncclConfig_v22800.blocking(struct, 1);
+        ncclConfig_v22800.cgaClusterSize(struct, UNDEFINED);
+        ncclConfig_v22800.minCTAs(struct, config.minCtas() == 0 ? UNDEFINED : config.minCtas());
+        ncclConfig_v22800.maxCTAs(struct, config.maxCtas() == 0 ? UNDEFINED : config.maxCtas());
+        ncclConfig_v22800.netName(struct, MemorySegment.NULL);
+        ncclConfig_v22800.splitShare(struct, UNDEFINED);
+        ncclConfig_v22800.trafficClass(struct, UNDEFINED);
+        ncclConfig_v22800.commName(struct, arena.allocateFrom(config.name()));
+        ncclConfig_v22800.collnetEnable(struct, UNDEFINED);
+        ncclConfig_v22800.CTAPolicy(struct, config.ctaPolicy().code());
+        ncclConfig_v22800.shrinkShare(struct, UNDEFINED);
+        ncclConfig_v22800.nvlsCTAs(struct, UNDEFINED);
+        ncclConfig_v22800.nChannelsPerNetPeer(struct, UNDEFINED);
+        ncclConfig_v22800.nvlinkCentricSched(struct, UNDEFINED);
+        return struct;
+    }
+
+    static Endpoint split(Endpoint parent, int color, int key, CommunicatorConfig config) {
+        Checks.given("config", config);
+        if (color < 0) {
+            throw new IllegalArgumentException(
+                    "color: expected at least 0, got " + color + "; splitWithoutPart leaves this rank out");
+        }
+        MemorySegment made = splitHandle(parent, color, key, config);
+        MemorySegment out = parent.state().out();
+        Status.nccl(Nccl.ncclCommCount(made, out), "ncclCommCount");
+        int ranks = out.get(ValueLayout.JAVA_INT, 0);
+        Meeting above = parent.meeting();
+        String place = "split " + parent.collectives() + " color " + color;
+        Meeting meeting = above == null ? null : above.split(place, ranks);
+        return new Endpoint(parent.device(), config, meeting, made);
+    }
+
+    static void splitWithoutPart(Endpoint parent) {
+        var _ = splitHandle(parent, Nccl.NCCL_SPLIT_NOCOLOR(), 0, null);
+    }
+
+    /** Takes part in a split; the handle is null without a color. */
+    private static MemorySegment splitHandle(Endpoint parent, int color, int key, @Nullable CommunicatorConfig config) {
+        MemorySegment handle = ready(parent, "split");
+        parent.ensureUsable();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
+            MemorySegment struct = config == null ? MemorySegment.NULL : write(config, arena);
+            parent.begin(Operation.SPLIT, 0, DType.BYTE, null, 0);
+            parent.end(Nccl.ncclCommSplit(handle, color, key, out, struct));
+            return out.get(ValueLayout.ADDRESS, 0);
+        }
+    }
+
+    static Endpoint shrink(Endpoint parent, CommunicatorConfig config, int... excluded) {
+        Checks.given("config", config);
+        MemorySegment handle = ready(parent, "shrink");
+        int[] sorted = Checks.given("excluded", excluded).clone();
+        Arrays.sort(sorted);
+        checkExcluded(parent, sorted);
+        Meeting meeting = meetingOfRest(parent, config, sorted);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
+            int flags = parent.failure() == null ? Nccl.NCCL_SHRINK_DEFAULT() : Nccl.NCCL_SHRINK_ABORT();
+            MemorySegment list = arena.allocateFrom(ValueLayout.JAVA_INT, sorted);
+            int status = Nccl.ncclCommShrink(handle, list, sorted.length, out, write(config, arena), flags);
+            Status.nccl(status, "ncclCommShrink");
+            return new Endpoint(parent.device(), config, meeting, out.get(ValueLayout.ADDRESS, 0));
+        }
+    }
+
+    /** Waits for the ranks that stay, which NCCL would do without an end. */
+    private static @Nullable Meeting meetingOfRest(Endpoint parent, CommunicatorConfig config, int... excluded) {
+        Meeting above = parent.meeting();
+        if (above == null) {
+            return null;
+        }
+        int[] staying = IntStream.range(0, parent.ranks())
+                .filter(rank -> Arrays.binarySearch(excluded, rank) < 0)
+                .toArray();
+        Meeting meeting = above.shrink(parent.nextShrink() + " without " + Arrays.toString(excluded), staying);
+        int place = Arrays.binarySearch(staying, parent.rank());
+        meeting.join(place, parent + ", in shrink", config.timeout().toMillis());
+        return meeting;
+    }
+
+    private static void checkExcluded(Endpoint parent, int[] sorted) {
+        if (sorted.length == 0 || sorted.length >= parent.ranks()) {
+            throw new IllegalArgumentException(
+                    "excluded: expected 1 to " + (parent.ranks() - 1) + " ranks, got " + sorted.length);
+        }
+        for (int i = 0; i < sorted.length; i++) {
+            CollectiveArguments.rank(parent, "excluded", sorted[i]);
+            if (sorted[i] == parent.rank() || (i > 0 && sorted[i] == sorted[i - 1])) {
+                throw new IllegalArgumentException("excluded: expected other ranks, each once, got "
+                        + Arrays.toString(sorted) + " on rank " + parent.rank());
+            }
+        }
+    }
+
+    static void revoke(Endpoint endpoint) {
+        ready(endpoint, "revoke");
+        int rank = endpoint.rank();
+        endpoint.fail(new RankFailure(List.of(rank), "rank " + rank + " revoked " + endpoint, null));
+    }
+
+    private static MemorySegment ready(Endpoint endpoint, String call) {
+        MemorySegment handle = endpoint.handle();
+        endpoint.state().ensureNotCapturing(call);
+        Group.refuse(call);
+        return handle;
+    }
+}

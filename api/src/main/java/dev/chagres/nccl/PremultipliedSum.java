@@ -1,0 +1,65 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.nccl.Nccl;
+
+/**
+ * A sum over ranks of values that each rank multiplies by a factor of its own first.
+ *
+ * <p>It belongs to one communicator and one type, and can be closed as soon as the last collective that was given it has returned.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code ncclRedOpCreatePreMulSum} and {@code ncclRedOpDestroy} of {@code nccl.h}.
+ */
+public final class PremultipliedSum implements Reduction, AutoCloseable {
+    private final Endpoint endpoint;
+    private final DType dtype;
+    private final int code;
+    private boolean closed;
+
+    PremultipliedSum(Endpoint endpoint, DType dtype, int code) {
+        this.endpoint = endpoint;
+        this.dtype = dtype;
+        this.code = code;
+    }
+
+    /** Returns the type of the values that it sums. */
+    public DType dtype() {
+        return dtype;
+    }
+
+    /** Returns NCCL's number, after a check that the sum is open, of this communicator and type. */
+    int codeFor(Endpoint user, DType used) {
+        if (closed) {
+            throw new IllegalStateException("reduction: the pre-multiplied sum of " + dtype + " is closed");
+        }
+        if (user != endpoint) {
+            throw new IllegalArgumentException("reduction: expected a pre-multiplied sum of " + user + ", got one of "
+                    + endpoint + "; make one with Communicator.premultipliedSum");
+        }
+        if (used != dtype) {
+            throw new IllegalArgumentException(
+                    "reduction: expected a pre-multiplied sum of " + used + ", got one of " + dtype);
+        }
+        return code;
+    }
+
+    /** Destroys the operation. A second call, or one after the communicator's close, does nothing. */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        if (endpoint.isOpen()) {
+            Status.nccl(Nccl.ncclRedOpDestroy(code, endpoint.handle()), "ncclRedOpDestroy");
+        }
+    }
+
+    @Override
+    public String toString() {
+        return "pre-multiplied sum of " + dtype;
+    }
+}

@@ -1,0 +1,40 @@
+package dev.chagres.nccl;
+
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Why the ranks of a communicator cannot go on.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param ranks those that failed or did not come; empty when nobody knows
+ * @param text what happened
+ * @param cause what the rank threw, or null
+ */
+record RankFailure(
+        List<Integer> ranks, String text, @Nullable Throwable cause) {
+    static RankFailure thrown(int rank, Throwable cause) {
+        return new RankFailure(List.of(rank), "rank " + rank + " failed: " + cause, cause);
+    }
+
+    /** What {@code waiting} throws when others did not come in time. */
+    static RankFailure late(String waiting, List<Integer> missing, long timeoutMillis) {
+        String who = missing.isEmpty()
+                ? "every rank that is known here has called it, and it did not complete"
+                : names(missing) + " did not come";
+        return new RankFailure(missing, waiting + " waited " + timeoutMillis + " ms: " + who, null);
+    }
+
+    static String names(List<Integer> ranks) {
+        StringBuilder text = new StringBuilder(ranks.size() == 1 ? "rank " : "ranks ");
+        for (int i = 0; i < ranks.size(); i++) {
+            text.append(i == 0 ? "" : ", ").append(ranks.get(i));
+        }
+        return text.toString();
+    }
+
+    RankFailedException exception() {
+        return new RankFailedException(text, ranks, cause);
+    }
+}

@@ -1,0 +1,90 @@
+package dev.chagres.nccl;
+
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * Memory that NCCL was told of, so that collectives can read and write it without a copy of their own.
+ *
+ * <p>NCCL makes a window where the memory came from {@code ncclMemAlloc} on every rank, and none elsewhere; {@link #kind()} says which
+ * it is. Collectives compute the same either way.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code ncclCommWindowRegister} and {@code ncclCommRegister} of {@code nccl.h}.
+ */
+public final class Registration implements AutoCloseable {
+    /**
+     * What NCCL made of the memory.
+     *
+     * <p>Threading: immutable.
+     */
+    public enum Kind {
+        /** A symmetric window, over which ranks read each other's memory. */
+        WINDOW,
+        /** A registered buffer: NCCL could make no window of this memory. */
+        BUFFER
+    }
+
+    private final Endpoint endpoint;
+    private final MemorySegment handle;
+    private final Kind kind;
+    private boolean closed;
+
+    private Registration(Endpoint endpoint, MemorySegment handle, Kind kind) {
+        this.endpoint = endpoint;
+        this.handle = handle;
+        this.kind = kind;
+    }
+
+    static Registration of(Endpoint endpoint, Tensor tensor) {
+        endpoint.ensureUsable();
+        endpoint.state().ensureNotCapturing("register");
+        Group.refuse("register");
+        MemorySegment address = Checks.given("tensor", tensor).pointer();
+        if (Inside.state(tensor) != endpoint.state()) {
+            throw new IllegalArgumentException("tensor: expected a tensor of " + endpoint.device() + ", got "
+                    + Checks.describe(tensor) + " of device " + tensor.deviceIndex());
+        }
+        if (tensor.count() == 0) {
+            throw new IllegalArgumentException("tensor: expected elements, got " + Checks.describe(tensor));
+        }
+        MemorySegment out = endpoint.state().out();
+        MemorySegment comm = endpoint.handle();
+        long bytes = tensor.byteSize();
+        int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
+        Status.nccl(Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric), "ncclCommWindowRegister");
+        MemorySegment window = out.get(ValueLayout.ADDRESS, 0);
+        if (window.address() != 0) {
+            return new Registration(endpoint, window, Kind.WINDOW);
+        }
+        Status.nccl(Nccl.ncclCommRegister(comm, address, bytes, out), "ncclCommRegister");
+        return new Registration(endpoint, out.get(ValueLayout.ADDRESS, 0), Kind.BUFFER);
+    }
+
+    /** Returns what NCCL made of the memory. */
+    public Kind kind() {
+        return kind;
+    }
+
+    /** Takes the registration back; the memory must still be there. A second call, or one after the communicator's close, does nothing. */
+    @Override
+    public void close() {
+        if (closed || !endpoint.isOpen()) {
+            return;
+        }
+        endpoint.state().ensureNotCapturing("close");
+        MemorySegment comm = endpoint.handle();
+        closed = true;
+        if (kind == Kind.WINDOW) {
+            Status.nccl(Nccl.ncclCommWindowDeregister(comm, handle), "ncclCommWindowDeregister");
+        } else {
+            Status.nccl(Nccl.ncclCommDeregister(comm, handle), "ncclCommDeregister");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+package dev.chagres.nccl;
+
+import dev.chagres.bindings.NativeLibraries;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.bindings.nccl.ncclUniqueId;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What the ranks of one communicator have in common: one of them makes it, all open the communicator with it.
+ *
+ * <p>Ranks that are threads of one program share this object. They then know of each other: opening names a rank that never
+ * comes, a timeout names the ranks that are behind, and {@link #fail} releases all. Once {@link #toBytes()} was called, ranks may
+ * be in other processes, and none of that is known.
+ *
+ * <p>Threading: thread-safe.
+ *
+ * <p>Source: {@code ncclGetUniqueId} and {@code ncclUniqueId} of {@code nccl.h}.
+ */
+public final class UniqueId {
+    private final byte[] bytes;
+    private boolean travels;
+    private @Nullable Meeting meeting;
+
+    private UniqueId(byte[] bytes, boolean travels) {
+        this.bytes = bytes;
+        this.travels = travels;
+    }
+
+    /**
+     * Makes an identifier that no other communicator has.
+     *
+     * @throws dev.chagres.bindings.NcclException when NCCL cannot open its socket
+     * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
+     */
+    public static UniqueId create() {
+        NativeLibraries.ensureLoaded();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment id = ncclUniqueId.allocate(arena);
+            Status.nccl(Nccl.ncclGetUniqueId(id), "ncclGetUniqueId");
+            return new UniqueId(id.toArray(ValueLayout.JAVA_BYTE), false);
+        }
+    }
+
+    /**
+     * Returns the identifier that another process has sent.
+     *
+     * @param bytes what {@link #toBytes()} returned there
+     * @throws IllegalArgumentException when it has another length
+     */
+    public static UniqueId of(byte[] bytes) {
+        int expected = Nccl.NCCL_UNIQUE_ID_BYTES();
+        if (Checks.given("bytes", bytes).length != expected) {
+            throw new IllegalArgumentException("bytes: expected " + expected + " bytes, got " + bytes.length);
+        }
+        return new UniqueId(bytes.clone(), true);
+    }
+
+    /** Returns the identifier as bytes, for ranks in other processes. */
+    public synchronized byte[] toBytes() {
+        travels = true;
+        return bytes.clone();
+    }
+
+    /**
+     * Says that {@code rank} has failed: its peers that share this object throw a {@link RankFailedException} from the collective
+     * that they are in or call next, from all communicators of this identifier and from those split from them.
+     *
+     * @param rank the rank that failed
+     * @param cause what it threw
+     */
+    public void fail(int rank, Throwable cause) {
+        Checks.given("cause", cause);
+        Meeting present;
+        synchronized (this) {
+            present = meeting;
+        }
+        if (present != null) {
+            present.fail(RankFailure.thrown(rank, cause));
+        }
+    }
+
+    /** Returns where ranks of this program meet, or null when ranks may be elsewhere. */
+    synchronized @Nullable Meeting meeting(int ranks) {
+        if (travels) {
+            return null;
+        }
+        Meeting present = meeting;
+        if (present == null) {
+            present = new Meeting(ranks);
+            meeting = present;
+        }
+        if (present.ranks() != ranks) {
+            throw new IllegalArgumentException(
+                    "ranks: expected " + present.ranks() + ", as another rank said, got " + ranks);
+        }
+        return present;
+    }
+
+    MemorySegment copyTo(Arena arena) {
+        return arena.allocateFrom(ValueLayout.JAVA_BYTE, bytes);
+    }
+}

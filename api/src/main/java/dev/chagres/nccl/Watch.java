@@ -1,0 +1,76 @@
+package dev.chagres.nccl;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A thread that ends the wait of a rank whose peers do not come within the timeout: that rank itself is inside C, and cannot look
+ * at the clock.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class Watch {
+    private static final long PERIOD_MILLIS = 20;
+    private static final Map<Endpoint, Seen> WATCHED = new HashMap<>();
+    private static boolean started;
+
+    /** The wait that an endpoint was in when it was looked at, and since when. */
+    private static final class Seen {
+        private long wait;
+        private long sinceNanos;
+    }
+
+    private Watch() {}
+
+    static void add(Endpoint endpoint) {
+        synchronized (WATCHED) {
+            WATCHED.put(endpoint, new Seen());
+            if (!started) {
+                started = true;
+                Thread.ofPlatform().daemon().name("chagres-collective-watch").start(Watch::watch);
+            }
+            WATCHED.notifyAll();
+        }
+    }
+
+    static void remove(Endpoint endpoint) {
+        synchronized (WATCHED) {
+            WATCHED.remove(endpoint);
+        }
+    }
+
+    private static void watch() {
+        while (true) {
+            Endpoint late;
+            synchronized (WATCHED) {
+                try {
+                    // Without a communicator there is nothing to look at until one is added.
+                    WATCHED.wait(WATCHED.isEmpty() ? 0 : PERIOD_MILLIS);
+                } catch (InterruptedException stopped) {
+                    started = false;
+                    return;
+                }
+                late = firstLate(System.nanoTime());
+            }
+            if (late != null) {
+                late.timeOut();
+            }
+        }
+    }
+
+    private static @Nullable Endpoint firstLate(long now) {
+        for (Map.Entry<Endpoint, Seen> entry : WATCHED.entrySet()) {
+            long wait = entry.getKey().waiting();
+            Seen seen = entry.getValue();
+            if (wait == 0 || wait != seen.wait) {
+                seen.wait = wait;
+                seen.sinceNanos = now;
+            } else if (now - seen.sinceNanos > entry.getKey().config().timeout().toNanos()) {
+                seen.sinceNanos = now;
+                return entry.getKey();
+            }
+        }
+        return null;
+    }
+}

@@ -1,0 +1,300 @@
+package dev.chagres.nccl;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.DoubleBinaryOperator;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** Every collective against loops in Java: any number of ranks, all types, odd and zero counts, in place or not. */
+@Tag("L0")
+@Tag("L2")
+class CollectivesConformance {
+    private static final int[] COUNTS = {0, 1, 7, 4099};
+
+    static IntStream rankCounts() {
+        return IntStream.rangeClosed(1, Math.min(8, Device.count()));
+    }
+
+    /** One rank with a type: what the checks need. */
+    private record Case(Rank rank, Scope scope, DType dtype, int count) {
+        Stream stream() {
+            return rank.device().stream();
+        }
+
+        Tensor filled(int seed, int elements) {
+            return filled(seed, rank.index(), elements);
+        }
+
+        Tensor filled(int seed, int of, int elements) {
+            Tensor tensor = scope.tensor(dtype, elements);
+            RankValues.set(tensor, stream(), RankValues.row(seed, of, elements));
+            return tensor;
+        }
+
+        Tensor empty(int elements) {
+            Tensor tensor = scope.tensor(dtype, elements);
+            tensor.zero(stream());
+            return tensor;
+        }
+
+        /** The reduction of element {@code i} over ranks. */
+        double reduced(int seed, int i, Reduction reduction) {
+            int ranks = rank.count();
+            DoubleBinaryOperator operator = operator(reduction);
+            double result = RankValues.value(seed, 0, i);
+            for (int of = 1; of < ranks; of++) {
+                result = operator.applyAsDouble(result, RankValues.value(seed, of, i));
+            }
+            if (reduction == Reduction.AVERAGE) {
+                result = dtype.isFloat() || dtype.isFloat8() ? result / ranks : Math.floor(result / ranks);
+            }
+            return RankValues.rounded(dtype, result);
+        }
+
+        private static DoubleBinaryOperator operator(Reduction reduction) {
+            if (reduction == Reduction.PRODUCT) {
+                return (a, b) -> a * b;
+            }
+            if (reduction == Reduction.MAX) {
+                return Math::max;
+            }
+            return reduction == Reduction.MIN ? Math::min : Double::sum;
+        }
+
+        double[] reducedAll(int seed, int begin, int elements, Reduction reduction) {
+            double[] all = new double[elements];
+            for (int i = 0; i < elements; i++) {
+                all[i] = reduced(seed, begin + i, reduction);
+            }
+            return all;
+        }
+
+        void assertHolds(String what, double[] expected, Tensor actual) {
+            double tolerance = switch (dtype) {
+                case FLOAT16, FLOAT32 -> 1e-3;
+                case BFLOAT16 -> 1e-2;
+                default -> 0;
+            };
+            String where = what + " of " + count + " " + dtype + " on rank " + rank.index() + " of " + rank.count();
+            double[] values = RankValues.get(actual, stream());
+            assertEquals(expected.length, values.length, where);
+            for (int i = 0; i < expected.length; i++) {
+                assertEquals(expected[i], values[i], tolerance * Math.abs(expected[i]), where + ", element " + i);
+            }
+        }
+
+        double[] rows(int seed, int begin, int elements) {
+            double[] all = new double[rank.count() * elements];
+            for (int of = 0; of < rank.count(); of++) {
+                System.arraycopy(RankValues.row(seed, of, begin + elements), begin, all, of * elements, elements);
+            }
+            return all;
+        }
+    }
+
+    private interface Check {
+        void run(Case c);
+    }
+
+    private static void onEach(int ranks, Check check) {
+        Ranks.local(ranks).each(rank -> {
+            try (Scope scope = rank.device().openScope()) {
+                for (DType dtype : RankValues.TYPES) {
+                    for (int count : COUNTS) {
+                        scope.restart();
+                        check.run(new Case(rank, scope, dtype, count));
+                    }
+                }
+            }
+        });
+    }
+
+    @ParameterizedTest
+    @MethodSource("rankCounts")
+    void allReduce(int ranks) {
+        onEach(ranks, c -> {
+            for (Reduction reduction : reductions(c.dtype, ranks)) {
+                Tensor send = c.filled(1, c.count);
+                Tensor receive = c.empty(c.count);
+                double[] expected = c.reducedAll(1, 0, c.count, reduction);
+                Communicator communicator = c.rank.communicator();
+                communicator.allReduce(send, receive, reduction, c.stream());
+                c.assertHolds("allReduce " + reduction, expected, receive);
+                communicator.allReduce(send, send, reduction, c.stream());
+                c.assertHolds("allReduce in place " + reduction, expected, send);
+            }
+        });
+    }
+
+    /** Those whose exact result the type holds whatever the order of ranks. */
+    private static List<Reduction> reductions(DType dtype, int ranks) {
+        List<Reduction> all = new ArrayList<>(List.of(Reduction.MAX, Reduction.MIN));
+        boolean few = ranks <= 4;
+        if (!dtype.isFloat8() || few) {
+            all.add(Reduction.SUM);
+        }
+        if (dtype != DType.BYTE && !dtype.isFloat8()) {
+            all.add(Reduction.AVERAGE);
+        }
+        if (few && !dtype.isFloat8()) {
+            all.add(Reduction.PRODUCT);
+        }
+        return all;
+    }
+
+    @ParameterizedTest
+    @MethodSource("rankCounts")
+    void allGather(int ranks) {
+        onEach(ranks, c -> {
+            Tensor all = c.empty(ranks * c.count);
+            c.rank.communicator().allGather(c.filled(2, c.count), all, c.stream());
+            c.assertHolds("allGather", c.rows(2, 0, c.count), all);
+            Tensor place = c.scope.view(all, (long) c.rank.index() * c.count, c.count);
+            RankValues.set(place, c.stream(), RankValues.row(3, c.rank.index(), c.count));
+            c.rank.communicator().allGather(place, all, c.stream());
+            c.assertHolds("allGather in place", c.rows(3, 0, c.count), all);
+        });
+    }
+
+    @ParameterizedTest
+    @MethodSource("rankCounts")
+    void reduceScatter(int ranks) {
+        onEach(ranks, c -> {
+            Tensor send = c.filled(4, ranks * c.count);
+            Tensor receive = c.empty(c.count);
+            double[] expected = c.reducedAll(4, c.rank.index() * c.count, c.count, Reduction.MAX);
+            c.rank.communicator().reduceScatter(send, receive, Reduction.MAX, c.stream());
+            c.assertHolds("reduceScatter", expected, receive);
+            Tensor place = c.scope.view(send, (long) c.rank.index() * c.count, c.count);
+            c.rank.communicator().reduceScatter(send, place, Reduction.MAX, c.stream());
+            c.assertHolds("reduceScatter in place", expected, place);
+        });
+    }
+
+    @ParameterizedTest
+    @MethodSource("rankCounts")
+    void fromAndToOneRank(int ranks) {
+        onEach(ranks, c -> {
+            int root = ranks / 2;
+            boolean isRoot = c.rank.index() == root;
+            Communicator communicator = c.rank.communicator();
+            Tensor one = c.empty(c.count);
+            Tensor all = c.empty(ranks * c.count);
+
+            communicator.broadcast(isRoot ? c.filled(5, c.count) : null, one, root, c.stream());
+            c.assertHolds("broadcast", RankValues.row(5, root, c.count), one);
+            Tensor same = c.filled(6, c.count);
+            communicator.broadcast(isRoot ? same : null, same, root, c.stream());
+            c.assertHolds("broadcast in place", RankValues.row(6, root, c.count), same);
+
+            Tensor send = c.filled(7, c.count);
+            communicator.reduce(send, isRoot ? one : null, Reduction.MIN, root, c.stream());
+            communicator.gather(send, isRoot ? all : null, root, c.stream());
+            if (isRoot) {
+                c.assertHolds("reduce", c.reducedAll(7, 0, c.count, Reduction.MIN), one);
+                c.assertHolds("gather", c.rows(7, 0, c.count), all);
+                Tensor place = c.scope.view(all, (long) root * c.count, c.count);
+                communicator.gather(place, all, root, c.stream());
+                c.assertHolds("gather in place", c.rows(7, 0, c.count), all);
+            } else {
+                communicator.gather(send, null, root, c.stream());
+            }
+
+            Tensor parts = isRoot ? c.filled(8, ranks * c.count) : null;
+            communicator.scatter(parts, one, root, c.stream());
+            double[] expected = new double[c.count];
+            System.arraycopy(RankValues.row(8, root, ranks * c.count), c.rank.index() * c.count, expected, 0, c.count);
+            c.assertHolds("scatter", expected, one);
+        });
+    }
+
+    @ParameterizedTest
+    @MethodSource("rankCounts")
+    void allToAll(int ranks) {
+        onEach(ranks, c -> {
+            Tensor receive = c.empty(ranks * c.count);
+            c.rank.communicator().allToAll(c.filled(9, ranks * c.count), receive, c.stream());
+            c.assertHolds("allToAll", c.rows(9, c.rank.index() * c.count, c.count), receive);
+        });
+    }
+
+    @ParameterizedTest
+    @MethodSource("rankCounts")
+    void transfersRoundARing(int ranks) {
+        onEach(ranks, c -> {
+            int next = (c.rank.index() + 1) % ranks;
+            int last = (c.rank.index() + ranks - 1) % ranks;
+            Tensor send = c.filled(10, c.count);
+            Tensor receive = c.empty(c.count);
+            Communicator.group(() -> {
+                c.rank.communicator().send(send, next, c.stream());
+                c.rank.communicator().receive(receive, last, c.stream());
+            });
+            c.assertHolds("send and receive", RankValues.row(10, last, c.count), receive);
+        });
+    }
+
+    @ParameterizedTest
+    @MethodSource("rankCounts")
+    void premultipliedSum(int ranks) {
+        onEach(ranks, c -> {
+            if (c.dtype.isFloat8() || c.dtype == DType.BYTE) {
+                return;
+            }
+            Tensor tensor = c.filled(11, c.count);
+            try (PremultipliedSum sum = c.rank.communicator().premultipliedSum(c.dtype, c.rank.index() + 1)) {
+                c.rank.communicator().allReduce(tensor, tensor, sum, c.stream());
+            }
+            double[] expected = new double[c.count];
+            for (int i = 0; i < c.count; i++) {
+                for (int of = 0; of < ranks; of++) {
+                    expected[i] += (of + 1) * RankValues.value(11, of, i);
+                }
+            }
+            c.assertHolds("pre-multiplied sum", expected, tensor);
+        });
+    }
+
+    @ParameterizedTest
+    @MethodSource("rankCounts")
+    void aGroupOfSeveralCommunicators(int ranks) {
+        Ranks.local(ranks).each(rank -> {
+            try (Communicator second = rank.communicator()
+                            .split(
+                                    0,
+                                    -rank.index(),
+                                    CommunicatorConfig.standard().withName("second"));
+                    Scope scope = rank.device().openScope()) {
+                assertEquals(ranks - 1 - rank.index(), second.rank());
+                Stream stream = rank.device().stream();
+                Tensor a = scope.tensor(DType.FLOAT32, 3);
+                Tensor b = scope.tensor(DType.INT32, ranks);
+                a.set(stream, 1f, 2f, rank.index());
+                b.zero(stream);
+                Tensor place = scope.view(b, second.rank(), 1);
+                place.set(stream, rank.index());
+                Communicator.group(() -> {
+                    rank.communicator().allReduce(a, a, Reduction.SUM, stream);
+                    second.allGather(place, b, stream);
+                });
+                float sum = ranks * (ranks - 1) / 2f;
+                assertArrayEquals(new float[] {ranks, 2 * ranks, sum}, a.toFloats(stream));
+                assertArrayEquals(
+                        IntStream.range(0, ranks).map(i -> ranks - 1 - i).toArray(), b.toInts(stream));
+            }
+        });
+    }
+}

@@ -1,0 +1,190 @@
+package dev.chagres.nccl;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** With full checks a difference between ranks is an exception on each of them, and nothing was enqueued. */
+@Tag("L0")
+@Tag("L2")
+@Timeout(120)
+class FullChecksTest {
+    private static final CommunicatorConfig FULL =
+            CommunicatorConfig.standard().withChecks(CollectiveChecks.FULL).withTimeout(Duration.ofMillis(500));
+
+    private interface Body {
+        void run(Rank rank, Tensor x, Tensor y);
+    }
+
+    private static void onEach(int ranks, Body body) {
+        Ranks.local(ranks).withConfig(FULL).each(rank -> {
+            try (Scope scope = rank.device().openScope()) {
+                Tensor x = scope.tensor(DType.FLOAT32, 8);
+                Tensor y = scope.tensor(DType.FLOAT32, 8L * ranks);
+                x.set(rank.device().stream(), 1f, 1, 1, 1, 1, 1, 1, 1);
+                body.run(rank, x, y);
+                rank.communicator().allReduce(x, x, Reduction.SUM, rank.device().stream());
+                assertEquals(ranks, x.toFloats(rank.device().stream())[7]);
+            }
+        });
+    }
+
+    @Test
+    void anotherOperation() {
+        onEach(2, (rank, x, y) -> {
+            Stream stream = rank.device().stream();
+            String text = "collective 1 of \"world\": expected the same call on every rank, got rank 0: allReduce of 8"
+                    + " FLOAT32, SUM; rank 1: allGather of 8 FLOAT32";
+            assertThrown(IllegalStateException.class, text, () -> {
+                if (rank.index() == 0) {
+                    rank.communicator().allReduce(x, x, Reduction.SUM, stream);
+                } else {
+                    rank.communicator().allGather(x, y, stream);
+                }
+            });
+        });
+    }
+
+    @Test
+    void anotherReductionInAGroup() {
+        onEach(3, (rank, x, y) -> {
+            Stream stream = rank.device().stream();
+            Reduction mine = rank.index() == 1 ? Reduction.MAX : Reduction.SUM;
+            String text = "collective 2 of \"world\": expected the same call on every rank, got rank 0: allReduce of 8"
+                    + " FLOAT32, SUM; rank 1: allReduce of 8 FLOAT32, MAX; rank 2: allReduce of 8 FLOAT32, SUM";
+            assertThrown(
+                    IllegalStateException.class,
+                    text,
+                    () -> Communicator.group(() -> {
+                        rank.communicator().allGather(x, y, stream);
+                        rank.communicator().allReduce(x, x, mine, stream);
+                    }));
+            assertArrayEquals(new float[] {1, 1, 1, 1, 1, 1, 1, 1}, x.toFloats(stream));
+        });
+    }
+
+    @Test
+    void anotherRoot() {
+        onEach(
+                2,
+                (rank, x, y) -> assertThrown(
+                        IllegalStateException.class,
+                        "collective 1 of \"world\": expected the same call on every rank, got rank 0: broadcast of 8 FLOAT32, root"
+                                + " 0; rank 1: broadcast of 8 FLOAT32, root 1",
+                        () -> rank.communicator().broadcast(x, x, rank.index(), rank.device().stream())));
+    }
+
+    @Test
+    void aShorterTransfer() {
+        onEach(
+                2,
+                (rank, x, y) -> assertThrown(
+                        IllegalStateException.class,
+                        "transfer 1 from rank 0 to rank 1: expected the same call on every rank, got rank 0: 8 FLOAT32; rank 1: 16"
+                                + " FLOAT32",
+                        () -> {
+                            if (rank.index() == 0) {
+                                rank.communicator().send(x, 1, rank.device().stream());
+                            } else {
+                                rank.communicator().receive(y, 0, rank.device().stream());
+                            }
+                        }));
+    }
+
+    @Test
+    void aRankThatNeverComes() {
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).withConfig(FULL).each(rank -> {
+                    if (rank.index() == 1) {
+                        Thread.sleep(30_000);
+                    }
+                    try (Scope scope = rank.device().openScope()) {
+                        Tensor x = scope.tensor(DType.INT32, 2);
+                        rank.communicator().allReduce(x, x, Reduction.MIN, rank.device().stream());
+                    }
+                }));
+        assertEquals(
+                "communicator \"world\", rank 0 of 2, in allReduce of 2 INT32, MIN waited 500 ms: rank 1 did not come",
+                failure.getMessage());
+        assertEquals(List.of(1), failure.ranks());
+    }
+
+    /** The same drawn sequence of collectives, with full checks and without, gives the same numbers. */
+    @ParameterizedTest
+    @ValueSource(longs = {1, 2, 3, 4, 5, 6, 7, 8})
+    void drawnSequences(long seed) {
+        int ranks = 1 + (int) (seed % 5);
+        List<List<float[]>> plain = drawn(seed, ranks, FULL.withChecks(CollectiveChecks.ARGUMENTS));
+        List<List<float[]>> full = drawn(seed, ranks, FULL.withTimeout(Duration.ofSeconds(30)));
+        for (int rank = 0; rank < ranks; rank++) {
+            for (int i = 0; i < plain.get(rank).size(); i++) {
+                assertArrayEquals(plain.get(rank).get(i), full.get(rank).get(i), "rank " + rank + ", call " + i);
+            }
+        }
+    }
+
+    private static List<List<float[]>> drawn(long seed, int ranks, CommunicatorConfig config) {
+        return Ranks.local(ranks)
+                .withConfig(config.withTimeout(Duration.ofSeconds(30)))
+                .run(rank -> {
+                    SplittableRandom random = new SplittableRandom(seed);
+                    List<float[]> results = new ArrayList<>();
+                    try (Scope scope = rank.device().openScope()) {
+                        for (int call = 0; call < 40; call++) {
+                            scope.restart();
+                            results.add(call(random, rank, scope));
+                        }
+                    }
+                    return results;
+                });
+    }
+
+    private static float[] call(SplittableRandom random, Rank rank, Scope scope) {
+        Communicator world = rank.communicator();
+        Stream stream = rank.device().stream();
+        int count = random.nextInt(200);
+        int root = random.nextInt(rank.count());
+        Tensor small = scope.tensor(DType.FLOAT32, count);
+        Tensor large = scope.tensor(DType.FLOAT32, (long) count * rank.count());
+        Tensor out = scope.tensor(DType.FLOAT32, (long) count * rank.count());
+        float[] values = new float[count];
+        Arrays.fill(values, rank.index() + random.nextInt(9));
+        small.set(stream, values);
+        large.zero(stream);
+        out.zero(stream);
+        switch (random.nextInt(6)) {
+            case 0 -> world.allReduce(small, small, Reduction.SUM, stream);
+            case 1 -> world.allGather(small, out, stream);
+            case 2 -> world.broadcast(small, small, root, stream);
+            case 3 -> world.reduceScatter(large, small, Reduction.MAX, stream);
+            case 4 -> world.gather(small, rank.index() == root ? out : null, root, stream);
+            default ->
+                Communicator.group(() -> {
+                    world.send(small, (rank.index() + 1) % rank.count(), stream);
+                    world.receive(scope.view(out, 0, count), (rank.index() + rank.count() - 1) % rank.count(), stream);
+                });
+        }
+        float[] result = Arrays.copyOf(small.toFloats(stream), count * (rank.count() + 1));
+        System.arraycopy(out.toFloats(stream), 0, result, count, count * rank.count());
+        return result;
+    }
+}

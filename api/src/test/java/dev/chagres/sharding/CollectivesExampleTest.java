@@ -1,0 +1,61 @@
+package dev.chagres.sharding;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import java.util.Arrays;
+import java.util.List;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** The examples of docs/collectives.md and of the Javadoc. */
+@Tag("L0")
+@Tag("L2")
+class CollectivesExampleTest {
+    @Test
+    void sumsOverTwoRanks() {
+        // @start region="ranks"
+        List<Float> sums = Ranks.local(2).run(rank -> {
+            Stream stream = rank.device().stream();
+            try (Scope scope = rank.device().openScope()) {
+                Tensor x = scope.tensor(DType.FLOAT32, 1000);
+                x.set(stream, filled(1000, rank.index() + 1));
+                rank.communicator().allReduce(x, x, Reduction.SUM, stream);
+                return x.toFloats(stream)[0]; // waits for the stream
+            }
+        });
+        System.out.println(sums); // [3.0, 3.0]
+        // @end
+        assertEquals(List.of(3f, 3f), sums);
+    }
+
+    @Test
+    void gathersInPlace() {
+        Ranks.local(2).each(rank -> {
+            try (Scope scope = rank.device().openScope()) {
+                Stream stream = rank.device().stream();
+                Communicator communicator = rank.communicator();
+                // @start region="collectives"
+                Tensor whole = scope.tensor(DType.BFLOAT16, 2 * 512);
+                Tensor own = scope.view(whole, communicator.rank() * 512L, 512);
+                own.set(stream, filled(512, communicator.rank()));
+                communicator.allGather(own, whole, stream); // in place: own is part r of whole
+                communicator.synchronize(stream); // no longer than the timeout
+                // @end
+                assertEquals(1, whole.toFloats(stream)[1023]);
+                assertEquals(0, whole.toFloats(stream)[511]);
+            }
+        });
+    }
+
+    private static float[] filled(int count, float value) {
+        float[] values = new float[count];
+        Arrays.fill(values, value);
+        return values;
+    }
+}
