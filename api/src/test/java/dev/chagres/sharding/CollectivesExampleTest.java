@@ -53,6 +53,21 @@ class CollectivesExampleTest {
         });
     }
 
+    @Test
+    void arrangesRanks() {
+        Ranks.local(4).each(rank -> {
+            // @start region="mesh"
+            MeshShape shape = MeshShape.ofOne().with(MeshDimension.SHARD, 2).with(MeshDimension.TENSOR, 2);
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                Communicator tensor = mesh.along(MeshDimension.TENSOR); // ranks 0 and 1; ranks 2 and 3
+                Communicator shard = mesh.along(MeshDimension.SHARD); // ranks 0 and 2; ranks 1 and 3
+                // @end
+                assertEquals(rank.index() % 2, tensor.rank());
+                assertEquals(rank.index() / 2, shard.rank());
+            }
+        });
+    }
+
     private static float[] filled(int count, float value) {
         float[] values = new float[count];
         Arrays.fill(values, value);

@@ -1,0 +1,124 @@
+package dev.chagres.sharding;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.nccl.Communicator;
+import java.util.ArrayList;
+import java.util.EnumMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+
+/**
+ * Ranks as a box of named dimensions: each rank has a coordinate along each, and a communicator of the ranks that differ from it in that
+ * coordinate alone.
+ *
+ * <p>Ranks are numbered with the last dimension of {@link MeshDimension} running fastest, so that ranks of one {@link
+ * MeshDimension#TENSOR} group, which exchange most, lie next to each other: with shard 2 and tensor 2, ranks 0 and 1 are one tensor
+ * group, ranks 0 and 2 one shard group.
+ *
+ * {@snippet file="dev/chagres/sharding/CollectivesExampleTest.java" region="mesh"}
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Mesh implements AutoCloseable {
+    private final MeshShape shape;
+    private final int rank;
+    private final Map<MeshDimension, Communicator> communicators = new EnumMap<>(MeshDimension.class);
+
+    private Mesh(MeshShape shape, int rank) {
+        this.shape = shape;
+        this.rank = rank;
+    }
+
+    /**
+     * Makes this rank's communicators, one for each dimension; each rank of {@code world} calls it.
+     *
+     * @param world all ranks; stays open as long as the mesh
+     * @param shape as many ranks as {@code world} has
+     * @throws IllegalArgumentException when the numbers of ranks differ
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public static Mesh of(Communicator world, MeshShape shape) {
+        if (Checks.given("shape", shape).ranks() != Checks.given("world", world).ranks()) {
+            throw new IllegalArgumentException("shape: expected " + world.ranks() + " ranks, as " + world + " has, got "
+                    + shape.ranks() + " of " + shape);
+        }
+        Mesh mesh = new Mesh(shape, world.rank());
+        try {
+            for (MeshDimension dimension : MeshDimension.values()) {
+                mesh.split(world, dimension);
+            }
+        } catch (RuntimeException failure) {
+            try {
+                mesh.close();
+            } catch (RuntimeException later) {
+                failure.addSuppressed(later);
+            }
+            throw failure;
+        }
+        return mesh;
+    }
+
+    private void split(Communicator world, MeshDimension dimension) {
+        // Ranks of one group are those whose number is the same with this coordinate at 0.
+        int coordinate = shape.coordinate(dimension, rank);
+        int color = rank - coordinate * shape.stride(dimension);
+        communicators.put(
+                dimension,
+                world.split(
+                        color,
+                        coordinate,
+                        world.config().withName(dimension.name().toLowerCase(Locale.ROOT))));
+    }
+
+    /** Returns the sizes. */
+    public MeshShape shape() {
+        return shape;
+    }
+
+    /** Returns the number of ranks along {@code dimension}. */
+    public int size(MeshDimension dimension) {
+        return shape.size(dimension);
+    }
+
+    /** Returns this rank's place along {@code dimension}, from 0 on. */
+    public int coordinate(MeshDimension dimension) {
+        return shape.coordinate(dimension, rank);
+    }
+
+    /** Returns the communicator of the ranks along {@code dimension}; this rank's number in it is its coordinate. */
+    public Communicator along(MeshDimension dimension) {
+        Communicator communicator = communicators.get(Checks.given("dimension", dimension));
+        if (communicator == null) {
+            throw new IllegalStateException("the mesh " + shape + " is closed");
+        }
+        return communicator;
+    }
+
+    /** Closes the communicators, newest first. A second call does nothing. */
+    @Override
+    public void close() {
+        RuntimeException first = null;
+        List<Communicator> open = new ArrayList<>(communicators.values());
+        communicators.clear();
+        for (Communicator communicator : open.reversed()) {
+            try {
+                communicator.close();
+            } catch (RuntimeException failure) {
+                if (first == null) {
+                    first = failure;
+                } else {
+                    first.addSuppressed(failure);
+                }
+            }
+        }
+        if (first != null) {
+            throw first;
+        }
+    }
+
+    @Override
+    public String toString() {
+        return "mesh " + shape + ", rank " + rank;
+    }
+}
