@@ -20,8 +20,12 @@ import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.WeightStorage;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.Range;
+import dev.chagres.optim.AdamW;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Quantizers;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
@@ -236,5 +240,30 @@ class ExamplesTest {
             // @end
             assertEquals(0, x.toFloats(device.stream())[0]);
         }
+    }
+
+    @Test
+    void quantizedWeights() {
+        ModelPlan plan = new ModelPlan();
+        TransformerLayer layer = new TransformerLayer(ENCODER, plan.group("layers.0"));
+        // @start region="quantizedWeights"
+        try (Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 42, WeightStorage.QUANTIZED);
+                AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                Pass pass = Pass.training(device)) {
+            pass.autocast(Quantizers.allocate(parameters, Float8CurrentScaling.standard()));
+            pass.begin(Sequences.packed(parameters.scope(), 16));
+            Tensor x = pass.scope().tensor(DType.BFLOAT16, 16, HIDDEN);
+            x.zero(device.stream());
+            layer.backward(layer.forward(x, pass), pass);
+            optimizer.step(1e-3f); // of the FP32 masters; the next pass casts them
+        }
+        // @end
+        assertEquals(
+                WeightStorage.QUANTIZED,
+                plan.parameters().stream()
+                        .filter(p -> p.name().endsWith("fc1.weight"))
+                        .findFirst()
+                        .orElseThrow()
+                        .storage());
     }
 }

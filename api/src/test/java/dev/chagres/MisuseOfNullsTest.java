@@ -28,6 +28,7 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterRange;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.WeightStorage;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.State;
@@ -131,6 +132,7 @@ class MisuseOfNullsTest {
         sample(AdamW.Config.class, AdamW.Config.standard());
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
+        sample(WeightStorage.class, WeightStorage.MODEL_TYPE);
         sample(Normalization.Gamma.class, Normalization.Gamma.PLAIN);
         sample(QkNorm.class, QkNorm.none());
         sample(QkNorm.Kind.class, QkNorm.Kind.RMS_NORM);

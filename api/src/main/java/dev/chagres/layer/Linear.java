@@ -171,23 +171,23 @@ public final class Linear extends Layer {
 
     @Override
     protected void checkInput(Tensor x) {
-        Tensor present = weight.weight();
-        if (x.size(1) != inputs || x.dtype() != present.dtype()) {
+        DType type = sites.dtype();
+        if (x.size(1) != inputs || x.dtype() != type) {
             throw new IllegalArgumentException(
-                    "x: " + name() + " expected " + present.dtype() + "[T, " + inputs + "], got " + Checks.describe(x));
+                    "x: " + name() + " expected " + type + "[T, " + inputs + "], got " + Checks.describe(x));
         }
         checkHere(this, weight, x);
         if (bias != null) {
-            checkBias(bias, present, x);
+            checkBias(bias, type, x);
         }
     }
 
-    private void checkBias(Parameter added, Tensor weights, Tensor x) {
+    private void checkBias(Parameter added, DType type, Tensor x) {
         checkHere(this, added, x);
         DType dtype = added.weight().dtype();
-        if (dtype != weights.dtype()) {
+        if (dtype != type) {
             throw new IllegalArgumentException(name() + ": expected weight and bias of one type, got " + weight.name()
-                    + " of " + weights.dtype() + " and " + added.name() + " of " + dtype);
+                    + " of " + type + " and " + added.name() + " of " + dtype);
         }
     }
 

@@ -67,7 +67,14 @@ final class LinearInput {
      */
     void prepare(Tensor x, @Nullable Tensor amax, Operand operand, @Nullable Scope keptIn, Pass pass) {
         Quantizers present = sites.covering(pass);
-        if (present == null || x.size(0) == 0) {
+        if (x.size(0) == 0) {
+            operand.set(x);
+            return;
+        }
+        if (present == null || pass.isCalibrating()) {
+            sites.requireWhole(pass);
+        }
+        if (present == null) {
             operand.set(x);
             return;
         }

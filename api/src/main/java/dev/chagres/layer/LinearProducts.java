@@ -45,6 +45,9 @@ final class LinearProducts {
             quantizedProduct(x, y, present, pass);
             return;
         }
+        if (x.rows() == 0) {
+            return;
+        }
         Tensor w = weight.weight();
         Stream stream = pass.stream();
         if (bias == null) {
@@ -70,6 +73,9 @@ final class LinearProducts {
 
     /** Enqueues {@code before = x W^T + b} and {@code after = gelu(before)} by one kernel, of a tensor in 16 bits. */
     void productGelu(Operand x, Tensor before, Tensor after, Pass pass) {
+        if (x.rows() == 0) {
+            return;
+        }
         Tensor w = weight.weight();
         Stream stream = pass.stream();
         if (bias == null) {
@@ -97,6 +103,9 @@ final class LinearProducts {
     void inputGradient(Operand x, Tensor dx, Pass pass) {
         Quantizers present = gradient.quantizers();
         Stream stream = pass.stream();
+        if (x.rows() == 0) {
+            return;
+        }
         if (present == null) {
             Gemm.gemm(
                     gradient.whole(),

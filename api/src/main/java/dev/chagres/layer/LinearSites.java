@@ -1,11 +1,14 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Tensor;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.model.WeightStorage;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.Cast;
@@ -40,6 +43,29 @@ final class LinearSites {
     @Nullable
     Parameter bias() {
         return bias;
+    }
+
+    /** Returns the type of input and output: the weight's, the model's where the weight is kept in eight bits. */
+    DType dtype() {
+        return isQuantized() ? weight.owner().dtype() : weight.weight().dtype();
+    }
+
+    /** Returns whether the weight is kept in eight bits, with a master that no product reads. */
+    boolean isQuantized() {
+        return weight.storage() == WeightStorage.QUANTIZED;
+    }
+
+    /**
+     * Checks that products may read the weight itself.
+     *
+     * @throws IllegalStateException when it is kept in eight bits
+     */
+    void requireWhole(Pass pass) {
+        if (isQuantized()) {
+            throw new IllegalStateException(weight.name() + " is kept in eight bits alone, so that its products need a"
+                    + " recipe, but the pass " + (pass.isCalibrating() ? "calibrates" : "has none")
+                    + "; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE");
+        }
     }
 
     /** Returns whether a bias is added and trained. */
@@ -99,10 +125,16 @@ final class LinearSites {
     /** Returns the weight in its own type: itself or, where backward dequantizes, what forward has read. */
     Tensor wholeWeight(Operand x, Pass pass) {
         Quantizers present = x.quantizers();
-        if (present == null || present.recipe().backwardOverride() != BackwardOverride.DEQUANTIZED) {
+        boolean dequantizes = present != null && present.recipe().backwardOverride() == BackwardOverride.DEQUANTIZED;
+        if (!dequantizes && !isQuantized()) {
             return weight.weight();
         }
-        Tensor again = pass.temporary().like(weight.weight());
+        Tensor again = pass.temporary()
+                .tensor(dtype(), weight.shape().size(0), weight.shape().size(1));
+        if (present == null || !dequantizes) {
+            Elementwise.cast(weight.weight(), again, pass.stream());
+            return again;
+        }
         Cast.dequantize(weightCopies(present, pass), again, pass.stream());
         return again;
     }
@@ -111,7 +143,8 @@ final class LinearSites {
     String explain(Pass pass) {
         Quantizers present = covering(pass);
         if (present != null && !pass.isCalibrating()) {
-            return ProductExplanation.inEightBits(present, input, bias != null);
+            return ProductExplanation.inEightBits(present, input, bias != null)
+                    + (isQuantized() ? "; the weight is cast from its FP32 master, without a copy of 16 bits" : "");
         }
         return ProductExplanation.inOwnType(bias != null)
                 + ProductExplanation.whyNotInEightBits(pass, input, weight, fits());

@@ -24,6 +24,7 @@ public final class Parameter {
     private final Initializer initializer;
     private final @Nullable DType ownType;
     private boolean frozen;
+    private WeightStorage storage = WeightStorage.MODEL_TYPE;
     private @Nullable Parameters owner;
     private @Nullable Tensor weight;
     private @Nullable Tensor gradient;
@@ -83,7 +84,7 @@ public final class Parameter {
     }
 
     /**
-     * Returns the weight. Whoever lets kernels write to it calls {@link Parameters#changed} afterwards.
+     * Returns the weight; of one that is kept {@link WeightStorage#QUANTIZED} the FLOAT32 master. Whoever lets kernels write to it calls {@link Parameters#changed} afterwards.
      *
      * @throws IllegalStateException before {@link Parameters#allocate}, or when the memory is gone
      */
@@ -94,6 +95,11 @@ public final class Parameter {
         }
         ensureOwn(present, weightIssue);
         return present;
+    }
+
+    /** Returns how the weight is kept: said by {@link Parameters#allocate}. */
+    public WeightStorage storage() {
+        return storage;
     }
 
     /**
@@ -157,6 +163,10 @@ public final class Parameter {
         weightIssue = Inside.issue(newWeight);
         gradientIssue = newGradient == null ? 0 : Inside.issue(newGradient);
         written = NEVER;
+    }
+
+    void keep(WeightStorage newStorage) {
+        storage = newStorage;
     }
 
     private void ensureOwn(Tensor present, int issue) {

@@ -7,6 +7,7 @@ import java.util.EnumMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * Where each parameter of a plan lies: group by group; in a group what decays, then what does not, then what is frozen. Types
@@ -42,12 +43,13 @@ final class ParameterLayout {
     private final List<Stretch> stretches = new ArrayList<>();
     private long gradientCount;
 
-    ParameterLayout(ModelPlan plan, DType modelType) {
+    /** {@code quantized}: the weights that products read in eight bits, of FP32 masters. */
+    ParameterLayout(ModelPlan plan, DType modelType, Set<Parameter> quantized) {
         long alignment = ALIGNMENT * plan.ranks();
         for (List<Parameter> group : plan.groups().values()) {
             for (DType dtype : DType.values()) {
                 List<Parameter> members = group.stream()
-                        .filter(parameter -> typeOf(parameter, modelType) == dtype)
+                        .filter(parameter -> typeOf(parameter, modelType, quantized) == dtype)
                         .toList();
                 if (!members.isEmpty()) {
                     lay(dtype, members, alignment);
@@ -56,7 +58,10 @@ final class ParameterLayout {
         }
     }
 
-    private static DType typeOf(Parameter parameter, DType modelType) {
+    private static DType typeOf(Parameter parameter, DType modelType, Set<Parameter> quantized) {
+        if (quantized.contains(parameter)) {
+            return DType.FLOAT32;
+        }
         DType own = parameter.ownType();
         return own == null ? modelType : own;
     }

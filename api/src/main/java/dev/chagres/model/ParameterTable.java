@@ -23,7 +23,8 @@ final class ParameterTable {
                     weight.dtype(),
                     weight.count(),
                     weight.byteSize(),
-                    parameter.isFrozen() ? "  frozen" : ""));
+                    (parameter.storage() == WeightStorage.QUANTIZED ? "  quantized" : "")
+                            + (parameter.isFrozen() ? "  frozen" : "")));
         }
         return text
                 + String.format(

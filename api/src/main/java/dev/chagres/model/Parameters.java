@@ -11,6 +11,7 @@ import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * The memory of a model's parameters: weights, a vector for each type, and FLOAT32 gradients of what is trained, one vector. Each
@@ -74,10 +75,29 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when a parameter has memory already
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed) {
+        return allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE);
+    }
+
+    /**
+     * Takes memory as {@link #allocate(Device, ModelPlan, DType, long)} does, and keeps weights of products as {@code storage}
+     * says.
+     *
+     * {@snippet file="dev/chagres/ExamplesTest.java" region="quantizedWeights"}
+     *
+     * @param dtype type of the weights that were declared without one; with {@link WeightStorage#QUANTIZED} of 16 bits
+     * @throws IllegalArgumentException when the type is no float, or not of 16 bits where it must be, or the plan is empty
+     * @throws IllegalStateException when a parameter has memory already
+     */
+    public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, WeightStorage storage) {
         Checks.given("device", device);
         Checks.given("plan", plan);
+        Checks.given("storage", storage);
         if (!Checks.given("dtype", dtype).isFloat()) {
             throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
+        }
+        if (storage == WeightStorage.QUANTIZED && dtype == DType.FLOAT32) {
+            throw new IllegalArgumentException("dtype: expected BFLOAT16 or FLOAT16 where weights are QUANTIZED, for"
+                    + " products in eight bits give results of 16, got FLOAT32");
         }
         if (plan.groups().isEmpty()) {
             throw new IllegalArgumentException("plan: expected at least one parameter, got none");
@@ -92,7 +112,11 @@ public final class Parameters implements AutoCloseable {
         }
         Scope scope = device.openScope();
         try {
-            Parameters parameters = new Parameters(scope, plan, dtype, new ParameterLayout(plan, dtype));
+            Set<Parameter> quantized = storage == WeightStorage.QUANTIZED ? QuantizedWeights.of(plan) : Set.of();
+            ParameterLayout layout = new ParameterLayout(plan, dtype, quantized);
+            Parameters parameters = new Parameters(scope, plan, dtype, layout);
+            parameters.all.forEach(parameter ->
+                    parameter.keep(quantized.contains(parameter) ? WeightStorage.QUANTIZED : WeightStorage.MODEL_TYPE));
             try (FirstWeights first = new FirstWeights(scope)) {
                 parameters.all.forEach(parameter -> first.write(parameter, seed));
             }

@@ -6,6 +6,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.model.WeightStorage;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
@@ -55,12 +56,24 @@ final class CoveredSites {
                     "parameters: expected a Linear outside the head and the groups that keep the"
                             + " model's type, for a recipe casts what its products read; got none");
         }
-        for (QuantizerSite site : covered) {
+        for (QuantizerSite site : parameters.quantizers()) {
             if (site.role() == Role.WEIGHT) {
-                requireSixteenBits(site.weight());
+                require(site, covered.contains(site));
             }
         }
         return covered;
+    }
+
+    private static void require(QuantizerSite site, boolean isCovered) {
+        boolean quantized = site.weight().storage() == WeightStorage.QUANTIZED;
+        if (quantized && !isCovered) {
+            throw new IllegalArgumentException("parameters: " + site.weight().name()
+                    + " is kept QUANTIZED, so that it has no copy in the model's type, but group " + site.group()
+                    + " of " + site + " is to keep that type; cover it, or allocate with WeightStorage.MODEL_TYPE");
+        }
+        if (!quantized && isCovered) {
+            requireSixteenBits(site.weight());
+        }
     }
 
     /** Products in eight bits take a bias and give results of 16 bits. */

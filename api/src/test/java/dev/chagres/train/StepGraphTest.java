@@ -25,7 +25,9 @@ import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.WeightStorage;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.recipe.DelayedScaling;
@@ -96,13 +98,17 @@ class StepGraphTest {
         private @Nullable RuntimeException failure;
 
         Training(float dropout, int most, Observed observed) {
+            this(dropout, most, observed, WeightStorage.MODEL_TYPE);
+        }
+
+        Training(float dropout, int most, Observed observed, WeightStorage storage) {
             TransformerLayerConfig config =
                     TransformerLayerConfig.encoder(HIDDEN, AttentionConfig.of(2, 16, AttentionMask.none()));
             if (dropout > 0) {
                 config = config.withHiddenDropout(Dropout.of(dropout));
             }
             layer = new TransformerLayer(config, plan.group("layers.0"));
-            parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 42);
+            parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 42, storage);
             norm = new GradientNorm(parameters, 1);
             optimizer = new AdamW(parameters, AdamW.Config.standard());
             graph = new StepGraph(uploads, SHAPE, pass, most, this::enqueue);
@@ -157,9 +163,13 @@ class StepGraphTest {
             }
             assertEquals(BATCHES.length, parameters.step());
             assertEquals(BATCHES.length, optimizer.step());
-            float[] weights = parameters.weights().toFloats(device.stream());
-            float[] all = Arrays.copyOf(results, results.length + weights.length);
-            System.arraycopy(weights, 0, all, results.length, weights.length);
+            float[] all = results;
+            for (Parameter parameter : parameters.all()) {
+                float[] weights = parameter.weight().toFloats(device.stream());
+                int before = all.length;
+                all = Arrays.copyOf(all, before + weights.length);
+                System.arraycopy(weights, 0, all, before, weights.length);
+            }
             return all;
         }
 
@@ -175,9 +185,13 @@ class StepGraphTest {
     }
 
     private void replayedIsEnqueued(float dropout, boolean eightBits) {
+        replayedIsEnqueued(dropout, eightBits, WeightStorage.MODEL_TYPE);
+    }
+
+    private void replayedIsEnqueued(float dropout, boolean eightBits, WeightStorage storage) {
         float[] enqueued;
         float[] replayed;
-        try (Training training = new Training(dropout, 4, Observed.YES)) {
+        try (Training training = new Training(dropout, 4, Observed.YES, storage)) {
             if (eightBits) {
                 training.pass.autocast(Quantizers.allocate(training.parameters, DelayedScaling.standard()));
             }
@@ -185,7 +199,7 @@ class StepGraphTest {
             assertEquals(0, training.graph.replayed());
             assertTrue(training.graph.explain().contains("an observer listens to the pass"), training.graph.explain());
         }
-        try (Training training = new Training(dropout, 4, Observed.NO)) {
+        try (Training training = new Training(dropout, 4, Observed.NO, storage)) {
             if (eightBits) {
                 training.pass.autocast(Quantizers.allocate(training.parameters, DelayedScaling.standard()));
             }
@@ -199,6 +213,11 @@ class StepGraphTest {
     @Test
     void aReplayedStepIsTheSameStep() {
         replayedIsEnqueued(0, false);
+    }
+
+    @Test
+    void aReplayedStepCastsMastersAgain() {
+        replayedIsEnqueued(0, true, WeightStorage.QUANTIZED);
     }
 
     @Test

@@ -142,7 +142,9 @@ class NativeRoomsTest {
     void aFunctionThatMayThrow() throws IOException {
         write("reference/ops/mirror.cpp", FUNCTION.replace("try ", "").replace(" OPS_CATCH", ""));
         write("reference/cuda/memory.cpp", "CHAGRES_EXPORT cudaError_t cudaFree(void *pointer) { return 0; }\n");
-        write("reference/cudnn/version.cpp", "CHAGRES_EXPORT int cudnnGetProperty(int type, int *value) { return 0; }\n");
+        write(
+                "reference/cudnn/version.cpp",
+                "CHAGRES_EXPORT int cudnnGetProperty(int type, int *value) { return 0; }\n");
         write("reference/runtime/numbers.cpp", "CHAGRES_EXPORT int ops_numbers(void) { return 0; }\n");
         write("reference/te/gelu.cpp", "void nvte_gelu(NVTETensor input) { throw 1; }\n");
         assertEquals(

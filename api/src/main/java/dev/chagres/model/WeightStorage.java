@@ -1,0 +1,22 @@
+package dev.chagres.model;
+
+/**
+ * How weights of products are kept that a recipe computes in eight bits.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: TE's {@code quantized_model_init}.
+ */
+public enum WeightStorage {
+    /** In the model's type. A recipe keeps copies in eight bits beside that, and an optimizer FP32 masters. */
+    MODEL_TYPE,
+    /**
+     * In eight bits, as the recipe casts them, from FP32 masters: {@link Parameter#weight} is the master, which optimizers update
+     * and which begins as it was drawn, not rounded to the model's type. No copy in the model's type exists, so products need a
+     * pass with {@code autocast}. Inputs, results and biases keep the model's type.
+     *
+     * <p>Meant are the weights of {@code Linear}s that a recipe covers unless told otherwise: of sizes that are multiples of 16,
+     * in no part {@code head}. A weight that another layer declared, such as a tied embedding's, keeps the model's type.
+     */
+    QUANTIZED
+}
