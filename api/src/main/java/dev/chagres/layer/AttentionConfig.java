@@ -17,7 +17,7 @@ import dev.chagres.te.SoftmaxType;
  * @param mask which keys a query sees
  * @param dropout of attention weights
  * @param scale factor on query times key, usually {@code 1 / sqrt(d)}
- * @param qkNorm of each head of query and key, which {@link MultiheadAttention} computes
+ * @param qkNorm of each head of query and key, which {@link MultiheadAttention} and {@link CrossAttention} compute
  * @param order of the sums in backward
  * @param softcap c of {@code c tanh(s / c)}, which scores s become before the softmax; 0: they stay as they are
  * @param softmaxType what the sum of the softmax has besides

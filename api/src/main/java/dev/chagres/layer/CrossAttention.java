@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.attention.Alibi;
+import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 
@@ -10,7 +11,8 @@ import dev.chagres.model.ModelPlan;
  *
  * <p>The pass's sequences name both sides: {@code pass.sequences(decoderSequences.withKeys(encoderSequences))}.
  *
- * <p>Parameters: {@code norm}; {@code query} [h d, H], {@code key} and {@code value} [g d, M], {@code projection} [H, h d].
+ * <p>Parameters: {@code norm}; {@code query} [h d, H], {@code key} and {@code value} [g d, M], {@code projection} [H, h d]; with {@link
+ * AttentionConfig#qkNorm} {@code q_norm} and {@code k_norm} [d].
  *
  * <p>Threading: the device's thread.
  *
@@ -35,6 +37,16 @@ public final class CrossAttention extends PreNorm {
     private CrossAttention(NormLayer norm, CrossAttentionBranch attention, ModelPlan plan) {
         super(plan.name(), norm, attention, attention.query());
         this.attention = attention;
+    }
+
+    /**
+     * Rotates queries by their positions, and keys by theirs, in forward calls from now on; backward undoes the rotation of its
+     * own forward. TE's decoder layer does so with the rotation of its self-attention.
+     *
+     * @throws IllegalArgumentException when its head dimension is another
+     */
+    public void rotate(RotaryEmbedding rotary) {
+        attention.rotate(rotary);
     }
 
     /**

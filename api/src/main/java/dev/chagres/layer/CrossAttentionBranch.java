@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
@@ -21,6 +22,7 @@ final class CrossAttentionBranch extends Layer {
         private final Operand keyInput = new Operand("the other stream's output");
         private final Operand valueInput = new Operand("the other stream's output");
         private final Operand attended = new Operand("the heads' output");
+        private @Nullable RotaryEmbedding rotary;
         private @Nullable Sequences sequences;
     }
 
@@ -30,9 +32,12 @@ final class CrossAttentionBranch extends Layer {
     private final Linear query;
     private final Linear key;
     private final Linear value;
+    private final AttentionSide querySide;
+    private final AttentionSide keySide;
     private final DotProductAttention attention;
     private final Linear projection;
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
+    private @Nullable RotaryEmbedding rotary;
 
     CrossAttentionBranch(CrossAttentionConfig cross, FanOut memory, ModelPlan plan) {
         super(plan.name());
@@ -47,12 +52,27 @@ final class CrossAttentionBranch extends Layer {
         query = new Linear(hidden, width, bias, initializer, plan.child("query"));
         key = new Linear(memoryColumns, keyWidth, bias, initializer, plan.child("key"));
         value = new Linear(memoryColumns, keyWidth, bias, initializer, plan.child("value"));
-        attention = new DotProductAttention(plan.name(), config, plan);
+        QkNorm norm = config.qkNorm();
+        int headDim = config.headDim();
+        querySide = new AttentionSide(config.heads(), headDim, norm, this, plan.child("q_norm"));
+        keySide = new AttentionSide(config.keyHeads(), headDim, norm, this, plan.child("k_norm"));
+        attention = new DotProductAttention(
+                plan.name(),
+                config.withQkNorm(QkNorm.none()).withScale(config.scale() * HeadNorm.scale(norm, headDim)),
+                plan);
         projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
 
     Linear query() {
         return query;
+    }
+
+    void rotate(RotaryEmbedding newRotary) {
+        if (Checks.given("rotary", newRotary).headDim() != config.headDim()) {
+            throw new IllegalArgumentException(
+                    "rotary: expected head dimension " + config.headDim() + ", got " + newRotary.headDim());
+        }
+        rotary = newRotary;
     }
 
     /** Returns what is computed over the heads. */
@@ -68,6 +88,11 @@ final class CrossAttentionBranch extends Layer {
         key.checkInput(m);
         sequences.checkTokens("x", x, x.size(0));
         sequences.keys().checkTokens("memory", m, m.size(0));
+        RotaryEmbedding present = rotary;
+        if (present != null) {
+            present.checkSequences(sequences.queries(), pass.stream());
+            present.checkSequences(sequences.keys(), pass.stream());
+        }
         Scope kept = pass.kept();
         Tensor q = kept.tensor(x.dtype(), x.size(0), query.outputColumns(x.size(1)));
         Tensor k = kept.tensor(x.dtype(), m.size(0), key.outputColumns(m.size(1)));
@@ -77,13 +102,14 @@ final class CrossAttentionBranch extends Layer {
         product(key, m, record.keyInput, k, pass);
         product(value, m, record.valueInput, v, pass);
         Tensor heads = attention.forward(
-                shaped(kept, q, config.heads(), sequences),
-                shaped(kept, k, config.keyHeads(), sequences.keys()),
+                querySide.forward(shaped(kept, q, config.heads(), sequences), present, sequences.queries(), pass),
+                keySide.forward(shaped(kept, k, config.keyHeads(), sequences.keys()), present, sequences.keys(), pass),
                 shaped(kept, v, config.keyHeads(), sequences.keys()),
                 pass);
         Tensor attended = kept.view(heads, 0, q.size(0), q.size(1));
         product(projection, attended, record.attended, y, pass);
         record.memory.set(m);
+        record.rotary = present;
         record.sequences = sequences;
         saved.keep(record, pass);
     }
@@ -112,12 +138,18 @@ final class CrossAttentionBranch extends Layer {
         Tensor dq = temporary.like(dattended);
         Tensor dk = temporary.tensor(m.dtype(), m.size(0), key.outputColumns(m.size(1)));
         Tensor dv = temporary.like(dk);
+        Tensor dqHeads = shaped(temporary, dq, config.heads(), sequences);
+        Tensor dkHeads = shaped(temporary, dk, config.keyHeads(), sequences.keys());
         attention.backward(
                 shaped(temporary, dattended, config.heads(), sequences),
-                shaped(temporary, dq, config.heads(), sequences),
-                shaped(temporary, dk, config.keyHeads(), sequences.keys()),
+                dqHeads,
+                dkHeads,
                 shaped(temporary, dv, config.keyHeads(), sequences.keys()),
                 pass);
+        dkHeads = keySide.backward(dkHeads, record.rotary, sequences.keys(), pass);
+        dqHeads = querySide.backward(dqHeads, record.rotary, sequences.queries(), pass);
+        dk = temporary.view(dkHeads, 0, dk.size(0), dk.size(1));
+        dq = temporary.view(dqHeads, 0, dq.size(0), dq.size(1));
         parameterGradients(query, dq, record.x, pass);
         parameterGradients(key, dk, record.keyInput, pass);
         parameterGradients(value, dv, record.valueInput, pass);
@@ -165,6 +197,8 @@ final class CrossAttentionBranch extends Layer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        return query.explain(x, pass) + "\n" + attention.explain(x.dtype(), pass) + "\n" + projection.explain(x, pass);
+        String sides = querySide.explain(rotary);
+        return query.explain(x, pass) + (sides.isEmpty() ? "" : "\n" + name() + ": " + sides) + "\n"
+                + attention.explain(x.dtype(), pass) + "\n" + projection.explain(x, pass);
     }
 }

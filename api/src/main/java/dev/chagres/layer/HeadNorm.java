@@ -26,11 +26,14 @@ final class HeadNorm {
     /** Null for the L2 norm. */
     private final @Nullable NormLayer layer;
 
+    private final QkNorm.Kind kind;
+
     private final SavedPool<Rows> saved;
 
     HeadNorm(QkNorm norm, int headDim, Layer owner, ModelPlan plan) {
         this.headDim = headDim;
         epsilon = norm.epsilon();
+        kind = norm.kind();
         layer = switch (norm.kind()) {
             case RMS_NORM -> NormLayer.of(NormConfig.rmsNorm(headDim).withEpsilon(epsilon), plan);
             case LAYER_NORM -> NormLayer.of(NormConfig.layerNorm(headDim).withEpsilon(epsilon), plan);
@@ -42,6 +45,13 @@ final class HeadNorm {
     /** Returns the factor on attention's scale that makes up for what the norms of query and key leave out. */
     static float scale(QkNorm norm, int headDim) {
         return norm.kind() == QkNorm.Kind.L2 ? 1f / headDim : 1;
+    }
+
+    /** Returns the functions that compute it. */
+    String kernels() {
+        return kind == QkNorm.Kind.LAYER_NORM
+                ? "te_layernorm_fwd and te_layernorm_bwd"
+                : "te_rmsnorm_fwd and te_rmsnorm_bwd";
     }
 
     boolean requiresGradient() {

@@ -8,7 +8,6 @@ import dev.chagres.layer.QkNorm.Place;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary;
-import dev.chagres.ops.Rotary.Direction;
 import dev.chagres.ops.TokenPositions;
 import org.jspecify.annotations.Nullable;
 
@@ -22,12 +21,8 @@ final class SeparateHeads {
     private final DotProductAttention attention;
     private final AttentionConfig config;
     private final QkvHeads heads;
-    private final QkvHeads queries;
-    private final QkvHeads keys;
-    /** Null without norms of heads. */
-    private final @Nullable HeadNorm queryNorm;
-
-    private final @Nullable HeadNorm keyNorm;
+    private final AttentionSide query;
+    private final AttentionSide key;
     /** For copies that rotate nothing. */
     private final TokenPositions nowhere = new TokenPositions();
 
@@ -36,11 +31,9 @@ final class SeparateHeads {
         this.config = config;
         int headDim = config.headDim();
         heads = new QkvHeads(config.heads(), config.keyHeads(), headDim);
-        queries = new QkvHeads(config.heads(), 0, headDim);
-        keys = new QkvHeads(config.keyHeads(), 0, headDim);
         QkNorm norm = config.qkNorm();
-        queryNorm = norm.isNone() ? null : new HeadNorm(norm, headDim, owner, plan.child("q_norm"));
-        keyNorm = norm.isNone() ? null : new HeadNorm(norm, headDim, owner, plan.child("k_norm"));
+        query = new AttentionSide(config.heads(), headDim, norm, owner, plan.child("q_norm"));
+        key = new AttentionSide(config.keyHeads(), headDim, norm, owner, plan.child("k_norm"));
     }
 
     /** Returns whether heads must be apart for {@code config}. */
@@ -50,7 +43,7 @@ final class SeparateHeads {
 
     /** Returns whether a norm of the heads is trained. */
     boolean requiresGradient() {
-        return queryNorm != null && keyNorm != null && (queryNorm.requiresGradient() || keyNorm.requiresGradient());
+        return query.requiresGradient() || key.requiresGradient();
     }
 
     /** Enqueues the copy, with rotation and norms where there are such, and attention; returns [T, h d]. */
@@ -65,15 +58,9 @@ final class SeparateHeads {
         } else {
             first.split(qkv, heads, sequences, q, k, v, pass.stream());
         }
-        if (queryNorm != null && keyNorm != null) {
-            Tensor normedQ = kept.like(q);
-            Tensor normedK = kept.like(k);
-            queryNorm.run(q, normedQ, pass);
-            keyNorm.run(k, normedK, pass);
-            q = normedQ;
-            k = normedK;
-            rotateAfterwards(rotary, q, k, sequences, Direction.FORWARD, pass);
-        }
+        RotaryEmbedding second = first == null ? rotary : null;
+        q = query.forward(q, second, sequences, pass);
+        k = key.forward(k, second, sequences, pass);
         Tensor attended = attention.forwardSelf(q, k, v, pass);
         return kept.view(attended, 0, qkv.size(0), (long) config.heads() * config.headDim());
     }
@@ -85,16 +72,10 @@ final class SeparateHeads {
         Tensor dk = tensor(temporary, dqkv, config.keyHeads(), sequences);
         Tensor dv = temporary.like(dk);
         attention.backward(shaped(temporary, dattended, config.heads(), sequences), dq, dk, dv, pass);
-        if (queryNorm != null && keyNorm != null) {
-            rotateAfterwards(rotary, dq, dk, sequences, Direction.BACKWARD, pass);
-            Tensor before = temporary.like(dk);
-            keyNorm.gradient(dk, before, pass);
-            dk = before;
-            before = temporary.like(dq);
-            queryNorm.gradient(dq, before, pass);
-            dq = before;
-        }
         RotaryEmbedding last = onTheWay(rotary);
+        RotaryEmbedding second = last == null ? rotary : null;
+        dk = key.backward(dk, second, sequences, pass);
+        dq = query.backward(dq, second, sequences, pass);
         if (last == null) {
             Rotary.rotaryJoin(dq, dk, dv, heads, null, nowhere, dqkv, pass.stream());
         } else {
@@ -105,27 +86,13 @@ final class SeparateHeads {
     /** Gives back what the latest {@link #forward} saved, where nobody wants its gradients. */
     void discard(Pass pass) {
         attention.discard(pass);
-        if (queryNorm != null && keyNorm != null) {
-            keyNorm.discard(pass);
-            queryNorm.discard(pass);
-        }
+        key.discard(pass);
+        query.discard(pass);
     }
 
     /** Returns the rotation that the copy does, or null. */
     private @Nullable RotaryEmbedding onTheWay(@Nullable RotaryEmbedding rotary) {
-        return queryNorm != null && config.qkNorm().place() == Place.BEFORE_ROTATION ? null : rotary;
-    }
-
-    /** Enqueues the rotation behind the norms, in place, where it stands there. */
-    private void rotateAfterwards(
-            @Nullable RotaryEmbedding rotary, Tensor q, Tensor k, Sequences sequences, Direction direction, Pass pass) {
-        if (rotary != null && config.qkNorm().place() == Place.BEFORE_ROTATION) {
-            Scope scope = pass.kept();
-            long tokens = sequences.tokens();
-            rotary.rotatePacked(
-                    scope.view(q, 0, tokens, queries.columns()), queries, sequences, direction, pass.stream());
-            rotary.rotatePacked(scope.view(k, 0, tokens, keys.columns()), keys, sequences, direction, pass.stream());
-        }
+        return !config.qkNorm().isNone() && config.qkNorm().place() == Place.BEFORE_ROTATION ? null : rotary;
     }
 
     private Tensor tensor(Scope scope, Tensor like, int count, Sequences sequences) {
@@ -154,14 +121,7 @@ final class SeparateHeads {
                 + (norm.isNone()
                         ? "one buffer takes equal heads alone, not " + config.heads() + " and " + config.keyHeads()
                         : "norms of heads want them side by side");
-        String kernels = norm.kind() == QkNorm.Kind.LAYER_NORM
-                ? "te_layernorm_fwd and te_layernorm_bwd"
-                : "te_rmsnorm_fwd and te_rmsnorm_bwd";
-        return norm.isNone()
-                ? copies
-                : copies + "; norms of query and key by " + kernels
-                        + (rotary != null && norm.place() == Place.BEFORE_ROTATION
-                                ? ", then rotation in place by ops_rotary_packed"
-                                : "");
+        String sides = query.explain(onTheWay(rotary) == null ? rotary : null);
+        return sides.isEmpty() ? copies : copies + "; " + sides;
     }
 }

@@ -126,11 +126,12 @@ final class DrawnLayers {
                         Arbitraries.of(ResidualSource.class), Arbitraries.of(NormPlacement.class))
                 .as((residual, placement) -> config.withResidual(residual).withNormPlacement(placement));
         Arbitrary<TransformerLayerConfig> decoder = Combinators.combine(
-                        serial, heads(blocks), mask(), norm(hidden(config)))
-                .as((arranged, heads, mask, norm) -> arranged.withCrossAttention(CrossAttentionConfig.of(
+                        serial, heads(blocks), mask(), norm(hidden(config)), qkNorm())
+                .as((arranged, heads, mask, norm, qkNorm) -> arranged.withCrossAttention(CrossAttentionConfig.of(
                                 config.hidden(),
                                 AttentionConfig.of(heads.get1() * heads.get2(), heads.get3(), mask)
-                                        .withKeyHeads(heads.get2()))
+                                        .withKeyHeads(heads.get2())
+                                        .withQkNorm(qkNorm))
                         .withMemoryColumns(DrawnLayer.MEMORY)
                         .withNorm(norm)));
         return Arbitraries.frequencyOf(
@@ -170,18 +171,18 @@ final class DrawnLayers {
                 side.map(left -> AttentionMask.causal().withWindow(left, 0)));
     }
 
-    private static Arbitrary<AttentionConfig> attention(boolean blocks) {
+    private static Arbitrary<QkNorm> qkNorm() {
         Arbitrary<QkNorm> norm = Combinators.combine(
                         Arbitraries.of(QkNorm.Kind.class),
                         Arbitraries.of(QkNorm.Place.class),
                         Arbitraries.of(1e-6f, 0.1f))
                 .as((kind, place, epsilon) -> QkNorm.of(kind).withPlace(place).withEpsilon(epsilon));
+        return Arbitraries.oneOf(Arbitraries.just(QkNorm.none()), norm);
+    }
+
+    private static Arbitrary<AttentionConfig> attention(boolean blocks) {
         return Combinators.combine(
-                        heads(blocks),
-                        mask(),
-                        Arbitraries.oneOf(Arbitraries.just(QkNorm.none()), norm),
-                        Arbitraries.of(1f, 0.5f),
-                        Arbitraries.of(Order.class))
+                        heads(blocks), mask(), qkNorm(), Arbitraries.of(1f, 0.5f), Arbitraries.of(Order.class))
                 .as((heads, mask, qkNorm, scale, order) -> {
                     AttentionConfig config = AttentionConfig.of(heads.get1() * heads.get2(), heads.get3(), mask)
                             .withKeyHeads(heads.get2())

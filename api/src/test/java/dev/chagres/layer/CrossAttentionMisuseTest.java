@@ -8,6 +8,7 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
@@ -58,6 +59,33 @@ class CrossAttentionMisuseTest {
             decoder.backward(y, pass);
             memory.backward(pass);
             assertEquals(16, y.size(0));
+            assertEquals(0, parameters.step());
+        }
+    }
+
+    @Test
+    void rotationThatDoesNotFit() {
+        ModelPlan plan = new ModelPlan();
+        FanOut memory = new FanOut("encoder");
+        AttentionConfig attention = AttentionConfig.of(4, 8, AttentionMask.none());
+        CrossAttention layer = new CrossAttention(CrossAttentionConfig.of(32, attention), memory, plan);
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            RotaryEmbedding wide = RotaryEmbedding.of(scope, 8, 16);
+            assertThrown(ARGUMENT, "rotary: expected head dimension 8, got 16", () -> layer.rotate(wide));
+            layer.rotate(RotaryEmbedding.of(scope, 8, 8));
+            Tensor x = scope.tensor(DType.FLOAT32, 4, 32);
+            x.zero(device.stream());
+            Tensor m = scope.tensor(DType.FLOAT32, 9, 32);
+            m.zero(device.stream());
+            pass.begin(Sequences.packed(scope, 4).withKeys(Sequences.packed(scope, 9)));
+            memory.forward(m, pass);
+            assertThrown(
+                    ARGUMENT,
+                    "sequences: expected none longer than the 8 positions of the rotary embedding, got 9",
+                    () -> layer.forward(x, pass));
             assertEquals(0, parameters.step());
         }
     }

@@ -175,6 +175,7 @@ final class EveryLayer implements AutoCloseable {
                                 plan,
                                 s)),
                 new Kind("cross-attention", CrossAttention.class, EveryLayer::crossAttention),
+                new Kind("rotated cross-attention", CrossAttention.class, EveryLayer::rotatedCrossAttention),
                 new Kind("transformer", TransformerLayer.class, (plan, m, s) -> transformer(Dropout.none(), plan, s)),
                 new Kind(
                         "RMS transformer",
@@ -329,6 +330,14 @@ final class EveryLayer implements AutoCloseable {
 
     private static Layer crossAttention(ModelPlan plan, FanOut memory, Scope scope) {
         return new CrossAttention(crossAttention(), memory, plan);
+    }
+
+    private static Layer rotatedCrossAttention(ModelPlan plan, FanOut memory, Scope scope) {
+        CrossAttentionConfig config = crossAttention();
+        CrossAttention layer = new CrossAttention(
+                config.withAttention(config.attention().withQkNorm(QkNorm.of(QkNorm.Kind.RMS_NORM))), memory, plan);
+        layer.rotate(RotaryEmbedding.of(scope, 16, 8));
+        return layer;
     }
 
     private static CrossAttentionConfig crossAttention() {

@@ -2,18 +2,28 @@ package dev.chagres.witness;
 
 import dev.chagres.attention.Sequences.Padding;
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.QkNorm;
+import dev.chagres.layer.QkNorm.Place;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.QkvLayout;
 import java.util.List;
 import org.apache.commons.math3.linear.RealMatrix;
+import org.jspecify.annotations.Nullable;
 
-/** {@code y = attend(x Wq^T + bq, m Wk^T + bk, m Wv^T + bv) Wo^T + bo}, without the norm of x before it. */
+/**
+ * {@code y = attend(norm(rotate(x Wq^T + bq)), norm(rotate(m Wk^T + bk)), m Wv^T + bv) Wo^T + bo}, without the norm of x before it.
+ */
 public final class CrossAttentionWitness {
     private final LinearWitness query;
     private final LinearWitness key;
     private final LinearWitness value;
     private final AttentionWitness attention;
     private final LinearWitness projection;
+    private final boolean rotatesLast;
+    private final @Nullable HeadNormWitness queryNorm;
+    private final @Nullable HeadNormWitness keyNorm;
+    private @Nullable RotaryWitness queryRotary;
+    private @Nullable RotaryWitness keyRotary;
     private RealMatrix memoryGradient;
 
     /** Attends from {@code queries}, rows of x, to {@code keys}, rows of m; uses the weights under {@code prefix}. */
@@ -28,18 +38,43 @@ public final class CrossAttentionWitness {
         attention = new AttentionWitness(
                 problem, config.heads(), config.keyHeads(), queries, keys, AttentionWitness.Keep.ALL);
         projection = new LinearWitness(weights, prefix + "projection.");
+        QkNorm norm = config.qkNorm();
+        rotatesLast = norm.place() == Place.BEFORE_ROTATION;
+        queryNorm = norm.isNone() ? null : new HeadNormWitness(norm, config.headDim(), weights, prefix + "q_norm.");
+        keyNorm = norm.isNone() ? null : new HeadNormWitness(norm, config.headDim(), weights, prefix + "k_norm.");
+    }
+
+    /** Rotates queries and keys from now on. */
+    public void rotate(RotaryWitness queries, RotaryWitness keys) {
+        queryRotary = queries;
+        keyRotary = keys;
     }
 
     /** Returns y. */
     public RealMatrix forward(RealMatrix x, RealMatrix memory) {
-        return projection.forward(attention.forward(query.forward(x), key.forward(memory), value.forward(memory)));
+        RealMatrix q = side(query.forward(x), queryRotary, queryNorm);
+        RealMatrix k = side(key.forward(memory), keyRotary, keyNorm);
+        return projection.forward(attention.forward(q, k, value.forward(memory)));
+    }
+
+    private RealMatrix side(RealMatrix heads, @Nullable RotaryWitness rotary, @Nullable HeadNormWitness norm) {
+        RealMatrix first = rotary == null || rotatesLast ? heads : rotary.forward(heads);
+        RealMatrix normed = norm == null ? first : norm.forward(first);
+        return rotary == null || !rotatesLast ? normed : rotary.forward(normed);
+    }
+
+    private RealMatrix sideGradient(RealMatrix d, @Nullable RotaryWitness rotary, @Nullable HeadNormWitness norm) {
+        RealMatrix last = rotary == null || !rotatesLast ? d : rotary.backward(d);
+        RealMatrix beforeNorm = norm == null ? last : norm.backward(last);
+        return rotary == null || rotatesLast ? beforeNorm : rotary.backward(beforeNorm);
     }
 
     /** Returns the gradient of x and leaves those of the weights and of m. */
     public RealMatrix backward(RealMatrix dy) {
         attention.backward(projection.backward(dy));
-        memoryGradient = key.backward(attention.dk()).add(value.backward(attention.dv()));
-        return query.backward(attention.dq());
+        memoryGradient =
+                key.backward(sideGradient(attention.dk(), keyRotary, keyNorm)).add(value.backward(attention.dv()));
+        return query.backward(sideGradient(attention.dq(), queryRotary, queryNorm));
     }
 
     /** Returns the gradient of the keys [tokens, g d] that the last backward pass has left. */
