@@ -36,6 +36,8 @@ PREFIXES = {
     "inter_attention.layernorm_query.layer_norm_": ["cross_attention.norm."],
     "inter_attention.layernorm_query.": ["cross_attention.query."],
     "inter_attention.key_value.": ["cross_attention.key.", "cross_attention.value."],
+    "inter_attention.q_norm.": ["cross_attention.q_norm."],
+    "inter_attention.k_norm.": ["cross_attention.k_norm."],
     "inter_attention.proj.": ["cross_attention.projection."],
     "layernorm_mlp.layer_norm_": ["mlp.norm."],
     "layernorm_mlp.fc1_": ["mlp.fc1."],
@@ -46,7 +48,8 @@ POSITIONS = 1024
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
 # Adding one number to all scores of a query changes nothing: without a rotation the gradient of a bias of the keys is 0 but for
 # rounding. It is compared together with that of the queries.
-TOGETHER = ("self_attention.q_norm.bias", "self_attention.k_norm.bias")
+TOGETHER = {f"{part}.qk_norm.bias": (f"{part}.q_norm.bias", f"{part}.k_norm.bias")
+            for part in ("self_attention", "inter_attention")}
 
 
 def read(path):
@@ -144,9 +147,9 @@ def te_results(layer_arguments, call, tensors, x):
 
 
 def together(results):
-    names = [name for name in TOGETHER if name in results]
-    if names:
-        results["self_attention.qk_norm.bias"] = torch.cat([results.pop(name).flatten() for name in names])
+    for both, names in TOGETHER.items():
+        if names[0] in results:
+            results[both] = torch.cat([results.pop(name).flatten() for name in names])
     return results
 
 

@@ -28,8 +28,7 @@ import java.util.random.RandomGenerator;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Draws layers that TE for PyTorch has too. Dropout and drop path are off: the two sides draw other random numbers. Decoders are
- * not rotated: TE rotates the queries and keys of cross-attention, too, where ours have no common positions.
+ * Draws layers that TE for PyTorch has too. Dropout and drop path are off: the two sides draw other random numbers.
  */
 final class LayerCases {
     private static final int LONGEST = 90;
@@ -55,7 +54,8 @@ final class LayerCases {
         TransformerLayerConfig config = config(attention, decodes);
         if (decodes) {
             AttentionConfig cross = AttentionConfig.of(attention.heads(), attention.headDim(), crossMask())
-                    .withKeyHeads(attention.keyHeads());
+                    .withKeyHeads(attention.keyHeads())
+                    .withQkNorm(attention.qkNorm());
             config = config.withCrossAttention(
                     CrossAttentionConfig.of(config.hidden(), cross).withNorm(config.norm()));
         }
@@ -64,7 +64,7 @@ final class LayerCases {
         return new LayerCase(
                 precision,
                 config,
-                alibi || decodes ? null : rotary(attention.headDim()),
+                alibi ? null : rotary(attention.headDim()),
                 alibi ? Scores.ALIBI : Scores.PLAIN,
                 tokens,
                 keys,
@@ -106,7 +106,7 @@ final class LayerCases {
         AttentionMask window = AttentionMask.none().withWindow(random.nextInt(40), random.nextInt(40));
         AttentionConfig config = AttentionConfig.of(heads, headDim, random.nextInt(8) == 0 ? window : mask())
                 .withKeyHeads(keyHeads);
-        if (!decodes && random.nextInt(3) == 0) {
+        if (random.nextInt(3) == 0) {
             QkNorm.Kind kind = oneOf(QkNorm.Kind.RMS_NORM, QkNorm.Kind.LAYER_NORM, QkNorm.Kind.L2);
             config = config.withQkNorm(QkNorm.of(kind).withPlace(oneOf(QkNorm.Place.values())));
         }

@@ -86,7 +86,11 @@ final class WriteLayerCases {
                 layer.alibi(Alibi.of(scope, drawn.config().attention().heads()));
             }
             if (drawn.rotary() != null) {
-                layer.rotate(RotaryEmbedding.of(scope, 1024, drawn.rotary()));
+                RotaryEmbedding rotary = RotaryEmbedding.of(scope, 1024, drawn.rotary());
+                layer.rotate(rotary);
+                if (drawn.decodes()) {
+                    layer.crossAttention().rotate(rotary); // as TE does
+                }
             }
             if (quantizers != null) {
                 pass.autocast(quantizers);
