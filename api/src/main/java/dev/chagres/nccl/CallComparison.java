@@ -29,17 +29,18 @@ final class CallComparison {
                             + ", whose UniqueId came from or went to elsewhere");
         }
         meeting = known;
-        operation = endpoint.operation();
-        peer = endpoint.peer();
+        CurrentCall call = endpoint.call();
+        operation = call.operation();
+        peer = call.peer();
         int rank = endpoint.rank();
         if (operation.isTransfer()) {
-            said = endpoint.count() + " " + endpoint.dtype();
+            said = call.elements();
             callers = List.of(Math.min(rank, peer), Math.max(rank, peer));
         } else {
-            said = endpoint.call();
+            said = call.toString();
             callers = IntStream.range(0, endpoint.ranks()).boxed().toList();
         }
-        waiting = endpoint + ", in " + endpoint.call();
+        waiting = endpoint + ", in " + call;
     }
 
     /** Tells the peers. */
@@ -49,25 +50,27 @@ final class CallComparison {
             boolean sends = operation == Operation.SEND;
             int from = sends ? rank : peer;
             int to = sends ? peer : rank;
-            key = "transfer " + meeting.nextTransfer(from, to, sends) + " from rank " + from + " to rank " + to;
+            key = "transfer " + meeting.comparisons().nextTransfer(from, to, sends) + " from rank " + from + " to rank "
+                    + to;
         } else {
             key = "collective " + endpoint.nextAnnounced() + " of \""
                     + endpoint.config().name() + "\"";
         }
         if (!isAlone()) {
-            meeting.announce(rank, key, callers.size(), said);
+            meeting.comparisons().announce(rank, key, callers.size(), said);
         }
     }
 
     /** Waits for what the peers say. */
     void compare() {
         if (!isAlone()) {
-            meeting.compare(
-                    endpoint.rank(),
-                    key,
-                    waiting,
-                    callers,
-                    endpoint.config().timeout().toMillis());
+            meeting.comparisons()
+                    .compare(
+                            endpoint.rank(),
+                            key,
+                            waiting,
+                            callers,
+                            endpoint.config().timeout().toMillis());
         }
     }
 

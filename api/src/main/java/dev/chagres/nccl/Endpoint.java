@@ -45,11 +45,7 @@ final class Endpoint implements AutoCloseable {
     /** Why this rank cannot go on, where ranks do not know of each other. */
     private volatile @Nullable RankFailure failure;
 
-    private Operation operation = Operation.ALL_REDUCE;
-    private DType dtype = DType.BYTE;
-    private @Nullable Reduction reduction;
-    private long count;
-    private int peer;
+    private final CurrentCall call = new CurrentCall();
     /** Collectives called, those of an open group included. */
     private long collectives;
     /** Collectives that were given to NCCL. */
@@ -135,11 +131,7 @@ final class Endpoint implements AutoCloseable {
 
     /** Says what is about to be given to NCCL, after all checks of arguments; {@link #end} follows. */
     void begin(Operation called, long elements, DType type, @Nullable Reduction by, int other) {
-        operation = called;
-        count = elements;
-        dtype = type;
-        reduction = by;
-        peer = other;
+        call.set(called, elements, type, by, other);
         if (!called.isTransfer()) {
             collectives++;
         }
@@ -161,7 +153,7 @@ final class Endpoint implements AutoCloseable {
         if (!Group.ofThread().isOpen()) {
             leave();
         }
-        settle(status, operation);
+        settle(status, call.operation());
     }
 
     /** Says that the thread may wait for other ranks now. */
@@ -182,7 +174,7 @@ final class Endpoint implements AutoCloseable {
         collectives = given;
     }
 
-    void settle(int status, Object call) {
+    void settle(int status, Object function) {
         if (status == 0) {
             return;
         }
@@ -190,7 +182,7 @@ final class Endpoint implements AutoCloseable {
         if (present != null) {
             throw present.exception();
         }
-        Status.nccl(status, call instanceof Operation named ? named.function() : call.toString());
+        Status.nccl(status, function instanceof Operation named ? named.function() : function.toString());
     }
 
     /** Returns the number of the wait that the thread is in, 0 outside. Any thread. */
@@ -215,47 +207,18 @@ final class Endpoint implements AutoCloseable {
     }
 
     private List<Integer> missing() {
-        if (operation.isTransfer()) {
-            return List.of(peer);
+        if (call.operation().isTransfer()) {
+            return List.of(call.peer());
         }
         return meeting == null ? List.of() : meeting.behind(rank);
     }
 
-    /** Returns the present call in words. */
-    String call() {
-        StringBuilder text = new StringBuilder(operation.toString());
-        if (operation == Operation.SPLIT || operation == Operation.SHRINK) {
-            return text.toString();
-        }
-        text.append(" of ").append(count).append(' ').append(dtype);
-        if (reduction != null) {
-            text.append(", ").append(reduction instanceof PremultipliedSum ? "pre-multiplied sum" : reduction);
-        }
-        if (operation.hasRoot()) {
-            text.append(", root ").append(peer);
-        } else if (operation.isTransfer()) {
-            text.append(operation == Operation.SEND ? " to rank " : " from rank ")
-                    .append(peer);
-        }
-        return text.toString();
+    /** Returns what was called last. */
+    CurrentCall call() {
+        return call;
     }
 
-    Operation operation() {
-        return operation;
-    }
-
-    int peer() {
-        return peer;
-    }
-
-    long count() {
-        return count;
-    }
-
-    DType dtype() {
-        return dtype;
-    }
-
+    /** Returns the number of collectives called so far, the same on each rank. */
     long collectives() {
         return collectives;
     }

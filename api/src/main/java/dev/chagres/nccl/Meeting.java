@@ -8,6 +8,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.BooleanSupplier;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -31,23 +33,9 @@ final class Meeting {
     private final List<Endpoint> endpoints = new ArrayList<>();
     private final Map<String, Meeting> children = new HashMap<>();
     private final Map<String, Meeting> rests = new HashMap<>();
-    private final Map<String, Comparison> comparisons = new HashMap<>();
-    private final Map<String, Long> transfers = new HashMap<>();
+    private final Comparisons comparisons = new Comparisons(this);
     private volatile @Nullable RankFailure failure;
     private int present;
-
-    /** What ranks said of one call of theirs. */
-    private static final class Comparison {
-        private final @Nullable String[] said;
-        private int waiting;
-        private int left;
-
-        private Comparison(int ranks, int callers) {
-            said = new String[ranks];
-            waiting = callers;
-            left = callers;
-        }
-    }
 
     Meeting(int ranks) {
         this(IntStream.range(0, ranks).toArray());
@@ -70,9 +58,24 @@ final class Meeting {
         return failure;
     }
 
+    Comparisons comparisons() {
+        return comparisons;
+    }
+
+    /** Begins to look at what ranks share. */
+    void lock() {
+        lock.lock();
+    }
+
+    /** Ends that, and lets those who wait look again. */
+    void unlock() {
+        changed.signalAll();
+        lock.unlock();
+    }
+
     /** Waits until every rank has come. */
     void join(int rank, String waiting, long timeoutMillis) {
-        lock.lock();
+        lock();
         try {
             throwFailure();
             if (came[rank]) {
@@ -82,13 +85,9 @@ final class Meeting {
             came[rank] = true;
             present++;
             changed.signalAll();
-            if (!await(() -> present == ranks, timeoutMillis)) {
-                failure = RankFailure.late(waiting, absent(), timeoutMillis);
-                changed.signalAll();
-            }
-            throwFailure();
+            await(() -> present == ranks, timeoutMillis, () -> RankFailure.late(waiting, absent(), timeoutMillis));
         } finally {
-            lock.unlock();
+            unlock();
         }
     }
 
@@ -102,32 +101,27 @@ final class Meeting {
         return absent;
     }
 
-    private interface Question {
-        boolean holds();
-    }
-
-    /** Waits, with the lock held, until the condition holds or the ranks have failed; false when the time is up. */
-    private boolean await(Question condition, long timeoutMillis) {
+    /** Waits, with the lock held, until the condition holds; fails all ranks when the time is up, and throws why they failed. */
+    void await(BooleanSupplier condition, long timeoutMillis, Supplier<RankFailure> late) {
         long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
         boolean interrupted = false;
-        try {
-            while (!condition.holds() && failure == null) {
-                if (left <= 0) {
-                    return false;
-                }
-                try {
-                    left = changed.awaitNanos(left);
-                } catch (InterruptedException _) {
-                    // The wait has an end of its own; the thread finds the interrupt after it.
-                    interrupted = true;
-                }
+        while (!condition.getAsBoolean() && failure == null) {
+            if (left <= 0) {
+                failure = late.get();
+                changed.signalAll();
+                break;
             }
-            return true;
-        } finally {
-            if (interrupted) {
-                Thread.currentThread().interrupt();
+            try {
+                left = changed.awaitNanos(left);
+            } catch (InterruptedException _) {
+                // The wait has an end of its own; the thread finds the interrupt after it.
+                interrupted = true;
             }
         }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        throwFailure();
     }
 
     private void throwFailure() {
@@ -217,72 +211,6 @@ final class Meeting {
             return rests.computeIfAbsent(key, _ -> new Meeting(staying));
         } finally {
             lock.unlock();
-        }
-    }
-
-    /** Returns the number of a transfer, the same on both ends: their own counts of them. */
-    long nextTransfer(int from, int to, boolean sends) {
-        lock.lock();
-        try {
-            return transfers.merge((sends ? "send " : "receive ") + from + " " + to, 1L, Long::sum);
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    /** Says what {@code rank} calls; {@code key} is the same on each of the {@code callers} that call it. */
-    void announce(int rank, String key, int callers, String call) {
-        lock.lock();
-        try {
-            Comparison comparison = comparisons.computeIfAbsent(key, _ -> new Comparison(ranks, callers));
-            comparison.said[rank] = call;
-            comparison.waiting--;
-            changed.signalAll();
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    /** Waits until all callers have said what they call, and compares. */
-    void compare(int rank, String key, String waiting, List<Integer> callers, long timeoutMillis) {
-        lock.lock();
-        try {
-            Comparison comparison = comparisons.get(key);
-            if (comparison == null) {
-                throw new IllegalStateException(key + " was not announced by rank " + rank);
-            }
-            if (!await(() -> comparison.waiting == 0, timeoutMillis)) {
-                List<Integer> missing = callers.stream()
-                        .filter(caller -> comparison.said[caller] == null)
-                        .toList();
-                failure = RankFailure.late(waiting, missing, timeoutMillis);
-                changed.signalAll();
-            }
-            throwFailure();
-            if (--comparison.left == 0) {
-                comparisons.remove(key);
-            }
-            throwDifference(key, comparison, callers);
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    private static void throwDifference(String key, Comparison comparison, List<Integer> callers) {
-        String first = comparison.said[callers.getFirst()];
-        boolean differs = false;
-        StringBuilder text = new StringBuilder(key).append(": expected the same call on every rank, got ");
-        for (int caller : callers) {
-            String said = comparison.said[caller];
-            differs |= said == null || !said.equals(first);
-            text.append(caller == callers.getFirst() ? "" : "; ")
-                    .append("rank ")
-                    .append(caller)
-                    .append(": ")
-                    .append(said);
-        }
-        if (differs) {
-            throw new IllegalStateException(text.toString());
         }
     }
 }

@@ -18,8 +18,7 @@ enum Operation {
     ALL_TO_ALL("allToAll"),
     SEND("send"),
     RECEIVE("receive"),
-    SPLIT("split"),
-    SHRINK("shrink");
+    SPLIT("split");
 
     private final String method;
 
@@ -46,7 +45,6 @@ enum Operation {
             case ALL_TO_ALL -> "ncclAlltoAll";
             case RECEIVE -> "ncclRecv";
             case SPLIT -> "ncclCommSplit";
-            case SHRINK -> "ncclCommShrink";
             default -> "nccl" + method.substring(0, 1).toUpperCase(Locale.ROOT) + method.substring(1);
         };
     }
