@@ -1,0 +1,43 @@
+/* Sixteen ranks, and collectives of hundreds of MiB. A program of its own, since the number of devices is read once. */
+#include "nccl/ranks.h"
+
+using namespace ranks_test;
+
+namespace {
+
+const int kDevicesAreSet = setenv("CHAGRES_REFERENCE_DEVICES", "16", 1);
+
+}  // namespace
+
+TEST(sixteen_ranks) {
+  EXPECT_EQUAL(kDevicesAreSet, 0);
+  for (const int ranks : {9, 13, 16}) {
+    with_ranks(ranks, [&](int rank, void *comm) {
+      constexpr size_t kCount = 30011;
+      Buffer<float> own(kCount), all(kCount * static_cast<size_t>(ranks)), part(kCount);
+      for (size_t i = 0; i < kCount; ++i) own[i] = static_cast<float>(rank + static_cast<int>(i % 5));
+      EXPECT_EQUAL(ncclAllGather(own, all, kCount, kNcclFloat32, comm, nullptr), 0);
+      EXPECT_EQUAL(ncclReduceScatter(all, part, kCount, kNcclFloat32, kNcclSum, comm, nullptr), 0);
+      for (size_t i = 0; i < kCount; ++i) EXPECT_EQUAL(part[i], static_cast<float>(ranks * (rank + static_cast<int>(i % 5))));
+      EXPECT_EQUAL(ncclAllReduce(own, own, kCount, kNcclFloat32, kNcclSum, comm, nullptr), 0);
+      for (size_t i = 0; i < kCount; ++i) {
+        EXPECT_EQUAL(own[i], static_cast<float>(ranks * (ranks - 1) / 2 + ranks * static_cast<int>(i % 5)));
+      }
+    });
+  }
+}
+
+TEST(hundreds_of_mebibytes) {
+  with_ranks(2, [](int rank, void *comm) {
+    constexpr size_t kCount = size_t{192} << 20;
+    Buffer<uint8_t> own(kCount), all(2 * kCount);
+    std::memset(static_cast<void *>(own), rank + 1, kCount);
+    EXPECT_EQUAL(ncclAllGather(own, all, kCount, kNcclUint8, comm, nullptr), 0);
+    EXPECT_EQUAL(ncclAllReduce(own, own, kCount, kNcclUint8, kNcclSum, comm, nullptr), 0);
+    for (const size_t i : {size_t{0}, kCount / 2, kCount - 1}) {
+      EXPECT_EQUAL(static_cast<int>(own[i]), 3);
+      EXPECT_EQUAL(static_cast<int>(all[i]), 1);
+      EXPECT_EQUAL(static_cast<int>(all[kCount + i]), 2);
+    }
+  });
+}
