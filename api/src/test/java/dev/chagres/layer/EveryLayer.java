@@ -14,6 +14,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.WeightStorage;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Activation;
@@ -77,6 +78,7 @@ final class EveryLayer implements AutoCloseable {
             Kind kind,
             DType dtype,
             @Nullable Recipe recipe,
+            WeightStorage storage,
             UnaryOperator<Layer> wrapper,
             Consumer<ModelPlan> change) {
         this.device = device;
@@ -86,7 +88,7 @@ final class EveryLayer implements AutoCloseable {
         layer = wrapper.apply(kind.maker.make(plan.group("layer"), memory, inputs));
         plan.declare("unused", ZEROS, 1);
         change.accept(plan);
-        parameters = Parameters.allocate(device, plan, dtype, 1);
+        parameters = Parameters.allocate(device, plan, dtype, 1, storage);
         for (Parameter parameter : parameters.all()) {
             boolean matrix = parameter.shape().rank() == 2;
             float size = matrix ? (float) (1 / Math.sqrt(parameter.shape().size(1))) : 0.2f;

@@ -7,6 +7,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.internal.memory.MemoryReuse;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.WeightStorage;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -19,7 +20,7 @@ import org.jspecify.annotations.Nullable;
 
 /** A kind of layer, its type and its recipe, and how tests run it. */
 record EveryLayerCase(
-        EveryLayer.Kind kind, DType dtype, @Nullable Recipe recipe) {
+        EveryLayer.Kind kind, DType dtype, @Nullable Recipe recipe, WeightStorage storage) {
     static final UnaryOperator<Layer> PLAIN = UnaryOperator.identity();
     static final List<UnaryOperator<Layer>> WRAPPERS = List.of(
             PLAIN, Recomputed::new, layer -> new Recomputed(new Sequential(layer.name(), new Recomputed(layer))));
@@ -27,13 +28,18 @@ record EveryLayerCase(
             List.of(DelayedScaling.standard(), Float8CurrentScaling.standard(), Float8BlockScaling.standard());
     static final Consumer<ModelPlan> ALL = plan -> {};
 
+    EveryLayerCase(EveryLayer.Kind kind, DType dtype, @Nullable Recipe recipe) {
+        this(kind, dtype, recipe, WeightStorage.MODEL_TYPE);
+    }
+
     @Override
     public String toString() {
         return kind + ", " + dtype
-                + (recipe == null ? "" : ", " + recipe.getClass().getSimpleName());
+                + (recipe == null ? "" : ", " + recipe.getClass().getSimpleName())
+                + (storage == WeightStorage.QUANTIZED ? ", quantized weights" : "");
     }
 
-    /** Returns each kind in each type and, where it multiplies, by each recipe. */
+    /** Returns each kind in each type and, where it multiplies, by each recipe, once with weights in eight bits. */
     static List<EveryLayerCase> all() {
         List<EveryLayerCase> cases = new ArrayList<>();
         for (EveryLayer.Kind kind : EveryLayer.kinds()) {
@@ -41,6 +47,8 @@ record EveryLayerCase(
             cases.add(new EveryLayerCase(kind, DType.BFLOAT16, null));
             if (kind.multiplies()) {
                 RECIPES.forEach(recipe -> cases.add(new EveryLayerCase(kind, DType.BFLOAT16, recipe)));
+                Recipe current = Float8CurrentScaling.standard();
+                cases.add(new EveryLayerCase(kind, DType.BFLOAT16, current, WeightStorage.QUANTIZED));
             }
         }
         return cases;
@@ -55,7 +63,7 @@ record EveryLayerCase(
             UnaryOperator<Layer> wrapper, MemoryReuse reuse, Consumer<ModelPlan> change, boolean training, Run<R> run) {
         MemoryReuse.choose(reuse);
         try (Device device = Device.open();
-                EveryLayer model = new EveryLayer(device, kind, dtype, recipe, wrapper, change);
+                EveryLayer model = new EveryLayer(device, kind, dtype, recipe, storage, wrapper, change);
                 Pass pass = training ? Pass.training(device) : Pass.evaluation(device)) {
             return run.of(model, pass);
         } finally {

@@ -103,8 +103,9 @@ class EveryLayerTest {
     void evaluationComputesTheSameAndKeepsItsOutputAlone(EveryLayerCase c) {
         boolean drops = c.kind().name().contains("drop");
         EveryLayer.Kind same = drops ? named(c.kind().name().replaceFirst(" with drop.*", "")) : c.kind();
-        float[] expected =
-                new EveryLayerCase(same, c.dtype(), c.recipe()).train().y();
+        float[] expected = new EveryLayerCase(same, c.dtype(), c.recipe(), c.storage())
+                .train()
+                .y();
         for (MemoryReuse reuse : MemoryReuse.values()) {
             c.run(EveryLayerCase.PLAIN, reuse, EveryLayerCase.ALL, false, (model, pass) -> {
                 assertFalse(pass.isSaving());
