@@ -74,6 +74,11 @@ public final class ActivationLayer extends Layer {
     }
 
     @Override
+    protected String summary() {
+        return activation.toString();
+    }
+
+    @Override
     public String explain(Tensor x, Pass pass) {
         return name() + ": " + activation.kind().forwardFunction() + " and "
                 + activation.kind().backwardFunction();

@@ -8,6 +8,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -24,6 +25,7 @@ final class AttentionBranch extends Layer {
         private @Nullable Sequences sequences;
     }
 
+    private final AttentionConfig config;
     private final Linear qkv;
     private final DotProductAttention attention;
     /** Null where query, key and value stay in one buffer. */
@@ -35,6 +37,7 @@ final class AttentionBranch extends Layer {
 
     AttentionBranch(long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
         super(plan.name());
+        this.config = config;
         long width = (long) config.heads() * config.headDim();
         long keyWidth = (long) config.keyHeads() * config.headDim();
         // The product of query, key and value stands under "qkv" beside the norm before it, as in TE.
@@ -174,6 +177,16 @@ final class AttentionBranch extends Layer {
             return "\n" + name() + ": " + separate.explain(rotary);
         }
         return rotary == null ? "" : "\n" + name() + ": rotation in place by ops_rotary_packed";
+    }
+
+    @Override
+    protected String summary() {
+        return new LayerSummary().with(config).toString();
+    }
+
+    @Override
+    protected List<Layer> inside() {
+        return List.of(qkv, projection);
     }
 
     @Override

@@ -8,6 +8,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.Elementwise;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -193,6 +194,19 @@ final class CrossAttentionBranch extends Layer {
     @Override
     protected void checkInput(Tensor x) {
         query.checkInput(x);
+    }
+
+    @Override
+    protected String summary() {
+        return new LayerSummary()
+                .with(config)
+                .with("memoryColumns", memoryColumns)
+                .toString();
+    }
+
+    @Override
+    protected List<Layer> inside() {
+        return List.of(query, key, value, projection);
     }
 
     @Override

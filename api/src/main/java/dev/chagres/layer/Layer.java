@@ -6,6 +6,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.Parameter;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -288,6 +289,11 @@ public abstract class Layer {
         return false;
     }
 
+    /** Returns what errors call a layer, or something else that calls are made on, such as an embedding. */
+    static String nameOf(Object caller) {
+        return caller instanceof Layer layer ? layer.name : caller.toString();
+    }
+
     /**
      * Checks that {@code parameter} lies where {@code x} does.
      *
@@ -296,9 +302,10 @@ public abstract class Layer {
     static void checkHere(Object caller, Parameter parameter, Tensor x) {
         Tensor weight = parameter.weight();
         if (Inside.state(weight) != Inside.state(x)) {
-            throw new IllegalArgumentException(caller + ": expected parameter " + parameter.name() + " on device "
-                    + x.deviceIndex() + ", where the input lies, got it on device " + weight.deviceIndex()
-                    + (weight.deviceIndex() == x.deviceIndex() ? ", opened another time" : ""));
+            throw new IllegalArgumentException(
+                    nameOf(caller) + ": expected parameter " + parameter.name() + " on device "
+                            + x.deviceIndex() + ", where the input lies, got it on device " + weight.deviceIndex()
+                            + (weight.deviceIndex() == x.deviceIndex() ? ", opened another time" : ""));
         }
     }
 
@@ -362,8 +369,28 @@ public abstract class Layer {
         return false;
     }
 
+    /** Returns sizes and options for {@link #toString}, such as {@code in=32, out=96}; nothing unless a layer says more. */
+    protected String summary() {
+        return "";
+    }
+
+    /** Returns the layers inside, which {@link #toString} shows below this one; none unless a layer says more. */
+    protected List<Layer> inside() {
+        return List.of();
+    }
+
+    /** Returns name, class, sizes and what is not as usual in a line, and a line for each layer inside. */
     @Override
     public String toString() {
-        return name;
+        String type =
+                getClass().getSimpleName().isEmpty() ? "Layer" : getClass().getSimpleName();
+        StringBuilder text = new StringBuilder(name.equals(type) ? type : name + ": " + type)
+                .append('(')
+                .append(summary())
+                .append(')');
+        for (Layer layer : inside()) {
+            text.append('\n').append(layer.toString().indent(2).stripTrailing());
+        }
+        return text.toString();
     }
 }

@@ -192,6 +192,15 @@ public final class Linear extends Layer {
     }
 
     @Override
+    protected String summary() {
+        return new LayerSummary()
+                .with("in", inputs)
+                .with("out", outputs)
+                .withUnlessUsual("bias", bias == null ? Bias.ABSENT : Bias.PRESENT, Bias.PRESENT)
+                .toString();
+    }
+
+    @Override
     public String explain(Tensor x, Pass pass) {
         return name() + ": " + sites.explain(pass);
     }

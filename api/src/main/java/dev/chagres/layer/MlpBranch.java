@@ -13,6 +13,7 @@ import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Transpose;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -268,6 +269,21 @@ final class MlpBranch extends Layer {
     @Override
     protected void checkInput(Tensor x) {
         fc1.checkInput(x);
+    }
+
+    @Override
+    protected String summary() {
+        return new LayerSummary()
+                .with("hidden", fc2.weight().shape().size(0))
+                .with("inner", inner)
+                .with("activation", activation)
+                .withUnlessUsual("recomputation", recomputation, Recomputation.NONE)
+                .toString();
+    }
+
+    @Override
+    protected List<Layer> inside() {
+        return List.of(fc1, fc2);
     }
 
     @Override

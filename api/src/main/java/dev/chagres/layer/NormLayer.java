@@ -56,6 +56,11 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         return weight;
     }
 
+    @Override
+    protected final String summary() {
+        return new LayerSummary().with(config).toString();
+    }
+
     /** Returns whether the norm can cast rows like those of {@code y}. */
     static boolean casts(Tensor y) {
         return ResidualNorm.takes(y) && y.size(1) % EightBitCopies.STEP == 0;

@@ -375,7 +375,7 @@ public final class Pass implements AutoCloseable {
         stream.handle();
         if (!begun) {
             throw new IllegalStateException(
-                    caller + ": the pass was not begun; call pass.begin() or begin(sequences) first");
+                    Layer.nameOf(caller) + ": the pass was not begun; call pass.begin() or begin(sequences) first");
         }
         gradients.ensureWhole(caller);
     }

@@ -50,7 +50,7 @@ final class PassGradients {
     void ensureWhole(Object caller) {
         if (failed) {
             throw new IllegalStateException(
-                    caller + ": a backward call of this pass has failed, so that its gradients are"
+                    Layer.nameOf(caller) + ": a backward call of this pass has failed, so that its gradients are"
                             + " not whole; call pass.begin(), which forgets them, and repeat the step");
         }
     }

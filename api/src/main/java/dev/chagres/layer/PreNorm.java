@@ -6,6 +6,8 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.ops.Elementwise;
+import java.util.ArrayList;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -236,6 +238,21 @@ abstract sealed class PreNorm extends Layer
         } else {
             norm.checkInput(x);
         }
+    }
+
+    @Override
+    protected final String summary() {
+        return branch.inside().isEmpty() ? "" : branch.summary();
+    }
+
+    @Override
+    protected final List<Layer> inside() {
+        List<Layer> layers = new ArrayList<>();
+        if (norm != null) {
+            layers.add(norm);
+        }
+        layers.addAll(branch.inside().isEmpty() ? List.of(branch) : branch.inside());
+        return layers;
     }
 
     @Override

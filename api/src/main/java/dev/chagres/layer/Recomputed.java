@@ -6,6 +6,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.recipe.Quantizers;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -111,6 +112,11 @@ public final class Recomputed extends Layer {
     @Override
     protected void checkInput(Tensor x) {
         inner.checkInput(x);
+    }
+
+    @Override
+    protected List<Layer> inside() {
+        return List.of(inner);
     }
 
     @Override

@@ -20,7 +20,7 @@ public final class SavedPool<S extends Saved> {
     /**
      * Makes an empty pool.
      *
-     * @param owner whose forward calls push; named in errors by its {@code toString}
+     * @param owner whose forward calls push; errors name a layer by its name, another owner by its {@code toString}
      * @param maker makes one object
      */
     public SavedPool(Object owner, Supplier<S> maker) {
@@ -84,7 +84,7 @@ public final class SavedPool<S extends Saved> {
     S peek(Pass pass) {
         Saved top = pass.saved().top();
         if (top == null || top.pool != this) {
-            throw new IllegalStateException("backward of " + owner + " was called, but the last forward was of "
+            throw new IllegalStateException("backward of " + name() + " was called, but the last forward was of "
                     + (top == null || top.pool == null ? "nothing" : nameOf(top.pool))
                     + "; call backward in the reverse order of forward");
         }
@@ -93,8 +93,12 @@ public final class SavedPool<S extends Saved> {
 
     /** Two layers may have one name, such as those of two plans. */
     private String nameOf(SavedPool<?> other) {
-        String name = other.owner.toString();
-        return name.equals(owner.toString()) ? "another " + name : name;
+        String name = other.name();
+        return name.equals(name()) ? "another " + name : name;
+    }
+
+    private String name() {
+        return Layer.nameOf(owner);
     }
 
     /** Takes back an object that nobody popped. */

@@ -121,6 +121,11 @@ public final class Sequential extends Layer {
     }
 
     @Override
+    protected List<Layer> inside() {
+        return layers();
+    }
+
+    @Override
     public String explain(Tensor x, Pass pass) {
         StringBuilder text = new StringBuilder(name());
         for (Layer layer : layers) {

@@ -5,6 +5,9 @@ import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
+import java.util.List;
+import java.util.Objects;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -25,6 +28,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: TE's {@code TransformerLayer}.
  */
 public final class TransformerLayer extends Layer {
+    private final TransformerLayerConfig config;
     private final BranchOrder order;
     private final MultiheadAttention attention;
     private final @Nullable CrossAttention crossAttention;
@@ -64,6 +68,7 @@ public final class TransformerLayer extends Layer {
 
     private TransformerLayer(ModelPlan plan, TransformerLayerConfig config, @Nullable FanOut memory) {
         super(plan.name());
+        this.config = config;
         order = config.branchOrder();
         boolean normsOutput = config.normPlacement() == NormPlacement.OUTPUT;
         ModelPlan first = plan.child("attention");
@@ -181,6 +186,19 @@ public final class TransformerLayer extends Layer {
     @Override
     protected void checkInput(Tensor x) {
         attention.checkInput(x);
+    }
+
+    @Override
+    protected String summary() {
+        return new LayerSummary().with(config).toString();
+    }
+
+    @Override
+    protected List<Layer> inside() {
+        return Stream.of(attention, crossAttention, mlp, outputNorm)
+                .filter(Objects::nonNull)
+                .map(Layer.class::cast)
+                .toList();
     }
 
     @Override

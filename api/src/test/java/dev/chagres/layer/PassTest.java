@@ -224,12 +224,12 @@ class PassTest {
             PassObserver observer = new PassObserver() {
                 @Override
                 public void entering(Layer layer, Direction direction, Pass p) {
-                    heard.add("> " + layer + " " + direction);
+                    heard.add("> " + layer.name() + " " + direction);
                 }
 
                 @Override
                 public void left(Layer layer, Direction direction, Pass p, long keptBytes) {
-                    heard.add("< " + layer + " " + direction);
+                    heard.add("< " + layer.name() + " " + direction);
                     bytes[0] += layer == model.layers ? keptBytes : 0;
                 }
             };
