@@ -16,13 +16,7 @@ import org.jspecify.annotations.Nullable;
  * all of its parts live. Where one copy is to live longer than the other, set it in a quantized tensor of the longer scope
  * as well.
  *
- * {@snippet :
- * QuantizedTensor weight = scope.quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 256, 128)
- *         .allocateRowwise(scope)
- *         .allocateColumnwise(scope)
- *         .scale(scale)
- *         .amax(amax);
- * }
+ * {@snippet file="dev/chagres/ExamplesTest.java" region="quantizedTensor"}
  *
  * <p>Threading: the device's thread.
  *

@@ -26,6 +26,7 @@ import dev.chagres.ops.Range;
 import dev.chagres.optim.AdamW;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.Cast;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
@@ -224,6 +225,27 @@ class ExamplesTest {
             x.zero(device.stream());
             assertEquals(8 * 64, layers.forward(x, pass).count());
             assertEquals(6 * 12, parameters.all().size());
+        }
+    }
+
+    @Test
+    void quantizedTensor() {
+        try (Scope scope = device.openScope()) {
+            Tensor x = scope.tensor(DType.BFLOAT16, 256, 128);
+            x.zero(device.stream());
+            Tensor scale = scope.tensor(DType.FLOAT32, 1);
+            Tensor amax = scope.tensor(DType.FLOAT32, 1);
+            scale.set(device.stream(), 64f);
+            amax.zero(device.stream());
+            // @start region="quantizedTensor"
+            QuantizedTensor weight = scope.quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 256, 128)
+                    .allocateRowwise(scope)
+                    .allocateColumnwise(scope)
+                    .scale(scale) // what numbers are multiplied by before they are rounded
+                    .amax(amax); // receives the largest magnitude
+            Cast.quantize(x, weight, device.stream());
+            // @end
+            assertEquals(0, amax.toFloats(device.stream())[0]);
         }
     }
 

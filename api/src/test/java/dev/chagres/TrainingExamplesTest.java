@@ -7,6 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.attention.Sequences;
 import dev.chagres.io.Safetensors;
 import dev.chagres.layer.CrossEntropy;
+import dev.chagres.layer.Embedding;
+import dev.chagres.layer.FanOut;
 import dev.chagres.layer.Layer;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
@@ -14,11 +16,19 @@ import dev.chagres.layer.PassProfile;
 import dev.chagres.layer.ProfilerRanges;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import dev.chagres.train.ModelInput;
+import dev.chagres.train.SequencePacker;
+import dev.chagres.train.TokenSequences;
+import dev.chagres.train.UploadRing;
 import java.nio.file.Path;
 import java.util.Map;
 import org.junit.jupiter.api.AfterEach;
@@ -143,6 +153,94 @@ class TrainingExamplesTest {
             // @end
             assertArrayEquals(before, parameters.weights().toFloats(stream));
         }
+    }
+
+    @Test
+    void fanOut() {
+        ModelPlan plan = new ModelPlan();
+        Linear trunk = new Linear(16, 32, Initializer.normal(0.1f), plan.group("trunk"));
+        Linear first = new Linear(32, 8, Initializer.normal(0.1f), plan.group("first"));
+        Linear second = new Linear(32, 4, Initializer.normal(0.1f), plan.group("second"));
+        FanOut fanOut = new FanOut("trunk");
+        try (Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 42);
+                Scope inputs = device.openScope();
+                Pass pass = Pass.training(device)) {
+            pass.begin();
+            Tensor x = inputs.tensor(DType.FLOAT32, 1, 16);
+            x.set(device.stream(), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16f);
+            // @start region="fanOut"
+            Tensor h = fanOut.forward(trunk.forward(x, pass), pass);
+            Tensor a = first.forward(h, pass);
+            Tensor b = second.forward(h, pass);
+            fanOut.backward(second, b, pass); // as if the loss were half the sum of the squares of a and b
+            fanOut.backward(first, a, pass);
+            Tensor dx = trunk.backward(fanOut.backward(pass), pass);
+            // @end
+            assertEquals(16, dx.count());
+            assertTrue(parameters.all().stream().allMatch(Parameter::hasGradient));
+        }
+    }
+
+    @Test
+    void uploadRing() {
+        ModelPlan plan = new ModelPlan();
+        Embedding embedding = new Embedding(1024, 16, Initializer.normal(1), plan.group("embedding"));
+        Linear head = new Linear(16, 1024, Initializer.normal(0.1f), plan.group("head"));
+        CrossEntropy crossEntropy = new CrossEntropy(1024);
+        BatchShape shape = new BatchShape(BatchLayout.PACKED, 64, 32, 2);
+        Batch batch = new Batch(shape);
+        try (Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 42);
+                Pass pass = Pass.training(device);
+                SequencePacker packer = new SequencePacker(shape, new CountedSequences());
+                UploadRing ring = new UploadRing(device, shape, 3)) {
+            assertTrue(packer.fill(batch));
+            // @start region="uploadRing"
+            ring.upload(batch); // returns at once; the batch may be filled again
+            ModelInput input;
+            do {
+                pass.begin();
+                input = ring.next(pass.scope()); // each micro-batch, in order
+                pass.sequences(input.sequences());
+                crossEntropy.forward(head.forward(embedding.forward(input.ids(), pass), pass), input.labels(), pass);
+                // The share makes losses of unequal micro-batches one mean.
+                Tensor gradient = crossEntropy.backward((float) input.share(), pass);
+                embedding.backward(head.backward(gradient, pass), pass);
+            } while (!input.isLast());
+            // @end
+            assertTrue(parameters.all().stream().allMatch(Parameter::hasGradient));
+        }
+    }
+
+    /** Sequences of ten tokens, 1 to 10, each its own label. */
+    private static final class CountedSequences implements TokenSequences {
+        private int left = 8;
+
+        @Override
+        public boolean advance() {
+            return left-- > 0;
+        }
+
+        @Override
+        public int length() {
+            return 10;
+        }
+
+        @Override
+        public int write(int[] ids, int[] labels, int start, int count) {
+            for (int i = 0; i < count; i++) {
+                ids[start + i] = i + 1;
+                labels[start + i] = i + 1;
+            }
+            return count;
+        }
+
+        @Override
+        public int padding() {
+            return 0;
+        }
+
+        @Override
+        public void close() {}
     }
 
     @Test

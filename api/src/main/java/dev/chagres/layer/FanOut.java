@@ -11,15 +11,7 @@ import org.jspecify.annotations.Nullable;
  * A tensor with several readers, such as an encoder's output or the trunk of two heads: its gradient is the sum of what the
  * readers' backward calls give.
  *
- * <pre>{@code
- * Tensor h = fanOut.forward(trunk.forward(x, pass), pass);
- * Tensor a = first.forward(h, pass);
- * Tensor b = second.forward(h, pass);
- * …
- * fanOut.backward(second, db, pass);
- * fanOut.backward(first, da, pass);
- * Tensor dx = trunk.backward(fanOut.backward(pass), pass);
- * }</pre>
+ * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="fanOut"}
  *
  * <p>Threading: the device's thread.
  */

@@ -13,15 +13,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * Batches on their way to the device: copied from pinned memory, on a stream of its own, while a step runs on another.
  *
- * <pre>{@code
- * ring.upload(batch);                       // returns at once; the batch may be filled again
- * ModelInput input;
- * do {
- *     scope.restart();
- *     input = ring.next(scope);             // each micro-batch, in order
- *     ...                                   // forward and backward
- * } while (!input.isLast());
- * }</pre>
+ * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="uploadRing"}
  *
  * <p>A batch is on the device when its first micro-batch is asked for, so that no step waits for the host's memory. With three
  * batches one may be uploaded while the step before it is enqueued and the step before that one still runs. From the second
