@@ -23,10 +23,21 @@ final class DoctorText {
             text.append('\n');
             table(report.rows(), text);
         }
+        List<Row> installed = report.rows().stream()
+                .filter(row -> row.isFatal() && !row.packages().isEmpty())
+                .toList();
+        boolean together = installed.size() > 1;
         report.rows().stream()
                 .filter(row -> !row.problem().isEmpty() && !isUnneeded(row))
-                .forEach(row -> problem(row, text));
-        together(report.rows().stream().filter(Row::isFatal).toList(), text);
+                .forEach(row -> {
+                    problem(row, text);
+                    if (!together || !installed.contains(row)) {
+                        text.append("  to mend it: ").append(row.remedy()).append('\n');
+                    }
+                });
+        if (together) {
+            together(installed, text);
+        }
         unneeded(report.rows().stream().filter(DoctorText::isUnneeded).toList(), text);
         return text.append('\n').append(conclusion(report)).append('\n').toString();
     }
@@ -64,16 +75,15 @@ final class DoctorText {
         row.problem()
                 .lines()
                 .forEach(line -> text.append("  ").append(line.strip()).append('\n'));
-        text.append("  to mend it: ").append(row.remedy()).append('\n');
     }
 
-    /** Each problem has its own line that mends it; whoever lacks several wants one for all. */
+    /** Whoever lacks several libraries wants one line for all, not one beside each. */
     private static void together(List<Row> rows, StringBuilder text) {
-        if (rows.stream().filter(row -> !row.packages().isEmpty()).count() > 1) {
-            text.append("\nAll that pip can bring, in one line:\n  ")
-                    .append(installLine(rows))
-                    .append('\n');
-        }
+        text.append("\nTo mend ")
+                .append(rows.stream().map(Row::library).collect(Collectors.joining(", ")))
+                .append(":\n  ")
+                .append(installLine(rows))
+                .append('\n');
     }
 
     /** The line that installs the packages of all rows, each once; empty when there are none. */

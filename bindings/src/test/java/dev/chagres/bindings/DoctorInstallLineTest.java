@@ -1,6 +1,7 @@
 package dev.chagres.bindings;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.bindings.Doctor.Report;
@@ -41,9 +42,20 @@ class DoctorInstallLineTest {
         assertEquals(ALL_PACKAGES, report.installLine());
         assertTrue(
                 report.text()
-                        .contains("\n\nAll that pip can bring, in one line:\n  " + report.installLine()
-                                + "\n\nThe provider does not work"),
+                        .contains(
+                                "\n\nTo mend CUDA runtime, NVRTC, cuBLAS, cuDNN, NCCL, Transformer Engine, CUDA headers:\n  "
+                                        + report.installLine() + "\n\nThe provider does not work"),
                 report.text());
+        assertFalse(report.text().contains("to mend it: "), report.text());
+    }
+
+    @Test
+    void whatPipCannotMendKeepsItsOwnLine() {
+        machine.properties.put("chagres.cudnn.path", root.toString());
+        Report report = report("cuda", new Driver(8, 13000, "NVIDIA driver for CUDA 13.0, 8 GPU(s)"));
+        assertEquals(1, report.text().split("to mend it: ", -1).length - 1, report.text());
+        assertTrue(
+                report.text().contains("To mend CUDA runtime, NVRTC, cuBLAS, NCCL, Transformer Engine"), report.text());
     }
 
     @Test
