@@ -5,6 +5,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
+import dev.chagres.ops.QuantizationStatistics;
 import dev.chagres.te.AmaxHistories;
 import dev.chagres.te.Cast;
 import dev.chagres.te.QuantizationConfig;
@@ -27,12 +28,15 @@ public class CastBenchmark extends OperationBenchmark {
     private QuantizedTensor rowwise;
     private QuantizedTensor both;
     private QuantizedTensor blocks;
+    private Tensor[] inputs;
+    private QuantizedTensor[] outputs;
     private Tensor transposed;
     private Tensor back;
     private Tensor bySequence;
     private Tensor byToken;
     private Tensor dbias;
     private Tensor scales;
+    private Tensor statistics;
     private AmaxHistories histories;
 
     /** For JMH. */
@@ -44,6 +48,9 @@ public class CastBenchmark extends OperationBenchmark {
         x = normal(DType.BFLOAT16, tokens, shape.hidden());
         rowwise = oneScale().allocateRowwise(scope);
         both = oneScale().allocateRowwise(scope).allocateColumnwise(scope);
+        inputs = new Tensor[] {x, x, x, x};
+        outputs = new QuantizedTensor[inputs.length];
+        Arrays.setAll(outputs, i -> oneScale().allocateRowwise(scope).allocateColumnwise(scope));
         blocks = scope.quantized(Scaling.BLOCK_1D, DType.FLOAT8_E4M3, tokens, shape.hidden())
                 .allocateRowwise(scope)
                 .allocateColumnwise(scope);
@@ -53,6 +60,7 @@ public class CastBenchmark extends OperationBenchmark {
         back = empty(DType.BFLOAT16, tokens, shape.hidden());
         dbias = empty(DType.BFLOAT16, shape.hidden());
         scales = zeros(DType.FLOAT32, SCALES);
+        statistics = empty(DType.FLOAT32, QuantizationStatistics.COUNT);
         Tensor history = empty(DType.FLOAT32, STEPS, SCALES);
         float[] magnitudes = new float[STEPS * SCALES];
         Arrays.fill(magnitudes, 2);
@@ -84,9 +92,17 @@ public class CastBenchmark extends OperationBenchmark {
         quantizeRowwise();
         dequantize();
         near("dequantize", values[0], read(back)[0], 0.07);
+        quantizationStatistics();
+        near("quantizationStatistics", largest, read(statistics)[0], 0);
         quantizeDbias();
         near("quantizeDbias", column, read(dbias)[0], 0.02);
         quantize();
+        multiCastTranspose();
+        near(
+                "multiCastTranspose",
+                both.rowwise().toBytes(stream)[1],
+                outputs[3].rowwise().toBytes(stream)[1],
+                0);
         transpose();
         near("transpose", both.columnwise().toBytes(stream)[1], transposed.toBytes(stream)[1], 0);
         fp8TransposeDbias();
@@ -125,6 +141,13 @@ public class CastBenchmark extends OperationBenchmark {
         repeat(() -> Cast.quantize(x, both, stream));
     }
 
+    /** Both copies of four such matrices. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void multiCastTranspose() {
+        repeat(() -> Transpose.multiCastTranspose(inputs, outputs, stream));
+    }
+
     /** Both copies, a scale for each 128 numbers of a row. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
@@ -144,6 +167,13 @@ public class CastBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void dequantize() {
         repeat(() -> Cast.dequantize(rowwise, back, stream));
+    }
+
+    /** How well rowwise data stands for the numbers. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void quantizationStatistics() {
+        repeat(() -> QuantizationStatistics.quantizationStatistics(x, rowwise, statistics, stream));
     }
 
     /** Columnwise from rowwise data. */

@@ -49,6 +49,8 @@ public class GemmBenchmark extends OperationBenchmark {
         near("gemm", sum, read(y)[0], tolerance);
         gemmBias();
         near("gemmBias", sum, read(y)[0], tolerance);
+        gemmGelu();
+        near("gemmGelu", gelu(sum), read(y)[0], tolerance);
         gemmBiasGelu();
         near("preGelu", sum, read(preGelu)[0], tolerance);
         near("gemmBiasGelu", gelu(read(preGelu)[0]), read(y)[0], tolerance);
@@ -101,6 +103,13 @@ public class GemmBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void gemmBiasGelu() {
         repeat(() -> Gemm.gemmBiasGelu(x, Transpose.NO, weight, Transpose.YES, bias, preGelu, y, stream));
+    }
+
+    /** y = gelu(x W^T). */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void gemmGelu() {
+        repeat(() -> Gemm.gemmGelu(x, Transpose.NO, weight, Transpose.YES, preGelu, y, stream));
     }
 
     /** y = (x W^T) gelu'(p). */

@@ -3,6 +3,7 @@ package dev.chagres.jmh;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Attention;
+import dev.chagres.ops.AttentionScores;
 import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.ResidualNorm;
@@ -50,6 +51,7 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     private AttentionProblem problem;
     private AttentionTensors tensors;
     private Tensor delta;
+    private AttentionScores scores;
 
     /** For JMH. */
     public LayerOpsBenchmark() {}
@@ -64,6 +66,13 @@ public class LayerOpsBenchmark extends OperationBenchmark {
         attentionForward();
         AttentionBuffers.checkForward(this, tensors);
         attentionBackward();
+        AttentionBuffers.checkBackward(this, tensors);
+        // A bias of 0 leaves the weights equal, and so does a soft cap of equal scores.
+        Tensor bias = zeros(DType.FLOAT32, 1, shape.heads(), shape.length(), shape.length());
+        scores = new AttentionScores().softcap(30).bias(bias);
+        attentionOfScoresForward();
+        AttentionBuffers.checkForward(this, tensors);
+        attentionOfScoresBackward();
         AttentionBuffers.checkBackward(this, tensors);
     }
 
@@ -179,5 +188,19 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void attentionBackward() {
         repeat(() -> Attention.backward(problem, tensors, delta, stream));
+    }
+
+    /** Our own attention with a soft cap and a bias of each head. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void attentionOfScoresForward() {
+        repeat(() -> Attention.forward(problem, tensors, scores, stream));
+    }
+
+    /** Its gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void attentionOfScoresBackward() {
+        repeat(() -> Attention.backward(problem, tensors, scores, delta, stream));
     }
 }

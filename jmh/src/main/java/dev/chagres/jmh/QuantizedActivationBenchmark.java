@@ -22,6 +22,7 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
     private Tensor x;
     private Tensor dy;
     private Tensor dx;
+    private Tensor dbias;
     private QuantizedTensor output;
     private QuantizedTensor gradient;
 
@@ -33,6 +34,7 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
         long columns = activation.inputColumns(shape.inner());
         x = normal(DType.BFLOAT16, shape.tokens(), columns);
         dy = normal(DType.BFLOAT16, shape.tokens(), shape.inner());
+        dbias = empty(DType.BFLOAT16, columns);
         dx = empty(DType.BFLOAT16, shape.tokens(), columns);
         output = both(DType.FLOAT8_E4M3, shape.inner());
         gradient = both(DType.FLOAT8_E5M2, columns);
@@ -46,6 +48,13 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
         gradient.amax().zero(stream);
         backward();
         near("backward", amax, read(gradient.amax())[0], 0.01);
+        double column = 0;
+        float[] dxs = read(dx);
+        for (int row = 0; row < shape.tokens(); row++) {
+            column += dxs[Math.toIntExact(row * columns)];
+        }
+        backwardDbias();
+        near("backwardDbias", column, read(dbias)[0], 0.02);
     }
 
     private QuantizedTensor both(DType dtype, long columns) {
@@ -81,6 +90,20 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
             repeat(() -> Transpose.dactCastTranspose(activation, dy, x, gradient, stream));
         } else {
             repeat(() -> activation.backward(dy, x, gradient, stream));
+        }
+    }
+
+    /** The gradient to both copies and the sums of its columns, by as few kernels as there are. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void backwardDbias() {
+        if (Cast.fusesGradientOf(activation)) {
+            repeat(() -> Cast.quantizeDbiasDact(activation, dy, x, gradient, dbias, stream));
+        } else {
+            repeat(() -> {
+                activation.backward(dy, x, dx, stream);
+                Cast.quantizeDbias(dx, gradient, dbias, stream);
+            });
         }
     }
 

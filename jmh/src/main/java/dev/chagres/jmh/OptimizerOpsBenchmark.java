@@ -1,0 +1,121 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.ops.Adam;
+import dev.chagres.ops.LossScale;
+import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.WeightDecay;
+import java.util.Arrays;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What do our own step of Adam over a layer's parameters, with BFLOAT16 weights and moments, and loss scaling cost? */
+@NullUnmarked
+public class OptimizerOpsBenchmark extends OperationBenchmark {
+    private static final float RATE = 1e-3f;
+
+    private Tensor gradient;
+    private Tensor weight;
+    private Tensor mean;
+    private Tensor square;
+    private Tensor master;
+    private Tensor rate;
+    private Tensor step;
+    private Tensor gradientScale;
+    private Tensor skip;
+    private Tensor norm;
+    private Tensor lossScale;
+    private Tensor counts;
+    private Tensor taken;
+
+    /** For JMH. */
+    public OptimizerOpsBenchmark() {}
+
+    @Override
+    void prepare() {
+        long count = 4 * shape.hidden() * shape.hidden() + 2 * shape.hidden() * shape.inner();
+        gradient = empty(DType.FLOAT32, count);
+        float[] ones = new float[Math.toIntExact(count)];
+        Arrays.fill(ones, 1);
+        gradient.set(stream, ones);
+        weight = zeros(DType.BFLOAT16, count);
+        mean = zeros(DType.BFLOAT16, count);
+        square = zeros(DType.BFLOAT16, count);
+        master = zeros(DType.FLOAT32, count);
+        rate = number(RATE);
+        step = ints(1);
+        gradientScale = number(1);
+        skip = zeros(DType.INT32, 1);
+        norm = number(6);
+        lossScale = number(2);
+        counts = zeros(DType.INT32, 2);
+        taken = ints(4);
+        // Equal gradients and no decay: the first step is one rate downwards, whatever their size.
+        stepOnce();
+        near("adam", -RATE, read(master)[0], RATE / 50);
+        clip();
+        near("norm", 3, read(norm)[0], 1e-6);
+        near("factor", 1.0 / 3 / 2, read(gradientScale)[0], 1e-5);
+        update();
+        near("steps", 5, taken.toInts(stream)[0], 0);
+        // So that the norm does not sink at each call.
+        lossScale.set(stream, 1f);
+    }
+
+    private Tensor number(float value) {
+        Tensor tensor = empty(DType.FLOAT32, 1);
+        tensor.set(stream, value);
+        return tensor;
+    }
+
+    private void stepOnce() {
+        Adam.step(
+                gradient,
+                weight,
+                mean,
+                square,
+                master,
+                rate,
+                step,
+                gradientScale,
+                skip,
+                0.9f,
+                0.999f,
+                1e-8f,
+                0,
+                WeightDecay.DECOUPLED,
+                BiasCorrection.YES,
+                stream);
+    }
+
+    private void clip() {
+        LossScale.clip(norm, lossScale, 1, gradientScale, skip, stream);
+    }
+
+    private void update() {
+        LossScale.update(skip, lossScale, counts, taken, 2, 0.5f, Integer.MAX_VALUE, stream);
+    }
+
+    /** A step over BFLOAT16 weights and moments, and FP32 master weights. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void adam() {
+        repeat(this::stepOnce);
+    }
+
+    /** The loss scale taken out of a norm. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void lossScaleClip() {
+        repeat(this::clip);
+    }
+
+    /** The end of a step under loss scaling. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void lossScaleUpdate() {
+        repeat(this::update);
+    }
+}
