@@ -1,19 +1,6 @@
 package dev.chagres.jmh;
 
-import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.Sequences;
-import dev.chagres.layer.AttentionConfig;
-import dev.chagres.layer.MlpConfig;
-import dev.chagres.layer.Pass;
-import dev.chagres.layer.TransformerLayer;
-import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
-import java.util.Arrays;
-import java.util.SplittableRandom;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -53,93 +40,37 @@ public class TransformerLayerBenchmark {
     @Param({"BF16"})
     public LayerRecipe recipe;
 
-    private Device device;
-    private Parameters parameters;
-    private TransformerLayer layer;
-    private Pass pass;
-    private Sequences sequences;
-    private Tensor x;
-    private Tensor dy;
+    private LayerStep step;
 
-    /** Makes layer and input, and checks that the output is finite and not constant. */
+    /** Makes layer and input, and checks the output. */
     @Setup
     public void prepare() {
-        device = Device.open();
-        dev.chagres.Scope inputs = device.openScope();
-        pass = Pass.training(device);
-        ModelPlan plan = new ModelPlan();
-        layer = new TransformerLayer(config(), plan);
-        parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
-        recipe.begin(parameters, pass);
-        int[] lengths = new int[shape.batch()];
-        Arrays.fill(lengths, shape.length());
-        sequences = Sequences.packed(inputs, lengths);
-        x = normal(inputs, 1);
-        dy = normal(inputs, 2);
-        run();
-        float[] y = layer.forward(x, pass).toFloats(device.stream());
-        double sum = 0;
-        for (float value : y) {
-            sum += Math.abs(value);
-        }
-        if (!(sum > 0) || Double.isInfinite(sum)) {
-            throw new IllegalStateException("expected finite numbers other than 0, their absolute sum is " + sum);
-        }
-    }
-
-    private TransformerLayerConfig config() {
-        int headDim = (int) (shape.hidden() / shape.heads());
-        return TransformerLayerConfig.encoder(
-                        shape.hidden(), AttentionConfig.of(shape.heads(), headDim, AttentionMask.none()))
-                .withMlp(MlpConfig.gelu(shape.hidden())
-                        .withInner(shape.inner())
-                        .withRecomputation(MlpConfig.Recomputation.NONE));
-    }
-
-    private Tensor normal(dev.chagres.Scope scope, long seed) {
-        SplittableRandom random = new SplittableRandom(seed);
-        float[] values = new float[Math.toIntExact(shape.tokens() * shape.hidden())];
-        for (int i = 0; i < values.length; i++) {
-            values[i] = (float) random.nextGaussian();
-        }
-        Tensor tensor = scope.tensor(DType.BFLOAT16, shape.tokens(), shape.hidden());
-        tensor.set(device.stream(), values);
-        return tensor;
-    }
-
-    /** A step of its own: gradients are written, not added up. */
-    private Tensor run() {
-        parameters.nextStep();
-        pass.begin(sequences);
-        layer.forward(x, pass);
-        return layer.backward(dy, pass);
+        step = new LayerStep(shape, recipe);
     }
 
     /** Waits, so that an enqueue never waits for room in the stream. */
     @Setup(Level.Invocation)
     public void idle() {
-        device.stream().synchronize();
+        step.stream().synchronize();
     }
 
     /** The host's time. */
     @Benchmark
     public Tensor enqueue() {
-        return run();
+        return step.run();
     }
 
     /** The time until the device is done. */
     @Benchmark
     public Tensor untilIdle() {
-        Tensor dx = run();
-        device.stream().synchronize();
+        Tensor dx = step.run();
+        step.stream().synchronize();
         return dx;
     }
 
     /** Closes what was opened. */
     @TearDown
     public void close() {
-        pass.close();
-        parameters.close();
-        device.close();
+        step.close();
     }
 }

@@ -1,0 +1,81 @@
+package dev.chagres.jmh;
+
+import dev.chagres.Graph;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.BenchmarkMode;
+import org.openjdk.jmh.annotations.Fork;
+import org.openjdk.jmh.annotations.Level;
+import org.openjdk.jmh.annotations.Measurement;
+import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OutputTimeUnit;
+import org.openjdk.jmh.annotations.Param;
+import org.openjdk.jmh.annotations.Scope;
+import org.openjdk.jmh.annotations.Setup;
+import org.openjdk.jmh.annotations.State;
+import org.openjdk.jmh.annotations.TearDown;
+import org.openjdk.jmh.annotations.Warmup;
+
+/**
+ * What does one TransformerLayer cost that was captured in a graph, forward and backward, over packed sequences of BFLOAT16: to the
+ * host, and to the device?
+ *
+ * <p>{@code launch} times the host until the launch has returned, beginning with an idle stream; {@code untilIdle} until the
+ * device is done. On the reference both are the same: it computes before it returns.
+ */
+@NullUnmarked
+@State(Scope.Thread)
+@BenchmarkMode(Mode.AverageTime)
+@OutputTimeUnit(TimeUnit.MICROSECONDS)
+@Warmup(iterations = 3, time = 2)
+@Measurement(iterations = 5, time = 2)
+@Fork(value = 1, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
+public class LayerGraphBenchmark {
+    /** Shape of the layer and its input. */
+    @Param({"CPU"})
+    public LayerShape shape;
+
+    /** In what precision its products are computed. */
+    @Param({"BF16"})
+    public LayerRecipe recipe;
+
+    private LayerStep step;
+    private Graph graph;
+
+    /** Makes layer and input, checks the output, and captures a step. */
+    @Setup
+    public void prepare() {
+        step = new LayerStep(shape, recipe);
+        step.run();
+        graph = step.stream().capture(step::run);
+    }
+
+    /** Waits, so that an enqueue never waits for room in the stream. */
+    @Setup(Level.Invocation)
+    public void idle() {
+        step.stream().synchronize();
+    }
+
+    /** The host's time. */
+    @Benchmark
+    public Graph launch() {
+        graph.launch();
+        return graph;
+    }
+
+    /** The time until the device is done. */
+    @Benchmark
+    public Graph untilIdle() {
+        graph.launch();
+        step.stream().synchronize();
+        return graph;
+    }
+
+    /** Closes what was opened. */
+    @TearDown
+    public void close() {
+        graph.close();
+        step.close();
+    }
+}
