@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Fails when a function of the reference takes a stream and does not ask whether it captures (cuda/capture.h)."""
+"""Fails when a function of the reference takes a stream and does not ask whether it captures (cuda/capture.h).
+
+A parameter without a name is never asked: the function repeats what its caller recorded.
+"""
 
 import re
 import sys
@@ -15,7 +18,7 @@ def main():
     for file in sorted([*REFERENCE.glob("te/*.cpp"), *REFERENCE.glob("ops/*.cpp")]):
         text = file.read_text().replace("\\\n", "\n")
         for match in DEFINITION.finditer(text):
-            if not re.search(r"\b(cudaStream_t|OpsStream)\b", match.group(2)):
+            if not re.search(r"\b(cudaStream_t|OpsStream) \w", match.group(2)):
                 continue
             body = text[match.end():]
             end = re.search(r"^ *}", body, re.M)

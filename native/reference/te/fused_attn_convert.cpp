@@ -105,8 +105,7 @@ namespace {
 /* As TE counts them: for each thread on its own. */
 thread_local uint64_t next_offset = 0;
 
-void write_state(int64_t *state, const int64_t *seed, uint64_t offset, cudaStream_t stream) {
-  if (recorded_by_value(write_state, state, seed, offset, stream)) return;
+void write_state(int64_t *state, const int64_t *seed, uint64_t offset, cudaStream_t) {
   state[0] = seed[0];
   state[1] = static_cast<int64_t>(offset);
 }
@@ -123,5 +122,6 @@ void nvte_populate_rng_state_async(NVTETensor rng_state_dst, NVTETensor seed, si
   const uint64_t increment = backend == NVTE_F16_arbitrary_seqlen ? 16 : (q_max_seqlen * kv_max_seqlen + 127) / 128;
   const uint64_t offset = next_offset;
   next_offset += increment;
+  if (recorded_by_value(write_state, state, from, offset, stream)) return;
   write_state(state, from, offset, stream);
 }

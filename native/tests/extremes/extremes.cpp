@@ -130,6 +130,9 @@ constexpr Choice kChoices[] = {
     {"te_multi_tensor_adam_param_remainder_cuda", 11, "L2 instead of decoupled decay"},
     {"te_multi_tensor_adam_param_remainder_cuda", 12, "no bias correction"},
     {"te_multi_tensor_compute_scale_and_scale_inv_cuda", 7, "scales that need not be powers of 2"},
+    {"te_populate_rng_state_async", 3, "the offset goes on from call to call"},
+    {"te_populate_rng_state_async", 4, "the offset goes on from call to call"},
+    {"te_populate_rng_state_async", 6, "the stream does not choose: the offset goes on from call to call"},
     {"te_scaled_dswiglu", 6, "gates lie behind the values, not between them"},
 };
 
