@@ -46,6 +46,7 @@ import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.FusedRope;
 import dev.chagres.te.Gemm;
+import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.te.Normalization;
 import dev.chagres.te.QkvFormat;
@@ -132,6 +133,7 @@ class MisuseOfNullsTest {
         sample(AdamW.Config.class, AdamW.Config.standard());
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
+        sample(BiasCorrection.class, BiasCorrection.YES);
         sample(WeightStorage.class, WeightStorage.MODEL_TYPE);
         sample(Normalization.Gamma.class, Normalization.Gamma.PLAIN);
         sample(QkNorm.class, QkNorm.none());

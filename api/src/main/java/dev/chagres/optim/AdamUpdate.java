@@ -3,7 +3,6 @@ package dev.chagres.optim;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Adam;
-import dev.chagres.te.MultiTensor.BiasCorrection;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -74,7 +73,7 @@ final class AdamUpdate {
                     config.epsilon(),
                     call.range.weightDecay(),
                     config.decayMode(),
-                    BiasCorrection.YES,
+                    config.biasCorrection(),
                     memory.scope().stream());
         }
     }

@@ -10,6 +10,7 @@ import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
+import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import java.util.List;
 
@@ -51,6 +52,7 @@ public final class AdamW implements AutoCloseable {
      * @param decayMode where the decay goes: beside the rate, or with L2, as in Adam itself, into the gradient
      * @param momentDType type of mean and square, FLOAT32 or BFLOAT16
      * @param masters what is kept beside weights of 16 bits
+     * @param biasCorrection whether mean and square are divided by {@code 1 - b1^t} and {@code 1 - b2^t}
      */
     public record Config(
             float beta1,
@@ -59,14 +61,23 @@ public final class AdamW implements AutoCloseable {
             float weightDecay,
             WeightDecay decayMode,
             DType momentDType,
-            Masters masters) {
+            Masters masters,
+            BiasCorrection biasCorrection) {
         /**
-         * Makes those with decoupled decay, FLOAT32 moments and masters.
+         * Makes those with decoupled decay, FLOAT32 moments and masters, and corrected moments.
          *
          * @throws IllegalArgumentException when one is out of its range
          */
         public Config(float beta1, float beta2, float epsilon, float weightDecay) {
-            this(beta1, beta2, epsilon, weightDecay, WeightDecay.DECOUPLED, DType.FLOAT32, Masters.FLOAT32);
+            this(
+                    beta1,
+                    beta2,
+                    epsilon,
+                    weightDecay,
+                    WeightDecay.DECOUPLED,
+                    DType.FLOAT32,
+                    Masters.FLOAT32,
+                    BiasCorrection.YES);
         }
 
         /** PyTorch's defaults: 0.9, 0.999, 1e-8 and a decay of 0.01. */
@@ -92,6 +103,7 @@ public final class AdamW implements AutoCloseable {
             }
             Checks.given("decayMode", decayMode);
             Checks.given("masters", masters);
+            Checks.given("biasCorrection", biasCorrection);
             if (Checks.given("momentDType", momentDType) != DType.FLOAT32 && momentDType != DType.BFLOAT16) {
                 throw new IllegalArgumentException("momentDType: expected FLOAT32 or BFLOAT16, got " + momentDType);
             }
@@ -103,7 +115,7 @@ public final class AdamW implements AutoCloseable {
          * @throws IllegalArgumentException when one is not within [0, 1)
          */
         public Config withBetas(float newBeta1, float newBeta2) {
-            return new Config(newBeta1, newBeta2, epsilon, weightDecay, decayMode, momentDType, masters);
+            return new Config(newBeta1, newBeta2, epsilon, weightDecay, decayMode, momentDType, masters, biasCorrection);
         }
 
         /**
@@ -112,7 +124,7 @@ public final class AdamW implements AutoCloseable {
          * @throws IllegalArgumentException when it is not positive
          */
         public Config withEpsilon(float newEpsilon) {
-            return new Config(beta1, beta2, newEpsilon, weightDecay, decayMode, momentDType, masters);
+            return new Config(beta1, beta2, newEpsilon, weightDecay, decayMode, momentDType, masters, biasCorrection);
         }
 
         /**
@@ -121,12 +133,12 @@ public final class AdamW implements AutoCloseable {
          * @throws IllegalArgumentException when it is negative
          */
         public Config withWeightDecay(float newWeightDecay) {
-            return new Config(beta1, beta2, epsilon, newWeightDecay, decayMode, momentDType, masters);
+            return new Config(beta1, beta2, epsilon, newWeightDecay, decayMode, momentDType, masters, biasCorrection);
         }
 
         /** Returns this with the decay elsewhere. */
         public Config withDecayMode(WeightDecay newDecayMode) {
-            return new Config(beta1, beta2, epsilon, weightDecay, newDecayMode, momentDType, masters);
+            return new Config(beta1, beta2, epsilon, weightDecay, newDecayMode, momentDType, masters, biasCorrection);
         }
 
         /**
@@ -135,12 +147,17 @@ public final class AdamW implements AutoCloseable {
          * @throws IllegalArgumentException when it is neither FLOAT32 nor BFLOAT16
          */
         public Config withMomentDType(DType newMomentDType) {
-            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, newMomentDType, masters);
+            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, newMomentDType, masters, biasCorrection);
+        }
+
+        /** Returns this with the moments corrected, or not. */
+        public Config withBiasCorrection(BiasCorrection newCorrection) {
+            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, masters, newCorrection);
         }
 
         /** Returns this with other masters. */
         public Config withMasters(Masters newMasters) {
-            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, newMasters);
+            return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, newMasters, biasCorrection);
         }
     }
 

@@ -23,6 +23,7 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.te.TensorLists;
 import dev.chagres.witness.AdamWWitness;
 import dev.chagres.witness.Rounding;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -103,12 +104,21 @@ class AdamWOptionsTest {
         expected.forEach((name, values) -> assertArrayEquals(values, actual.get(name), (float) bound, name));
     }
 
-    @Test
-    void givesWhatTheKernelOfTransformerEngineGives() {
+    @ParameterizedTest
+    @EnumSource(BiasCorrection.class)
+    void givesWhatTheKernelOfTransformerEngineGives(BiasCorrection correction) {
         try (Parameters parameters = parameters(DType.FLOAT32);
-                AdamW adam = new AdamW(parameters, STANDARD)) {
+                AdamW adam = new AdamW(parameters, STANDARD.withBiasCorrection(correction))) {
             Parameter parameter = parameters.get("body.a");
             double[] weights = doubles(open.read(parameter.weight()));
+            double[] decay = new double[weights.length];
+            Arrays.fill(decay, STANDARD.weightDecay());
+            AdamWWitness witness = new AdamWWitness(
+                    STANDARD.beta1(), STANDARD.beta2(), STANDARD.epsilon(), decay, weights.clone());
+            if (correction == BiasCorrection.NO) {
+                witness.withoutBiasCorrection();
+            }
+            double[] expected = weights;
             Tensor weight = open.tensor(DType.FLOAT32, weights, weights.length);
             Tensor mean = open.tensor(DType.FLOAT32, new double[weights.length], weights.length);
             Tensor square = open.tensor(DType.FLOAT32, new double[weights.length], weights.length);
@@ -126,13 +136,16 @@ class AdamWOptionsTest {
                             STANDARD.epsilon(),
                             open.ints(step),
                             WeightDecay.DECOUPLED,
-                            BiasCorrection.YES,
+                            correction,
                             STANDARD.weightDecay(),
                             open.tensor(DType.FLOAT32, new double[] {1}, 1),
                             open.stream());
                 }
+                expected = witness.step(1e-2f, gradient(parameter, step), 1);
             }
             assertArrayEquals(open.read(weight), open.read(parameter.weight()), 2e-6f);
+            Tolerance tolerance = new Tolerance("Adam, bias correction " + correction, 2e-6, 2e-5);
+            open.assertClose("weight", expected, parameter.weight(), tolerance);
         }
     }
 

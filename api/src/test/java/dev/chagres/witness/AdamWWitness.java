@@ -9,6 +9,7 @@ public final class AdamWWitness {
     private final double[] weights;
     private final double[] mean;
     private final double[] square;
+    private boolean corrects = true;
     private int step;
 
     /** Begins with zero moments; {@code decay} is that of each element. */
@@ -22,6 +23,12 @@ public final class AdamWWitness {
         square = new double[weights.length];
     }
 
+    /** Leaves the moments as they are from now on. */
+    public AdamWWitness withoutBiasCorrection() {
+        corrects = false;
+        return this;
+    }
+
     /** Takes a step with these gradients and returns the weights. */
     public double[] step(double rate, double[] gradients, double scale) {
         step++;
@@ -29,8 +36,8 @@ public final class AdamWWitness {
             double gradient = gradients[i] * scale;
             mean[i] = beta1 * mean[i] + (1 - beta1) * gradient;
             square[i] = beta2 * square[i] + (1 - beta2) * gradient * gradient;
-            double direction = mean[i] / (1 - Math.pow(beta1, step));
-            double size = Math.sqrt(square[i] / (1 - Math.pow(beta2, step)));
+            double direction = corrects ? mean[i] / (1 - Math.pow(beta1, step)) : mean[i];
+            double size = Math.sqrt(corrects ? square[i] / (1 - Math.pow(beta2, step)) : square[i]);
             weights[i] -= rate * (direction / (size + epsilon) + decay[i] * weights[i]);
         }
         return weights;
