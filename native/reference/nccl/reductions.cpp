@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "nccl/nccl.h"
 
@@ -49,8 +50,11 @@ void reduce_typed(int op, const std::vector<Source> &sources, int64_t first, int
     }
   }
   if (op != kNcclAvg) return;
-  const auto ranks = static_cast<T>(sources.size());
-  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(out[i] / ranks);
+  /* Wide: the number of ranks may not fit into T. */
+  using Whole = std::conditional_t<std::is_signed<T>::value, int64_t, uint64_t>;
+  using Wide = std::conditional_t<std::is_floating_point<T>::value, T, Whole>;
+  const auto ranks = static_cast<Wide>(sources.size());
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<Wide>(out[i]) / ranks);
 }
 
 /* Floats of 16 or 8 bits. */

@@ -68,7 +68,7 @@ std::chrono::seconds collective_timeout() {
   static const std::chrono::seconds timeout = [] {
     const char *wanted = std::getenv("CHAGRES_REFERENCE_NCCL_TIMEOUT");
     const long seconds = wanted == nullptr ? 0 : std::strtol(wanted, nullptr, 10);
-    return std::chrono::seconds(seconds > 0 ? seconds : 300);
+    return std::chrono::seconds(seconds > 0 ? seconds : 330);
   }();
   return timeout;
 }

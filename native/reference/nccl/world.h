@@ -174,7 +174,8 @@ class World {
   std::vector<std::shared_ptr<Shrink>> shrinks_;                                   /* that are not complete */
 };
 
-/* How long a rank waits for others before it calls that an error: CHAGRES_REFERENCE_NCCL_TIMEOUT seconds, default 300. */
+/* How long a rank waits for others before it calls that an error: CHAGRES_REFERENCE_NCCL_TIMEOUT seconds, default 330:
+ * behind the five minutes of the api, which names who did not come. */
 std::chrono::seconds collective_timeout();
 
 }  // namespace chagres::reference

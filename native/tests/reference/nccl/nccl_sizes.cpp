@@ -27,6 +27,21 @@ TEST(sixteen_ranks) {
   }
 }
 
+/* More ranks than an int8 can count: as many as one process may have. */
+TEST(averages_over_hundreds_of_ranks) {
+  const std::vector<int8_t> values(3, -6);
+  const std::vector<Source> sources(300, Source{values.data(), {}});
+  std::vector<int8_t> average(3);
+  reduce_elements(kNcclInt8, kNcclAvg, sources, 0, 3, average.data());
+  /* The sum wraps as an int8 does: 300 * -6 is -8 modulo 256. */
+  for (const int8_t value : average) EXPECT_EQUAL(static_cast<int>(value), -8 / 300);
+  const std::vector<uint8_t> bytes(3, 2);
+  const std::vector<Source> many(256, Source{bytes.data(), {}});
+  std::vector<uint8_t> mean(3, 1);
+  reduce_elements(kNcclUint8, kNcclAvg, many, 0, 3, mean.data());
+  for (const uint8_t value : mean) EXPECT_EQUAL(static_cast<int>(value), 0);
+}
+
 TEST(hundreds_of_mebibytes) {
   with_ranks(2, [](int rank, void *comm) {
     constexpr size_t kCount = size_t{192} << 20;
