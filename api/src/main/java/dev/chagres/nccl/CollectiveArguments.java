@@ -27,6 +27,7 @@ final class CollectiveArguments {
             throw new IllegalArgumentException(
                     "stream: expected a stream of " + endpoint.device() + ", got one of " + stream.device());
         }
+        var _ = stream.handle(); // throws where it is closed, before a peer is told of the call
         Checks.on(stream, argument, tensor);
     }
 

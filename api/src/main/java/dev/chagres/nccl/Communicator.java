@@ -11,8 +11,9 @@ import org.jspecify.annotations.Nullable;
  * One rank's part in a group of ranks that call the same collectives in the same order.
  *
  * <p>A collective checks its arguments and enqueues: returning means enqueued. {@link #synchronize} waits for the stream no longer than
- * the configured timeout. In place means the address that each method names;
- * memory shared in another way is refused.
+ * the configured timeout. Where a method says "in place", both tensors may begin at that address; memory that is shared in another way
+ * is refused. What makes, ends or registers something ({@code split} to {@link #register}) throws {@link IllegalStateException} after
+ * {@link #close()}, while a stream of the device captures, and inside {@link #group}.
  *
  * {@snippet file="dev/chagres/sharding/CollectivesExampleTest.java" region="collectives"}
  *
@@ -32,9 +33,9 @@ public final class Communicator implements AutoCloseable {
      *
      * @param ranks N
      * @param rank r, from 0 to N - 1
-     * @throws IllegalArgumentException when a number does not fit, or another rank uses this device
+     * @throws IllegalArgumentException when a number does not fit, or the rank has opened it already
      * @throws RankFailedException when a rank does not come within the timeout, or has failed
-     * @throws dev.chagres.bindings.NcclException when NCCL refuses
+     * @throws dev.chagres.bindings.NcclException when NCCL refuses, as two ranks on one device
      */
     public static Communicator open(Device device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
         return new Communicator(Membership.open(device, id, ranks, rank, config));
@@ -310,7 +311,7 @@ public final class Communicator implements AutoCloseable {
      *
      * @param dtype the type of the values
      * @param factor rounded to that type
-     * @throws IllegalArgumentException when an integer type cannot hold the factor
+     * @throws IllegalArgumentException when an integer type cannot hold the factor, or dtype is FP8
      */
     public PremultipliedSum premultipliedSum(DType dtype, double factor) {
         return Factors.sum(endpoint, dtype, factor);
@@ -368,7 +369,7 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Checks, without waiting, that NCCL has reported no error since.
+     * Checks, without waiting, that NCCL has reported no error since the communicator was opened.
      *
      * @throws RankFailedException when another rank failed
      * @throws dev.chagres.bindings.NcclException when NCCL reports an error

@@ -6,7 +6,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What ranks that are threads of one program said of calls that not all of them have compared yet.
+ * What ranks, as threads of one program, are about to call, until all of them have compared it.
  *
  * <p>Threading: thread-safe, under the lock of the {@link Meeting}.
  */

@@ -63,6 +63,11 @@ final class Group {
         depth++;
         try {
             body.run();
+            if (failed) {
+                throw new IllegalStateException(
+                        "group: expected what an inner group threw to go on, got it caught inside;"
+                                + " nothing of the group was enqueued");
+            }
         } catch (Throwable thrown) {
             failed = true;
             throw thrown;
@@ -108,11 +113,15 @@ final class Group {
 
     /** Ends the group so that NCCL runs nothing of it: one call that it refuses fails the whole. */
     private void abandon() {
-        for (int i = 0; i < members.size(); i++) {
-            Endpoint member = members.get(i);
-            member.forgetGroup();
-            var _ = NcclCalls.broadcast(0, 0, 0, Nccl.ncclInt8(), NO_RANK, member.handle(), MemorySegment.NULL);
+        try {
+            for (int i = 0; i < members.size(); i++) {
+                Endpoint member = members.get(i);
+                member.forgetGroup();
+                var _ = NcclCalls.broadcast(0, 0, 0, Nccl.ncclInt8(), NO_RANK, member.handle(), MemorySegment.NULL);
+            }
+        } finally {
+            // Else every later group of this thread would be one inside this.
+            var _ = Nccl.ncclGroupEnd();
         }
-        var _ = Nccl.ncclGroupEnd();
     }
 }

@@ -10,7 +10,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * Asks NCCL for errors that came after a call had returned, and waits with an end.
+ * Asks NCCL for errors of calls that had returned, and waits with a timeout.
  *
  * <p>Threading: the device's thread.
  */

@@ -1,6 +1,7 @@
 package dev.chagres.nccl;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -23,7 +24,7 @@ final class Meeting {
     private static final int STRIDE = 16;
 
     private final int ranks;
-    /** What an error calls the ranks that do not come: their numbers here, or in the communicator that this one is shrunk from. */
+    /** The ranks' numbers for errors: those here or, of a shrunk communicator, those in the one it came from. */
     private final int[] names;
 
     private final ReentrantLock lock = new ReentrantLock();
@@ -107,8 +108,7 @@ final class Meeting {
         boolean interrupted = false;
         while (!condition.getAsBoolean() && failure == null) {
             if (left <= 0) {
-                failure = late.get();
-                changed.signalAll();
+                fail(late.get());
                 break;
             }
             try {
@@ -187,6 +187,24 @@ final class Meeting {
         }
         for (Meeting child : below) {
             child.fail(first);
+        }
+    }
+
+    /** Fails these ranks, and those that were shrunk from them with {@code rank} among them. */
+    void thrown(int rank, Throwable cause) {
+        fail(RankFailure.thrown(rank, cause));
+        List<Meeting> below;
+        lock.lock();
+        try {
+            below = List.copyOf(rests.values());
+        } finally {
+            lock.unlock();
+        }
+        for (Meeting rest : below) {
+            int place = Arrays.binarySearch(rest.names, rank);
+            if (place >= 0) {
+                rest.thrown(place, cause);
+            }
         }
     }
 

@@ -3,6 +3,7 @@ package dev.chagres.nccl;
 import dev.chagres.DType;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
+import java.lang.foreign.MemorySegment;
 
 /**
  * A sum over ranks of values that each rank multiplies by a factor of its own first.
@@ -52,10 +53,12 @@ public final class PremultipliedSum implements Reduction, AutoCloseable {
         if (closed) {
             return;
         }
-        closed = true;
         if (endpoint.isOpen()) {
-            Status.nccl(Nccl.ncclRedOpDestroy(code, endpoint.handle()), "ncclRedOpDestroy");
+            MemorySegment comm = endpoint.handle(); // throws on another thread: the sum stays open
+            closed = true;
+            Status.nccl(Nccl.ncclRedOpDestroy(code, comm), "ncclRedOpDestroy");
         }
+        closed = true;
     }
 
     @Override

@@ -25,6 +25,8 @@ public final class UniqueId {
     private final byte[] bytes;
     private boolean travels;
     private @Nullable Meeting meeting;
+    /** What failed before any rank had come. */
+    private @Nullable RankFailure early;
 
     private UniqueId(byte[] bytes, boolean travels) {
         this.bytes = bytes;
@@ -68,19 +70,23 @@ public final class UniqueId {
 
     /**
      * Says that {@code rank} has failed: its peers that share this object throw a {@link RankFailedException} from the collective
-     * that they are in or call next, from all communicators of this identifier and from those split from them.
+     * that they are in or call next, from all communicators of this identifier and from those split from them or shrunk with the rank in
+     * them. A rank that opens the communicator later throws it from there.
      *
      * @param rank the rank that failed
      * @param cause what it threw
      */
     public void fail(int rank, Throwable cause) {
-        Checks.given("cause", cause);
+        RankFailure failed = RankFailure.thrown(rank, Checks.given("cause", cause));
         Meeting present;
         synchronized (this) {
             present = meeting;
+            if (present == null && early == null) {
+                early = failed;
+            }
         }
         if (present != null) {
-            present.fail(RankFailure.thrown(rank, cause));
+            present.thrown(rank, cause);
         }
     }
 
@@ -92,6 +98,9 @@ public final class UniqueId {
         Meeting present = meeting;
         if (present == null) {
             present = new Meeting(ranks);
+            if (early != null) {
+                present.fail(early);
+            }
             meeting = present;
         }
         if (present.ranks() != ranks) {

@@ -44,7 +44,9 @@ public final class DataParallel implements AutoCloseable {
     }
 
     /**
-     * Checks that all ranks have the same parameters, and gives all of them the weights of rank 0. Each rank calls it.
+     * Checks that all ranks have the same parameters, and gives all of them the weights of rank 0. Each rank calls it. Load states
+     * of weights and optimizer after this, the same on each rank: the weights are written here, so AdamW makes its FP32 masters anew
+     * at the next step.
      *
      * @param parameters closed after this
      * @param communicator of the ranks that hold copies of the model; closed after this

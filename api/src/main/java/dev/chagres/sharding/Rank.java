@@ -22,7 +22,11 @@ public record Rank(int index, int count, Device device, Communicator communicato
      * @param <T> its result
      */
     public interface Body<T> {
-        /** Does the work of {@code rank}; may throw anything. */
+        /**
+         * Does the work of {@code rank}.
+         *
+         * @throws Exception what the run is to fail with
+         */
         T run(Rank rank) throws Exception;
     }
 }

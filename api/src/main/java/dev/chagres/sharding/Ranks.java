@@ -30,7 +30,7 @@ public final class Ranks {
      * Returns ranks that are threads of this program, rank r on device r.
      *
      * @param count N
-     * @throws IllegalArgumentException when there are fewer devices
+     * @throws IllegalArgumentException when count is below 1, or there are fewer devices
      */
     public static Ranks local(int count) {
         int devices = Device.count();
@@ -84,7 +84,11 @@ public final class Ranks {
      * <p>Threading: called on each rank's thread at the same time.
      */
     public interface Action {
-        /** Does the work of {@code rank}; may throw anything. */
+        /**
+         * Does the work of {@code rank}.
+         *
+         * @throws Exception what the run is to fail with
+         */
         void run(Rank rank) throws Exception;
     }
 }

@@ -1,0 +1,124 @@
+package dev.chagres.nccl;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.sharding.Ranks;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Ranks that fail at odd moments: before they open, after a shrink, inside a group; and calls that were refused and caught. */
+@Tag("L0")
+@Tag("L2")
+@Timeout(30)
+class CommunicatorFailureTest {
+    private static final CommunicatorConfig STANDARD = CommunicatorConfig.standard();
+
+    private static float sum(Communicator communicator, Scope scope, float value) {
+        Stream stream = communicator.device().stream();
+        Tensor tensor = scope.tensor(DType.FLOAT32, 1);
+        tensor.set(stream, value);
+        communicator.allReduce(tensor, tensor, Reduction.SUM, stream);
+        communicator.synchronize(stream);
+        return tensor.toFloats(stream)[0];
+    }
+
+    private static void repeat(Runnable call) {
+        for (int i = 0; i < 1000; i++) {
+            call.run();
+        }
+    }
+
+    @Test
+    void aFailureAfterAShrinkReleasesWhoIsLeft() {
+        Throwable[] heard = new Throwable[1];
+        CountDownLatch summed = new CountDownLatch(2);
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(3).each(rank -> {
+                    try (Scope scope = rank.device().openScope()) {
+                        Communicator world = rank.communicator();
+                        if (rank.index() == 2) {
+                            throw new IllegalStateException("first");
+                        }
+                        assertThrows(RankFailedException.class, () -> repeat(() -> sum(world, scope, 1)));
+                        // Its device closes it, after the others have heard of the failure.
+                        Communicator rest = world.shrink(STANDARD.withName("rest"), 2);
+                        assertEquals(2, sum(rest, scope, 1));
+                        summed.countDown();
+                        summed.await();
+                        if (rank.index() == 0) {
+                            throw new IllegalStateException("second");
+                        }
+                        heard[0] = assertThrows(RankFailedException.class, () -> repeat(() -> sum(rest, scope, 1)));
+                    }
+                }));
+        assertEquals(List.of(2), failure.ranks());
+        assertEquals("rank 0 failed: java.lang.IllegalStateException: second", heard[0].getMessage());
+    }
+
+    @Test
+    void aRankThatFailsBeforeItOpensReleasesTheOthers() {
+        UniqueId id = UniqueId.create();
+        id.fail(1, new IllegalStateException("no such device"));
+        try (Device device = Device.open()) {
+            RankFailedException failure =
+                    assertThrows(RankFailedException.class, () -> Communicator.open(device, id, 2, 0, STANDARD));
+            assertEquals("rank 1 failed: java.lang.IllegalStateException: no such device", failure.getMessage());
+        }
+    }
+
+    /** What the program has caught is no wait: nobody is blamed for it when the timeout is over. */
+    @Test
+    void aRefusedCallDoesNotFailTheRanksLater() {
+        CommunicatorConfig hasty = STANDARD.withTimeout(Duration.ofMillis(150));
+        Ranks.local(2).withConfig(hasty).each(rank -> {
+            try (Scope scope = rank.device().openScope()) {
+                Tensor tensor = scope.tensor(DType.FLOAT32, 2);
+                tensor.zero(rank.device().stream());
+                Stream closed = rank.device().openStream();
+                closed.close();
+                assertThrows(
+                        IllegalStateException.class,
+                        () -> rank.communicator().allReduce(tensor, tensor, Reduction.SUM, closed));
+                Thread.sleep(500);
+                assertEquals(2, sum(rank.communicator(), scope, 1));
+            }
+        });
+    }
+
+    @Test
+    void whatAnInnerGroupThrewIsNotLost() {
+        Ranks.local(2).each(rank -> {
+            try (Scope scope = rank.device().openScope()) {
+                Tensor tensor = scope.tensor(DType.FLOAT32, 2);
+                Stream stream = rank.device().stream();
+                tensor.set(stream, 1f, 2f);
+                assertThrown(
+                        IllegalStateException.class,
+                        "group: expected what an inner group threw to go on, got it caught inside; nothing of the group was"
+                                + " enqueued",
+                        () -> Communicator.group(() -> {
+                            assertThrows(
+                                    IllegalArgumentException.class,
+                                    () -> Communicator.group(() -> {
+                                        throw new IllegalArgumentException("inner");
+                                    }));
+                            rank.communicator().allReduce(tensor, tensor, Reduction.SUM, stream);
+                        }));
+                assertEquals(1, tensor.toFloats(stream)[0]);
+                assertEquals(2, sum(rank.communicator(), scope, 1));
+            }
+        });
+    }
+}
