@@ -24,7 +24,9 @@ class TeFunctionsTest {
     private static final String PAGE = "docs/te-functions.md";
     private static final Set<String> OF_THE_GUARD = Set.of("te_has", "te_last_error", "te_open", "te_set_environment");
     private static final Pattern NAME = Pattern.compile("`([^`]+)`");
-    private static final Pattern CALL = Pattern.compile("\\bte_[A-Za-z0-9_]+\\b");
+    /** A call or a method reference, not a name in a text. */
+    private static final Pattern CALL = Pattern.compile("(?<=::|#)te_[A-Za-z0-9_]+\\b|\\bte_[A-Za-z0-9_]+(?=\\()");
+
     private static final Pattern REASON = Pattern.compile("^\\| ([a-z A-Z]+) \\| [a-z`].*\\|$");
 
     private static Path root() {
@@ -68,7 +70,7 @@ class TeFunctionsTest {
         return reasons;
     }
 
-    /** Returns the names of the classes in whose sources each function's name stands. */
+    /** Returns the names of the classes that call each function. */
     private static Map<String, Set<String>> callers() throws IOException {
         Map<String, Set<String>> callers = new TreeMap<>();
         for (String module : new String[] {"api", "bindings"}) {
