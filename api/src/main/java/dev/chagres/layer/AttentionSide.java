@@ -40,7 +40,7 @@ final class AttentionSide {
     }
 
     /**
-     * Enqueues norm and rotation; the latter takes place in {@code x} where it comes first.
+     * Enqueues norm and rotation. A rotation that comes first overwrites {@code x}.
      *
      * @param x [T, heads, d], or by sequences
      * @return what attention reads, like x

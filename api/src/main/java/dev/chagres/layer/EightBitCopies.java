@@ -35,7 +35,7 @@ final class EightBitCopies {
      * Enqueues the casts.
      *
      * @param rowsIn holds the rowwise copy
-     * @param amax the largest magnitude of {@code x}, where the kernel found it that computed {@code x}; null: not known
+     * @param amax the largest magnitude of {@code x}, if the kernel that computed it found that; null otherwise
      * @param columnsIn holds the columnwise copy; null where none is wanted
      */
     void cast(

@@ -16,12 +16,12 @@ import org.jspecify.annotations.Nullable;
 final class FusedCast {
     private final LinearSites sites;
     private final EightBitCopies copies;
-    /** The input whose copies or largest magnitude its producer fills, until {@link LinearInput#prepare} uses them. */
+    /** The input that was offered last, until {@link LinearInput#prepare} uses the offer. */
     private final Kept offered = new Kept("the input that was cast where it was computed");
 
     private @Nullable Tensor offeredAmax;
 
-    /** {@code copies}: those of the input, which {@link LinearInput} fills else. */
+    /** {@code copies}: those of the input; where no kernel fills them, {@link LinearInput} does. */
     FusedCast(LinearSites sites, EightBitCopies copies) {
         this.sites = sites;
         this.copies = copies;
@@ -34,8 +34,8 @@ final class FusedCast {
     }
 
     /**
-     * Returns a place, 0 so far, for the largest magnitude of the input [rows, in], which the kernel fills that computes the
-     * input; null where forward of {@code pass} needs none.
+     * Returns memory, 0 so far, for the largest magnitude of the input [rows, in]. The kernel that computes the input fills it. Null
+     * where forward of {@code pass} needs none.
      */
     @Nullable
     Tensor takeAmax(long rows, Pass pass) {
@@ -49,7 +49,7 @@ final class FusedCast {
         return present != null && present.at(sites.input()).scalesByAmax() ? zero(pass) : null;
     }
 
-    /** Returns a place for a largest magnitude, 0 so far. */
+    /** Returns memory for a largest magnitude, 0 so far. */
     static Tensor zero(Pass pass) {
         Tensor amax = pass.temporary().tensor(DType.FLOAT32, 1);
         amax.zero(pass.stream());
@@ -63,7 +63,7 @@ final class FusedCast {
     }
 
     /**
-     * Makes {@code operand} of an input [rows, in] that the kernel casts which computes it.
+     * Makes {@code operand} of an input [rows, in] that is cast by the kernel that computes it.
      *
      * @param keptIn holds what backward needs; null where no backward comes
      * @return what that kernel fills, with both copies rows rounded up to a multiple of 16; null where {@link
@@ -97,8 +97,8 @@ final class FusedCast {
     }
 
     /**
-     * Takes memory for what the kernel that computes the input x fills besides: its copies, and then nothing reads x itself, or
-     * its largest magnitude. {@link LinearInput#prepare} of x uses that.
+     * Takes memory for what the kernel that computes x fills: the copies, and then nothing reads x itself, or the largest
+     * magnitude. {@link LinearInput#prepare} of x uses it.
      *
      * @return copies with a scale; or one without parts but amax; null where {@link LinearInput#prepare} needs x alone
      */

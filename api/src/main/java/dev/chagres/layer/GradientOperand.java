@@ -31,8 +31,8 @@ final class GradientOperand {
     }
 
     /**
-     * Returns a place, 0 so far, for the largest magnitude of the gradient, whose forward has read {@code x}: the kernel fills it
-     * that computes the gradient; null where backward needs none.
+     * Returns memory, 0 so far, for the largest magnitude of a gradient whose forward read {@code x}. The kernel that computes the
+     * gradient fills it. Null where backward needs none.
      */
     @Nullable
     Tensor takeAmax(Operand x, Pass pass) {
@@ -51,7 +51,7 @@ final class GradientOperand {
     /**
      * Takes the gradient as {@link #prepare(Tensor, Operand, Pass)} does.
      *
-     * @param amax the largest magnitude of dy, where the kernel found it that computed dy; null: not known
+     * @param amax the largest magnitude of dy, if the kernel that computed dy found it; null otherwise
      */
     void prepare(Tensor dy, @Nullable Tensor amax, Operand x, Pass pass) {
         whole = dy;
@@ -82,7 +82,7 @@ final class GradientOperand {
     }
 
     /**
-     * Takes memory for both copies of a gradient [rows, out] that the kernel casts which computes it.
+     * Takes memory for both copies of a gradient [rows, out]. The kernel that computes the gradient fills them.
      *
      * @param sums [out], what that kernel writes the sums of the gradient's columns to; null where there is no bias
      * @return what that kernel fills, rows rounded up to a multiple of 16; null where {@link #prepare} casts the gradient

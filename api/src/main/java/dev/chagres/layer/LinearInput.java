@@ -62,7 +62,7 @@ final class LinearInput {
     /**
      * Makes {@code operand} of the input x [T, in].
      *
-     * @param amax the largest magnitude of x, where the kernel found it that computed x; null: not known
+     * @param amax the largest magnitude of x, if the kernel that computed x found it; null otherwise
      * @param keptIn holds what backward needs; null where no backward comes
      */
     void prepare(Tensor x, @Nullable Tensor amax, Operand operand, @Nullable Scope keptIn, Pass pass) {
@@ -120,7 +120,7 @@ final class LinearInput {
     /**
      * Makes {@code operand} of the same input again in backward, as {@link #prepare} did without a place to keep it.
      *
-     * @param amax the largest magnitude of x, where the kernel found it that computed x; null: not known
+     * @param amax the largest magnitude of x, if the kernel that computed x found it; null otherwise
      */
     void prepareAgain(Tensor x, @Nullable Tensor amax, Operand operand, Pass pass) {
         Quantizers present = operand.quantizers();

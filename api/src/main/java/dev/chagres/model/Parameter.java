@@ -84,7 +84,8 @@ public final class Parameter {
     }
 
     /**
-     * Returns the weight; of one that is kept {@link WeightStorage#QUANTIZED} the FLOAT32 master. Whoever lets kernels write to it calls {@link Parameters#changed} afterwards.
+     * Returns the weight, or its FLOAT32 master where it is kept {@link WeightStorage#QUANTIZED}. Call {@link Parameters#changed}
+     * after a kernel of your own wrote to it.
      *
      * @throws IllegalStateException before {@link Parameters#allocate}, or when the memory is gone
      */

@@ -5,7 +5,7 @@ import java.util.HashSet;
 import java.util.Set;
 
 /**
- * Which weights of a plan {@link WeightStorage#QUANTIZED} means.
+ * Chooses the weights of a plan that are kept {@link WeightStorage#QUANTIZED}.
  *
  * <p>Threading: immutable.
  */
@@ -18,7 +18,7 @@ final class QuantizedWeights {
 
     private QuantizedWeights() {}
 
-    /** Returns the weights that products alone read, in eight bits. */
+    /** Returns the weights that only products read, and those in eight bits. */
     static Set<Parameter> of(ModelPlan plan) {
         Set<Parameter> weights = new HashSet<>();
         for (QuantizerSite site : plan.quantizers()) {

@@ -1,7 +1,7 @@
 package dev.chagres.model;
 
 /**
- * How weights of products are kept that a recipe computes in eight bits.
+ * How the weights of eight-bit products are kept.
  *
  * <p>Threading: immutable.
  *
@@ -15,8 +15,8 @@ public enum WeightStorage {
      * and which begins as it was drawn, not rounded to the model's type. No copy in the model's type exists, so products need a
      * pass with {@code autocast}. Inputs, results and biases keep the model's type.
      *
-     * <p>Meant are the weights of {@code Linear}s that a recipe covers unless told otherwise: of sizes that are multiples of 16,
-     * in no part {@code head}. A weight that another layer declared, such as a tied embedding's, keeps the model's type.
+     * <p>It applies to the weights of {@code Linear}s that a recipe covers by default: both sizes multiples of 16, no part of the
+     * name {@code head}. A weight that another layer declared, such as a tied embedding's, keeps the model's type.
      */
     QUANTIZED
 }

@@ -115,7 +115,8 @@ public final class AdamW implements AutoCloseable {
          * @throws IllegalArgumentException when one is not within [0, 1)
          */
         public Config withBetas(float newBeta1, float newBeta2) {
-            return new Config(newBeta1, newBeta2, epsilon, weightDecay, decayMode, momentDType, masters, biasCorrection);
+            return new Config(
+                    newBeta1, newBeta2, epsilon, weightDecay, decayMode, momentDType, masters, biasCorrection);
         }
 
         /**

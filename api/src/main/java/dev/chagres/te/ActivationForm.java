@@ -6,9 +6,12 @@ package dev.chagres.te;
  * <p>Threading: immutable.
  */
 interface ActivationForm {
+    /** Returns the name that errors call it by. */
     String name();
 
+    /** Returns y by its elements. */
     String formula();
 
+    /** Returns whether y has half of the columns of x. */
     boolean isGated();
 }

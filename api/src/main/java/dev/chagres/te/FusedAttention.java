@@ -152,7 +152,7 @@ public final class FusedAttention {
         Checks.vector(stream, "seed", seed, DType.INT64, 1);
         Checks.writable("rngState", rngState);
         Checks.apart("rngState", rngState, "seed", seed);
-        // The lengths count for other kernels than those of 16 bits alone.
+        // TE reads the lengths only for other backends than this one.
         Status.te(
                 TransformerEngine.te_populate_rng_state_async(
                         MemorySegment.ofAddress(rngState.address()),
