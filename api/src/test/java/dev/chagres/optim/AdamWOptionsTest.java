@@ -113,8 +113,8 @@ class AdamWOptionsTest {
             double[] weights = doubles(open.read(parameter.weight()));
             double[] decay = new double[weights.length];
             Arrays.fill(decay, STANDARD.weightDecay());
-            AdamWWitness witness = new AdamWWitness(
-                    STANDARD.beta1(), STANDARD.beta2(), STANDARD.epsilon(), decay, weights.clone());
+            AdamWWitness witness =
+                    new AdamWWitness(STANDARD.beta1(), STANDARD.beta2(), STANDARD.epsilon(), decay, weights.clone());
             if (correction == BiasCorrection.NO) {
                 witness.withoutBiasCorrection();
             }
