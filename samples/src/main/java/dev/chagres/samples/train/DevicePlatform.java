@@ -66,7 +66,13 @@ final class DevicePlatform implements Platform {
 
     @Override
     public TrainingModel open(TrainingPlan plan) {
-        Esm2Config config = Esm2Config.of(plan.size(), plan.shape().context());
+        return plan.ranks() == 1
+                ? training(device, Esm2Config.of(plan.size(), plan.shape().context()), plan)
+                : new RankedTraining(plan);
+    }
+
+    /** Makes the model of a plan, as one rank has it. */
+    static Esm2Training training(Device device, Esm2Config config, TrainingPlan plan) {
         Esm2Training training = new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed());
         plan.recipe().eightBit().ifPresent(training::autocast);
         if (plan.fp8Statistics() != 0) {

@@ -7,6 +7,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
+import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
@@ -17,6 +18,7 @@ import dev.chagres.recipe.Recording;
 import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.sharding.DataParallel;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -75,6 +77,11 @@ public final class Esm2Training implements TrainingModel {
     private @Nullable Scope capturedScope;
     /** Null where products are computed in the model's type. */
     private @Nullable Quantizers quantizers;
+    /** Null where this is the only rank. */
+    private @Nullable DataParallel parallel;
+
+    private int rank;
+    private int ranks = 1;
 
     private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
     private float rate;
@@ -126,6 +133,21 @@ public final class Esm2Training implements TrainingModel {
     public void autocast(Recipe recipe) {
         quantizers = Quantizers.allocate(model.parameters(), recipe);
         pass.autocast(quantizers);
+    }
+
+    /**
+     * Trains as one of the data-parallel ranks of {@code communicator} from now on: of each step's micro-batches this computes those
+     * whose number modulo the number of ranks is its own, and the gradients of all are summed. Each rank is given all batches. A
+     * step's result has this rank's part of the loss; the parts add up.
+     */
+    public void joinRanks(Communicator communicator) {
+        parallel = DataParallel.of(model.parameters(), communicator);
+        rank = communicator.rank();
+        ranks = communicator.ranks();
+    }
+
+    private boolean isOwn(int microBatch) {
+        return microBatch % ranks == rank;
     }
 
     /**
@@ -194,11 +216,15 @@ public final class Esm2Training implements TrainingModel {
             new SequencePacker(shape, new MadeUpSequences(example.microBatch(0), longest[i])).fill(batch);
             uploads.upload(batch);
             ModelInput input;
+            int microBatch = 0;
             do {
                 pass.begin();
                 input = uploads.next(pass.scope());
-                gradients(input);
+                if (isOwn(microBatch++)) {
+                    gradients(input);
+                }
             } while (!input.isLast());
+            model.parameters().completeGradients();
             gradientNorm.compute();
             model.parameters().forgetGradients();
         }
@@ -246,11 +272,18 @@ public final class Esm2Training implements TrainingModel {
             return;
         }
         ModelInput input;
+        int microBatch = 0;
         do {
             pass.begin();
             input = uploads.next(pass.scope());
-            readback.addLoss(gradients(input), input.share());
+            if (isOwn(microBatch++)) {
+                readback.addLoss(gradients(input), input.share());
+            }
         } while (!input.isLast());
+        DataParallel together = parallel;
+        if (together != null) {
+            together.sumGradients();
+        }
         gradientNorm.compute();
         Quantizers present = quantizers;
         if (present != null && present.measures(Recording.ON)) {
@@ -318,6 +351,9 @@ public final class Esm2Training implements TrainingModel {
             capturedScope.close();
         }
         readback.close();
+        if (parallel != null) {
+            parallel.close();
+        }
         pass.close();
         optimizer.close();
         model.close();

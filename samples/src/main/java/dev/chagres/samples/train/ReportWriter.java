@@ -61,7 +61,8 @@ final class ReportWriter implements AutoCloseable {
                     .put("packing", plan.packing())
                     .put("context", plan.shape().context())
                     .put("tokensPerStep", plan.shape().tokensPerStep())
-                    .put("accumulate", plan.shape().microBatches())
+                    .put("accumulate", plan.shape().microBatches() / plan.ranks())
+                    .put("ranks", plan.ranks())
                     .put("learningRate", rate(plan.schedule().peak()))
                     .put("fasta", plan.source().name())
                     .put("version", BuildVersion.text());

@@ -30,11 +30,12 @@ final class RunText {
                 description.provider());
         out.printf(
                 Locale.ROOT,
-                "%s, %d steps of up to %,d tokens%s, context %,d, packing %s, seed %d%n",
+                "%s, %d steps of up to %,d tokens%s%s, context %,d, packing %s, seed %d%n",
                 plan.source().name(),
                 plan.steps(),
                 plan.shape().tokensPerStep(),
                 microBatches == 1 ? "" : " in " + microBatches + " micro-batches",
+                plan.ranks() == 1 ? "" : " on " + plan.ranks() + " ranks",
                 plan.shape().context(),
                 plan.packing(),
                 plan.seed());

@@ -88,6 +88,14 @@ final class TrainOptions {
     private int accumulate = 1;
 
     @Option(
+            names = "--ranks",
+            paramLabel = "N",
+            description =
+                    "data-parallel ranks, threads with a device each, that share out the micro-batches of a step: N times"
+                            + " as many as --accumulate says (default: 1)")
+    private int ranks = 1;
+
+    @Option(
             names = "--context",
             paramLabel = "N",
             description = "longest sequence in tokens; longer ones give a stretch (default: 1024)")
@@ -181,6 +189,15 @@ final class TrainOptions {
             requireAtLeast("--tokens-per-step", tokensPerStep, BatchShape.TOKEN_MULTIPLE);
         }
         requireAtLeast("--accumulate", accumulate, 1);
+        requireAtLeast("--ranks", ranks, 1);
+        if ((long) accumulate * ranks > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("--accumulate, --ranks: expected at most " + Integer.MAX_VALUE
+                    + " micro-batches in all, got " + accumulate + " on each of " + ranks);
+        }
+        if (ranks > 1 && graph == GraphChoice.ON) {
+            throw new IllegalArgumentException(
+                    "--graph: expected off or auto beside --ranks, for steps of several ranks are not captured, got on");
+        }
         if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
         }
@@ -256,6 +273,7 @@ final class TrainOptions {
                 fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
                 shape,
                 precision,
+                ranks,
                 steps(shape, gpu),
                 fp8Statistics,
                 steps,
@@ -273,12 +291,15 @@ final class TrainOptions {
         int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
         try {
             return new BatchShape(
-                    packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED, budget, context, accumulate);
+                    packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED,
+                    budget,
+                    context,
+                    accumulate * ranks);
         } catch (IllegalArgumentException e) {
             String text = String.valueOf(e.getMessage());
             throw new IllegalArgumentException(
                     text.replace("tokensPerStep", "--tokens-per-step")
-                            .replace("microBatches", "--accumulate")
+                            .replace("microBatches", ranks == 1 ? "--accumulate" : "--accumulate, --ranks")
                             .replace("context:", "--context:"),
                     e);
         }

@@ -16,6 +16,7 @@ import org.jspecify.annotations.Nullable;
  * @param source the sequences
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
+ * @param ranks data-parallel ranks, among which the micro-batches of a step are shared out
  * @param enqueuing how the work of a step gets to the device
  * @param fp8Statistics casts to eight bits are measured in steps whose number, from 0, divides by it; 0 for none
  * @param steps how many updates
@@ -29,6 +30,7 @@ record TrainingPlan(
         FastaSource source,
         BatchShape shape,
         TrainingRecipe recipe,
+        int ranks,
         Steps enqueuing,
         int fp8Statistics,
         int steps,

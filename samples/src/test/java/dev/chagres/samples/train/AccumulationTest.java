@@ -24,7 +24,8 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /**
- * {@code --accumulate} through the whole program: the same sequences in one micro-batch and in several give the same steps.
+ * {@code --accumulate} and {@code --ranks} through the whole program: the same sequences in one micro-batch, in several, and on
+ * several ranks give the same steps.
  *
  * <p>Every sequence fills the context, so that each micro-batch of a step has the sequences that the whole would have there;
  * their labelled tokens differ, as they are drawn.
@@ -62,6 +63,10 @@ class AccumulationTest {
     }
 
     private List<Map<String, Object>> train(int microBatches, String packing) throws IOException {
+        return train(microBatches, 1, packing);
+    }
+
+    private List<Map<String, Object>> train(int microBatches, int ranks, String packing) throws IOException {
         Path report = folder.resolve("r.jsonl");
         var err = new ByteArrayOutputStream();
         int status = Train.run(
@@ -77,6 +82,7 @@ class AccumulationTest {
                 "--tokens-per-step=1024",
                 "--packing=" + packing,
                 "--accumulate=" + microBatches,
+                "--ranks=" + ranks,
                 "--report=" + report);
         assertEquals(0, status, err.toString(StandardCharsets.UTF_8));
         var steps = new ArrayList<Map<String, Object>>();
@@ -108,6 +114,31 @@ class AccumulationTest {
         for (int microBatches : new int[] {2, 4, 16}) {
             compare(whole, train(microBatches, packing));
         }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"on", "off"})
+    @Tag("L2")
+    void ranksGiveTheStepsOfMicroBatches(String packing) throws IOException {
+        List<Map<String, Object>> one = train(4, packing);
+        compare(one, train(1, 4, packing));
+        compare(one, train(2, 2, packing));
+    }
+
+    @Test
+    void moreRanksThanDevicesAreToldInOneLine() {
+        var err = new ByteArrayOutputStream();
+        int status = Train.run(
+                DevicePlatform::open,
+                new StandardOutput(OutputStream.nullOutputStream(), StandardCharsets.UTF_8),
+                new PrintStream(err, true, StandardCharsets.UTF_8),
+                "--tokens-per-step=65536",
+                "--context=64",
+                "--ranks=1024");
+        assertEquals(1, status);
+        assertTrue(
+                err.toString(StandardCharsets.UTF_8).startsWith("train: --ranks: count: expected 1 to "),
+                err.toString(StandardCharsets.UTF_8));
     }
 
     @Test

@@ -35,6 +35,7 @@ class ReportWriterTest {
             FastaSource.shipped(),
             new BatchShape(BatchLayout.PACKED, 512, 256),
             TrainingRecipe.BF16,
+            1,
             Steps.ENQUEUED,
             0,
             100,
@@ -100,14 +101,14 @@ class ReportWriterTest {
         Map<String, Object> head = JSON.std.mapFrom(lines.get(0));
         assertEquals(
                 "[provider, device, libraries, model, parameters, seed, recipe, graph, steps, packing, context, tokensPerStep,"
-                        + " accumulate, learningRate, fasta, version]",
+                        + " accumulate, ranks, learningRate, fasta, version]",
                 head.keySet().toString());
         assertEquals("CPU \"quoted\"", head.get("device"));
         assertEquals("{cudnn=9.19.0, te=2.20.2}", head.get("libraries").toString());
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 4.0E-4, uniprot.fasta.gz, " + BuildVersion.text() + "]",
+                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 1, 4.0E-4, uniprot.fasta.gz, " + BuildVersion.text() + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));
         assertEquals(

@@ -67,6 +67,13 @@ class TrainOptionsTest {
                 "--tokens-per-step 2040 | --tokens-per-step: expected a positive multiple of 16, got 2040",
                 "--tokens-per-step 512 | --tokens-per-step: expected at least the context, 1024, so that the longest"
                         + " sequence fits; got 512",
+                "--ranks 0 | --ranks: expected at least 1, got 0",
+                "--ranks 2 --graph on | --graph: expected off or auto beside --ranks, for steps of several ranks are not captured,"
+                        + " got on",
+                "--ranks 65536 --accumulate 65536 | --accumulate, --ranks: expected at most 2147483647 micro-batches in all, got"
+                        + " 65536 on each of 65536",
+                "--ranks 4 | --tokens-per-step, --accumulate, --ranks: expected at least the context, 1024, in each micro-batch,"
+                        + " so that the longest sequence fits; got 2048 tokens in 4, 512 each",
                 "--accumulate 0 | --accumulate: expected at least 1, got 0",
                 "--accumulate 4 | --tokens-per-step, --accumulate: expected at least the context, 1024, in each"
                         + " micro-batch, so that the longest sequence fits; got 2048 tokens in 4, 512 each",
@@ -118,6 +125,7 @@ class TrainOptionsTest {
                 "steps",
                 "tokens-per-step",
                 "accumulate",
+                "ranks",
                 "context",
                 "packing",
                 "recipe",

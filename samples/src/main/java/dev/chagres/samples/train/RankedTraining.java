@@ -1,0 +1,192 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.recipe.CastStatistics;
+import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.train.Batch;
+import dev.chagres.train.StepResult;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * ESM-2 trained by data-parallel ranks, threads of this program with a device each: micro-batch m of a step belongs to rank m modulo
+ * their number. What {@link Esm2Training} does is asked of every rank, and returns when all have done it.
+ *
+ * <p>Threading: confined to the thread that made it.
+ */
+final class RankedTraining implements TrainingModel {
+    private static final Consumer<Esm2Training> END = training -> {};
+
+    private final TrainingPlan plan;
+    private final Esm2Config config;
+    private final List<BlockingQueue<Consumer<Esm2Training>>> work = new ArrayList<>();
+    private final CompletableFuture<Boolean> ended = new CompletableFuture<>();
+    private final long parameterCount;
+    private final boolean skipsSteps;
+    private boolean closed;
+
+    /**
+     * Starts the ranks and makes the model on each.
+     *
+     * @throws TrainingException when there are fewer devices than ranks, or a rank fails
+     */
+    RankedTraining(TrainingPlan plan) {
+        this.plan = plan;
+        config = Esm2Config.of(plan.size(), plan.shape().context());
+        Ranks ranks = local(plan.ranks());
+        for (int i = 0; i < plan.ranks(); i++) {
+            work.add(new LinkedBlockingQueue<>());
+        }
+        Thread.ofPlatform().daemon().name("ranks").start(() -> run(ranks));
+        parameterCount = ask(Esm2Training::parameterCount).getFirst();
+        skipsSteps = ask(Esm2Training::skipsSteps).getFirst();
+    }
+
+    private static Ranks local(int count) {
+        try {
+            return Ranks.local(count);
+        } catch (IllegalArgumentException e) {
+            throw new TrainingException("--ranks: " + e.getMessage(), e);
+        }
+    }
+
+    private void run(Ranks ranks) {
+        try {
+            ranks.each(this::serve);
+            ended.complete(true);
+        } catch (Throwable failure) {
+            ended.completeExceptionally(failure);
+        }
+    }
+
+    private void serve(Rank rank) throws InterruptedException {
+        BlockingQueue<Consumer<Esm2Training>> queue = work.get(rank.index());
+        try (Esm2Training training = DevicePlatform.training(rank.device(), config, plan)) {
+            training.joinRanks(rank.communicator());
+            for (Consumer<Esm2Training> next = queue.take(); next != END; next = queue.take()) {
+                next.accept(training);
+            }
+        }
+    }
+
+    /** Asks every rank, and waits for all answers, in the order of ranks. */
+    private <T> List<T> ask(Function<Esm2Training, T> question) {
+        List<CompletableFuture<T>> answers = new ArrayList<>();
+        for (BlockingQueue<Consumer<Esm2Training>> queue : work) {
+            CompletableFuture<T> answer = new CompletableFuture<>();
+            answers.add(answer);
+            queue.add(training -> answer.complete(question.apply(training)));
+        }
+        try {
+            for (CompletableFuture<T> answer : answers) {
+                CompletableFuture.anyOf(answer, ended).join();
+            }
+            return answers.stream().map(CompletableFuture::join).toList();
+        } catch (CompletionException e) {
+            throw failed(e.getCause());
+        }
+    }
+
+    private static RuntimeException failed(@Nullable Throwable cause) {
+        if (cause instanceof RankFailedException failure) {
+            return new TrainingException(String.valueOf(failure.getMessage()), failure);
+        }
+        return cause instanceof RuntimeException unchecked ? unchecked : new IllegalStateException(cause);
+    }
+
+    private void tell(Consumer<Esm2Training> order) {
+        ask(training -> {
+            order.accept(training);
+            return true;
+        });
+    }
+
+    @Override
+    public void warmUp(Batch example, BooleanSupplier stopped) {
+        tell(training -> training.warmUp(example, stopped));
+    }
+
+    @Override
+    public void upload(Batch batch) {
+        tell(training -> training.upload(batch));
+    }
+
+    @Override
+    public void step(float learningRate) {
+        tell(training -> training.step(learningRate));
+    }
+
+    /** Waits for the oldest step: the parts of the loss add up, and the slowest rank is the step's time. */
+    @Override
+    public void result(StepResult result) {
+        List<StepResult> parts = ask(training -> {
+            StepResult part = new StepResult();
+            training.result(part);
+            return part;
+        });
+        result.set(
+                parts.stream().mapToDouble(StepResult::loss).sum(),
+                parts.getFirst().gradNorm(),
+                parts.stream().mapToDouble(StepResult::millis).max().orElseThrow());
+    }
+
+    /** Returns those of rank 0. */
+    @Override
+    public List<CastStatistics> castStatistics() {
+        return ask(Esm2Training::castStatistics).getFirst();
+    }
+
+    @Override
+    public boolean skipsSteps() {
+        return skipsSteps;
+    }
+
+    @Override
+    public long parameterCount() {
+        return parameterCount;
+    }
+
+    @Override
+    public double flops(Batch batch) {
+        return config.flops(batch.tokens(), batch.attendedPairs());
+    }
+
+    @Override
+    public @Nullable String explainSteps() {
+        return null;
+    }
+
+    /** Returns the most that one rank has held. */
+    @Override
+    public long memoryBytes() {
+        return ask(Esm2Training::memoryBytes).stream()
+                .mapToLong(Long::longValue)
+                .max()
+                .orElseThrow();
+    }
+
+    /** Ends the ranks and waits for them. A second call does nothing. */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        work.forEach(queue -> queue.add(END));
+        try {
+            ended.join();
+        } catch (CompletionException e) {
+            // Whoever asked the ranks something has been told; nobody else waits for them.
+        }
+    }
+}
