@@ -4,9 +4,11 @@ import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
+import dev.chagres.te.Output;
 
 /**
  * {@code y[t] = weight[ids[t]]}: one row a token.
@@ -55,15 +57,28 @@ public final class Embedding {
             throw new IllegalArgumentException("ids: expected INT32[T], got " + Checks.describe(ids));
         }
         Layer.checkHere(this, weight, ids);
-        Tensor table = weight.weight();
-        Tensor y = pass.kept().tensor(table.dtype(), ids.size(0), hidden);
-        dev.chagres.ops.Embedding.forward(table, ids, y, pass.stream());
+        Tensor y = pass.kept().tensor(weight.unreadWeight().dtype(), ids.size(0), hidden);
+        lookUp(ids, y, pass);
         Inside.requireGradient(y, pass.isSaving() && !weight.isFrozen());
         Ids kept = saved.push(pass);
         if (kept != null) {
             kept.ids.set(ids);
         }
         return y;
+    }
+
+    private void lookUp(Tensor ids, Tensor y, Pass pass) {
+        boolean done = false;
+        try {
+            pass.callBegins();
+            dev.chagres.ops.Embedding.forward(weight.weight(), ids, y, pass.stream());
+            pass.callEnds(Direction.FORWARD);
+            done = true;
+        } finally {
+            if (!done) {
+                pass.callFails();
+            }
+        }
     }
 
     /**
@@ -76,10 +91,25 @@ public final class Embedding {
     public void backward(Tensor dy, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         Tensor ids = saved.peek(pass).ids.get();
-        Checks.matrix(pass.stream(), "dy", dy, weight.weight().dtype(), ids.size(0), hidden);
+        Checks.matrix(pass.stream(), "dy", dy, weight.unreadWeight().dtype(), ids.size(0), hidden);
         saved.pop(pass);
         if (!weight.isFrozen()) {
-            dev.chagres.ops.Embedding.backward(dy, ids, weight.gradient(), pass.nextGradient(weight), pass.stream());
+            addGradient(dy, ids, pass);
+        }
+    }
+
+    private void addGradient(Tensor dy, Tensor ids, Pass pass) {
+        boolean done = false;
+        try {
+            pass.callBegins();
+            Output output = pass.nextGradient(weight);
+            dev.chagres.ops.Embedding.backward(dy, ids, weight.gradient(), output, pass.stream());
+            pass.callEnds(Direction.BACKWARD);
+            done = true;
+        } finally {
+            if (!done) {
+                pass.callFails();
+            }
         }
     }
 

@@ -119,13 +119,17 @@ public abstract class Layer {
         Scope before = pass.memory().enter();
         boolean done = false;
         try {
+            pass.callBegins();
             pass.saving(learns);
             runObserved(x, y, pass);
+            pass.saving(saving);
+            pass.callEnds(Direction.FORWARD);
             done = true;
         } finally {
             pass.saving(saving);
             pass.memory().leave(before);
             if (!done) {
+                pass.callFails();
                 pass.gradients().failForward();
                 pass.saved().dropTo(mark);
                 pass.draws().restoreSite(site);
@@ -220,11 +224,14 @@ public abstract class Layer {
         Scope before = pass.memory().enter();
         boolean done = false;
         try {
+            pass.callBegins();
             gradientObserved(dy, dx, pass);
+            pass.callEnds(Direction.BACKWARD);
             done = true;
         } finally {
             pass.memory().leave(before);
             if (!done) {
+                pass.callFails();
                 pass.gradients().fail();
             }
         }
@@ -300,7 +307,7 @@ public abstract class Layer {
      * @param caller named in the error
      */
     static void checkHere(Object caller, Parameter parameter, Tensor x) {
-        Tensor weight = parameter.weight();
+        Tensor weight = parameter.unreadWeight();
         if (Inside.state(weight) != Inside.state(x)) {
             throw new IllegalArgumentException(
                     nameOf(caller) + ": expected parameter " + parameter.name() + " on device "

@@ -184,7 +184,7 @@ public final class Linear extends Layer {
 
     private void checkBias(Parameter added, DType type, Tensor x) {
         checkHere(this, added, x);
-        DType dtype = added.weight().dtype();
+        DType dtype = added.unreadWeight().dtype();
         if (dtype != type) {
             throw new IllegalArgumentException(name() + ": expected weight and bias of one type, got " + weight.name()
                     + " of " + type + " and " + added.name() + " of " + dtype);

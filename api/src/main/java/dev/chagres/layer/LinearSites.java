@@ -47,7 +47,7 @@ final class LinearSites {
 
     /** Returns the type of input and output: the weight's, the model's where the weight is kept in eight bits. */
     DType dtype() {
-        return isQuantized() ? weight.owner().dtype() : weight.weight().dtype();
+        return isQuantized() ? weight.owner().dtype() : weight.unreadWeight().dtype();
     }
 
     /** Returns whether the weight is kept in eight bits, with a master that no product reads. */

@@ -11,6 +11,7 @@ import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -164,7 +165,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     /** Adds {@code gradient}, in the type of the weights, to that of {@code parameter}, or writes it. */
     static void accumulate(Parameter parameter, Tensor gradient, Pass pass) {
         if (!parameter.isFrozen()) {
-            Elementwise.accumulate(gradient, parameter.gradient(), pass.nextGradient(parameter), pass.stream());
+            Output output = pass.nextGradient(parameter);
+            Elementwise.accumulate(gradient, parameter.gradient(), output, pass.stream());
         }
     }
 
@@ -201,7 +203,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     @Override
     protected final void checkInput(Tensor x) {
-        DType dtype = weight.weight().dtype();
+        DType dtype = weight.unreadWeight().dtype();
         if (x.size(1) != config.size() || x.dtype() != dtype) {
             throw new IllegalArgumentException(
                     "x: " + name() + " expected " + dtype + "[T, " + config.size() + "], got " + Checks.describe(x));

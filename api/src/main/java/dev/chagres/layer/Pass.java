@@ -39,6 +39,7 @@ public final class Pass implements AutoCloseable {
     private final SavedStack saved = new SavedStack();
     private final Observers observers = new Observers();
     private final SavingSwitch savingAgain = new SavingSwitch();
+    private @Nullable CallObserver calls;
     private boolean saving;
     private boolean begun;
     private @Nullable Sequences sequences;
@@ -318,6 +319,52 @@ public final class Pass implements AutoCloseable {
     /** Returns whether anybody is told of layers' calls. */
     public boolean isObserved() {
         return !observers.isEmpty();
+    }
+
+    /** Returns how many forward calls, and calls inside them, have saved what no backward call has taken. */
+    public int savedCount() {
+        return saved.count();
+    }
+
+    /**
+     * For sharding: tells {@code newCalls} of every call from now on.
+     *
+     * @throws IllegalStateException when another one is told
+     */
+    public void observeCalls(CallObserver newCalls) {
+        if (calls != null && calls != newCalls) {
+            throw new IllegalStateException(
+                    "the pass belongs to " + calls + " already; make another with Pass.training");
+        }
+        calls = Checks.given("newCalls", newCalls);
+    }
+
+    /** Tells {@code present} no more. */
+    public void forget(CallObserver present) {
+        if (calls == present) {
+            calls = null;
+        }
+    }
+
+    void callBegins() {
+        CallObserver present = calls;
+        if (present != null) {
+            present.begins(this);
+        }
+    }
+
+    void callEnds(PassObserver.Direction direction) {
+        CallObserver present = calls;
+        if (present != null) {
+            present.ends(direction, this);
+        }
+    }
+
+    void callFails() {
+        CallObserver present = calls;
+        if (present != null) {
+            present.fails();
+        }
     }
 
     /** Returns the most bytes that the pass has held at one time since it was made, scratch memory of the stream apart. */

@@ -58,8 +58,8 @@ public final class RmsNorm extends NormLayer {
     @Override
     void gradientOfSum(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass) {
         boolean trained = !weight().isFrozen();
-        Tensor dweight = trained ? weight().gradient() : pass.temporary().tensor(DType.FLOAT32, config().size());
         Output output = trained ? pass.nextGradient(weight()) : Output.OVERWRITE;
+        Tensor dweight = trained ? weight().gradient() : pass.temporary().tensor(DType.FLOAT32, config().size());
         Tensor factor = weight().weight();
         ResidualNorm.backward(
                 function(), dy, x, null, inverse, factor, dresidual, dx, dweight, null, output, pass.stream());

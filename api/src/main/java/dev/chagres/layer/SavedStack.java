@@ -9,15 +9,24 @@ import org.jspecify.annotations.Nullable;
  */
 final class SavedStack {
     private @Nullable Saved top;
+    private int count;
 
     void push(Saved object) {
+        count++;
         object.below = top;
         top = object;
     }
 
     void pop() {
         Saved object = top;
-        top = object == null ? null : object.below;
+        if (object != null) {
+            top = object.below;
+            count--;
+        }
+    }
+
+    int count() {
+        return count;
     }
 
     @Nullable

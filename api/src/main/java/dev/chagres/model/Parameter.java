@@ -2,6 +2,7 @@ package dev.chagres.model;
 
 import dev.chagres.DType;
 import dev.chagres.Shape;
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.te.Output;
@@ -25,6 +26,7 @@ public final class Parameter {
     private final @Nullable DType ownType;
     private boolean frozen;
     private WeightStorage storage = WeightStorage.MODEL_TYPE;
+    private int group;
     private @Nullable Parameters owner;
     private @Nullable Tensor weight;
     private @Nullable Tensor gradient;
@@ -90,6 +92,22 @@ public final class Parameter {
      * @throws IllegalStateException before {@link Parameters#allocate}, or when the memory is gone
      */
     public Tensor weight() {
+        Parameters present = owner;
+        if (present != null) {
+            ParameterUse use = present.use();
+            if (use != null) {
+                use.reading(this);
+            }
+        }
+        return unreadWeight();
+    }
+
+    /**
+     * Returns the weight for questions about its type and device: its elements are not read.
+     *
+     * @throws IllegalStateException before {@link Parameters#allocate}, or when the memory is gone
+     */
+    public Tensor unreadWeight() {
         Tensor present = weight;
         if (present == null) {
             throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
@@ -127,6 +145,10 @@ public final class Parameter {
      */
     public Output nextGradient() {
         Parameters present = owner();
+        ParameterUse use = present.use();
+        if (use != null) {
+            use.writing(this);
+        }
         if (written == present.generation()) {
             return Output.ADD;
         }
@@ -150,6 +172,23 @@ public final class Parameter {
             throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
         }
         return present;
+    }
+
+    /** Enqueues zeros where no backward pass of this step has written the gradient. */
+    void completeGradient(Stream stream) {
+        if (!frozen && !hasGradient()) {
+            written = owner().generation();
+            gradient().zero(stream);
+        }
+    }
+
+    /** Returns the number of its group in {@link Parameters#groups}, where it has memory. */
+    public int group() {
+        return group;
+    }
+
+    void group(int newGroup) {
+        group = newGroup;
     }
 
     /** Returns whether an open {@link Parameters} has given this one memory. */

@@ -41,12 +41,14 @@ final class ParameterLayout {
     private final Map<Parameter, Place> places = new LinkedHashMap<>();
     private final Map<DType, Long> weightCounts = new EnumMap<>(DType.class);
     private final List<Stretch> stretches = new ArrayList<>();
+    private final List<PlacedGroup> groups = new ArrayList<>();
     private long gradientCount;
 
     /** {@code quantized}: the weights that products read in eight bits, of FP32 masters. */
     ParameterLayout(ModelPlan plan, DType modelType, Set<Parameter> quantized) {
         long alignment = ALIGNMENT * plan.ranks();
-        for (List<Parameter> group : plan.groups().values()) {
+        plan.groups().forEach((name, group) -> {
+            long first = gradientCount;
             for (DType dtype : DType.values()) {
                 List<Parameter> members = group.stream()
                         .filter(parameter -> typeOf(parameter, modelType, quantized) == dtype)
@@ -55,7 +57,8 @@ final class ParameterLayout {
                     lay(dtype, members, alignment);
                 }
             }
-        }
+            groups.add(new PlacedGroup(name, group, first, gradientCount - first));
+        });
     }
 
     private static DType typeOf(Parameter parameter, DType modelType, Set<Parameter> quantized) {
@@ -123,6 +126,11 @@ final class ParameterLayout {
     /** Returns what optimizers treat alike, in order. */
     List<Stretch> stretches() {
         return stretches;
+    }
+
+    /** Returns the groups, in order. */
+    List<PlacedGroup> groups() {
+        return groups;
     }
 
     /** Returns the elements of all gradients. */

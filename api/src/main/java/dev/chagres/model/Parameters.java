@@ -12,6 +12,7 @@ import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The memory of a model's parameters: weights, a vector for each type, and FLOAT32 gradients of what is trained, one vector. Each
@@ -35,6 +36,8 @@ public final class Parameters implements AutoCloseable {
     private final int issue;
 
     private final List<ParameterRange> ranges;
+    private final List<PlacedGroup> groups;
+    private @Nullable ParameterUse use;
     private final List<QuantizerSite> quantizers;
     private final List<AutoCloseable> adopted = new ArrayList<>();
     private boolean closed;
@@ -59,6 +62,11 @@ public final class Parameters implements AutoCloseable {
         ranges = layout.stretches().stream()
                 .map(s -> new ParameterRange(vector(s.dtype()), s.weight(), s.gradient(), s.count(), s.decay()))
                 .toList();
+        groups = List.copyOf(layout.groups());
+        for (int i = 0; i < groups.size(); i++) {
+            int group = i;
+            groups.get(i).members().forEach(parameter -> parameter.group(group));
+        }
         layout.places()
                 .forEach((parameter, place) -> parameter.place(
                         this,
@@ -196,6 +204,36 @@ public final class Parameters implements AutoCloseable {
         return ranges;
     }
 
+    /** Returns the groups of the plan in order, and where their gradients lie. */
+    public List<PlacedGroup> groups() {
+        return groups;
+    }
+
+    /**
+     * For sharding: tells {@code newUse} from now on when weights are read and gradients written.
+     *
+     * @throws IllegalStateException when another one is told
+     */
+    public void observeUse(ParameterUse newUse) {
+        if (use != null && use != newUse) {
+            throw new IllegalStateException(
+                    "the parameters belong to " + use + " already; close that before another shares them out");
+        }
+        use = Checks.given("newUse", newUse);
+    }
+
+    /** Tells {@code present} no more. */
+    public void forget(ParameterUse present) {
+        if (use == present) {
+            use = null;
+        }
+    }
+
+    @Nullable
+    ParameterUse use() {
+        return use;
+    }
+
     /** Returns the places where a recipe may cast, in the order of their declaration. */
     public List<QuantizerSite> quantizers() {
         return quantizers;
@@ -228,11 +266,15 @@ public final class Parameters implements AutoCloseable {
      */
     public void completeGradients() {
         for (int i = 0; i < all.size(); i++) {
-            Parameter parameter = all.get(i);
-            if (!parameter.isFrozen() && !parameter.hasGradient()) {
-                parameter.nextGradient();
-                parameter.gradient().zero(scope.stream());
-            }
+            all.get(i).completeGradient(scope.stream());
+        }
+    }
+
+    /** For sharding: does {@link #completeGradients()} for one of {@link #groups}. */
+    public void completeGradients(int group) {
+        List<Parameter> members = groups.get(group).members();
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).completeGradient(scope.stream());
         }
     }
 

@@ -1,16 +1,16 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.layer.Pass;
 import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterUse;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
-import java.nio.charset.StandardCharsets;
-import java.util.zip.CRC32C;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Data-parallel training: each rank has the whole model and its part of a step's sequences, and the gradients of all ranks are summed
@@ -21,7 +21,9 @@ import java.util.zip.CRC32C;
  * dev.chagres.layer.CrossEntropy#forward(Tensor, Tensor, Tensor, dev.chagres.layer.Pass)} takes the sum as divisor. With rank r's pass
  * seeded as micro-batch r, N ranks compute what one rank computes that accumulates N micro-batches.
  *
- * <p>{@link #sumGradients} runs on the parameters' stream after backward; nothing overlaps backward.
+ * <p>Gradients are summed in buckets, on a stream and with a communicator of their own. After {@link #lastMicroBatch} a bucket is summed
+ * as soon as backward has completed its groups, while backward goes on below them; {@link #sumGradients} sums what is left. The
+ * order is the same on each rank: buckets of the groups that were declared last come first.
  *
  * {@snippet file="dev/chagres/layer/DataParallelTest.java" region="step"}
  *
@@ -30,17 +32,50 @@ import java.util.zip.CRC32C;
  * <p>Source: PyTorch's {@code torch.nn.parallel.DistributedDataParallel}.
  */
 public final class DataParallel implements AutoCloseable {
+    /** Of so many bytes and more a collective reaches the bandwidth of NVLink. */
+    private static final long BUCKET_BYTES = 32L << 20;
+
     private final Parameters parameters;
     private final Communicator communicator;
     private final Stream stream;
     private final Runnable atNextStep = this::begin;
+    private final GradientBuckets buckets;
+    private final GroupProgress progress;
+    private final ParameterUse use = new Use();
+    /** The pass of the step's last micro-batch, from {@link #lastMicroBatch} on. */
+    private @Nullable Pass last;
+
     private boolean summed;
     private boolean closed;
 
-    private DataParallel(Parameters parameters, Communicator communicator) {
+    private DataParallel(Parameters parameters, Communicator communicator, GradientBuckets buckets) {
         this.parameters = parameters;
         this.communicator = communicator;
+        this.buckets = buckets;
+        progress = new GroupProgress(parameters.groups().size(), buckets::complete);
         stream = parameters.scope().stream();
+    }
+
+    /** Refuses gradients that would be added to a sum. */
+    private final class Use implements ParameterUse {
+        @Override
+        public void reading(Parameter parameter) {
+            progress.uses(parameter.group());
+        }
+
+        @Override
+        public void writing(Parameter parameter) {
+            if (buckets.isSummed(parameter.group())) {
+                throw new IllegalStateException("gradient of " + parameter.name()
+                        + ": summed over the ranks already, got another backward call; call lastMicroBatch before the"
+                        + " step's last micro-batch alone, whose forward calls all come before its backward calls");
+            }
+        }
+
+        @Override
+        public String toString() {
+            return "a DataParallel";
+        }
     }
 
     /**
@@ -55,52 +90,86 @@ public final class DataParallel implements AutoCloseable {
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static DataParallel of(Parameters parameters, Communicator communicator) {
+        return of(parameters, communicator, BUCKET_BYTES);
+    }
+
+    /**
+     * Does what {@link #of(Parameters, Communicator)} does, with buckets of another size.
+     *
+     * @param bucketBytes gradients of neighbouring groups are summed as one until they have this many bytes; at least 1, the same
+     *     on each rank
+     * @throws IllegalArgumentException when the parameters lie on another device than the communicator's, or the size is below 1
+     * @throws IllegalStateException when ranks have other parameters: other names, shapes, types, or others frozen
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public static DataParallel of(Parameters parameters, Communicator communicator, long bucketBytes) {
+        if (bucketBytes < 1) {
+            throw new IllegalArgumentException("bucketBytes: expected at least 1, got " + bucketBytes);
+        }
         Stream stream = Checks.given("parameters", parameters).scope().stream();
         if (stream.device() != Checks.given("communicator", communicator).device()) {
             throw new IllegalArgumentException(
                     "parameters: expected those of " + communicator.device() + ", got some of " + stream.device());
         }
-        DataParallel made = new DataParallel(parameters, communicator);
-        made.ensureAlike();
-        Communicator.group(() -> {
-            for (Parameter parameter : parameters.all()) {
-                Tensor weight = parameter.weight();
-                communicator.broadcast(weight, weight, 0, stream);
-            }
-        });
-        parameters.changed();
-        parameters.atNextStep(made.atNextStep);
-        parameters.atForgetting(made.atNextStep);
-        return made;
-    }
-
-    /** Compares a checksum of all parameters' descriptions: a sum over other gradients would be nonsense, or hang. */
-    private void ensureAlike() {
-        CRC32C checksum = new CRC32C();
-        for (Parameter parameter : parameters.all()) {
-            String text = parameter + " " + parameter.weight().dtype() + " " + parameter.isFrozen();
-            checksum.update(text.getBytes(StandardCharsets.UTF_8));
-        }
-        try (Scope scope = stream.device().openScope(stream)) {
-            Tensor own = scope.tensor(DType.INT64, 2);
-            Tensor all = scope.tensor(DType.INT64, 2L * communicator.ranks());
-            own.set(stream, checksum.getValue(), parameters.count());
-            communicator.allGather(own, all, stream);
-            communicator.synchronize(stream);
-            long[] values = all.toLongs(stream);
-            for (int rank = 1; rank < communicator.ranks(); rank++) {
-                if (values[2 * rank] != values[0] || values[2 * rank + 1] != values[1]) {
-                    throw new IllegalStateException(
-                            "parameters: expected the same on all ranks, got others on rank " + rank
-                                    + " (" + values[2 * rank + 1] + " elements) than on rank 0 (" + values[1]
-                                    + "); build the same plan, with the same types and the same parameters frozen, on each");
+        SameParameters.ensure(parameters, communicator);
+        GradientBuckets buckets = new GradientBuckets(parameters, communicator, bucketBytes);
+        try {
+            DataParallel made = new DataParallel(parameters, communicator, buckets);
+            Communicator.group(() -> {
+                for (Parameter parameter : parameters.all()) {
+                    Tensor weight = parameter.weight();
+                    communicator.broadcast(weight, weight, 0, stream);
                 }
-            }
+            });
+            parameters.changed();
+            parameters.atNextStep(made.atNextStep);
+            parameters.atForgetting(made.atNextStep);
+            return made;
+        } catch (RuntimeException | Error failure) {
+            buckets.close();
+            throw failure;
         }
     }
 
     private void begin() {
         summed = false;
+        leave();
+        parameters.forget(use);
+        buckets.restart();
+    }
+
+    private void leave() {
+        Pass present = last;
+        if (present != null) {
+            present.forget(progress);
+            last = null;
+        }
+    }
+
+    /**
+     * Says that the micro-batch which {@code pass} has begun is this rank's last one of the step: its backward sums each bucket as soon
+     * as the bucket's groups are complete. Call it after {@link Pass#begin()} and before the first layer. Without this call, as on a rank that
+     * has no sequences, {@link #sumGradients} sums all.
+     *
+     * @throws IllegalArgumentException when the pass runs on another stream than the parameters'
+     * @throws IllegalStateException when a layer was called since the pass was begun, the gradients were summed already, or this is closed
+     */
+    public void lastMicroBatch(Pass pass) {
+        ensureOpen();
+        if (Checks.given("pass", pass).stream() != stream) {
+            throw new IllegalArgumentException("pass: expected one on the parameters' stream, got " + pass);
+        }
+        if (summed || pass.savedCount() > 0) {
+            throw new IllegalStateException(
+                    summed
+                            ? "lastMicroBatch: expected before sumGradients, got it after; take the optimizer's step first"
+                            : "lastMicroBatch: expected after pass.begin() and before the first layer, got it after a layer");
+        }
+        leave();
+        progress.restart();
+        parameters.observeUse(use);
+        pass.observeCalls(progress);
+        last = pass;
     }
 
     /**
@@ -117,7 +186,8 @@ public final class DataParallel implements AutoCloseable {
     }
 
     /**
-     * Enqueues the sum of all ranks' gradients, in place, after the last micro-batch's backward and before the norm and the optimizer.
+     * Enqueues what is left of the sum of all ranks' gradients, in place, after the last micro-batch's backward and before the norm and
+     * the optimizer, which wait for all of it on the device.
      * What no backward pass of this rank has written counts as 0; a rank without sequences takes part with nothing.
      *
      * @throws IllegalStateException when they were summed since the last step, or after {@link #close()}
@@ -130,10 +200,17 @@ public final class DataParallel implements AutoCloseable {
                     "sumGradients: expected one call a step, got a second one; take the optimizer's step"
                             + " before, or call Parameters.forgetGradients");
         }
-        parameters.completeGradients();
-        Tensor gradients = parameters.gradients();
-        communicator.allReduce(gradients, gradients, Reduction.SUM, stream);
+        leave();
+        parameters.gradients(); // refuses closed parameters
+        buckets.finish();
         summed = true;
+    }
+
+    /** Says which buckets are summed, in which order, and how many of them while backward ran in this step. */
+    public String explain() {
+        return "gradients summed over " + communicator.ranks() + " ranks in " + buckets.count()
+                + (buckets.count() == 1 ? " bucket" : " buckets") + ", in this order, " + buckets.overlapped()
+                + " of them in this step while backward ran:" + buckets.explain();
     }
 
     private void ensureOpen() {
@@ -148,6 +225,15 @@ public final class DataParallel implements AutoCloseable {
         if (!closed) {
             closed = true;
             parameters.forget(atNextStep);
+            leave();
+            parameters.forget(use);
+            buckets.close();
         }
+    }
+
+    @Override
+    public String toString() {
+        return "data-parallel training on rank " + communicator.rank() + " of " + communicator.ranks() + ", "
+                + buckets.count() + (buckets.count() == 1 ? " bucket" : " buckets");
     }
 }

@@ -14,7 +14,7 @@ public final class ModelInput {
     private final Tensor labels;
     private final Sequences sequences;
     private double share;
-    private boolean last;
+    private int following;
 
     ModelInput(Tensor ids, Tensor labels, Sequences sequences) {
         this.ids = ids;
@@ -26,9 +26,9 @@ public final class ModelInput {
         return ids == someIds && labels == someLabels && sequences == someSequences;
     }
 
-    ModelInput set(double newShare, boolean newLast) {
+    ModelInput set(double newShare, int newFollowing) {
         share = newShare;
-        last = newLast;
+        following = newFollowing;
         return this;
     }
 
@@ -54,6 +54,11 @@ public final class ModelInput {
 
     /** Returns whether this is the last micro-batch of its step. */
     public boolean isLast() {
-        return last;
+        return following == 0;
+    }
+
+    /** Returns how many micro-batches of the same step come after this one. */
+    public int following() {
+        return following;
     }
 }

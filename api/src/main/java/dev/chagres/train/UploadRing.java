@@ -116,13 +116,13 @@ public final class UploadRing implements AutoCloseable {
         }
         UploadSlot slot = next();
         double share = slot.share();
-        boolean last = slot.isAtLast();
+        int following = slot.following();
         Tensor both = slot.bringTokens(scope);
         Tensor ids = scope.view(both, 0, slot.tokens());
         Tensor labels = scope.view(both, shape.tokensPerMicroBatch(), slot.tokens());
         slot.bringOffsets(cuSeqlens, scope);
         Sequences described = describe();
-        if (last) {
+        if (following == 0) {
             brought++;
         }
         ModelInput present = input;
@@ -130,7 +130,7 @@ public final class UploadRing implements AutoCloseable {
             present = new ModelInput(ids, labels, described);
             input = present;
         }
-        return present.set(share, last);
+        return present.set(share, following);
     }
 
     BatchShape shape() {
@@ -144,7 +144,7 @@ public final class UploadRing implements AutoCloseable {
     /** Enqueues what brings the next batch, of one micro-batch, to where a graph reads it. It waits until {@link #advance}. */
     void bring(FixedInput target) {
         next().bring(target);
-        target.modelInput().set(1, true);
+        target.modelInput().set(1, 0);
     }
 
     /** Says that the step over the next batch was enqueued. */

@@ -75,9 +75,9 @@ final class UploadSlot implements AutoCloseable {
         return next == microBatches;
     }
 
-    /** Whether the micro-batch that {@link #bring} takes next is the last. */
-    boolean isAtLast() {
-        return next == microBatches - 1;
+    /** Returns how many micro-batches come after the one that {@link #bring} takes next. */
+    int following() {
+        return microBatches - 1 - next;
     }
 
     int tokens() {

@@ -277,6 +277,9 @@ public final class Esm2Training implements TrainingModel {
             pass.begin();
             input = uploads.next(pass.scope());
             if (isOwn(microBatch++)) {
+                if (parallel != null && input.following() < ranks) {
+                    parallel.lastMicroBatch(pass);
+                }
                 readback.addLoss(gradients(input), input.share());
             }
         } while (!input.isLast());

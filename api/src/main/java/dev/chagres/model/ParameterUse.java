@@ -1,0 +1,14 @@
+package dev.chagres.model;
+
+/**
+ * For sharding: is told when weights are read and gradients written, by {@link Parameters#observeUse}.
+ *
+ * <p>Threading: the device's thread.
+ */
+public interface ParameterUse {
+    /** The weight is about to be handed out, to be read. */
+    void reading(Parameter parameter);
+
+    /** A backward pass is about to write or add to the gradient. */
+    void writing(Parameter parameter);
+}

@@ -1,0 +1,162 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Device;
+import dev.chagres.Event;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.PlacedGroup;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import java.util.ArrayList;
+import java.util.BitSet;
+import java.util.List;
+
+/**
+ * Sums gradients over ranks bucket by bucket, on a stream and with a communicator of their own. A bucket has neighbouring groups; it
+ * is enqueued when they are complete and all buckets behind it are enqueued, so that every rank has the same order.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class GradientBuckets implements AutoCloseable {
+    /** Groups from {@code first} to before {@code end}. */
+    private record Bucket(int first, int end, Tensor gradients) {}
+
+    private final Parameters parameters;
+    private final Communicator communicator;
+    private final Stream compute;
+    private final Stream sums;
+    private final Event written;
+    private final Event summed;
+    /** In the order in which they are summed: the last groups first. */
+    private final List<Bucket> buckets;
+
+    private final BitSet complete = new BitSet();
+    private int next;
+    private int overlapped;
+
+    /** Each rank makes one. */
+    GradientBuckets(Parameters parameters, Communicator world, long bucketBytes) {
+        this.parameters = parameters;
+        compute = parameters.scope().stream();
+        Device device = compute.device();
+        communicator = world.split(0, world.rank(), world.config().withName("gradients"));
+        sums = device.openStream();
+        written = device.openEvent();
+        summed = device.openEvent();
+        buckets = buckets(parameters, bucketBytes);
+    }
+
+    private static List<Bucket> buckets(Parameters parameters, long bucketBytes) {
+        List<PlacedGroup> groups = parameters.groups();
+        List<Bucket> all = new ArrayList<>();
+        int end = groups.size();
+        long count = 0;
+        for (int first = end - 1; first >= 0; first--) {
+            count += groups.get(first).gradientCount();
+            if (count > 0 && (first == 0 || count * Float.BYTES >= bucketBytes)) {
+                long offset = groups.get(first).gradientOffset();
+                all.add(new Bucket(first, end, parameters.scope().view(parameters.gradients(), offset, count)));
+                end = first;
+                count = 0;
+            }
+        }
+        return List.copyOf(all);
+    }
+
+    /** Says that no later backward call of this step writes gradients of {@code group}. */
+    void complete(int group) {
+        complete.set(group);
+        while (next < buckets.size() && isComplete(buckets.get(next))) {
+            sum(buckets.get(next++));
+            overlapped = next;
+        }
+    }
+
+    private boolean isComplete(Bucket bucket) {
+        for (int group = bucket.first; group < bucket.end; group++) {
+            if (!complete.get(group) && parameters.groups().get(group).gradientCount() > 0) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Returns whether the sum of the gradients of {@code group} was enqueued in this step. */
+    boolean isSummed(int group) {
+        return next > 0 && group >= buckets.get(next - 1).first;
+    }
+
+    private void sum(Bucket bucket) {
+        for (int group = bucket.first; group < bucket.end; group++) {
+            parameters.completeGradients(group);
+        }
+        Stream stream = compute;
+        if (Inside.capture(compute) == null) {
+            written.record(compute);
+            sums.await(written);
+            stream = sums;
+        }
+        communicator.allReduce(bucket.gradients, bucket.gradients, Reduction.SUM, stream);
+    }
+
+    /** Enqueues what is left, and lets later work of the parameters' stream wait for all sums. */
+    void finish() {
+        while (next < buckets.size()) {
+            sum(buckets.get(next++));
+        }
+        await();
+    }
+
+    private void await() {
+        if (Inside.capture(compute) == null) {
+            summed.record(sums);
+            compute.await(summed);
+        }
+    }
+
+    /** A step begins, or its gradients are forgotten. */
+    void restart() {
+        if (next > 0 && next < buckets.size()) {
+            await(); // The next backward overwrites what may be under way.
+        }
+        next = 0;
+        overlapped = 0;
+        complete.clear();
+    }
+
+    /** Returns how many buckets were enqueued in this step before {@link #finish}. */
+    int overlapped() {
+        return overlapped;
+    }
+
+    int count() {
+        return buckets.size();
+    }
+
+    /** Returns a line for each bucket. */
+    String explain() {
+        StringBuilder text = new StringBuilder();
+        for (Bucket bucket : buckets) {
+            List<PlacedGroup> groups = parameters.groups().subList(bucket.first, bucket.end);
+            String first = groups.getFirst().name();
+            String last = groups.getLast().name();
+            text.append("\n  ")
+                    .append(first.isEmpty() ? "(no group)" : first)
+                    .append(groups.size() == 1 ? "" : " to " + last)
+                    .append(": ")
+                    .append(bucket.gradients.byteSize())
+                    .append(" bytes");
+        }
+        return text.toString();
+    }
+
+    @Override
+    public void close() {
+        written.close();
+        summed.close();
+        sums.close();
+        communicator.close();
+    }
+}
