@@ -21,7 +21,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class EightBitCopies {
     /** The number of elements whose multiples eight-bit products sum over. */
-    static final long STEP = 16;
+    static final long STEP = QuantizerSite.STEP;
 
     private final QuantizerSite site;
     private @Nullable QuantizedTensor rowwise;

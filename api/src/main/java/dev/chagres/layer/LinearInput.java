@@ -80,7 +80,8 @@ final class LinearInput {
         }
         if (pass.isCalibrating()) {
             copies.cast(x, null, present, pass.temporary(), null, pass);
-            sites.recordWeight(present, pass);
+            // For its magnitude alone: products read the weight itself.
+            var _ = sites.weightCopies(present, pass);
             operand.set(x);
             return;
         }

@@ -103,23 +103,12 @@ final class LinearSites {
             throw new IllegalStateException(own.name() + ": expected pass.autocast with the quantizers of its own"
                     + " parameters, got those of others; call pass.autocast or pass.noAutocast before this layer");
         }
-        return present.covers(input) && fits() ? present : null;
-    }
-
-    /** Returns whether both sizes of the weight are ones that eight-bit products sum over. */
-    private boolean fits() {
-        return weight.shape().size(0) % EightBitCopies.STEP == 0
-                && weight.shape().size(1) % EightBitCopies.STEP == 0;
+        return present.covers(input) && cachedWeight.fits() ? present : null;
     }
 
     /** Returns the weight in eight bits, cast now if no pass of this step has done so. */
     QuantizedTensor weightCopies(Quantizers present, Pass pass) {
         return present.weight(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
-    }
-
-    /** Casts the weight for its magnitude alone: products read the weight itself. */
-    void recordWeight(Quantizers present, Pass pass) {
-        present.weight(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
     }
 
     /** Returns the weight in its own type: itself or, where backward dequantizes, what forward has read. */
@@ -147,6 +136,6 @@ final class LinearSites {
                     + (isQuantized() ? "; the weight is cast from its FP32 master, without a copy of 16 bits" : "");
         }
         return ProductExplanation.inOwnType(bias != null)
-                + ProductExplanation.whyNotInEightBits(pass, input, weight, fits());
+                + ProductExplanation.whyNotInEightBits(pass, input, cachedWeight);
     }
 }

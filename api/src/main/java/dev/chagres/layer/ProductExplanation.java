@@ -1,7 +1,6 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scaling;
-import dev.chagres.model.Parameter;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -47,7 +46,7 @@ final class ProductExplanation {
         return sums ? ", where te_quantize_dbias sums the bias gradient, too" : "; ops_row_sum sums the bias gradient";
     }
 
-    static String whyNotInEightBits(Pass pass, QuantizerSite input, Parameter weight, boolean fits) {
+    static String whyNotInEightBits(Pass pass, QuantizerSite input, QuantizerSite weight) {
         if (pass.quantizers() == null) {
             return "";
         }
@@ -55,8 +54,8 @@ final class ProductExplanation {
             return "; not in eight bits, for the pass calibrates";
         }
         return "; not in eight bits, for "
-                + (fits
+                + (weight.fits()
                         ? input + " of group " + input.group() + " keeps the model's type"
-                        : weight + " has a size that is no multiple of " + EightBitCopies.STEP);
+                        : weight.weight() + " has a size that is no multiple of " + EightBitCopies.STEP);
     }
 }

@@ -10,19 +10,13 @@ import java.util.Set;
  * <p>Threading: immutable.
  */
 final class QuantizedWeights {
-    /** The part of a name whose products stay in the model's type. */
-    private static final String HEAD = "head";
-
-    /** What products in eight bits sum over comes in multiples of this. */
-    private static final long STEP = 16;
-
     private QuantizedWeights() {}
 
     /** Returns the weights that only products read, and those in eight bits. */
     static Set<Parameter> of(ModelPlan plan) {
         Set<Parameter> weights = new HashSet<>();
         for (QuantizerSite site : plan.quantizers()) {
-            if (site.role() == Role.WEIGHT && isOwn(site) && fits(site.weight())) {
+            if (site.role() == Role.WEIGHT && isOwn(site) && site.fits()) {
                 weights.add(site.weight());
             }
         }
@@ -33,10 +27,6 @@ final class QuantizedWeights {
     private static boolean isOwn(QuantizerSite site) {
         return site.weight().ownType() == null
                 && site.name().equals(site.weight().name())
-                && !Set.of(site.name().split("\\.")).contains(HEAD);
-    }
-
-    private static boolean fits(Parameter weight) {
-        return weight.shape().size(0) % STEP == 0 && weight.shape().size(1) % STEP == 0;
+                && !site.isInHead();
     }
 }

@@ -1,6 +1,8 @@
 package dev.chagres.model;
 
+import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -10,6 +12,12 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable.
  */
 public final class QuantizerSite {
+    /** The part of a name whose products stay in the model's type, unless a recipe is told otherwise: {@value}. */
+    public static final String HEAD = "head";
+
+    /** What products in eight bits sum over comes in multiples of {@value}. */
+    public static final long STEP = 16;
+
     /** What is cast. */
     public enum Role {
         /** The input of a product, forward. */
@@ -65,6 +73,21 @@ public final class QuantizerSite {
             throw new IllegalStateException(name + " casts no weight; its role is " + role);
         }
         return present;
+    }
+
+    /** Returns whether {@link #HEAD} is a part of the name, between dots. */
+    public boolean isInHead() {
+        return List.of(name.split("\\.")).contains(HEAD);
+    }
+
+    /**
+     * Returns whether products in eight bits can sum over both sizes of the weight.
+     *
+     * @throws IllegalStateException where the site is none of a weight
+     */
+    public boolean fits() {
+        Shape shape = weight().shape();
+        return shape.size(0) % STEP == 0 && shape.size(1) % STEP == 0;
     }
 
     static QuantizerSite ofWeight(String name, String group, int index, Parameter weight) {

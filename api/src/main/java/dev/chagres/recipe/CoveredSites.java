@@ -22,7 +22,7 @@ final class CoveredSites {
 
     /** Returns every place whose name has no part {@value Quantizers#HEAD}. */
     static List<QuantizerSite> outsideHead(Parameters parameters, Recipe recipe) {
-        return of(parameters, recipe, site -> !Set.of(site.name().split("\\.")).contains(Quantizers.HEAD));
+        return of(parameters, recipe, site -> !site.isInHead());
     }
 
     /** Returns every place but those of the groups {@code highPrecision}. */

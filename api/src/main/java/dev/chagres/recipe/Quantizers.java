@@ -28,7 +28,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class Quantizers implements AutoCloseable {
     /** The part of a name that stays in the model's type unless told otherwise. */
-    public static final String HEAD = "head";
+    public static final String HEAD = QuantizerSite.HEAD;
 
     private final Parameters parameters;
     private final Scope scope;

@@ -24,9 +24,11 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
+import dev.chagres.model.WeightStorage;
 import dev.chagres.ops.Elementwise;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.AfterEach;
@@ -213,6 +215,25 @@ class QuantizersTest {
             assertTrue(head.explain(input(pass, 1, 1), pass).contains("in eight bits"));
             assertTrue(linear.explain(input(pass, 1, 1), pass)
                     .contains("body.input of group body keeps the model's type"));
+        }
+    }
+
+    @Test
+    void partsOfANameMayRepeat() {
+        ModelPlan repeated = new ModelPlan();
+        new Linear(SIZE, SIZE, Initializer.ones(), repeated.child("block").child("block"));
+        new Linear(
+                SIZE,
+                SIZE,
+                Initializer.ones(),
+                repeated.child("block").child("head").child("head"));
+        for (WeightStorage storage : WeightStorage.values()) {
+            try (Parameters named = Parameters.allocate(device, repeated, DType.BFLOAT16, 1, storage);
+                    Quantizers covering = Quantizers.allocate(named, RECIPE)) {
+                assertEquals(
+                        List.of(true, true, true, false, false, false),
+                        named.quantizers().stream().map(covering::covers).toList());
+            }
         }
     }
 
