@@ -47,11 +47,7 @@ final class AttentionBranch extends Layer {
                 bias,
                 initializer,
                 plan.child("qkv").child("linear"));
-        attention = new DotProductAttention(
-                plan.name(),
-                config.withQkNorm(QkNorm.none())
-                        .withScale(config.scale() * HeadNorm.scale(config.qkNorm(), config.headDim())),
-                plan);
+        attention = new DotProductAttention(plan.name(), HeadNorm.behind(config), plan);
         separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, config, this, plan) : null;
         projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
@@ -65,11 +61,7 @@ final class AttentionBranch extends Layer {
     }
 
     void rotate(RotaryEmbedding newRotary) {
-        if (Checks.given("rotary", newRotary).headDim() != attention.config().headDim()) {
-            throw new IllegalArgumentException(
-                    "rotary: expected head dimension " + attention.config().headDim() + ", got " + newRotary.headDim());
-        }
-        rotary = newRotary;
+        rotary = AttentionSide.checkRotary(newRotary, config.headDim());
     }
 
     /** Returns what is computed over the heads. */

@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
 import dev.chagres.layer.QkNorm.Place;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.QkvHeads;
@@ -32,6 +33,20 @@ final class AttentionSide {
         heads = new QkvHeads(count, 0, headDim);
         rotatesLast = !norm.isNone() && norm.place() == Place.BEFORE_ROTATION;
         this.norm = norm.isNone() ? null : new HeadNorm(norm, headDim, owner, plan);
+    }
+
+    /** Checks that {@code rotary} is one of heads of {@code headDim} columns, and returns it. */
+    static RotaryEmbedding checkRotary(RotaryEmbedding rotary, int headDim) {
+        if (Checks.given("rotary", rotary).headDim() != headDim) {
+            throw new IllegalArgumentException(
+                    "rotary: expected head dimension " + headDim + ", got " + rotary.headDim());
+        }
+        return rotary;
+    }
+
+    /** Returns whether the rotation comes after a norm. */
+    boolean rotatesLast() {
+        return rotatesLast;
     }
 
     /** Returns whether a norm of the heads is trained. */

@@ -57,10 +57,7 @@ final class CrossAttentionBranch extends Layer {
         int headDim = config.headDim();
         querySide = new AttentionSide(config.heads(), headDim, norm, this, plan.child("q_norm"));
         keySide = new AttentionSide(config.keyHeads(), headDim, norm, this, plan.child("k_norm"));
-        attention = new DotProductAttention(
-                plan.name(),
-                config.withQkNorm(QkNorm.none()).withScale(config.scale() * HeadNorm.scale(norm, headDim)),
-                plan);
+        attention = new DotProductAttention(plan.name(), HeadNorm.behind(config), plan);
         projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
     }
 
@@ -69,11 +66,7 @@ final class CrossAttentionBranch extends Layer {
     }
 
     void rotate(RotaryEmbedding newRotary) {
-        if (Checks.given("rotary", newRotary).headDim() != config.headDim()) {
-            throw new IllegalArgumentException(
-                    "rotary: expected head dimension " + config.headDim() + ", got " + newRotary.headDim());
-        }
-        rotary = newRotary;
+        rotary = AttentionSide.checkRotary(newRotary, config.headDim());
     }
 
     /** Returns what is computed over the heads. */

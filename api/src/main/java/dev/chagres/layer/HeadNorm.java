@@ -42,9 +42,10 @@ final class HeadNorm {
         saved = new SavedPool<>(owner, Rows::new);
     }
 
-    /** Returns the factor on attention's scale that makes up for what the norms of query and key leave out. */
-    static float scale(QkNorm norm, int headDim) {
-        return norm.kind() == QkNorm.Kind.L2 ? 1f / headDim : 1;
+    /** Returns {@code config} for the attention that reads normed heads: its scale makes up for what the L2 norms leave out. */
+    static AttentionConfig behind(AttentionConfig config) {
+        float left = config.qkNorm().kind() == QkNorm.Kind.L2 ? 1f / config.headDim() : 1;
+        return config.withQkNorm(QkNorm.none()).withScale(config.scale() * left);
     }
 
     /** Returns the functions that compute it. */

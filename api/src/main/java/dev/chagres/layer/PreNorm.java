@@ -97,9 +97,7 @@ abstract sealed class PreNorm extends Layer
      * @throws IllegalStateException when there is no norm, or the pass was not begun
      */
     public final Tensor forwardWithNorm(Tensor x, Tensor normed, Pass pass) {
-        checkNormed("normed", normed, x, pass);
-        Checks.writable("normed", normed);
-        Checks.apart("normed", normed, "x", x);
+        checkNormed(normed, x, pass);
         normOutput = normed;
         try {
             return forward(x, pass);
@@ -117,9 +115,7 @@ abstract sealed class PreNorm extends Layer
      * @throws IllegalStateException when there is no norm, or the pass was not begun
      */
     public final void forwardWithNorm(Tensor x, Tensor y, Tensor normed, Pass pass) {
-        checkNormed("normed", normed, x, pass);
-        Checks.writable("normed", normed);
-        Checks.apart("normed", normed, "x", x);
+        checkNormed(normed, x, pass);
         Checks.apart("normed", normed, "y", Checks.given("y", y));
         normOutput = normed;
         try {
@@ -167,11 +163,13 @@ abstract sealed class PreNorm extends Layer
         }
     }
 
-    private void checkNormed(String argument, Tensor normed, Tensor x, Pass pass) {
+    private void checkNormed(Tensor normed, Tensor x, Pass pass) {
         norm();
         Checks.given("pass", pass).ensureBegun(this);
         Checks.floats(pass.stream(), "x", x);
-        Checks.like(pass.stream(), argument, normed, x);
+        Checks.like(pass.stream(), "normed", normed, x);
+        Checks.writable("normed", normed);
+        Checks.apart("normed", normed, "x", x);
     }
 
     private void checkNormGradient(Tensor dnormed, Tensor dy, Pass pass) {

@@ -4,7 +4,6 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
-import dev.chagres.layer.QkNorm.Place;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary;
@@ -92,7 +91,7 @@ final class SeparateHeads {
 
     /** Returns the rotation that the copy does, or null. */
     private @Nullable RotaryEmbedding onTheWay(@Nullable RotaryEmbedding rotary) {
-        return !config.qkNorm().isNone() && config.qkNorm().place() == Place.BEFORE_ROTATION ? null : rotary;
+        return query.rotatesLast() ? null : rotary;
     }
 
     private Tensor tensor(Scope scope, Tensor like, int count, Sequences sequences) {

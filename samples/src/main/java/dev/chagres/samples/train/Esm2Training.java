@@ -224,7 +224,6 @@ public final class Esm2Training implements TrainingModel {
                     gradients(input);
                 }
             } while (!input.isLast());
-            model.parameters().completeGradients();
             gradientNorm.compute();
             model.parameters().forgetGradients();
         }
