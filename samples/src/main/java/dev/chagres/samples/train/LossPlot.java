@@ -4,6 +4,7 @@ import dev.chagres.train.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Map;
 import javax.imageio.ImageIO;
 import org.knowm.xchart.BitmapEncoder;
 import org.knowm.xchart.XYChart;
@@ -41,7 +42,7 @@ final class LossPlot implements AutoCloseable {
         var probe = new LossCurve();
         probe.add(1);
         probe.add(2);
-        render("probe", probe);
+        render(chart("probe", probe));
         file = WholeFile.create(target);
     }
 
@@ -51,7 +52,22 @@ final class LossPlot implements AutoCloseable {
      * @throws java.io.UncheckedIOException when the file cannot be written
      */
     void write(String title, LossCurve losses) {
-        file.append(render(title, losses));
+        publish(chart(title, losses));
+    }
+
+    /**
+     * Writes a picture with one line for each name: the mean of the {@code smoothed} steps up to each.
+     *
+     * @throws java.io.UncheckedIOException when the file cannot be written
+     */
+    void write(String title, Map<String, LossCurve> curves, int smoothed) {
+        XYChart chart = empty(title);
+        curves.forEach((name, losses) -> addSeries(chart, name, losses, smoothed, 1.6f));
+        publish(chart);
+    }
+
+    private void publish(XYChart chart) {
+        file.append(render(chart));
         file.publish();
     }
 
@@ -61,12 +77,12 @@ final class LossPlot implements AutoCloseable {
         file.discard();
     }
 
-    private byte[] render(String title, LossCurve losses) {
+    private byte[] render(XYChart chart) {
         System.setProperty("java.awt.headless", "true");
         // A picture fits into memory; the folder for temporary files, which may be missing or full, is not needed.
         ImageIO.setUseCache(false);
         try {
-            return BitmapEncoder.getBitmapBytes(chart(title, losses), BitmapEncoder.BitmapFormat.PNG);
+            return BitmapEncoder.getBitmapBytes(chart, BitmapEncoder.BitmapFormat.PNG);
         } catch (IOException e) {
             throw new TrainingException(target + ": no picture can be drawn: " + e, e);
         } catch (RuntimeException | LinkageError e) {
@@ -79,6 +95,13 @@ final class LossPlot implements AutoCloseable {
     }
 
     private static XYChart chart(String title, LossCurve losses) {
+        XYChart chart = empty(title);
+        addSeries(chart, "each step", losses, 1, 0.8f);
+        addSeries(chart, "mean of " + SMOOTHED_STEPS + " steps", losses, SMOOTHED_STEPS, 2.2f);
+        return chart;
+    }
+
+    private static XYChart empty(String title) {
         XYChart chart = new XYChartBuilder()
                 .width(1000)
                 .height(600)
@@ -89,23 +112,21 @@ final class LossPlot implements AutoCloseable {
         chart.getStyler()
                 .setLegendPosition(Styler.LegendPosition.InsideNE)
                 .setChartBackgroundColor(java.awt.Color.WHITE);
-        chart.getStyler().setXAxisMin(0.0);
+        chart.getStyler().setXAxisMin(0.0).setXAxisMaxLabelCount(11);
+        return chart;
+    }
+
+    private static void addSeries(XYChart chart, String name, LossCurve losses, int smoothed, float width) {
         int steps = losses.steps();
         int stride = Math.max(1, (steps + MAX_POINTS - 1) / MAX_POINTS);
         int points = (steps + stride - 1) / stride;
         double[] x = new double[points];
-        double[] each = new double[points];
-        double[] smooth = new double[points];
+        double[] y = new double[points];
         for (int i = 0; i < points; i++) {
             int step = Math.min(steps - 1, i * stride);
             x[i] = step + 1;
-            each[i] = losses.at(step);
-            smooth[i] = losses.mean(step, SMOOTHED_STEPS);
+            y[i] = losses.mean(step, smoothed);
         }
-        chart.addSeries("each step", x, each).setMarker(SeriesMarkers.NONE).setLineWidth(0.8f);
-        chart.addSeries("mean of 10 steps", x, smooth)
-                .setMarker(SeriesMarkers.NONE)
-                .setLineWidth(2.2f);
-        return chart;
+        chart.addSeries(name, x, y).setMarker(SeriesMarkers.NONE).setLineWidth(width);
     }
 }

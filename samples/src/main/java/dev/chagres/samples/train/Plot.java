@@ -1,0 +1,128 @@
+package dev.chagres.samples.train;
+
+import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.io.UncheckedIOException;
+import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Parameters;
+
+/**
+ * Compares the losses of several runs: a picture with a line for each report, and the mean loss at the end of each.
+ *
+ * <p>Exit statuses: 0 done; 1 a file failed; 2 the options are wrong.
+ *
+ * <p>Threading: one thread at a time.
+ */
+@Command(
+        name = "plot",
+        mixinStandardHelpOptions = true,
+        versionProvider = BuildVersion.class,
+        sortOptions = false,
+        description = "Draws the losses of several runs in one picture, and prints how they end.")
+public final class Plot implements Callable<Integer> {
+    private static final int DONE = 0;
+    private static final int FAILED = 1;
+    private static final int USAGE = 2;
+
+    private final PrintStream out;
+    private final PrintStream err;
+
+    @Parameters(
+            arity = "1..*",
+            converter = FileOption.class,
+            paramLabel = "REPORT",
+            description = "reports of train --report, the one that others are compared with first")
+    private List<Path> reports = List.of();
+
+    @Option(
+            names = "--output",
+            converter = FileOption.class,
+            paramLabel = "FILE.png",
+            description = "the picture (default: none)")
+    private @Nullable Path output;
+
+    @Option(
+            names = "--mean-of",
+            paramLabel = "N",
+            description = "steps that a line and the printed mean average (default: 100)")
+    private int meanOf = 100;
+
+    Plot(PrintStream out, PrintStream err) {
+        this.out = out;
+        this.err = err;
+    }
+
+    /** Runs the command and ends the process with its exit status. */
+    public static void main(String[] arguments) {
+        System.exit(run(System.out, System.err, arguments));
+    }
+
+    /** Runs the command and returns its exit status. */
+    static int run(PrintStream out, PrintStream err, String... arguments) {
+        return new CommandLine(new Plot(out, err))
+                .setOut(new PrintWriter(out, true, out.charset()))
+                .setErr(new PrintWriter(err, true, err.charset()))
+                .setParameterExceptionHandler((wrong, given) -> {
+                    err.println("plot: " + wrong.getMessage() + " (plot --help lists the options)");
+                    return USAGE;
+                })
+                .execute(arguments);
+    }
+
+    @Override
+    public Integer call() {
+        if (meanOf < 1) {
+            err.println("plot: --mean-of: expected at least 1, got " + meanOf + " (plot --help lists the options)");
+            return USAGE;
+        }
+        try {
+            compare();
+            return DONE;
+        } catch (TrainingException | UncheckedIOException e) {
+            err.println("plot: " + e.getMessage());
+            return FAILED;
+        }
+    }
+
+    private void compare() {
+        Map<String, LossCurve> curves = new LinkedHashMap<>();
+        String model = "";
+        for (Path file : reports) {
+            ReportReader run = ReportReader.read(file);
+            model = curves.isEmpty() || model.equals(run.model()) ? run.model() : "";
+            String name = run.model() + " " + run.recipe();
+            curves.put(curves.containsKey(name) ? name + ", " + file : name, run.losses());
+        }
+        Path target = output;
+        if (target != null) {
+            try (var plot = new LossPlot(target)) {
+                String title = (model.isEmpty() ? "ESM-2" : "ESM-2 " + model) + ", mean of " + meanOf + " steps";
+                plot.write(title, curves, meanOf);
+            }
+        }
+        double first = Double.NaN;
+        for (Map.Entry<String, LossCurve> run : curves.entrySet()) {
+            LossCurve losses = run.getValue();
+            double last = losses.mean(losses.steps() - 1, meanOf);
+            boolean isFirst = Double.isNaN(first);
+            first = isFirst ? last : first;
+            out.println(run.getKey()
+                    + String.format(
+                            Locale.ROOT,
+                            ": %,d steps, mean loss of the last %,d: %.4f",
+                            losses.steps(),
+                            Math.min(meanOf, losses.steps()),
+                            last)
+                    + (isFirst ? "" : String.format(Locale.ROOT, " (%+.2f %%)", 100 * (last / first - 1))));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+package dev.chagres.samples.train;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.util.Map;
+import java.util.Objects;
+
+/**
+ * What a report of {@code train --report} says of one run: its first line, and the loss of every step.
+ *
+ * <p>Threading: one thread at a time.
+ */
+record ReportReader(String model, String recipe, LossCurve losses) {
+    /**
+     * Reads a report.
+     *
+     * @throws TrainingException when there is no such file, or it is no report of a run with steps
+     */
+    static ReportReader read(Path file) {
+        try (BufferedReader lines = Files.newBufferedReader(file)) {
+            Map<String, Object> run = line(file, 1, Objects.requireNonNullElse(lines.readLine(), ""));
+            var losses = new LossCurve();
+            int number = 1;
+            for (String text = lines.readLine(); text != null; text = lines.readLine()) {
+                losses.add(loss(file, ++number, line(file, number, text)));
+            }
+            if (losses.steps() == 0) {
+                throw new TrainingException(file + ": has no step");
+            }
+            return new ReportReader(word(file, run, "model"), word(file, run, "recipe"), losses);
+        } catch (NoSuchFileException e) {
+            throw new TrainingException(file + ": there is no such file", e);
+        } catch (IOException e) {
+            throw new TrainingException(file + ": cannot be read: " + e, e);
+        }
+    }
+
+    private static Map<String, Object> line(Path file, int number, String text) {
+        try {
+            return JSON.std.mapFrom(text);
+        } catch (IOException | RuntimeException e) {
+            throw new TrainingException(notOne(file, number, "is no JSON object"), e);
+        }
+    }
+
+    private static String word(Path file, Map<String, Object> run, String name) {
+        if (run.get(name) instanceof String word) {
+            return word;
+        }
+        throw new TrainingException(notOne(file, 1, "lacks \"" + name + "\""));
+    }
+
+    /** Returns the loss, NaN where the step was skipped. */
+    private static double loss(Path file, int number, Map<String, Object> step) {
+        if (step.containsKey("loss") && step.get("loss") == null) {
+            return Double.NaN;
+        }
+        if (step.get("loss") instanceof Number loss) {
+            return loss.doubleValue();
+        }
+        throw new TrainingException(notOne(file, number, "lacks \"loss\""));
+    }
+
+    private static String notOne(Path file, int number, String what) {
+        return file + ", line " + number + ": " + what + "; expected a report of train --report";
+    }
+}

@@ -1,0 +1,99 @@
+package dev.chagres.samples.train;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import javax.imageio.ImageIO;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+@Tag("L0")
+class PlotTest {
+    @TempDir
+    private Path folder;
+
+    private String out = "";
+    private String err = "";
+
+    private int run(String... arguments) {
+        var printed = new ByteArrayOutputStream();
+        var failed = new ByteArrayOutputStream();
+        int status = Plot.run(
+                new PrintStream(printed, true, StandardCharsets.UTF_8),
+                new PrintStream(failed, true, StandardCharsets.UTF_8),
+                arguments);
+        out = printed.toString(StandardCharsets.UTF_8);
+        err = failed.toString(StandardCharsets.UTF_8);
+        return status;
+    }
+
+    private String report(String name, String... lines) throws IOException {
+        return Files.writeString(folder.resolve(name), String.join("\n", lines) + "\n")
+                .toString();
+    }
+
+    @Test
+    void drawsALineForEachReportAndPrintsHowTheyEnd() throws IOException {
+        String bf16 = report(
+                "a.jsonl",
+                "{\"model\":\"8M\",\"recipe\":\"bf16\"}",
+                "{\"loss\":4}",
+                "{\"loss\":2.5}",
+                "{\"loss\":1.5}");
+        String fp8 =
+                report("b.jsonl", "{\"model\":\"8M\",\"recipe\":\"fp8-block\"}", "{\"loss\":4}", "{\"loss\":2.02}");
+        Path picture = folder.resolve("both.png");
+        assertEquals(0, run(bf16, fp8, fp8, "--mean-of", "2", "--output", picture.toString()), err);
+        assertEquals("""
+                8M bf16: 3 steps, mean loss of the last 2: 2.0000
+                8M fp8-block: 2 steps, mean loss of the last 2: 3.0100 (+50.50 %)
+                8M fp8-block, B: 2 steps, mean loss of the last 2: 3.0100 (+50.50 %)
+                """.replace("B", fp8), out);
+        assertNotNull(ImageIO.read(picture.toFile()));
+    }
+
+    @Test
+    void aLossOfASkippedStepIsNoNumber() throws IOException {
+        String skipped = report("a.jsonl", "{\"model\":\"8M\",\"recipe\":\"fp16\"}", "{\"loss\":null}", "{\"loss\":2}");
+        assertEquals(0, run(skipped, "--mean-of", "1"), err);
+        assertEquals("8M fp16: 2 steps, mean loss of the last 1: 2.0000\n", out);
+        assertEquals(0, run(skipped), err);
+        assertEquals("8M fp16: 2 steps, mean loss of the last 2: NaN\n", out);
+    }
+
+    @Test
+    void whatIsNoReportIsNamedAndNothingIsDrawn() throws IOException {
+        Path picture = folder.resolve("none.png");
+        String absent = folder.resolve("absent").toString();
+        String text = report("text", "step,loss");
+        String other = report("other", "{\"model\":\"8M\"}", "{\"loss\":1}");
+        String short1 = report("short", "{\"model\":\"8M\",\"recipe\":\"bf16\"}");
+        String broken = report("broken", "{\"model\":\"8M\",\"recipe\":\"bf16\"}", "{\"loss\":1}", "{\"los");
+        String lacking = report("lacking", "{\"model\":\"8M\",\"recipe\":\"bf16\"}", "{\"step\":1}");
+        String hint = "; expected a report of train --report\n";
+        for (String[] wrong : new String[][] {
+            {absent, ": there is no such file\n"},
+            {text, ", line 1: is no JSON object" + hint},
+            {other, ", line 1: lacks \"recipe\"" + hint},
+            {short1, ": has no step\n"},
+            {broken, ", line 3: is no JSON object" + hint},
+            {lacking, ", line 2: lacks \"loss\"" + hint}
+        }) {
+            assertEquals(1, run(wrong[0], "--output", picture.toString()));
+            assertEquals("plot: " + wrong[0] + wrong[1], err);
+            assertFalse(Files.exists(picture));
+        }
+        assertEquals(2, run(text, "--mean-of", "0"));
+        assertEquals("plot: --mean-of: expected at least 1, got 0 (plot --help lists the options)\n", err);
+        assertEquals(2, run());
+        assertEquals("plot: Missing required parameter: 'REPORT' (plot --help lists the options)\n", err);
+    }
+}
