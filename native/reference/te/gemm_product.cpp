@@ -113,6 +113,16 @@ Operand panel_of_b(const Gemm &gemm, std::unique_ptr<Scratch> &buffer, int64_t f
   return {buffer->data(), gemm.k};
 }
 
+/* Rows of D that are computed at once. OpenBLAS rearranges its factors anew for each block, so large products have large
+ * blocks; an even number of them keeps two threads busy to the end. */
+int64_t rows_of_block(const Gemm &gemm) {
+  constexpr int64_t kLargeProduct = int64_t{1} << 26, kLargest = 256, kMultiple = 16;
+  if (gemm.n * gemm.m < kLargeProduct / gemm.k) return gemm.n >= 512 ? 128 : 64;
+  const int64_t pairs = (gemm.n - 1) / (2 * kLargest) + 1;
+  const int64_t block = (gemm.n - 1) / (2 * pairs) + 1;
+  return (block + kMultiple - 1) / kMultiple * kMultiple;
+}
+
 /* Sums of D's columns for DGELU with a bias gradient: one row of partial sums a block of rows. */
 struct ColumnSums {
   float *partial; /* null: not wanted */
@@ -127,9 +137,10 @@ float compute_block(const Gemm &gemm, const Operand &a, int64_t a_offset, const 
   std::unique_ptr<Scratch> buffer;
   const Operand b = panel_of_b(gemm, buffer, first, last);
   const float *a_data = gemm.a.op == Op::T ? a.data + a_offset * a.stride : a.data + a_offset;
-  if (gemm.d.dtype == kNVTEFloat32 && bias == nullptr && !gemm.with_aux) {
-    sgemm(gemm.b.op, gemm.a.op, rows, columns, gemm.k, alpha, b.data, b.stride, a_data, a.stride, gemm.beta,
-          static_cast<float *>(gemm.d.data) + first * gemm.m + begin, gemm.m);
+  if (gemm.d.dtype == kNVTEFloat32 && !gemm.with_aux && (bias == nullptr || gemm.beta == 0)) {
+    float *d = static_cast<float *>(gemm.d.data) + first * gemm.m + begin;
+    sgemm(gemm.b.op, gemm.a.op, rows, columns, gemm.k, alpha, b.data, b.stride, a_data, a.stride, gemm.beta, d, gemm.m);
+    for (int64_t row = 0; bias != nullptr && row < rows; ++row) add_scaled(d + row * gemm.m, bias + begin, 1, columns);
     return 0;
   }
   Scratch tile(rows * columns), terms(columns);
@@ -149,7 +160,7 @@ float compute_block(const Gemm &gemm, const Operand &a, int64_t a_offset, const 
 }  // namespace
 
 void multiply(const Gemm &gemm) {
-  const int64_t row_block = gemm.n >= 512 ? 128 : 64;
+  const int64_t row_block = rows_of_block(gemm);
   const int64_t row_blocks = (gemm.n - 1) / row_block + 1;
   const int64_t wanted = kPanelBytes / (gemm.k * static_cast<int64_t>(sizeof(float)));
   const int64_t width = std::max(kColumnBlock, wanted / kColumnBlock * kColumnBlock);
