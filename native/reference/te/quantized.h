@@ -27,7 +27,7 @@ Quantized quantized_output(NVTETensor handle, const char *argument, Caller calle
 void expect_data(const Quantized &output, const char *argument, Caller caller = Caller::here());
 
 /* Scales and stores elements first .. first + count - 1 of the rowwise data; changes `run`. The largest magnitude of
- * `run` as it came. */
+ * `run` as it came, 0 where the output has no amax cell. */
 float store_run(const Quantized &output, int64_t first, float *run, int64_t count);
 
 /* After all elements: the amax cell, the inverse scale, the transpose. */
