@@ -13,12 +13,11 @@ namespace chagres::reference {
 
 /* exp(x) = 2^n exp(r) with n = round(x / ln 2); exp(r) by a polynomial on |r| <= ln 2 / 2. */
 inline float fast_exp(float x) {
-  constexpr float kHigh = 88.72284f, kLow = -87.33655f;
+  constexpr float kHigh = 88.72284f, kLow = -87.33654f; /* between them the result is no infinity and not subnormal */
   constexpr float kRounder = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
-  const float clamped = x > kHigh ? kHigh : (x < kLow ? kLow : x);
-  const float shifted = clamped * 1.44269504f + kRounder;
+  const float shifted = x * 1.44269504f + kRounder;
   const float n = shifted - kRounder;
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -26,11 +25,10 @@ inline float fast_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  /* 2^n in two factors, since 2^128 is no float. Bits above the integer's are shifted out. */
-  const uint32_t whole = bit_cast<uint32_t>(shifted) - bit_cast<uint32_t>(kRounder);
-  const uint32_t half = static_cast<uint32_t>(static_cast<int32_t>(whole) >> 1);
-  const float scaled = p * bit_cast<float>((half + 127u) << 23) * bit_cast<float>((whole - half + 127u) << 23);
-  return x > kHigh ? std::numeric_limits<float>::infinity() : (x < kLow ? 0.0f : scaled);
+  /* Times 2^n: n goes onto the exponent. Bits above the integer's are shifted out. */
+  const float scaled = bit_cast<float>(bit_cast<uint32_t>(p) + (bit_cast<uint32_t>(shifted) << 23));
+  const float finite = x < kLow ? 0.0f : scaled;
+  return x <= kHigh ? finite : x + std::numeric_limits<float>::infinity(); /* NaN stays NaN */
 }
 
 inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
