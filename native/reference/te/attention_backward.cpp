@@ -23,8 +23,8 @@ class BackwardHead {
         stats_(group_ * rows_),
         delta_(group_ * rows_),
         dq_(group_ * rows_ * width_qk_),
-        q_(kTile * width_qk_),
-        d_o_(kTile * width_v_),
+        q_(group_ * rows_ * width_qk_),
+        d_o_(group_ * rows_ * width_v_),
         k_(kTile * width_qk_),
         v_(kTile * width_v_),
         k_transposed_(width_qk_ * kTile),
@@ -33,7 +33,8 @@ class BackwardHead {
         dv_(kTile * width_v_),
         probability_(kTile * kTile),
         weight_(kTile * kTile),
-        gradient_(kTile * kTile) {}
+        gradient_(kTile * kTile),
+        derivatives_(kTile * kTile) {}
 
   void compute() {
     std::fill(dq_.data(), dq_.data() + group_ * rows_ * width_qk_, 0.0f);
@@ -46,16 +47,19 @@ class BackwardHead {
 
  private:
   int64_t head(int64_t h) const { return kv_head_ * group_ + h; }
+  float *query(int64_t h, int64_t row) { return q_.data() + (h * rows_ + row) * width_qk_; }
+  float *output_gradient(int64_t h, int64_t row) { return d_o_.data() + (h * rows_ + row) * width_v_; }
 
-  /* Stats and D_i of every query, and the gradient of the head's sink from this sequence. */
+  /* Every query and its output's gradient, its stats and D_i, and the gradient of the head's sink from this sequence. */
   void load_rows(int64_t h) {
     float sink_gradient = 0;
+    load_panel(problem_.q, sequence_, head(h), 0, length_.q, problem_.dim_qk, width_qk_, query(h, 0));
+    load_panel(problem_.d_o, sequence_, head(h), 0, length_.q, problem_.dim_v, width_v_, output_gradient(h, 0));
     for (int64_t row = 0; row < length_.q; row += kTile) {
       const int64_t rows = std::min(kTile, length_.q - row);
-      load_panel(problem_.d_o, sequence_, head(h), row, rows, problem_.dim_v, width_v_, d_o_.data());
       load_panel(problem_.o, sequence_, head(h), row, rows, problem_.dim_v, width_v_, v_.data());
       for (int64_t i = 0; i < rows; ++i) {
-        delta_[h * rows_ + row + i] = dot(d_o_.data() + i * width_v_, v_.data() + i * width_v_, width_v_);
+        delta_[h * rows_ + row + i] = dot(output_gradient(h, row + i), v_.data() + i * width_v_, width_v_);
         const float stats = *static_cast<const float *>(problem_.stats.at(sequence_, head(h), row + i));
         /* A row without a key: its scores are all -infinity, and exp(-infinity - 0) = 0. */
         stats_[h * rows_ + row + i] = stats == -std::numeric_limits<float>::infinity() ? 0.0f : stats;
@@ -86,49 +90,49 @@ class BackwardHead {
   }
 
   void add_tile(int64_t h, int64_t row, int64_t rows, int64_t key, int64_t keys) {
-    load_panel(problem_.q, sequence_, head(h), row, rows, problem_.dim_qk, width_qk_, q_.data());
-    load_panel(problem_.d_o, sequence_, head(h), row, rows, problem_.dim_v, width_v_, d_o_.data());
-    std::fill(probability_.data(), probability_.data() + kTile * kTile, 0.0f);
-    std::fill(gradient_.data(), gradient_.data() + kTile * kTile, 0.0f);
-    add_product(rows, kTile, problem_.dim_qk, q_.data(), width_qk_, 1, k_transposed_.data(), kTile, probability_.data(),
-                kTile);
-    add_product(rows, kTile, problem_.dim_v, d_o_.data(), width_v_, 1, v_transposed_.data(), kTile, gradient_.data(),
-                kTile);
-    const bool dropped = problem_.dropout.probability > 0;
-    for (int64_t i = 0; i < rows; ++i) make_row(h, row + i, key, i * kTile);
-    const float *weight = dropped ? weight_.data() : probability_.data();
-    add_product(keys, width_v_, rows, weight, 1, kTile, d_o_.data(), width_v_, dv_.data(), width_v_);
+    const float *q = query(h, row), *d_o = output_gradient(h, row);
+    const int64_t columns = tile_columns(keys);
+    set_product(rows, columns, problem_.dim_qk, q, width_qk_, 1, k_transposed_.data(), kTile, probability_.data(), kTile);
+    set_product(rows, columns, problem_.dim_v, d_o, width_v_, 1, v_transposed_.data(), kTile, gradient_.data(), kTile);
+    for (int64_t i = 0; i < rows; ++i) mask(h, row + i, key, columns, i * kTile);
+    float sums[kTile];
+    exponentiate_rows(probability_.data(), rows, columns, &stats_[h * rows_ + row], sums);
+    for (int64_t i = 0; i < rows; ++i) differentiate(h, row + i, key, columns, i * kTile);
+    const float *weight = problem_.dropout.probability > 0 ? weight_.data() : probability_.data();
+    add_product(keys, width_v_, rows, weight, 1, kTile, d_o, width_v_, dv_.data(), width_v_);
     add_product(rows, width_qk_, keys, gradient_.data(), kTile, 1, k_.data(), width_qk_,
                 dq_.data() + (h * rows_ + row) * width_qk_, width_qk_);
-    add_product(keys, width_qk_, rows, gradient_.data(), 1, kTile, q_.data(), width_qk_, dk_.data(), width_qk_);
+    add_product(keys, width_qk_, rows, gradient_.data(), 1, kTile, q, width_qk_, dk_.data(), width_qk_);
   }
 
-  /* Scores become probabilities and, with dropout, weights m p; the gradient of the weights becomes that of the scores.
-   */
-  void make_row(int64_t h, int64_t row, int64_t key, int64_t at) {
-    float *probability = probability_.data() + at, *gradient = gradient_.data() + at;
+  void mask(int64_t h, int64_t row, int64_t key, int64_t columns, int64_t at) {
     const int64_t first = problem_.band.first(row, length_) - key, last = problem_.band.last(row, length_) - key;
-    const bool changed = problem_.scores.any();
-    float derivatives[kTile];
-    mask_row(probability, problem_.scale, first, last);
-    if (changed)
-      change_row(problem_.scores, length_, sequence_, head(h), row, key, first, last, probability, derivatives);
-    exponentiate_row(probability, stats_[h * rows_ + row]);
+    mask_row(probability_.data() + at, columns, problem_.scale, first, last);
+    if (problem_.scores.any())
+      change_row(problem_.scores, length_, sequence_, head(h), row, key, first, last, probability_.data() + at,
+                 derivatives_.data() + at);
+  }
+
+  /* With dropout probabilities give weights m p; the gradient of the weights becomes that of the scores. */
+  void differentiate(int64_t h, int64_t row, int64_t key, int64_t columns, int64_t at) {
+    const float *probability = probability_.data() + at;
+    float *gradient = gradient_.data() + at;
     if (problem_.dropout.probability > 0) {
       float factors[kTile];
       dropout_row(problem_.dropout, sequence_ * problem_.heads + head(h), row, key, factors);
-      multiply_row(gradient, factors);
-      std::copy(probability, probability + kTile, weight_.data() + at);
-      multiply_row(weight_.data() + at, factors);
+      multiply_run(gradient, factors, columns);
+      std::copy_n(probability, columns, weight_.data() + at);
+      multiply_run(weight_.data() + at, factors, columns);
     }
-    score_gradient_row(gradient, probability, delta_[h * rows_ + row]);
-    if (!changed) return;
+    score_gradient_row(gradient, probability, delta_[h * rows_ + row], columns);
+    if (!problem_.scores.any()) return;
     if (problem_.scores.dbias != nullptr) {
+      const int64_t first = problem_.band.first(row, length_) - key, last = problem_.band.last(row, length_) - key;
       float *dbias = problem_.scores.dbias + problem_.scores.bias.offset(sequence_, head(h), row) + key;
       const int64_t begin = std::clamp<int64_t>(first, 0, kTile), end = std::clamp<int64_t>(last, begin, kTile);
       for (int64_t j = begin; j < end; ++j) dbias[j] += gradient[j];
     }
-    multiply_row(gradient, derivatives);
+    multiply_run(gradient, derivatives_.data() + at, columns);
   }
 
   void store_queries(int64_t h) {
@@ -144,7 +148,7 @@ class BackwardHead {
   const AttentionLength &length_;
   const int64_t kv_head_, group_, width_qk_, width_v_, rows_;
   Scratch stats_, delta_, dq_, q_, d_o_, k_, v_, k_transposed_, v_transposed_, dk_, dv_;
-  Scratch probability_, weight_, gradient_;
+  Scratch probability_, weight_, gradient_, derivatives_;
 };
 
 }  // namespace

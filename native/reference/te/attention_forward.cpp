@@ -64,36 +64,44 @@ class ForwardBlock {
   }
 
   void add_tile(int64_t row, int64_t rows, int64_t key, int64_t keys) {
-    const int64_t local = row - first_;
-    std::fill(scores_.data(), scores_.data() + kTile * kTile, 0.0f);
-    add_product(rows, kTile, problem_.dim_qk, q_.data() + local * width_qk_, width_qk_, 1, transposed_.data(), kTile,
+    const int64_t local = row - first_, columns = tile_columns(keys);
+    set_product(rows, columns, problem_.dim_qk, q_.data() + local * width_qk_, width_qk_, 1, transposed_.data(), kTile,
                 scores_.data(), kTile);
-    for (int64_t i = 0; i < rows; ++i) add_row(row + i, key, scores_.data() + i * kTile);
+    for (int64_t i = 0; i < rows; ++i) mask(row + i, key, columns, scores_.data() + i * kTile);
+    follow_largest(local, rows, columns);
+    if (problem_.dropout.probability > 0)
+      for (int64_t i = 0; i < rows; ++i) {
+        float factors[kTile];
+        dropout_row(problem_.dropout, sequence_ * problem_.heads + head_, row + i, key, factors);
+        multiply_run(scores_.data() + i * kTile, factors, columns);
+      }
     add_product(rows, width_v_, keys, scores_.data(), kTile, 1, keys_.data(), width_v_, o_.data() + local * width_v_,
                 width_v_);
   }
 
-  /* Turns a row of scores into weights relative to the largest score so far, and what was summed before likewise. */
-  void add_row(int64_t row, int64_t key, float *scores) {
-    const int64_t local = row - first_;
+  void mask(int64_t row, int64_t key, int64_t columns, float *scores) {
     const int64_t first = problem_.band.first(row, length_) - key, last = problem_.band.last(row, length_) - key;
-    mask_row(scores, problem_.scale, first, last);
+    mask_row(scores, columns, problem_.scale, first, last);
     if (problem_.scores.any())
       change_row(problem_.scores, length_, sequence_, head_, row, key, first, last, scores, nullptr);
-    const float before = largest_[local];
-    const float largest = row_largest(scores, before);
-    if (largest > before) {
-      const float factor = std::exp(before - largest);
-      scale_run(o_.data() + local * width_v_, factor, width_v_);
-      sum_[local] *= factor;
-      largest_[local] = largest;
+  }
+
+  /* Turns rows of scores into weights relative to the largest score so far, and what was summed before likewise. */
+  void follow_largest(int64_t local, int64_t rows, int64_t columns) {
+    float before[kTile], shifts[kTile], sums[kTile];
+    std::copy_n(&largest_[local], rows, before);
+    largest_of_rows(scores_.data(), rows, columns, &largest_[local]);
+    for (int64_t i = 0; i < rows; ++i) {
+      const float largest = largest_[local + i];
+      shifts[i] = largest == kNothing ? 0.0f : largest;
+      if (largest > before[i]) {
+        const float factor = std::exp(before[i] - largest);
+        scale_run(o_.data() + (local + i) * width_v_, factor, width_v_);
+        sum_[local + i] *= factor;
+      }
     }
-    sum_[local] += exponentiate_row(scores, largest == kNothing ? 0.0f : largest);
-    if (problem_.dropout.probability > 0) {
-      float factors[kTile];
-      dropout_row(problem_.dropout, sequence_ * problem_.heads + head_, row, key, factors);
-      multiply_row(scores, factors);
-    }
+    exponentiate_rows(scores_.data(), rows, columns, shifts, sums);
+    for (int64_t i = 0; i < rows; ++i) sum_[local + i] += sums[i];
   }
 
   void store() {

@@ -16,12 +16,17 @@ typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
 constexpr int64_t kBand = kLane / 8;
 
+/* What C is before the product. */
+enum class Start { Zero, Kept };
+
 /* Not a template: a function with clones cannot be one, and this one has to become part of its caller's clones. */
-__attribute__((always_inline)) inline void register_tile(int64_t k, const float *a, int64_t a_row, int64_t a_column,
-                                                         const float *b, int64_t ldb, float *c, int64_t ldc) {
-  Eight sum[kRegisterRows][kBand];
-  for (int64_t r = 0; r < kRegisterRows; ++r)
-    for (int64_t w = 0; w < kBand; ++w) sum[r][w] = *reinterpret_cast<const Eight *>(c + r * ldc + 8 * w);
+__attribute__((always_inline)) inline void register_tile(Start start, int64_t k, const float *a, int64_t a_row,
+                                                         int64_t a_column, const float *b, int64_t ldb, float *c,
+                                                         int64_t ldc) {
+  Eight sum[kRegisterRows][kBand] = {};
+  if (start == Start::Kept)
+    for (int64_t r = 0; r < kRegisterRows; ++r)
+      for (int64_t w = 0; w < kBand; ++w) sum[r][w] = *reinterpret_cast<const Eight *>(c + r * ldc + 8 * w);
   for (int64_t l = 0; l < k; ++l) {
     Eight right[kBand];
     for (int64_t w = 0; w < kBand; ++w) right[w] = *reinterpret_cast<const Eight *>(b + l * ldb + 8 * w);
@@ -44,22 +49,47 @@ __attribute__((always_inline)) inline void philox_round(uint32_t *x, uint32_t *y
   }
 }
 
+/* Eight columns of all rows at a time: rows are too short for a call of memcpy each. */
+CHAGRES_CLONES void copy_rows(float *destination, int64_t destination_stride, const float *source, int64_t source_stride,
+                              int64_t rows, int64_t columns) {
+  int64_t c = 0;
+  for (; c + 8 <= columns; c += 8)
+    for (int64_t i = 0; i < rows; ++i)
+      *reinterpret_cast<Eight *>(destination + i * destination_stride + c) =
+          *reinterpret_cast<const Eight *>(source + i * source_stride + c);
+  for (; c < columns; ++c)
+    for (int64_t i = 0; i < rows; ++i) destination[i * destination_stride + c] = source[i * source_stride + c];
+}
+
 }  // namespace
 
 CHAGRES_CLONES void add_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_column,
                                 const float *b, int64_t ldb, float *c, int64_t ldc) {
   for (int64_t j = 0; j < n; j += kLane)
     for (int64_t i = 0; i < m; i += kRegisterRows)
-      register_tile(k, a + i * a_row, a_row, a_column, b + j, ldb, c + i * ldc + j, ldc);
+      register_tile(Start::Kept, k, a + i * a_row, a_row, a_column, b + j, ldb, c + i * ldc + j, ldc);
+}
+
+CHAGRES_CLONES void set_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_column,
+                                const float *b, int64_t ldb, float *c, int64_t ldc) {
+  for (int64_t j = 0; j < n; j += kLane)
+    for (int64_t i = 0; i < m; i += kRegisterRows)
+      register_tile(Start::Zero, k, a + i * a_row, a_row, a_column, b + j, ldb, c + i * ldc + j, ldc);
 }
 
 void load_panel(const AttentionTensor &tensor, int64_t sequence, int64_t head, int64_t first, int64_t rows,
                 int64_t columns, int64_t width, float *panel) {
+  if (rows == 0) return;
   const int64_t padded_rows = round_up(rows, kRegisterRows);
-  for (int64_t i = 0; i < rows; ++i) {
-    to_float(panel + i * width, tensor.at(sequence, head, first + i), tensor.dtype, columns);
-    std::fill(panel + i * width + columns, panel + (i + 1) * width, 0.0f);
+  if (tensor.dtype == kNVTEFloat32) {
+    const auto *source = static_cast<const float *>(tensor.at(sequence, head, first));
+    copy_rows(panel, width, source, tensor.token_stride, rows, columns);
+  } else {
+    for (int64_t i = 0; i < rows; ++i)
+      to_float(panel + i * width, tensor.at(sequence, head, first + i), tensor.dtype, columns);
   }
+  for (int64_t i = 0; columns < width && i < rows; ++i)
+    std::fill(panel + i * width + columns, panel + (i + 1) * width, 0.0f);
   std::fill(panel + rows * width, panel + padded_rows * width, 0.0f);
 }
 
@@ -73,6 +103,12 @@ CHAGRES_CLONES void transpose_panel(const float *panel, int64_t rows, int64_t co
 
 void store_panel(const float *panel, int64_t rows, int64_t columns, int64_t width, const AttentionTensor &tensor,
                  int64_t sequence, int64_t head, int64_t first) {
+  if (rows == 0) return;
+  if (tensor.dtype == kNVTEFloat32) {
+    auto *destination = static_cast<float *>(tensor.at(sequence, head, first));
+    copy_rows(destination, tensor.token_stride, panel, width, rows, columns);
+    return;
+  }
   for (int64_t i = 0; i < rows; ++i)
     from_float(tensor.at(sequence, head, first + i), panel + i * width, tensor.dtype, columns);
 }
@@ -83,35 +119,43 @@ void store_zeros(const AttentionTensor &tensor, int64_t sequence, int64_t head, 
   for (int64_t i = first; i < last; ++i) std::memset(tensor.at(sequence, head, i), 0, bytes);
 }
 
-CHAGRES_CLONES void mask_row(float *row, float scale, int64_t first, int64_t last) {
-  for (int64_t j = 0; j < kTile; ++j) row[j] *= scale;
-  if (first <= 0 && last >= kTile) return;
+CHAGRES_CLONES void mask_row(float *row, int64_t columns, float scale, int64_t first, int64_t last) {
+  for (int64_t j = 0; j < columns; ++j) row[j] *= scale;
+  if (first <= 0 && last >= columns) return;
   const int32_t begin = static_cast<int32_t>(std::clamp<int64_t>(first, 0, kTile));
   const int32_t end = static_cast<int32_t>(std::clamp<int64_t>(last, 0, kTile));
-  for (int32_t j = 0; j < static_cast<int32_t>(kTile); ++j)
+  for (int32_t j = 0; j < static_cast<int32_t>(columns); ++j)
     row[j] = j >= begin && j < end ? row[j] : -std::numeric_limits<float>::infinity();
 }
 
-CHAGRES_CLONES float row_largest(const float *row, float largest) {
-  float lane[kLane];
-  for (int64_t w = 0; w < kLane; ++w) lane[w] = largest;
-  for (int64_t j = 0; j < kTile; j += kLane)
-    for (int64_t w = 0; w < kLane; ++w) lane[w] = row[j + w] > lane[w] ? row[j + w] : lane[w];
-  for (int64_t w = 0; w < kLane; ++w) largest = lane[w] > largest ? lane[w] : largest;
-  return largest;
+CHAGRES_CLONES void largest_of_rows(const float *rows, int64_t count, int64_t columns, float *largest) {
+  for (int64_t i = 0; i < count; ++i) {
+    float found = largest[i];
+    Eight lanes = Eight{} + found;
+    for (int64_t j = 0; j < columns; j += 8) {
+      const Eight values = *reinterpret_cast<const Eight *>(rows + i * kTile + j);
+      lanes = values > lanes ? values : lanes;
+    }
+    for (int w = 0; w < 8; ++w) found = lanes[w] > found ? lanes[w] : found;
+    largest[i] = found;
+  }
 }
 
-CHAGRES_CLONES float exponentiate_row(float *row, float shift) {
-  float lane[kLane] = {};
-  for (int64_t j = 0; j < kTile; j += kLane)
-    for (int64_t w = 0; w < kLane; ++w) {
-      const float value = fast_exp(row[j + w] - shift);
-      row[j + w] = value;
-      lane[w] += value;
-    }
-  float sum = 0;
-  for (int64_t w = 0; w < kLane; ++w) sum += lane[w];
-  return sum;
+/* The sums have a loop of their own: each is a chain of additions, which exponentials would have to wait for. */
+CHAGRES_CLONES void exponentiate_rows(float *rows, int64_t count, int64_t columns, const float *shifts, float *sums) {
+  for (int64_t i = 0; i < count; ++i) {
+    float *row = rows + i * kTile;
+    const float shift = shifts[i];
+    for (int64_t j = 0; j < columns; ++j) row[j] = fast_exp(row[j] - shift);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    float lane[kLane] = {};
+    for (int64_t j = 0; j < columns; j += kLane)
+      for (int64_t w = 0; w < kLane; ++w) lane[w] += rows[i * kTile + j + w];
+    float sum = 0;
+    for (int64_t w = 0; w < kLane; ++w) sum += lane[w];
+    sums[i] = sum;
+  }
 }
 
 CHAGRES_CLONES void dropout_row(const AttentionDropout &dropout, int64_t sequence_head, int64_t query,
@@ -138,16 +182,16 @@ CHAGRES_CLONES void dropout_row(const AttentionDropout &dropout, int64_t sequenc
     for (int64_t w = 0; w < 4; ++w) factors[4 * i + w] = words[w][i] >= threshold ? kept : 0.0f;
 }
 
-CHAGRES_CLONES void multiply_row(float *row, const float *factors) {
-  for (int64_t j = 0; j < kTile; ++j) row[j] *= factors[j];
+CHAGRES_CLONES void multiply_run(float *values, const float *factors, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] *= factors[i];
 }
 
 CHAGRES_CLONES void scale_run(float *values, float factor, int64_t count) {
   for (int64_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
-CHAGRES_CLONES void score_gradient_row(float *row, const float *probability, float delta) {
-  for (int64_t j = 0; j < kTile; ++j) row[j] = probability[j] * (row[j] - delta);
+CHAGRES_CLONES void score_gradient_row(float *gradient, const float *probability, float delta, int64_t columns) {
+  for (int64_t j = 0; j < columns; ++j) gradient[j] = probability[j] * (gradient[j] - delta);
 }
 
 CHAGRES_CLONES float dot(const float *a, const float *b, int64_t count) {

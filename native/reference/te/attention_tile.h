@@ -17,9 +17,16 @@ constexpr int64_t kRegisterRows = 6;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+/* Columns of a tile that hold `keys` keys: those that products with a tile read, whether along its rows or its columns. */
+constexpr int64_t tile_columns(int64_t keys) { return round_up(round_up(keys, kRegisterRows), kLane); }
+
 /* C[m, n] += A[m, k] B[k, n]; element (i, l) of A is a[i * a_row + l * a_column], B and C are row-major. m is rounded
  * up to kRegisterRows and n to kLane: A, B and C must have these rows and columns. */
 void add_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_column, const float *b,
+                 int64_t ldb, float *c, int64_t ldc);
+
+/* The same with C = A B: what C holds is not read. */
+void set_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_column, const float *b,
                  int64_t ldb, float *c, int64_t ldc);
 
 /* Rows first .. first + rows - 1 of one head as float [round_up(rows, kRegisterRows), width], zero where there is no
@@ -38,31 +45,32 @@ void store_panel(const float *panel, int64_t rows, int64_t columns, int64_t widt
 void store_zeros(const AttentionTensor &tensor, int64_t sequence, int64_t head, int64_t first, int64_t last,
                  int64_t columns);
 
-/* One row of scores, kTile long: row[j] *= scale inside first .. last - 1, -infinity outside. */
-void mask_row(float *row, float scale, int64_t first, int64_t last);
+/* One row of scores: row[j] *= scale inside first .. last - 1, -infinity outside. */
+void mask_row(float *row, int64_t columns, float scale, int64_t first, int64_t last);
 
 /* One row of scores of keys first_key .. : changes those from first to last - 1, as mask_row counts; derivatives, of kTile,
  * may be null. */
 void change_row(const AttentionScores &scores, const AttentionLength &length, int64_t sequence, int64_t head, int64_t query,
                 int64_t first_key, int64_t first, int64_t last, float *row, float *derivatives);
 
-/* The largest of `largest` and the row's values; NaN values are passed over (exponentials keep them). */
-float row_largest(const float *row, float largest);
+/* For each of `count` rows of a tile: largest[i] becomes the largest of itself and the row's values; NaN values are
+ * passed over (exponentials keep them). */
+void largest_of_rows(const float *rows, int64_t count, int64_t columns, float *largest);
 
-/* row[j] = exp(row[j] - shift); returns the sum. */
-float exponentiate_row(float *row, float shift);
+/* For each of `count` rows of a tile: its values become exp(value - shifts[i]), and sums[i] their sum. */
+void exponentiate_rows(float *rows, int64_t count, int64_t columns, const float *shifts, float *sums);
 
 /* Dropout factors m_ij of keys first_key .. first_key + kTile - 1 of a row; first_key is a multiple of 4. */
 void dropout_row(const AttentionDropout &dropout, int64_t sequence_head, int64_t query, int64_t first_key,
                  float *factors);
 
-/* row[j] *= factors[j]. */
-void multiply_row(float *row, const float *factors);
+/* values[i] *= factors[i]. */
+void multiply_run(float *values, const float *factors, int64_t count);
 
 void scale_run(float *values, float factor, int64_t count);
 
-/* row[j] = probability[j] * (row[j] - delta): the gradient of a row of scores from that of its probabilities. */
-void score_gradient_row(float *row, const float *probability, float delta);
+/* gradient[j] = probability[j] * (gradient[j] - delta): the gradient of a row of scores from that of its probabilities. */
+void score_gradient_row(float *gradient, const float *probability, float delta, int64_t columns);
 
 float dot(const float *a, const float *b, int64_t count);
 
