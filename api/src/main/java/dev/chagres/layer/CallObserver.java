@@ -9,7 +9,7 @@ import dev.chagres.layer.PassObserver.Direction;
  */
 public interface CallObserver {
     /** A call begins: nothing of it is enqueued, and nothing saved. */
-    void begins(Pass pass);
+    void begins(Direction direction, Pass pass);
 
     /** A call has enqueued all its work; what a layer keeps for its own checks may still be saved. */
     void ends(Direction direction, Pass pass);

@@ -70,7 +70,7 @@ public final class Embedding {
     private void lookUp(Tensor ids, Tensor y, Pass pass) {
         boolean done = false;
         try {
-            pass.callBegins();
+            pass.callBegins(Direction.FORWARD);
             dev.chagres.ops.Embedding.forward(weight.weight(), ids, y, pass.stream());
             pass.callEnds(Direction.FORWARD);
             done = true;
@@ -101,7 +101,7 @@ public final class Embedding {
     private void addGradient(Tensor dy, Tensor ids, Pass pass) {
         boolean done = false;
         try {
-            pass.callBegins();
+            pass.callBegins(Direction.BACKWARD);
             Output output = pass.nextGradient(weight);
             dev.chagres.ops.Embedding.backward(dy, ids, weight.gradient(), output, pass.stream());
             pass.callEnds(Direction.BACKWARD);

@@ -119,7 +119,7 @@ public abstract class Layer {
         Scope before = pass.memory().enter();
         boolean done = false;
         try {
-            pass.callBegins();
+            pass.callBegins(Direction.FORWARD);
             pass.saving(learns);
             runObserved(x, y, pass);
             pass.saving(saving);
@@ -224,7 +224,7 @@ public abstract class Layer {
         Scope before = pass.memory().enter();
         boolean done = false;
         try {
-            pass.callBegins();
+            pass.callBegins(Direction.BACKWARD);
             gradientObserved(dy, dx, pass);
             pass.callEnds(Direction.BACKWARD);
             done = true;

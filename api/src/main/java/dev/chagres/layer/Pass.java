@@ -346,10 +346,10 @@ public final class Pass implements AutoCloseable {
         }
     }
 
-    void callBegins() {
+    void callBegins(PassObserver.Direction direction) {
         CallObserver present = calls;
         if (present != null) {
-            present.begins(this);
+            present.begins(direction, this);
         }
     }
 

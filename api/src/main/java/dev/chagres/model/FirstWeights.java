@@ -27,16 +27,20 @@ final class FirstWeights implements AutoCloseable {
 
     /** Writes the first weights of {@code parameter}; zeros are there already. */
     void write(Parameter parameter, long seed) {
+        write(parameter, seed, parameter.weight(), 0, 0, parameter.shape().count());
+    }
+
+    /** Writes elements {@code first} to before {@code end} of {@code parameter} into {@code target} from {@code offset} on. */
+    void write(Parameter parameter, long seed, Tensor target, long offset, long first, long end) {
         if (parameter.initializer() instanceof Initializer.Zeros) {
             return;
         }
-        Tensor weight = parameter.weight();
         long key = CounterRandom.key(seed, parameter.name());
-        for (long begin = 0; begin < weight.count(); begin += PIECE) {
-            long count = Math.min(PIECE, weight.count() - begin);
-            draw(parameter.initializer(), key, weight.dtype(), begin, count);
+        for (long begin = first; begin < end; begin += PIECE) {
+            long count = Math.min(PIECE, end - begin);
+            draw(parameter.initializer(), key, target.dtype(), begin, count);
             try (Scope piece = scope.open()) {
-                piece.view(weight, begin, count).copyFrom(scope.stream(), host);
+                piece.view(target, offset + begin - first, count).copyFrom(scope.stream(), host);
             }
             scope.stream().synchronize();
         }

@@ -27,6 +27,9 @@ public final class Parameter {
     private boolean frozen;
     private WeightStorage storage = WeightStorage.MODEL_TYPE;
     private int group;
+    private @Nullable DType placedType;
+    private long weightOffset;
+    private long gradientOffset;
     private @Nullable Parameters owner;
     private @Nullable Tensor weight;
     private @Nullable Tensor gradient;
@@ -182,13 +185,50 @@ public final class Parameter {
         }
     }
 
-    /** Returns the number of its group in {@link Parameters#groups}, where it has memory. */
+    /** Returns the number of its group in {@link ParameterSharing#groups}, where it has memory. */
     public int group() {
         return group;
     }
 
     void group(int newGroup) {
         group = newGroup;
+    }
+
+    /** Says where the whole weight and gradient have their place, whether they are here or not. */
+    void lie(ParameterLayout.Place place) {
+        placedType = place.dtype();
+        weightOffset = place.weight();
+        gradientOffset = place.gradient();
+    }
+
+    @Nullable
+    DType placedType() {
+        return placedType;
+    }
+
+    long weightOffset() {
+        return weightOffset;
+    }
+
+    long gradientOffset() {
+        return gradientOffset;
+    }
+
+    void lendWeight(Parameters lender, Tensor newWeight) {
+        owner = lender;
+        weight = newWeight;
+        weightIssue = Inside.issue(newWeight);
+    }
+
+    void lendGradient(Tensor newGradient) {
+        gradient = newGradient;
+        gradientIssue = Inside.issue(newGradient);
+        written = NEVER;
+    }
+
+    /** Says that no backward pass of this step has written the gradient. */
+    void forgetGradient() {
+        written = NEVER;
     }
 
     /** Returns whether an open {@link Parameters} has given this one memory. */

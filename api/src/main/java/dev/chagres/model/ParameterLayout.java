@@ -49,15 +49,16 @@ final class ParameterLayout {
         long alignment = ALIGNMENT * plan.ranks();
         plan.groups().forEach((name, group) -> {
             long first = gradientCount;
+            List<GroupPiece> pieces = new ArrayList<>();
             for (DType dtype : DType.values()) {
                 List<Parameter> members = group.stream()
                         .filter(parameter -> typeOf(parameter, modelType, quantized) == dtype)
                         .toList();
                 if (!members.isEmpty()) {
-                    lay(dtype, members, alignment);
+                    lay(dtype, members, alignment, pieces);
                 }
             }
-            groups.add(new PlacedGroup(name, group, first, gradientCount - first));
+            groups.add(new PlacedGroup(name, group, first, gradientCount - first, pieces));
         });
     }
 
@@ -69,18 +70,29 @@ final class ParameterLayout {
         return own == null ? modelType : own;
     }
 
-    private void lay(DType dtype, List<Parameter> members, long alignment) {
+    private void lay(DType dtype, List<Parameter> members, long alignment, List<GroupPiece> pieces) {
+        long first = weightCounts.getOrDefault(dtype, 0L);
+        long gradient = gradientCount;
         List<Parameter> trained = members.stream().filter(p -> !p.isFrozen()).toList();
         layTrained(dtype, trained.stream().filter(Parameter::decays).toList(), Decay.DECAYED, 1);
+        long decayed = gradientCount - gradient;
         layTrained(dtype, trained.stream().filter(p -> !p.decays()).toList(), Decay.KEPT, alignment);
         long weight = weightCounts.getOrDefault(dtype, 0L);
+        if (weight > first) {
+            pieces.add(new GroupPiece(dtype, first, gradient, weight - first, decayed));
+        }
+        long frozen = weight;
         for (Parameter parameter : members) {
             if (parameter.isFrozen()) {
                 places.put(parameter, new Place(dtype, weight, NO_GRADIENT));
                 weight += aligned(parameter.shape().count(), ALIGNMENT);
             }
         }
-        weightCounts.put(dtype, aligned(weight, alignment));
+        weight = aligned(weight, alignment);
+        weightCounts.put(dtype, weight);
+        if (weight > frozen) {
+            pieces.add(new GroupPiece(dtype, frozen, NO_GRADIENT, weight - frozen, 0));
+        }
     }
 
     /** Lays members side by side and rounds the end of the weights up to {@code alignment}. */

@@ -1,7 +1,7 @@
 package dev.chagres.model;
 
 /**
- * For sharding: is told when weights are read and gradients written, by {@link Parameters#observeUse}.
+ * For sharding: is told when weights are read and gradients written, by {@link ParameterSharing#observe}.
  *
  * <p>Threading: the device's thread.
  */

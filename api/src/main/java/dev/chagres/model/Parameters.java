@@ -7,11 +7,11 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.model.ParameterShard.Extent;
 import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -36,42 +36,64 @@ public final class Parameters implements AutoCloseable {
     private final int issue;
 
     private final List<ParameterRange> ranges;
-    private final List<PlacedGroup> groups;
-    private @Nullable ParameterUse use;
+    private final ParameterSharing sharing;
+    /** Null where this process has the whole model. */
+    private final @Nullable ParameterShard shard;
+
     private final List<QuantizerSite> quantizers;
     private final List<AutoCloseable> adopted = new ArrayList<>();
     private boolean closed;
     private final StepCount steps;
     private int version;
 
-    private Parameters(Scope scope, ModelPlan plan, DType dtype, ParameterLayout layout) {
+    Parameters(Scope scope, ModelPlan plan, DType dtype, ParameterLayout layout, @Nullable ParameterShard shard) {
         this.scope = scope;
+        this.shard = shard;
         this.dtype = dtype;
         steps = new StepCount(scope.stream());
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
+        long gradientParts = shard == null ? 1 : shard.ranks();
+        long weightParts = hasWholeWeights() ? 1 : gradientParts;
         layout.weightCounts().forEach((type, count) -> {
-            Tensor vector = scope.tensor(type, count);
+            Tensor vector = scope.tensor(type, count / weightParts);
             vector.zero(scope.stream());
             weights.put(type, vector);
         });
         vectors = weights.values().toArray(Tensor[]::new);
         quantizers = List.copyOf(plan.quantizers());
-        gradients = scope.tensor(DType.FLOAT32, layout.gradientCount());
+        gradients = scope.tensor(DType.FLOAT32, layout.gradientCount() / gradientParts);
         issue = Inside.issue(gradients);
         gradients.zero(scope.stream());
-        ranges = layout.stretches().stream()
-                .map(s -> new ParameterRange(vector(s.dtype()), s.weight(), s.gradient(), s.count(), s.decay()))
-                .toList();
-        groups = List.copyOf(layout.groups());
+        sharing = new ParameterSharing(this, layout.groups(), shard);
+        List<PlacedGroup> groups = sharing.groups();
+        ranges = shard != null
+                ? ShardRanges.of(groups, shard, this::vector)
+                : layout.stretches().stream()
+                        .map(s -> new ParameterRange(vector(s.dtype()), s.weight(), s.gradient(), s.count(), s.decay()))
+                        .toList();
         for (int i = 0; i < groups.size(); i++) {
             int group = i;
             groups.get(i).members().forEach(parameter -> parameter.group(group));
         }
-        layout.places()
-                .forEach((parameter, place) -> parameter.place(
+        layout.places().forEach((parameter, place) -> {
+            parameter.lie(place);
+            if (hasWholeWeights()) {
+                boolean whole = shard == null && place.isTrained();
+                parameter.place(
                         this,
                         scope.view(vector(place.dtype()), place.weight(), parameter.shape()),
-                        place.isTrained() ? scope.view(gradients, place.gradient(), parameter.shape()) : null));
+                        whole ? scope.view(gradients, place.gradient(), parameter.shape()) : null);
+            }
+        });
+    }
+
+    /** First weights are no change. */
+    void begun() {
+        version -= version();
+    }
+
+    private boolean hasWholeWeights() {
+        return shard == null || shard.weights() == Extent.WHOLE;
     }
 
     /**
@@ -97,46 +119,39 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when a parameter has memory already
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, WeightStorage storage) {
-        Checks.given("device", device);
-        Checks.given("plan", plan);
-        Checks.given("storage", storage);
-        if (!Checks.given("dtype", dtype).isFloat()) {
-            throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
+        return ParameterAllocation.allocate(device, plan, dtype, seed, storage, null);
+    }
+
+    /**
+     * For sharding: takes memory for the part of a model that one rank keeps, of a plan that {@link ModelPlan#padGroups} has padded for
+     * as many ranks. Gradients, and weights that are shared out, have memory in layers' calls only while someone lends it; {@link
+     * #ranges} and {@link #gradients} are those of the part.
+     *
+     * @throws IllegalArgumentException when the type is no float, the plan is empty, or it is not padded for so many ranks
+     * @throws IllegalStateException when a parameter has memory already
+     */
+    public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, ParameterShard shard) {
+        if (Checks.given("plan", plan).ranks() % Checks.given("shard", shard).ranks() != 0) {
+            throw new IllegalArgumentException("plan: expected one padded for " + shard.ranks() + " ranks, got "
+                    + plan.ranks() + "; call plan.padGroups(" + shard.ranks() + ")");
         }
-        if (storage == WeightStorage.QUANTIZED && dtype == DType.FLOAT32) {
-            throw new IllegalArgumentException("dtype: expected BFLOAT16 or FLOAT16 where weights are QUANTIZED, for"
-                    + " products in eight bits give results of 16, got FLOAT32");
+        return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard);
+    }
+
+    void write(Parameter parameter, FirstWeights first, long seed) {
+        if (hasWholeWeights()) {
+            first.write(parameter, seed);
+            return;
         }
-        if (plan.groups().isEmpty()) {
-            throw new IllegalArgumentException("plan: expected at least one parameter, got none");
-        }
-        for (List<Parameter> group : plan.groups().values()) {
-            for (Parameter parameter : group) {
-                if (parameter.hasMemory()) {
-                    throw new IllegalStateException(
-                            "parameter " + parameter.name() + " has memory already: close its Parameters first");
-                }
+        for (GroupPiece piece : sharing.groups().get(parameter.group()).pieces()) {
+            if (piece.holds(parameter)) {
+                Tensor part = vector(piece.dtype());
+                ShardRanges.write(parameter, piece, Checks.given("shard", shard), part, first, seed);
             }
-        }
-        Scope scope = device.openScope();
-        try {
-            Set<Parameter> quantized = storage == WeightStorage.QUANTIZED ? QuantizedWeights.of(plan) : Set.of();
-            ParameterLayout layout = new ParameterLayout(plan, dtype, quantized);
-            Parameters parameters = new Parameters(scope, plan, dtype, layout);
-            parameters.all.forEach(parameter ->
-                    parameter.keep(quantized.contains(parameter) ? WeightStorage.QUANTIZED : WeightStorage.MODEL_TYPE));
-            try (FirstWeights first = new FirstWeights(scope)) {
-                parameters.all.forEach(parameter -> first.write(parameter, seed));
-            }
-            parameters.version -= parameters.version(); // First weights are no change.
-            return parameters;
-        } catch (RuntimeException | Error failure) {
-            scope.close();
-            throw failure;
         }
     }
 
-    private Tensor vector(DType type) {
+    Tensor vector(DType type) {
         return Checks.given("weights", weights.get(type));
     }
 
@@ -204,34 +219,14 @@ public final class Parameters implements AutoCloseable {
         return ranges;
     }
 
-    /** Returns the groups of the plan in order, and where their gradients lie. */
-    public List<PlacedGroup> groups() {
-        return groups;
-    }
-
-    /**
-     * For sharding: tells {@code newUse} from now on when weights are read and gradients written.
-     *
-     * @throws IllegalStateException when another one is told
-     */
-    public void observeUse(ParameterUse newUse) {
-        if (use != null && use != newUse) {
-            throw new IllegalStateException(
-                    "the parameters belong to " + use + " already; close that before another shares them out");
-        }
-        use = Checks.given("newUse", newUse);
-    }
-
-    /** Tells {@code present} no more. */
-    public void forget(ParameterUse present) {
-        if (use == present) {
-            use = null;
-        }
+    /** For sharding: returns where groups lie, who is told of their use, and who lends them memory. */
+    public ParameterSharing sharing() {
+        return sharing;
     }
 
     @Nullable
     ParameterUse use() {
-        return use;
+        return sharing.use();
     }
 
     /** Returns the places where a recipe may cast, in the order of their declaration. */
@@ -265,16 +260,13 @@ public final class Parameters implements AutoCloseable {
      * there. A second call in one step does nothing.
      */
     public void completeGradients() {
+        ShardedStep step = sharing.step();
+        if (step != null) {
+            step.ensureSummed();
+            return;
+        }
         for (int i = 0; i < all.size(); i++) {
             all.get(i).completeGradient(scope.stream());
-        }
-    }
-
-    /** For sharding: does {@link #completeGradients()} for one of {@link #groups}. */
-    public void completeGradients(int group) {
-        List<Parameter> members = groups.get(group).members();
-        for (int i = 0; i < members.size(); i++) {
-            members.get(i).completeGradient(scope.stream());
         }
     }
 
@@ -325,6 +317,10 @@ public final class Parameters implements AutoCloseable {
 
     /** Lists what must be saved of the weights to go on exactly: each weight by its name, and the number of steps. */
     public State state() {
+        if (!hasWholeWeights()) {
+            throw new IllegalStateException(
+                    "state: expected whole weights, got parts of them; gather them with" + " FullySharded.gatherState");
+        }
         State.Builder state = new State.Builder();
         for (Parameter parameter : all) {
             state.tensor(parameter.name(), parameter.weight());

@@ -12,7 +12,9 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 
 /**
  * Adam with decoupled weight decay, on FP32 master weights; {@link Config} has Adam's own decay, smaller moments and masters, too:
@@ -195,6 +197,10 @@ public final class AdamW implements AutoCloseable {
         List<ParameterGroup> own = Checks.givenAll("groups", groups);
         Stream stream = parameters.scope().stream();
         Checks.on(stream, "parameters", parameters.gradients());
+        if (parameters.sharing().shard() != null && !own.isEmpty()) {
+            throw new IllegalArgumentException("groups: expected none, for a rank's part of the weights knows no"
+                    + " parameters, got " + own.size());
+        }
         scope = stream.device().openScope(stream);
         try {
             long count = parameters.gradients().count();
@@ -336,6 +342,10 @@ public final class AdamW implements AutoCloseable {
      */
     public State state() {
         ensureOpen();
+        if (parameters.sharing().shard() != null) {
+            throw new IllegalStateException("state: expected that of whole weights, got that of a rank's part; gather"
+                    + " it with FullySharded.gatherState");
+        }
         State.Builder state = new State.Builder();
         for (Parameter parameter : parameters.all()) {
             if (!parameter.isFrozen()) {
@@ -347,6 +357,28 @@ public final class AdamW implements AutoCloseable {
         return state.number("optimizer.step", numbers::taken, numbers::restore)
                 .lastAfterLoading(masters::keepLoaded)
                 .build();
+    }
+
+    /**
+     * For sharding: returns what is kept for each element of {@link Parameters#gradients}, in their order, by the ending of its name
+     * in {@link #state()}.
+     *
+     * @throws IllegalStateException when this is closed, or keeps remainders, which have two bytes an element
+     */
+    public Map<String, Tensor> vectors() {
+        ensureOpen();
+        if (masters instanceof Remainders) {
+            throw new IllegalStateException("vectors: expected masters of FLOAT32, got REMAINDER, whose parts cannot be"
+                    + " gathered; use Config.withMasters(FLOAT32)");
+        }
+        Map<String, Tensor> vectors = new LinkedHashMap<>();
+        Tensor copies = masters.vector();
+        if (copies != null) {
+            vectors.put(".master", copies);
+        }
+        vectors.put(".exp_avg", mean);
+        vectors.put(".exp_avg_sq", square);
+        return vectors;
     }
 
     /** Frees the state. A second call does nothing. */

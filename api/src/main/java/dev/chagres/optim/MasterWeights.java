@@ -68,6 +68,12 @@ final class MasterWeights extends MasterCopies {
     }
 
     @Override
+    @Nullable
+    Tensor vector() {
+        return copies.isEmpty() ? null : masters;
+    }
+
+    @Override
     void addTo(State.Builder state, Parameter parameter) {
         if (parameter.weight().dtype() != DType.FLOAT32) {
             state.tensor(parameter.name() + ".master", part(masters, parameter));

@@ -50,6 +50,12 @@ final class Remainders extends MasterCopies {
     }
 
     @Override
+    @Nullable
+    Tensor vector() {
+        return null;
+    }
+
+    @Override
     void addTo(State.Builder state, Parameter parameter) {
         if (parameter.weight().dtype() != DType.FLOAT32) {
             long count = parameter.shape().count();

@@ -52,7 +52,7 @@ public final class DataParallel implements AutoCloseable {
         this.parameters = parameters;
         this.communicator = communicator;
         this.buckets = buckets;
-        progress = new GroupProgress(parameters.groups().size(), buckets::complete);
+        progress = new GroupProgress(parameters.sharing().groups().size(), buckets::complete, group -> {});
         stream = parameters.scope().stream();
     }
 
@@ -111,7 +111,7 @@ public final class DataParallel implements AutoCloseable {
             throw new IllegalArgumentException(
                     "parameters: expected those of " + communicator.device() + ", got some of " + stream.device());
         }
-        SameParameters.ensure(parameters, communicator);
+        SameParameters.ensure(parameters, communicator, 0);
         GradientBuckets buckets = new GradientBuckets(parameters, communicator, bucketBytes);
         try {
             DataParallel made = new DataParallel(parameters, communicator, buckets);
@@ -134,7 +134,7 @@ public final class DataParallel implements AutoCloseable {
     private void begin() {
         summed = false;
         leave();
-        parameters.forget(use);
+        parameters.sharing().forget(use);
         buckets.restart();
     }
 
@@ -167,7 +167,7 @@ public final class DataParallel implements AutoCloseable {
         }
         leave();
         progress.restart();
-        parameters.observeUse(use);
+        parameters.sharing().observe(use);
         pass.observeCalls(progress);
         last = pass;
     }
@@ -226,7 +226,7 @@ public final class DataParallel implements AutoCloseable {
             closed = true;
             parameters.forget(atNextStep);
             leave();
-            parameters.forget(use);
+            parameters.sharing().forget(use);
             buckets.close();
         }
     }

@@ -49,7 +49,7 @@ final class GradientBuckets implements AutoCloseable {
     }
 
     private static List<Bucket> buckets(Parameters parameters, long bucketBytes) {
-        List<PlacedGroup> groups = parameters.groups();
+        List<PlacedGroup> groups = parameters.sharing().groups();
         List<Bucket> all = new ArrayList<>();
         int end = groups.size();
         long count = 0;
@@ -76,7 +76,7 @@ final class GradientBuckets implements AutoCloseable {
 
     private boolean isComplete(Bucket bucket) {
         for (int group = bucket.first; group < bucket.end; group++) {
-            if (!complete.get(group) && parameters.groups().get(group).gradientCount() > 0) {
+            if (!complete.get(group) && parameters.sharing().groups().get(group).gradientCount() > 0) {
                 return false;
             }
         }
@@ -90,7 +90,7 @@ final class GradientBuckets implements AutoCloseable {
 
     private void sum(Bucket bucket) {
         for (int group = bucket.first; group < bucket.end; group++) {
-            parameters.completeGradients(group);
+            parameters.sharing().completeGradients(group);
         }
         Stream stream = compute;
         if (Inside.capture(compute) == null) {
@@ -139,7 +139,7 @@ final class GradientBuckets implements AutoCloseable {
     String explain() {
         StringBuilder text = new StringBuilder();
         for (Bucket bucket : buckets) {
-            List<PlacedGroup> groups = parameters.groups().subList(bucket.first, bucket.end);
+            List<PlacedGroup> groups = parameters.sharing().groups().subList(bucket.first, bucket.end);
             String first = groups.getFirst().name();
             String last = groups.getLast().name();
             text.append("\n  ")

@@ -21,6 +21,8 @@ final class GroupProgress implements CallObserver {
     private static final int UNUSED = -1;
 
     private final IntConsumer complete;
+    private final IntConsumer released;
+    private Direction outermost = Direction.FORWARD;
     /** The groups that each call under way uses, innermost last; and how much was saved before it. */
     private final List<BitSet> frames = new ArrayList<>();
 
@@ -31,9 +33,13 @@ final class GroupProgress implements CallObserver {
 
     private final int[] depthBefore;
 
-    /** {@code complete} is told the number of each group once. */
-    GroupProgress(int groups, IntConsumer complete) {
+    /**
+     * {@code complete} is told the number of each group once; {@code released} that of each group that a call has used, as often as
+     * {@link #uses} said that the use is new.
+     */
+    GroupProgress(int groups, IntConsumer complete, IntConsumer released) {
         this.complete = complete;
+        this.released = released;
         savedBefore = new int[groups];
         depthBefore = new int[groups];
         restart();
@@ -42,19 +48,35 @@ final class GroupProgress implements CallObserver {
     /** Forgets every use: a micro-batch begins. */
     void restart() {
         Arrays.fill(savedBefore, UNUSED);
-        frames.forEach(BitSet::clear);
-        depth = 0;
     }
 
-    /** Says that the innermost call uses {@code group}. */
-    void uses(int group) {
-        if (depth > 0) {
-            frames.get(depth - 1).set(group);
+    /** Says that the innermost call uses {@code group}, and returns whether it has not done so before. */
+    boolean uses(int group) {
+        if (depth == 0 || frames.get(depth - 1).get(group)) {
+            return false;
         }
+        frames.get(depth - 1).set(group);
+        return true;
+    }
+
+    /** Returns whether a call is under way. */
+    boolean isInCall() {
+        return depth > 0;
+    }
+
+    /** Returns which way the outermost call goes: backward may run forward again. */
+    Direction direction() {
+        return outermost;
     }
 
     @Override
-    public void begins(Pass pass) {
+    public void begins(Direction direction, Pass pass) {
+        if (depth == 0) {
+            outermost = direction;
+            if (pass.savedCount() == 0 && direction == Direction.FORWARD) {
+                restart();
+            }
+        }
         if (depth == frames.size()) {
             frames.add(new BitSet(savedBefore.length));
             if (depth == begins.length) {
@@ -75,14 +97,30 @@ final class GroupProgress implements CallObserver {
             }
         } else if (depth > 0) {
             // Recomputation saves nothing inside, but the call around it does.
-            frames.get(depth - 1).or(used);
+            handOver(used, frames.get(depth - 1));
+        }
+        release(used);
+    }
+
+    private void handOver(BitSet used, BitSet around) {
+        for (int group = used.nextSetBit(0); group >= 0; group = used.nextSetBit(group + 1)) {
+            if (!around.get(group)) {
+                around.set(group);
+                used.clear(group);
+            }
+        }
+    }
+
+    private void release(BitSet used) {
+        for (int group = used.nextSetBit(0); group >= 0; group = used.nextSetBit(group + 1)) {
+            released.accept(group);
         }
         used.clear();
     }
 
     @Override
     public void fails() {
-        frames.get(--depth).clear();
+        release(frames.get(--depth));
     }
 
     private void use(int group) {

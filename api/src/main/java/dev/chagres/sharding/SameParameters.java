@@ -19,9 +19,10 @@ final class SameParameters {
     private SameParameters() {}
 
     /** Compares a checksum of all parameters' descriptions: a sum over other gradients would be nonsense, or hang. */
-    static void ensure(Parameters parameters, Communicator communicator) {
+    static void ensure(Parameters parameters, Communicator communicator, long seed) {
         Stream stream = parameters.scope().stream();
         CRC32C checksum = new CRC32C();
+        checksum.update(Long.toString(seed).getBytes(StandardCharsets.UTF_8));
         for (Parameter parameter : parameters.all()) {
             String text = parameter + " " + parameter.unreadWeight().dtype() + " " + parameter.isFrozen();
             checksum.update(text.getBytes(StandardCharsets.UTF_8));

@@ -16,6 +16,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.function.UnaryOperator;
 
 /** A small encoder with embedding, head and loss, whose layers can be wrapped, frozen and dropped out. */
@@ -41,6 +42,16 @@ final class SmallModel implements AutoCloseable {
     final Scope inputs;
 
     SmallModel(Device device, DType dtype, float dropout, UnaryOperator<Layer> wrapper, Consumer<ModelPlan> frozen) {
+        this(device, dtype, dropout, wrapper, frozen, plan -> Parameters.allocate(device, plan, dtype, 7));
+    }
+
+    SmallModel(
+            Device device,
+            DType dtype,
+            float dropout,
+            UnaryOperator<Layer> wrapper,
+            Consumer<ModelPlan> frozen,
+            Function<ModelPlan, Parameters> memory) {
         this.device = device;
         this.dtype = dtype;
         embedding = new Embedding(VOCABULARY, HIDDEN, WEIGHTS, plan.group("embedding"));
@@ -62,7 +73,7 @@ final class SmallModel implements AutoCloseable {
                 new ActivationLayer("head.gelu", Activation.GELU),
                 Linear.tied(embedding.weight(), tail.child("decoder"))));
         frozen.accept(plan);
-        parameters = Parameters.allocate(device, plan, dtype, 7);
+        parameters = memory.apply(plan);
         inputs = device.openScope();
         RotaryEmbedding rotary = RotaryEmbedding.of(inputs, 64, 16);
         stack.forEach(layer -> layer.rotate(rotary));

@@ -1,0 +1,136 @@
+package dev.chagres.model;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What strategies that share a model out among ranks do with its {@link Parameters}: where groups lie, when they are used, and memory
+ * that is lent to them meanwhile.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class ParameterSharing {
+    private final Parameters parameters;
+    private final List<PlacedGroup> groups;
+    /** Null where this process has the whole model. */
+    private final @Nullable ParameterShard shard;
+
+    private @Nullable ParameterUse use;
+    private @Nullable ShardedStep step;
+
+    ParameterSharing(Parameters parameters, List<PlacedGroup> groups, @Nullable ParameterShard shard) {
+        this.parameters = parameters;
+        this.groups = List.copyOf(groups);
+        this.shard = shard;
+    }
+
+    /** Returns the groups of the plan in order, and where their gradients lie. */
+    public List<PlacedGroup> groups() {
+        return groups;
+    }
+
+    /** Returns the part of the model that is kept here, null where all is. */
+    public @Nullable ParameterShard shard() {
+        return shard;
+    }
+
+    /**
+     * Returns the vector of all weights of a type, or of this rank's parts.
+     *
+     * @throws NullPointerException when no parameter has the type
+     */
+    public Tensor vector(DType type) {
+        return parameters.vector(type);
+    }
+
+    /**
+     * Tells {@code newUse} from now on when weights are read and gradients written.
+     *
+     * @throws IllegalStateException when another one is told
+     */
+    public void observe(ParameterUse newUse) {
+        if (use != null && use != newUse) {
+            throw new IllegalStateException(
+                    "the parameters belong to " + use + " already; close that before another shares them out");
+        }
+        use = Checks.given("newUse", newUse);
+    }
+
+    /** Tells {@code present} no more. */
+    public void forget(ParameterUse present) {
+        if (use == present) {
+            use = null;
+        }
+    }
+
+    @Nullable
+    ParameterUse use() {
+        return use;
+    }
+
+    /** Says who sums the gradients of parts. */
+    public void step(ShardedStep newStep) {
+        step = Checks.given("newStep", newStep);
+    }
+
+    /** Returns who sums the gradients of parts, null where gradients are whole. */
+    public @Nullable ShardedStep step() {
+        return step;
+    }
+
+    /**
+     * Gives {@code parameter} a weight, which layers read from now on.
+     *
+     * @throws IllegalArgumentException when it has another shape than the parameter
+     */
+    public void lendWeight(Parameter parameter, Tensor weight) {
+        ensureFits(parameter, weight);
+        parameter.lendWeight(parameters, weight);
+    }
+
+    /**
+     * Gives {@code parameter} a gradient, which the next backward pass overwrites.
+     *
+     * @throws IllegalArgumentException when it has another shape than the parameter, or is not FLOAT32
+     */
+    public void lendGradient(Parameter parameter, Tensor gradient) {
+        ensureFits(parameter, gradient);
+        Checks.typed(stream(), "gradient", gradient, DType.FLOAT32);
+        parameter.lendGradient(gradient);
+    }
+
+    private static void ensureFits(Parameter parameter, Tensor tensor) {
+        boolean fits = tensor.rank() == parameter.shape().rank();
+        for (int i = 0; fits && i < tensor.rank(); i++) {
+            fits = tensor.size(i) == parameter.shape().size(i);
+        }
+        if (!fits) {
+            throw new IllegalArgumentException(
+                    "tensor: expected the shape of " + parameter + ", got " + Checks.describe(tensor));
+        }
+    }
+
+    /** Enqueues zeroing of the gradients of a group that no backward pass of this step has written. */
+    public void completeGradients(int group) {
+        List<Parameter> members = groups.get(group).members();
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).completeGradient(stream());
+        }
+    }
+
+    /** Says that no backward pass of this step has written gradients of a group. */
+    public void forgetGradients(int group) {
+        List<Parameter> members = groups.get(group).members();
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).forgetGradient();
+        }
+    }
+
+    private Stream stream() {
+        return parameters.scope().stream();
+    }
+}

@@ -1,0 +1,92 @@
+package dev.chagres.model;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.model.ParameterRange.Decay;
+import dev.chagres.model.ParameterShard.Extent;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Function;
+
+/**
+ * One rank's parts of all pieces, as optimizers see them.
+ *
+ * <p>Threading: immutable.
+ */
+final class ShardRanges {
+    private ShardRanges() {}
+
+    /** Returns the ranges in the order of the parts of gradients; {@code vectors} has the weights of a type, whole or in part. */
+    static List<ParameterRange> of(List<PlacedGroup> groups, ParameterShard shard, Function<DType, Tensor> vectors) {
+        List<ParameterRange> ranges = new ArrayList<>();
+        for (PlacedGroup group : groups) {
+            for (GroupPiece piece : group.pieces()) {
+                if (piece.isTrained()) {
+                    long part = piece.count() / shard.ranks();
+                    long begin = shard.rank() * part;
+                    long border = Math.clamp(piece.decayed(), begin, begin + part);
+                    add(ranges, range(piece, shard, vectors, begin, border, Decay.DECAYED));
+                    add(ranges, range(piece, shard, vectors, border, begin + part, Decay.KEPT));
+                }
+            }
+        }
+        return List.copyOf(ranges);
+    }
+
+    private static ParameterRange range(
+            GroupPiece piece,
+            ParameterShard shard,
+            Function<DType, Tensor> vectors,
+            long first,
+            long end,
+            Decay decay) {
+        long begin = shard.rank() * (piece.count() / shard.ranks());
+        long weights = shard.weights() == Extent.WHOLE
+                ? piece.weightOffset() + first
+                : piece.weightOffset() / shard.ranks() + first - begin;
+        long gradients = piece.gradientOffset() / shard.ranks() + first - begin;
+        return new ParameterRange(vectors.apply(piece.dtype()), weights, gradients, end - first, decay);
+    }
+
+    private static void add(List<ParameterRange> ranges, ParameterRange next) {
+        if (next.count() == 0) {
+            return;
+        }
+        ParameterRange last = ranges.isEmpty() ? null : ranges.getLast();
+        boolean joins = last != null
+                && last.weights() == next.weights()
+                && last.decay() == next.decay()
+                && last.weightOffset() + last.count() == next.weightOffset()
+                && last.gradientOffset() + last.count() == next.gradientOffset();
+        if (joins) {
+            ParameterRange before = ranges.removeLast();
+            ranges.add(new ParameterRange(
+                    before.weights(),
+                    before.weightOffset(),
+                    before.gradientOffset(),
+                    before.count() + next.count(),
+                    before.decay()));
+        } else {
+            ranges.add(next);
+        }
+    }
+
+    /** Writes the first weights of this rank's part of {@code parameter}. */
+    static void write(
+            Parameter parameter,
+            GroupPiece piece,
+            ParameterShard shard,
+            Tensor vector,
+            FirstWeights weights,
+            long seed) {
+        long part = piece.count() / shard.ranks();
+        long begin = shard.rank() * part;
+        long offset = piece.offset(parameter);
+        long first = Math.max(begin - offset, 0);
+        long end = Math.min(begin + part - offset, parameter.shape().count());
+        if (first < end) {
+            long target = piece.weightOffset() / shard.ranks() + offset + first - begin;
+            weights.write(parameter, seed, vector, target, first, end);
+        }
+    }
+}

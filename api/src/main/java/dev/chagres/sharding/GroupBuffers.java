@@ -1,0 +1,256 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Event;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.model.GroupPiece;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.PlacedGroup;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Memory for whole weights or whole gradients of groups, which groups of equal sizes take in turn: usually one works while the other
+ * travels.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class GroupBuffers implements AutoCloseable {
+    /** What lies in them. */
+    enum Content {
+        WEIGHTS,
+        GRADIENTS
+    }
+
+    private static final int NONE = -1;
+
+    /** Memory for one group at a time. */
+    static final class Buffer {
+        /** One a piece of the group. */
+        private final Tensor[] vectors;
+        /** By group, the members' views, once it has held the group. */
+        private final Tensor[] @Nullable [] views;
+        /** On the stream that used it last. */
+        final Event free;
+        /** On the stream that filled it. */
+        final Event ready;
+
+        private int holder = NONE;
+        private long turn;
+        /** Calls that use it, or 1 while it holds what nobody else has. */
+        int pins;
+        /** Whether the computing stream waits for {@link #ready}. */
+        boolean awaited;
+
+        private Buffer(Tensor[] vectors, int groups, Event free, Event ready) {
+            this.vectors = vectors;
+            views = new Tensor[groups][];
+            this.free = free;
+            this.ready = ready;
+        }
+
+        Tensor vector(int piece) {
+            return vectors[piece];
+        }
+    }
+
+    /** Groups whose pieces have the same types and lengths. */
+    private static final class SizeClass {
+        private final List<Buffer> buffers = new ArrayList<>();
+        private int groups;
+    }
+
+    private final Parameters parameters;
+    private final Content content;
+    private final int usual;
+    private final Scope scope;
+    private final SizeClass[] classes;
+    private final List<List<GroupPiece>> pieces = new ArrayList<>();
+    private final @Nullable Buffer[] held;
+    private long turns;
+
+    /** {@code usual}: buffers of one size before groups take turns; more are made where all are in use. */
+    GroupBuffers(Parameters parameters, Content content, int usual) {
+        this.parameters = parameters;
+        this.content = content;
+        this.usual = usual;
+        Stream stream = parameters.scope().stream();
+        scope = stream.device().openScope(stream);
+        List<PlacedGroup> groups = parameters.sharing().groups();
+        classes = new SizeClass[groups.size()];
+        held = new Buffer[groups.size()];
+        Map<List<Object>, SizeClass> bySize = new LinkedHashMap<>();
+        for (int i = 0; i < classes.length; i++) {
+            List<GroupPiece> own = groups.get(i).pieces().stream()
+                    .filter(piece -> content == Content.WEIGHTS || piece.isTrained())
+                    .toList();
+            pieces.add(own);
+            List<Object> sizes = new ArrayList<>();
+            own.forEach(piece -> sizes.addAll(List.of(dtype(piece), piece.count())));
+            classes[i] = bySize.computeIfAbsent(sizes, key -> new SizeClass());
+            classes[i].groups++;
+        }
+    }
+
+    private DType dtype(GroupPiece piece) {
+        return content == Content.WEIGHTS ? piece.dtype() : DType.FLOAT32;
+    }
+
+    /** Returns the pieces of a group that lie here. */
+    List<GroupPiece> pieces(int group) {
+        return pieces.get(group);
+    }
+
+    /** Returns the buffer that holds {@code group}, or null. */
+    @Nullable
+    Buffer held(int group) {
+        return held[group];
+    }
+
+    /** Gives {@code group} a buffer: one of its own where there are fewer than usual, else one that is not in use. */
+    Buffer take(int group) {
+        Buffer idle = idle(group);
+        return hold(group, idle == null ? make(group) : idle);
+    }
+
+    /** Gives {@code group} a buffer unless all that there usually are are in use; null then. */
+    @Nullable
+    Buffer takeIdle(int group) {
+        Buffer idle = idle(group);
+        return idle == null ? null : hold(group, idle);
+    }
+
+    private @Nullable Buffer idle(int group) {
+        SizeClass own = classes[group];
+        if (own.buffers.size() < Math.min(usual, own.groups)) {
+            return make(group);
+        }
+        Buffer oldest = null;
+        for (int i = 0; i < own.buffers.size(); i++) {
+            Buffer one = own.buffers.get(i);
+            if (one.pins == 0 && (oldest == null || one.turn < oldest.turn)) {
+                oldest = one;
+            }
+        }
+        return oldest;
+    }
+
+    private Buffer make(int group) {
+        List<GroupPiece> own = pieces.get(group);
+        Tensor[] vectors = new Tensor[own.size()];
+        for (int i = 0; i < vectors.length; i++) {
+            vectors[i] = scope.tensor(dtype(own.get(i)), own.get(i).count());
+            vectors[i].zero(scope.stream());
+        }
+        Buffer made = new Buffer(
+                vectors,
+                classes.length,
+                scope.device().openEvent(),
+                scope.device().openEvent());
+        made.free.record(scope.stream());
+        classes[group].buffers.add(made);
+        return made;
+    }
+
+    private Buffer hold(int group, Buffer buffer) {
+        if (buffer.holder != NONE) {
+            held[buffer.holder] = null;
+        }
+        buffer.holder = group;
+        buffer.turn = ++turns;
+        buffer.awaited = false;
+        held[group] = buffer;
+        lend(group, buffer);
+        return buffer;
+    }
+
+    private void lend(int group, Buffer buffer) {
+        Tensor[] views = buffer.views[group];
+        if (views == null) {
+            views = views(group, buffer);
+            buffer.views[group] = views;
+        }
+        List<Parameter> members = parameters.sharing().groups().get(group).members();
+        for (int i = 0; i < views.length; i++) {
+            Parameter member = members.get(i);
+            if (content == Content.WEIGHTS) {
+                parameters.sharing().lendWeight(member, views[i]);
+            } else if (!member.isFrozen()) {
+                parameters.sharing().lendGradient(member, views[i]);
+            }
+        }
+    }
+
+    private Tensor[] views(int group, Buffer buffer) {
+        List<GroupPiece> own = pieces.get(group);
+        List<Parameter> members = parameters.sharing().groups().get(group).members();
+        Tensor[] views = new Tensor[members.size()];
+        for (int i = 0; i < views.length; i++) {
+            Parameter member = members.get(i);
+            views[i] = buffer.vectors[0]; // A frozen member has no gradient: nobody is lent this.
+            for (int piece = 0; piece < own.size(); piece++) {
+                if (own.get(piece).holds(member)) {
+                    views[i] = scope.view(buffer.vectors[piece], own.get(piece).offset(member), member.shape());
+                }
+            }
+        }
+        return views;
+    }
+
+    /** Lends views of a buffer of its size to every group, of which only types and places count. */
+    void lendAll() {
+        for (int group = 0; group < classes.length; group++) {
+            if (classes[group].buffers.isEmpty()) {
+                make(group);
+            }
+            lend(group, classes[group].buffers.getFirst());
+        }
+    }
+
+    /** Says that a group is used no more; it stays until another takes the memory. */
+    void letGo(Buffer buffer) {
+        buffer.pins = 0;
+        buffer.turn = ++turns;
+    }
+
+    /** Takes the memory of a group. */
+    void takeBack(Buffer buffer) {
+        letGo(buffer);
+        if (buffer.holder != NONE) {
+            held[buffer.holder] = null;
+            buffer.holder = NONE;
+        }
+    }
+
+    /** Takes the memory of every group. */
+    void takeBackAll() {
+        for (Buffer buffer : held) {
+            if (buffer != null) {
+                takeBack(buffer);
+            }
+        }
+    }
+
+    /** Returns the bytes of all buffers. */
+    long byteSize() {
+        return scope.reservedBytes();
+    }
+
+    @Override
+    public void close() {
+        for (SizeClass one : classes) {
+            for (Buffer buffer : one.buffers) {
+                buffer.free.close();
+                buffer.ready.close();
+            }
+            one.buffers.clear();
+        }
+        scope.close();
+    }
+}

@@ -1,0 +1,40 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.te.MultiTensor;
+import dev.chagres.te.TensorLists;
+
+/**
+ * The norm of what ranks have in parts: that of the vector of their norms.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class NormOverRanks implements AutoCloseable {
+    private final Communicator communicator;
+    private final Stream stream;
+    private final Tensor norms;
+    private final Tensor partials;
+    private final TensorLists lists;
+
+    NormOverRanks(Scope scope, Communicator communicator) {
+        this.communicator = communicator;
+        stream = scope.stream();
+        norms = scope.tensor(DType.FLOAT32, communicator.ranks());
+        partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        lists = TensorLists.ofRange(scope, 0, norms.count(), norms);
+    }
+
+    void compute(Tensor norm, Tensor skip) {
+        communicator.allGather(norm, norms, stream);
+        MultiTensor.l2norm(skip, lists, partials, norm, stream);
+    }
+
+    @Override
+    public void close() {
+        lists.close();
+    }
+}

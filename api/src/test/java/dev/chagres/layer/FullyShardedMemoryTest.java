@@ -1,0 +1,125 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Tensor;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ZeroStage;
+import java.util.List;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** What ranks hold and send, of groups of 4.1 MiB of weights, which is what gets memory of its own. */
+@Tag("L0")
+@Tag("L2")
+class FullyShardedMemoryTest {
+    private static final int RANKS = 4;
+    private static final int GROUPS = 8;
+    private static final int HIDDEN = 1040;
+    private static final long MIB = 1 << 20;
+    private static final long GROUP = 4L * HIDDEN * HIDDEN;
+    private static final long MODEL = GROUPS * GROUP;
+    /** Buffers: one is in use while the other travels. */
+    private static final long TWO = 2 * GROUP;
+    /** Chunks of memory are rounded up, and a pass has activations of a few KiB. */
+    private static final long SLACK = 3 * MIB;
+
+    private static final AdamW.Config ADAM = AdamW.Config.standard();
+
+    /** By rank: the most bytes held, and the bytes gathered and reduced in the last step. */
+    private record Use(long peak, long gathered, long reduced) {}
+
+    private static Sequential layers(ModelPlan plan) {
+        return Sequential.of(
+                GROUPS,
+                i -> new Linear(HIDDEN, HIDDEN, Bias.ABSENT, Initializer.normal(0.04f), plan.group("layers." + i)));
+    }
+
+    private static void microBatch(Layer layers, Pass pass) {
+        pass.begin();
+        Tensor x = pass.scope().tensor(DType.FLOAT32, 2, HIDDEN);
+        x.zero(pass.stream());
+        layers.backward(layers.forward(x, pass), pass);
+    }
+
+    private static long whole() {
+        ModelPlan plan = new ModelPlan();
+        Sequential layers = layers(plan);
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 3);
+                AdamW optimizer = new AdamW(parameters, ADAM);
+                Pass pass = Pass.training(device)) {
+            GradientNorm norm = new GradientNorm(parameters, 1);
+            for (int step = 0; step < 3; step++) {
+                microBatch(layers, pass);
+                norm.compute();
+                optimizer.step(1e-3f, norm);
+            }
+            return device.peakHeldBytes();
+        }
+    }
+
+    private static Use sharded(Rank rank, ZeroStage stage, int microBatches) {
+        ModelPlan plan = new ModelPlan();
+        Sequential layers = layers(plan);
+        Device device = rank.device();
+        try (FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 3, stage, rank.communicator());
+                AdamW optimizer = new AdamW(training.parameters(), ADAM);
+                Pass pass = Pass.training(device)) {
+            training.follow(pass);
+            GradientNorm norm = new GradientNorm(training.parameters(), 1);
+            for (int step = 0; step < 3; step++) {
+                training.takeGatheredBytes();
+                training.takeReducedBytes();
+                for (int i = 0; i < microBatches; i++) {
+                    if (i == microBatches - 1) {
+                        training.lastMicroBatch();
+                    }
+                    microBatch(layers, pass);
+                }
+                training.sumGradients();
+                norm.compute();
+                optimizer.step(1e-3f, norm);
+            }
+            return new Use(device.peakHeldBytes(), training.takeGatheredBytes(), training.takeReducedBytes());
+        }
+    }
+
+    /** A rank with everything holds weights, gradients and two moments: 4 times the weights. */
+    private static long expected(ZeroStage stage, int microBatches) {
+        long part = MODEL / RANKS;
+        return switch (stage) {
+            case ONE -> MODEL + MODEL + part + 2 * part;
+            case TWO -> MODEL + (microBatches == 1 ? TWO : MODEL) + part + 2 * part;
+            case THREE -> part + TWO + TWO + part + 2 * part;
+        };
+    }
+
+    @ParameterizedTest
+    @CsvSource({"ONE, 1", "ONE, 2", "TWO, 1", "TWO, 2", "THREE, 1", "THREE, 2"})
+    void ranksHoldAndSendWhatTheStageSays(ZeroStage stage, int microBatches) {
+        long other = whole() - 4 * MODEL; // workspaces and activations
+        assertTrue(other > 0 && other < 64 * MIB, () -> "beside the model " + other);
+        List<Use> uses = Ranks.local(RANKS).run(rank -> sharded(rank, stage, microBatches));
+        long expected = expected(stage, microBatches) + other;
+        for (Use use : uses) {
+            assertEquals(expected, use.peak, SLACK, "peak memory");
+            assertEquals(MODEL * (stage == ZeroStage.THREE ? microBatches : 1), use.reduced, "bytes of gradients");
+            // Forward leaves the last two groups where backward begins; the next forward begins with the first two.
+            long again = MODEL - TWO;
+            long gathered = MODEL + again + (microBatches - 1) * (again + again);
+            assertEquals(stage == ZeroStage.THREE ? gathered : MODEL, use.gathered, "bytes of weights");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+package dev.chagres.layer;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.ParameterShard;
+import dev.chagres.model.ParameterShard.Extent;
+import dev.chagres.model.Parameters;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.nccl.UniqueId;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.ParameterGroup;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ZeroStage;
+import java.util.List;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** Calls that do not fit are told what to do, and lose nothing. */
+@Tag("L0")
+@Tag("L2")
+class FullyShardedMisuseTest {
+    private static final int HIDDEN = 16;
+
+    private final ModelPlan plan = new ModelPlan();
+    private final Linear layer = new Linear(HIDDEN, HIDDEN, Initializer.normal(0.1f), plan.group("layer"));
+
+    private static Communicator one(Device device) {
+        return Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
+    }
+
+    private void microBatch(Pass pass) {
+        Tensor x = pass.scope().tensor(DType.FLOAT32, 2, HIDDEN);
+        x.zero(pass.stream());
+        layer.backward(layer.forward(x, pass), pass);
+    }
+
+    @Test
+    void stepsInAnotherOrder() {
+        try (Device device = Device.open();
+                Communicator communicator = one(device);
+                FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 1, ZeroStage.ONE, communicator);
+                AdamW optimizer = new AdamW(training.parameters(), AdamW.Config.standard());
+                Pass pass = Pass.training(device);
+                Stream stream = device.openStream();
+                Pass other = Pass.training(stream)) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "pass: expected one on the parameters' stream, got training pass on stream of device 0",
+                    () -> training.follow(other));
+            training.follow(pass);
+            assertThrown(
+                    IllegalStateException.class,
+                    "follow: expected a pass that is not followed yet, got training pass on stream of device 0",
+                    () -> training.follow(pass));
+            GradientNorm norm = new GradientNorm(training.parameters(), 1);
+            String unsummed =
+                    "gradients: expected the sum over 1 ranks, got none in this step; call sumGradients() before"
+                            + " the norm and the optimizer's step";
+            assertThrown(IllegalStateException.class, unsummed, norm::compute);
+            assertThrown(IllegalStateException.class, unsummed, () -> optimizer.step(1));
+            pass.begin();
+            training.lastMicroBatch();
+            microBatch(pass);
+            assertThrown(
+                    IllegalStateException.class,
+                    "gradients of group layer: summed over the ranks already, got another backward call; call"
+                            + " lastMicroBatch before the step's last micro-batch alone, whose forward calls all come before"
+                            + " its backward calls",
+                    () -> microBatch(pass.begin()));
+            pass.begin(); // forgets the gradients: the step can be repeated
+            microBatch(pass);
+            training.sumGradients();
+            assertThrown(
+                    IllegalStateException.class,
+                    "sumGradients: expected one call a step, got a second one; take the optimizer's step before, or call"
+                            + " Parameters.forgetGradients",
+                    training::sumGradients);
+            assertThrown(
+                    IllegalStateException.class,
+                    "lastMicroBatch: expected before sumGradients, got it after; take the optimizer's step first",
+                    training::lastMicroBatch);
+            assertThrown(
+                    IllegalStateException.class,
+                    "gradient of layer.weight: summed over the ranks already, got another backward call; take the"
+                            + " optimizer's step first",
+                    () -> microBatch(pass.begin()));
+            pass.begin();
+            microBatch(pass);
+            training.sumGradients();
+            norm.compute();
+            optimizer.step(1e-3f, norm);
+            training.close();
+            training.close();
+            assertThrown(
+                    IllegalStateException.class, "the ZeRO stage 1 on rank 0 of 1 is closed", training::sumGradients);
+        }
+    }
+
+    @Test
+    void wholeThingsOfParts() {
+        try (Device device = Device.open();
+                Communicator communicator = one(device);
+                FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 1, ZeroStage.THREE, communicator);
+                AdamW optimizer = new AdamW(training.parameters(), AdamW.Config.standard());
+                Pass pass = Pass.training(device)) {
+            Parameters parameters = training.parameters();
+            assertThrown(
+                    IllegalStateException.class,
+                    "weight of layer.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
+                            + " FullySharded follows alone; call follow(pass), or gatherState",
+                    () -> layer.weight().weight());
+            assertThrown(
+                    IllegalStateException.class,
+                    "weight of layer.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
+                            + " FullySharded follows alone; call follow(pass), or gatherState",
+                    () -> microBatch(pass.begin()));
+            assertThrown(
+                    IllegalStateException.class,
+                    "state: expected whole weights, got parts of them; gather them with FullySharded.gatherState",
+                    parameters::state);
+            assertThrown(
+                    IllegalStateException.class,
+                    "state: expected that of whole weights, got that of a rank's part; gather it with"
+                            + " FullySharded.gatherState",
+                    optimizer::state);
+            List<ParameterGroup> groups = List.of(ParameterGroup.of("all", parameter -> true));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "groups: expected none, for a rank's part of the weights knows no parameters, got 1",
+                    () -> new AdamW(parameters, AdamW.Config.standard(), groups));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "tensor: expected the shape of layer.weight[16, 16], got FLOAT32[1]",
+                    () -> parameters
+                            .sharing()
+                            .lendWeight(layer.weight(), pass.scope().tensor(DType.FLOAT32, 1)));
+            assertEquals(
+                    "ZeRO stage 3 on rank 0 of 1: gradients reduced and scattered group by group on a stream of their own,"
+                            + " from memory for two groups of each size; weights gathered group by group on another stream"
+                            + " before their layers run, the next group's meanwhile",
+                    training.explain());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(ZeroStage.class)
+    void aStepIsNotCaptured(ZeroStage stage) {
+        try (Device device = Device.open();
+                Communicator communicator = one(device);
+                FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 1, stage, communicator);
+                Pass pass = Pass.training(device)) {
+            training.follow(pass);
+            microBatch(pass.begin());
+            training.sumGradients();
+            training.parameters().nextStep();
+            microBatch(pass.begin());
+            pass.end();
+            training.parameters().forgetGradients();
+            CaptureException refused =
+                    assertThrows(CaptureException.class, () -> device.stream().capture(() -> microBatch(pass.begin())));
+            assertTrue(
+                    String.valueOf(refused.getMessage())
+                            .contains(
+                                    "FullySharded: a step whose weights or gradients are shared out cannot be captured;"
+                                            + " enqueue it, or train with DataParallel"),
+                    refused.getMessage());
+        }
+    }
+
+    @Test
+    void remaindersAreNotGathered() {
+        try (Device device = Device.open();
+                Communicator communicator = one(device);
+                FullySharded training = FullySharded.allocate(plan, DType.BFLOAT16, 1, ZeroStage.TWO, communicator);
+                AdamW optimizer = new AdamW(
+                        training.parameters(), AdamW.Config.standard().withMasters(AdamW.Masters.REMAINDER))) {
+            assertThrown(
+                    IllegalStateException.class,
+                    "vectors: expected masters of FLOAT32, got REMAINDER, whose parts cannot be gathered; use"
+                            + " Config.withMasters(FLOAT32)",
+                    () -> training.gatherState(optimizer, (name, tensor) -> {}));
+        }
+    }
+
+    @Test
+    void shards() {
+        assertThrown(
+                IllegalArgumentException.class,
+                "rank: expected 0 to ranks - 1, got 2 of 2",
+                () -> new ParameterShard(2, 2, Extent.PART));
+        try (Device device = Device.open()) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "plan: expected one padded for 2 ranks, got 1; call plan.padGroups(2)",
+                    () -> Parameters.allocate(device, plan, DType.FLOAT32, 1, new ParameterShard(0, 2, Extent.PART)));
+        }
+    }
+
+    @Test
+    void otherSeedsAreRefused() {
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    ModelPlan own = new ModelPlan();
+                    new Linear(HIDDEN, HIDDEN, Initializer.normal(0.1f), own.group("layer"));
+                    FullySharded.allocate(own, DType.FLOAT32, rank.index(), ZeroStage.TWO, rank.communicator());
+                }));
+        String text = String.valueOf(failure.getCause().getMessage());
+        assertTrue(text.startsWith("parameters: expected the same on all ranks, got others on rank 1"), text);
+    }
+}
