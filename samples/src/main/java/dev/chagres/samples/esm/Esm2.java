@@ -19,6 +19,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.samples.data.EsmVocabulary;
+import java.util.function.Function;
 
 /**
  * ESM-2: {@code loss = crossEntropy(decoder(norm(gelu(dense(norm(layers(embedding(ids))))))), labels)}.
@@ -68,6 +69,17 @@ public final class Esm2 implements AutoCloseable {
      * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
      */
     public Esm2(Device device, Esm2Config config, DType dtype, long seed, ModelPlan plan) {
+        this(device, config, plan, declared -> Parameters.allocate(device, declared, dtype, seed));
+    }
+
+    /**
+     * Makes a model whose parameters are declared in {@code plan} and get their memory from {@code memory}, such as a part of it
+     * from {@code FullySharded}.
+     *
+     * @param plan an empty one
+     * @throws IllegalArgumentException when attention does not take the head dimension
+     */
+    public Esm2(Device device, Esm2Config config, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
         int hidden = config.hidden();
         embedding = new Embedding(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
         AttentionConfig attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none());
@@ -81,7 +93,7 @@ public final class Esm2 implements AutoCloseable {
         try {
             RotaryEmbedding rotary = RotaryEmbedding.of(scope, config.context(), config.headDim());
             layers.layers().forEach(one -> ((TransformerLayer) one).rotate(rotary));
-            parameters = Parameters.allocate(device, plan, dtype, seed);
+            parameters = memory.apply(plan);
         } catch (RuntimeException | Error failure) {
             scope.close();
             throw failure;

@@ -4,7 +4,10 @@ import dev.chagres.Device;
 import dev.chagres.bindings.Doctor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.ZeroStage;
 import java.util.Map;
+import java.util.Optional;
 import java.util.TreeMap;
 
 /**
@@ -73,7 +76,21 @@ final class DevicePlatform implements Platform {
 
     /** Makes the model of a plan, as one rank has it. */
     static Esm2Training training(Device device, Esm2Config config, TrainingPlan plan) {
-        Esm2Training training = new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed());
+        return begin(new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed()), plan);
+    }
+
+    /** Makes the part of the model of a plan that one of several ranks has. */
+    static Esm2Training training(Rank rank, Esm2Config config, TrainingPlan plan) {
+        Optional<ZeroStage> stage = plan.strategy().stage();
+        if (stage.isPresent()) {
+            return begin(Esm2Training.sharded(rank, config, plan, stage.get()), plan);
+        }
+        Esm2Training training = training(rank.device(), config, plan);
+        training.joinRanks(rank.communicator());
+        return training;
+    }
+
+    private static Esm2Training begin(Esm2Training training, TrainingPlan plan) {
         plan.recipe().eightBit().ifPresent(training::autocast);
         if (plan.fp8Statistics() != 0) {
             training.measureCasts(plan.fp8Statistics());

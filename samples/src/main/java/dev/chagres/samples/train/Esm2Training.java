@@ -7,6 +7,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
+import dev.chagres.model.ModelPlan;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
@@ -19,6 +20,9 @@ import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.ZeroStage;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -32,6 +36,7 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.List;
 import java.util.Objects;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
@@ -79,6 +84,8 @@ public final class Esm2Training implements TrainingModel {
     private @Nullable Quantizers quantizers;
     /** Null where this is the only rank. */
     private @Nullable DataParallel parallel;
+    /** Null where each rank has the whole model. */
+    private @Nullable FullySharded sharded;
 
     private int rank;
     private int ranks = 1;
@@ -146,8 +153,51 @@ public final class Esm2Training implements TrainingModel {
         ranks = communicator.ranks();
     }
 
+    /** Makes the part of the model that one of several ranks has, which trains as {@link #joinRanks} says. */
+    static Esm2Training sharded(Rank rank, Esm2Config config, TrainingPlan plan, ZeroStage stage) {
+        AtomicReference<FullySharded> shares = new AtomicReference<>();
+        Esm2 model = new Esm2(rank.device(), config, new ModelPlan(), declared -> {
+            DType dtype = plan.recipe().dtype();
+            shares.set(FullySharded.allocate(declared, dtype, plan.seed(), stage, rank.communicator()));
+            return shares.get().parameters();
+        });
+        Esm2Training training = new Esm2Training(rank.device(), config, plan.shape(), model);
+        shares.get().follow(training.pass);
+        training.sharded = shares.get();
+        training.rank = rank.index();
+        training.ranks = rank.count();
+        return training;
+    }
+
     private boolean isOwn(int microBatch) {
         return microBatch % ranks == rank;
+    }
+
+    /** Whether this rank has one micro-batch less than others that it gathers weights with: it then takes part in their last. */
+    private boolean helps(int microBatch, ModelInput input) {
+        return sharded != null && sharded.stage() == ZeroStage.THREE && input.isLast() && rank > microBatch % ranks;
+    }
+
+    /** Says which micro-batch is this rank's last of the step, so that its backward sums gradients over ranks. */
+    private void announce(ModelInput input) {
+        if (input.following() >= ranks) {
+            return;
+        }
+        if (parallel != null) {
+            parallel.lastMicroBatch(pass);
+        }
+        if (sharded != null) {
+            sharded.lastMicroBatch();
+        }
+    }
+
+    private void sumGradients() {
+        if (parallel != null) {
+            parallel.sumGradients();
+        }
+        if (sharded != null) {
+            sharded.sumGradients();
+        }
     }
 
     /**
@@ -194,7 +244,7 @@ public final class Esm2Training implements TrainingModel {
     /** What a graph holds. */
     private void enqueue(ModelInput input) {
         pass.begin();
-        Objects.requireNonNull(capturedLoss).copyFrom(stream, gradients(input));
+        Objects.requireNonNull(capturedLoss).copyFrom(stream, gradients(input, input.share()));
         gradientNorm.compute();
         optimizer.step(rate, gradientNorm);
     }
@@ -220,10 +270,14 @@ public final class Esm2Training implements TrainingModel {
             do {
                 pass.begin();
                 input = uploads.next(pass.scope());
-                if (isOwn(microBatch++)) {
-                    gradients(input);
+                if (isOwn(microBatch) || helps(microBatch, input)) {
+                    gradients(input, input.share());
                 }
+                microBatch++;
             } while (!input.isLast());
+            if (sharded != null) {
+                sharded.sumGradients();
+            }
             gradientNorm.compute();
             model.parameters().forgetGradients();
         }
@@ -275,17 +329,15 @@ public final class Esm2Training implements TrainingModel {
         do {
             pass.begin();
             input = uploads.next(pass.scope());
-            if (isOwn(microBatch++)) {
-                if (parallel != null && input.following() < ranks) {
-                    parallel.lastMicroBatch(pass);
-                }
-                readback.addLoss(gradients(input), input.share());
+            if (isOwn(microBatch)) {
+                announce(input);
+                readback.addLoss(gradients(input, input.share()), input.share());
+            } else if (helps(microBatch, input)) {
+                gradients(input, 0);
             }
+            microBatch++;
         } while (!input.isLast());
-        DataParallel together = parallel;
-        if (together != null) {
-            together.sumGradients();
-        }
+        sumGradients();
         gradientNorm.compute();
         Quantizers present = quantizers;
         if (present != null && present.measures(Recording.ON)) {
@@ -296,13 +348,13 @@ public final class Esm2Training implements TrainingModel {
     }
 
     /** Enqueues forward and backward of a micro-batch and returns its loss, the mean over its own labelled tokens. */
-    private Tensor gradients(ModelInput input) {
+    private Tensor gradients(ModelInput input, double share) {
         pass.sequences(input.sequences());
         Tensor loss = model.loss(input.ids(), input.labels(), pass);
         if (lossScaler == null) {
-            model.backward((float) input.share(), pass);
+            model.backward((float) share, pass);
         } else {
-            model.backward((float) input.share(), lossScaler.scale(), pass);
+            model.backward((float) share, lossScaler.scale(), pass);
         }
         return loss;
     }
@@ -358,6 +410,9 @@ public final class Esm2Training implements TrainingModel {
         }
         pass.close();
         optimizer.close();
+        if (sharded != null) {
+            sharded.close();
+        }
         model.close();
     }
 }

@@ -56,6 +56,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         }
     }
 
+    static final class OfStrategy extends OptionWords<RankStrategy> {
+        OfStrategy() {
+            super(RankStrategy.class);
+        }
+    }
+
     static final class OfRecipe extends OptionWords<TrainingRecipe> {
         OfRecipe() {
             super(TrainingRecipe.class);

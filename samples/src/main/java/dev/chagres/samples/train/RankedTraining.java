@@ -71,8 +71,7 @@ final class RankedTraining implements TrainingModel {
 
     private void serve(Rank rank) throws InterruptedException {
         BlockingQueue<Consumer<Esm2Training>> queue = work.get(rank.index());
-        try (Esm2Training training = DevicePlatform.training(rank.device(), config, plan)) {
-            training.joinRanks(rank.communicator());
+        try (Esm2Training training = DevicePlatform.training(rank, config, plan)) {
             for (Consumer<Esm2Training> next = queue.take(); next != END; next = queue.take()) {
                 next.accept(training);
             }

@@ -35,7 +35,7 @@ final class RunText {
                 plan.steps(),
                 plan.shape().tokensPerStep(),
                 microBatches == 1 ? "" : " in " + microBatches + " micro-batches",
-                plan.ranks() == 1 ? "" : " on " + plan.ranks() + " ranks",
+                plan.ranks() == 1 ? "" : " on " + plan.ranks() + " ranks (" + plan.strategy() + ")",
                 plan.shape().context(),
                 plan.packing(),
                 plan.seed());

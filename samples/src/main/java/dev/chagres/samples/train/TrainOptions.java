@@ -96,6 +96,14 @@ final class TrainOptions {
     private int ranks = 1;
 
     @Option(
+            names = "--strategy",
+            converter = OptionWords.OfStrategy.class,
+            paramLabel = "ddp|zero1|zero2|zero3",
+            description =
+                    "what ranks share out: nothing, the optimizer's state, gradients too, weights too (default: ddp)")
+    private RankStrategy strategy = RankStrategy.DDP;
+
+    @Option(
             names = "--context",
             paramLabel = "N",
             description = "longest sequence in tokens; longer ones give a stretch (default: 1024)")
@@ -198,6 +206,7 @@ final class TrainOptions {
             throw new IllegalArgumentException(
                     "--graph: expected off or auto beside --ranks, for steps of several ranks are not captured, got on");
         }
+        checkStrategy();
         if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
         }
@@ -223,6 +232,17 @@ final class TrainOptions {
         checkStatistics();
         if (tokensPerStep != null) {
             steps(shape(tokensPerStep), false);
+        }
+    }
+
+    private void checkStrategy() {
+        if (strategy != RankStrategy.DDP && ranks == 1) {
+            throw new IllegalArgumentException(
+                    "--strategy: expected ddp, or --ranks above 1 to share something out, got " + strategy);
+        }
+        if (strategy != RankStrategy.DDP && recipe != null && recipe.eightBit().isPresent()) {
+            throw new IllegalArgumentException(
+                    "--strategy: expected ddp beside --recipe " + recipe + ", got " + strategy);
         }
     }
 
@@ -274,6 +294,7 @@ final class TrainOptions {
                 shape,
                 precision,
                 ranks,
+                strategy,
                 steps(shape, gpu),
                 fp8Statistics,
                 steps,

@@ -17,6 +17,7 @@ import org.jspecify.annotations.Nullable;
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
  * @param ranks data-parallel ranks, among which the micro-batches of a step are shared out
+ * @param strategy what each rank keeps of the model
  * @param enqueuing how the work of a step gets to the device
  * @param fp8Statistics casts to eight bits are measured in steps whose number, from 0, divides by it; 0 for none
  * @param steps how many updates
@@ -31,6 +32,7 @@ record TrainingPlan(
         BatchShape shape,
         TrainingRecipe recipe,
         int ranks,
+        RankStrategy strategy,
         Steps enqueuing,
         int fp8Statistics,
         int steps,

@@ -21,6 +21,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /**
@@ -67,6 +68,11 @@ class AccumulationTest {
     }
 
     private List<Map<String, Object>> train(int microBatches, int ranks, String packing) throws IOException {
+        return train(microBatches, ranks, RankStrategy.DDP, packing);
+    }
+
+    private List<Map<String, Object>> train(int microBatches, int ranks, RankStrategy strategy, String packing)
+            throws IOException {
         Path report = folder.resolve("r.jsonl");
         var err = new ByteArrayOutputStream();
         int status = Train.run(
@@ -83,6 +89,7 @@ class AccumulationTest {
                 "--packing=" + packing,
                 "--accumulate=" + microBatches,
                 "--ranks=" + ranks,
+                "--strategy=" + strategy,
                 "--report=" + report);
         assertEquals(0, status, err.toString(StandardCharsets.UTF_8));
         var steps = new ArrayList<Map<String, Object>>();
@@ -123,6 +130,17 @@ class AccumulationTest {
         List<Map<String, Object>> one = train(4, packing);
         compare(one, train(1, 4, packing));
         compare(one, train(2, 2, packing));
+    }
+
+    @ParameterizedTest
+    @EnumSource(
+            value = RankStrategy.class,
+            names = {"ZERO1", "ZERO2", "ZERO3"})
+    @Tag("L2")
+    void ranksThatShareTheModelOutTakeTheSameSteps(RankStrategy strategy) throws IOException {
+        List<Map<String, Object>> one = train(4, "on");
+        compare(one, train(1, 4, strategy, "on"));
+        compare(one, train(2, 2, strategy, "on"));
     }
 
     @Test

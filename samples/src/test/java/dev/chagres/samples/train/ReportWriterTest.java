@@ -36,6 +36,7 @@ class ReportWriterTest {
             new BatchShape(BatchLayout.PACKED, 512, 256),
             TrainingRecipe.BF16,
             1,
+            RankStrategy.DDP,
             Steps.ENQUEUED,
             0,
             100,
@@ -101,14 +102,15 @@ class ReportWriterTest {
         Map<String, Object> head = JSON.std.mapFrom(lines.get(0));
         assertEquals(
                 "[provider, device, libraries, model, parameters, seed, recipe, graph, steps, packing, context, tokensPerStep,"
-                        + " accumulate, ranks, learningRate, fasta, version]",
+                        + " accumulate, ranks, strategy, learningRate, fasta, version]",
                 head.keySet().toString());
         assertEquals("CPU \"quoted\"", head.get("device"));
         assertEquals("{cudnn=9.19.0, te=2.20.2}", head.get("libraries").toString());
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 1, 4.0E-4, uniprot.fasta.gz, " + BuildVersion.text() + "]",
+                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 1, ddp, 4.0E-4, uniprot.fasta.gz, " + BuildVersion.text()
+                        + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));
         assertEquals(

@@ -68,6 +68,10 @@ class TrainOptionsTest {
                 "--tokens-per-step 512 | --tokens-per-step: expected at least the context, 1024, so that the longest"
                         + " sequence fits; got 512",
                 "--ranks 0 | --ranks: expected at least 1, got 0",
+                "--strategy zero2 | --strategy: expected ddp, or --ranks above 1 to share something out, got zero2",
+                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, got fsdp",
+                "--ranks 2 --strategy zero3 --recipe fp8-delayed | --strategy: expected ddp beside --recipe fp8-delayed, got"
+                        + " zero3",
                 "--ranks 2 --graph on | --graph: expected off or auto beside --ranks, for steps of several ranks are not captured,"
                         + " got on",
                 "--ranks 65536 --accumulate 65536 | --accumulate, --ranks: expected at most 2147483647 micro-batches in all, got"
@@ -126,6 +130,7 @@ class TrainOptionsTest {
                 "tokens-per-step",
                 "accumulate",
                 "ranks",
+                "strategy",
                 "context",
                 "packing",
                 "recipe",
