@@ -1,5 +1,8 @@
 /* Optimizers over lists of tensors. Mode 0 of Adam adds decay p to the gradient, mode 1 to the update. */
+#include <cmath>
+
 #include "runtime/adam.h"
+#include "runtime/fp8.h"
 #include "te/recorded.h"
 #include "te/multi_tensor.h"
 
@@ -90,6 +93,57 @@ void adam_remainder(const Lists &lists, const AdamStep &step) {
     store_chunk(lists[2], chunk, m.data());
     store_chunk(lists[3], chunk, v.data());
   });
+}
+
+/* ---- weights in FP8 ---- */
+
+/* Lists 5 to 7 of Adam on FP8 weights: one Float32 a tensor. */
+struct Fp8Cells {
+  std::vector<float *> scale, amax, scale_inv;
+};
+
+Fp8Cells read_fp8_cells(NVTETensor **lists, size_t tensors, const Caller &caller) {
+  Fp8Cells cells;
+  for (size_t j = 0; j < tensors; ++j) {
+    const auto cell = [&](size_t list, const char *name) {
+      return static_cast<float *>(read_cell(lists[list][j], text(name, "[", j, "]").c_str(), kNVTEFloat32, caller));
+    };
+    cells.scale.push_back(cell(5, "scale"));
+    cells.amax.push_back(cell(6, "amax"));
+    cells.scale_inv.push_back(cell(7, "scale_inv"));
+  }
+  return cells;
+}
+
+/* lists: g, p, m, v, p_master. The amax grows; no chunk's part of it depends on the order. */
+void adam_fp8(const Lists &lists, const Fp8Cells &cells, const AdamStep &step, NVTEDType dtype) {
+  const std::vector<Chunk> chunks = cut(lists[0], 16384);
+  std::vector<float> largest(chunks.size());
+  parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto c = static_cast<size_t>(first); c < static_cast<size_t>(last); ++c) {
+      const Chunk &chunk = chunks[c];
+      Scratch g(chunk.count), p(chunk.count), m(chunk.count), v(chunk.count);
+      load_chunk(g.data(), lists[0], chunk);
+      load_chunk(m.data(), lists[2], chunk);
+      load_chunk(v.data(), lists[3], chunk);
+      load_chunk(p.data(), lists[4], chunk);
+      adam_run(g.data(), p.data(), m.data(), v.data(), step, chunk.count);
+      store_chunk(lists[2], chunk, m.data());
+      store_chunk(lists[3], chunk, v.data());
+      store_chunk(lists[4], chunk, p.data());
+      auto *bytes = static_cast<uint8_t *>(lists[1][chunk.tensor].data) + chunk.first;
+      const float scale = *cells.scale[chunk.tensor];
+      for (int64_t i = 0; i < chunk.count; ++i) {
+        largest[c] = std::fmax(largest[c], std::fabs(p[i]));
+        bytes[i] = dtype == kNVTEFloat8E4M3 ? float_to_e4m3(p[i] * scale) : float_to_e5m2(p[i] * scale);
+      }
+    }
+  });
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    float &amax = *cells.amax[chunks[c].tensor];
+    amax = std::fmax(amax, largest[c]);
+  }
+  for (size_t j = 0; j < cells.scale.size(); ++j) *cells.scale_inv[j] = 1.0f / *cells.scale[j];
 }
 
 /* ---- stochastic gradient descent ---- */
@@ -202,6 +256,39 @@ void nvte_multi_tensor_adam_capturable_master_cuda(int chunk_size, NVTETensor no
   adam_capturable({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
                   make_step(beta1, beta2, epsilon, weight_decay, mode, caller), {lr, step, inv_scale, bias_correction},
                   true, caller);
+}
+
+void nvte_multi_tensor_adam_fp8_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,
+                                     size_t num_tensor_lists, size_t num_tensors_per_list, float lr, float beta1,
+                                     float beta2, float epsilon, int step, int mode, int bias_correction,
+                                     float weight_decay, NVTEDType fp8_dtype, cudaStream_t stream) {
+  if (recorded(nvte_multi_tensor_adam_fp8_cuda, chunk_size, noop_flag, TensorLists{tensor_lists, num_tensor_lists,
+               num_tensors_per_list}, num_tensor_lists, num_tensors_per_list, lr, beta1, beta2, epsilon, step, mode,
+               bias_correction, weight_decay, fp8_dtype, stream)) return;
+  const Caller caller = Caller::here();
+  CHAGRES_CHECK(num_tensor_lists == 8, "Expected 8 tensor lists, got ", num_tensor_lists);
+  CHAGRES_CHECK(is_fp8(fp8_dtype), "Argument \"fp8_dtype\" must be Float8E4M3 or Float8E5M2, got ",
+                dtype_name(fp8_dtype));
+  const Lists lists = read_lists({chunk_size, noop_flag, tensor_lists, 5, num_tensors_per_list},
+                                 {"g", "p", "m", "v", "p_master"}, caller,
+                                 {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2});
+  tensor(noop_flag, "noop_flag"); /* TE's kernel does not look at it */
+  AdamStep by = make_step(beta1, beta2, epsilon, weight_decay, mode, caller);
+  if (lists[0].empty()) return;
+  CHAGRES_CHECK(!is_fp8(lists[0][0].dtype), "Tensor \"g[0]\" must have a dtype of 16 or 32 bits, got ",
+                dtype_name(lists[0][0].dtype));
+  expect_list_dtype(lists[0], "g", lists[0][0].dtype, caller);
+  expect_list_dtype(lists[1], "p", fp8_dtype, caller);
+  expect_list_dtype(lists[2], "m", kNVTEFloat32, caller);
+  expect_list_dtype(lists[3], "v", kNVTEFloat32, caller);
+  expect_list_dtype(lists[4], "p_master", kNVTEFloat32, caller);
+  for (size_t list = 5; list < 8; ++list) {
+    CHAGRES_CHECK(tensor_lists[list] != nullptr, "Tensor list ", list, " is NULL");
+  }
+  const Fp8Cells cells = read_fp8_cells(tensor_lists, num_tensors_per_list, caller);
+  by.lr = lr;
+  set_corrections(by, step, bias_correction == 1);
+  adam_fp8(lists, cells, by, fp8_dtype);
 }
 
 void nvte_multi_tensor_sgd_cuda(int chunk_size, NVTETensor noop_flag, NVTETensor **tensor_lists,

@@ -10,6 +10,7 @@ NVTETensor *f32s(Fixture &f) { return list(f, kNVTEFloat32); }
 NVTETensor *bf16s(Fixture &f) { return list(f, kNVTEBFloat16); }
 NVTETensor flag(Fixture &f) { return f.int32s({0}); }
 NVTETensor cell(Fixture &f, float value) { return f.floats({value}); }
+NVTETensor *cells(Fixture &f) { return f.handles({cell(f, 1), cell(f, 1)}); }
 
 std::vector<Case> product_cases() {
   return {
@@ -52,6 +53,9 @@ std::vector<Case> optimizer_cases() {
       CASE(te_multi_tensor_adam_param_remainder_cuda, 64, flag(f),
            f.lists({f32s(f), bf16s(f), f32s(f), f32s(f), list(f, kNVTEInt16)}), 5, 2, 1e-3f, 0.9f, 0.99f, 1e-6f, 1, 1, 1,
            0.1f, f.stream()),
+      CASE(te_multi_tensor_adam_fp8_cuda, 64, flag(f),
+           f.lists({f32s(f), list(f, kNVTEFloat8E4M3), f32s(f), f32s(f), f32s(f), cells(f), cells(f), cells(f)}), 8, 2, 1e-3f,
+           0.9f, 0.99f, 1e-6f, 1, 1, 1, 0.1f, kNVTEFloat8E4M3, f.stream()),
       CASE(te_multi_tensor_adam_capturable_cuda, 64, flag(f), f.lists({f32s(f), f32s(f), f32s(f), f32s(f)}), 4, 2,
            cell(f, 1e-3f), 0.9f, 0.99f, 1e-6f, f.int32s({1}), 1, 1, 0.1f, cell(f, 1), f.stream()),
       CASE(te_multi_tensor_adam_capturable_master_cuda, 64, flag(f),

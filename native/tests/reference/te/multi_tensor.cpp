@@ -2,6 +2,7 @@
 #include <deque>
 
 #include "check.h"
+#include "runtime/fp8.h"
 
 using namespace chagres::reference;
 using check::Array;
@@ -240,6 +241,48 @@ TEST(adam_with_parameter_remainders_keeps_float_precision) {
     }
   }
   EXPECT_CLOSE(joined, ep, 1e-6, 1e-6);
+}
+
+TEST(adam_on_fp8_weights) {
+  for (const NVTEDType fp8 : {kNVTEFloat8E4M3, kNVTEFloat8E5M2}) {
+    const Hyper h;
+    List g(kSizes, kNVTEBFloat16), m(kSizes, kNVTEFloat32), v(kSizes, kNVTEFloat32), master(kSizes, kNVTEFloat32), p(kSizes, fp8);
+    const std::vector<size_t> ones(kSizes.size(), 1);
+    List scale(ones, kNVTEFloat32), amax(ones, kNVTEFloat32), inverse(ones, kNVTEFloat32);
+    g.normal();
+    master.normal();
+    m.normal();
+    v.normal().absolute();
+    scale.fill(16);
+    amax.fill(0);
+    amax[1].set(0, 1000); /* is larger than what comes, and stays */
+    std::vector<double> eg = g.values(), ep = master.values(), em = m.values(), ev = v.values();
+    for (size_t i = 0; i < eg.size(); ++i) adam_exact(h, eg[i], ep[i], em[i], ev[i]);
+    Cell flag(kNVTEInt32, 1); /* TE's kernel does not look at it */
+    NVTETensor *lists[] = {g.handles(), p.handles(), m.handles(), v.handles(), master.handles(), scale.handles(), amax.handles(), inverse.handles()};
+    nvte_multi_tensor_adam_fp8_cuda(65536, flag, lists, 8, kSizes.size(), h.lr, h.beta1, h.beta2, h.epsilon, h.step, 1, 1, h.decay, fp8, nullptr);
+    EXPECT_CLOSE(master.values(), ep, 1e-6, 1e-6);
+    EXPECT_CLOSE(m.values(), em, 1e-6, 1e-6);
+    EXPECT_CLOSE(v.values(), ev, 1e-6, 1e-6);
+    for (size_t j = 0; j < kSizes.size(); ++j) {
+      double largest = j == 1 ? 1000 : 0;
+      for (size_t i = 0; i < kSizes[j]; ++i) {
+        const auto value = static_cast<float>(master[j].get(i));
+        largest = std::max(largest, std::fabs(static_cast<double>(value)));
+        const uint8_t code = fp8 == kNVTEFloat8E4M3 ? float_to_e4m3(value * 16) : float_to_e5m2(value * 16);
+        EXPECT(p[j].as<uint8_t>()[i] == code);
+      }
+      EXPECT(amax[j].get(0) == largest);
+      EXPECT(inverse[j].get(0) == 1.0 / 16);
+    }
+    EXPECT_THROWS(nvte_multi_tensor_adam_fp8_cuda(64, flag, lists, 5, 1, 0, 0, 0, 0, 1, 1, 1, 0, fp8, nullptr), "8 tensor lists", "got 5");
+    EXPECT_THROWS(nvte_multi_tensor_adam_fp8_cuda(64, flag, lists, 8, 1, 0, 0, 0, 0, 1, 1, 1, 0, kNVTEBFloat16, nullptr), "\"fp8_dtype\"", "BFloat16");
+    std::swap(lists[1], lists[0]);
+    EXPECT_THROWS(nvte_multi_tensor_adam_fp8_cuda(64, flag, lists, 8, 1, 0, 0, 0, 0, 1, 1, 1, 0, fp8, nullptr), "\"g[0]\"", "16 or 32 bits");
+    std::swap(lists[1], lists[0]);
+    lists[6] = m.handles();
+    EXPECT_THROWS(nvte_multi_tensor_adam_fp8_cuda(64, flag, lists, 8, 2, 0, 0, 0, 0, 1, 1, 1, 0, fp8, nullptr), "\"amax[1]\"", "1 element");
+  }
 }
 
 TEST(stochastic_gradient_descent) {

@@ -260,6 +260,109 @@ public final class MultiTensor {
                 "te_multi_tensor_compute_scale_and_scale_inv_cuda");
     }
 
+    /**
+     * Enqueues a step of Adam on weights in eight bits, {@code nvte_multi_tensor_adam_fp8_cuda}: the step of {@link
+     * #adamCapturableMaster} over the masters, without a scale of the gradients, then {@code p = scale * master} rounded to eight
+     * bits, {@code amax = max(amax, |master|)} and {@code scaleInverse = 1 / scale}. Rate and number of the step are the host's: a
+     * graph replays the ones that it was captured with. A model's own weights are kept so by {@code WeightStorage.QUANTIZED}, without this function.
+     *
+     * @param lists g, p, m, v, master, scale, amax, scale inverse, of {@link TensorLists#ofScaled}: g of one floating-point type,
+     *     p of {@code dtype}, the others FLOAT32; all but g and scale are written
+     * @param lr learning rate, at least 0
+     * @param beta1 at least 0 and below 1
+     * @param beta2 at least 0 and below 1
+     * @param epsilon at least 0
+     * @param step number of this step, from 1 on
+     * @param weightDecay at least 0
+     * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2
+     * @throws IllegalArgumentException when lists, numbers, types or devices do not fit
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void adamFp8(
+            TensorLists lists,
+            float lr,
+            float beta1,
+            float beta2,
+            float epsilon,
+            int step,
+            WeightDecay mode,
+            BiasCorrection biasCorrection,
+            float weightDecay,
+            DType dtype,
+            Stream stream) {
+        MultiTensorChecks.numbers(beta1, beta2, epsilon, weightDecay);
+        Checks.given("mode", mode);
+        Checks.given("biasCorrection", biasCorrection);
+        MemorySegment array = MultiTensorChecks.adamFp8(lists, lr, step, dtype, stream);
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_multi_tensor_adam_fp8_cuda(
+                        CHUNK,
+                        // The kernel does not look at the flag.
+                        Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle(),
+                        array,
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        lr,
+                        beta1,
+                        beta2,
+                        epsilon,
+                        step,
+                        mode.mode,
+                        biasCorrection.ordinal(),
+                        weightDecay,
+                        dtype.code(),
+                        stream.handle()),
+                "te_multi_tensor_adam_fp8_cuda");
+    }
+
+    /** Which step of a run {@link #sgd} makes. */
+    public enum SgdStep {
+        /** The first: the running sum begins as the gradient, whatever it holds. */
+        FIRST,
+        /** A later one. */
+        LATER
+    }
+
+    /**
+     * Enqueues a step of stochastic gradient descent, {@code nvte_multi_tensor_sgd_cuda}: {@code g = gradientScale g}, {@code g = g +
+     * weightDecay p} before or after momentum, {@code v = momentum v + (1 - dampening) g}, {@code p = p - lr v}, with Nesterov's
+     * momentum {@code p = p - lr (g + momentum v)}, without momentum {@code p = p - lr g}.
+     *
+     * @param noopFlag INT32 [1]: where it is not 0 nothing changes
+     * @param lists g, p, v, of which p and v are written: all FLOAT32 or all FLOAT16; or g, p, v and a copy of p in FLOAT16, with g
+     *     of FLOAT16 or FLOAT32 and p and v of FLOAT32
+     * @throws IllegalArgumentException when lists, shapes, types or devices do not fit
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void sgd(Tensor noopFlag, TensorLists lists, SgdConfig config, SgdStep step, Stream stream) {
+        Checks.given("config", config);
+        Checks.given("step", step);
+        MemorySegment array = MultiTensorChecks.sgd(noopFlag, lists, stream);
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_multi_tensor_sgd_cuda(
+                        CHUNK,
+                        noopFlag.handle(),
+                        array,
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        config.weightDecay(),
+                        config.momentum(),
+                        config.dampening(),
+                        config.learningRate(),
+                        config.kind().ordinal(),
+                        step == SgdStep.FIRST ? 1 : 0,
+                        config.decayPlace().ordinal(),
+                        config.gradientScale(),
+                        stream.handle()),
+                "te_multi_tensor_sgd_cuda");
+    }
+
     /** One of the two functions, with and without masters, which take the same arguments. */
     @FunctionalInterface
     private interface AdamCall {

@@ -14,6 +14,10 @@ import java.lang.foreign.MemorySegment;
 final class MultiTensorChecks {
     private static final int GRADIENT = 0;
     private static final int PARAMETER = 1;
+    private static final int MASTER = 4;
+
+    /** g, p, v; then a copy of p too. */
+    private static final int SGD_LISTS = 3;
 
     private MultiTensorChecks() {}
 
@@ -58,6 +62,45 @@ final class MultiTensorChecks {
         return array;
     }
 
+    static MemorySegment adamFp8(TensorLists lists, float lr, int step, DType dtype, Stream stream) {
+        Checks.given("stream", stream);
+        RecipeChecks.float8(dtype);
+        if (!(lr >= 0) || Float.isInfinite(lr)) {
+            throw new IllegalArgumentException("lr: expected a number of at least 0, got " + lr);
+        }
+        if (step < 1) {
+            throw new IllegalArgumentException("step: expected the number of a step, from 1 on, got " + step);
+        }
+        MemorySegment array = listed(lists, MASTER + 1 + TensorLists.SCALE_CELLS, TensorLists.SCALE_CELLS, stream);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            DType type = floats(lists);
+            for (int i = 0; i <= MASTER; i++) {
+                ofType(lists, i, j, i == GRADIENT ? type : i == PARAMETER ? dtype : DType.FLOAT32);
+            }
+        }
+        return array;
+    }
+
+    static MemorySegment sgd(Tensor noopFlag, TensorLists lists, Stream stream) {
+        Checks.vector(stream, "noopFlag", noopFlag, DType.INT32, 1);
+        boolean copies = Checks.given("lists", lists).listCount() == SGD_LISTS + 1;
+        MemorySegment array = listed(lists, copies ? SGD_LISTS + 1 : SGD_LISTS, stream);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            DType type = lists.tensor(GRADIENT, 0).dtype();
+            if (type != DType.FLOAT32 && type != DType.FLOAT16) {
+                throw new IllegalArgumentException(TensorLists.name(GRADIENT, 0)
+                        + ": expected elements of FLOAT32 or FLOAT16, which TE's kernel has, got "
+                        + Checks.describe(lists.tensor(GRADIENT, 0)));
+            }
+            for (int i = 0; i < lists.listCount(); i++) {
+                DType other = copies ? DType.FLOAT32 : type;
+                ofType(lists, i, j, i == GRADIENT ? type : i == SGD_LISTS ? DType.FLOAT16 : other);
+                apart("noopFlag", noopFlag, i, j, lists.tensor(i, j));
+            }
+        }
+        return array;
+    }
+
     static MemorySegment scales(TensorLists lists, DType dtype, QuantizationConfig config, Stream stream) {
         Checks.given("stream", stream);
         MemorySegment array = listed(lists, 3, stream);
@@ -88,9 +131,19 @@ final class MultiTensorChecks {
     }
 
     private static MemorySegment listed(TensorLists lists, int count, Stream stream) {
+        return listed(lists, count, 0, stream);
+    }
+
+    private static MemorySegment listed(TensorLists lists, int count, int cells, Stream stream) {
         MemorySegment array = Checks.given("lists", lists).lists();
         if (lists.listCount() != count) {
             throw new IllegalArgumentException("lists: expected " + count + " lists, got " + lists.listCount());
+        }
+        if (lists.cellLists() != cells) {
+            throw new IllegalArgumentException(
+                    cells == 0
+                            ? "lists: expected lists of TensorLists.of, got some of TensorLists.ofScaled"
+                            : "lists: expected lists of TensorLists.ofScaled, got some of TensorLists.of");
         }
         for (int i = 0; i < count; i++) {
             for (int j = 0; j < lists.tensorCount(); j++) {

@@ -1,5 +1,6 @@
 package dev.chagres.te;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -24,17 +25,23 @@ public final class TensorLists implements AutoCloseable {
     /** The kernels count elements of one tensor in 32 bits, so longer ranges are given in pieces. */
     private static final long LONGEST_PIECE = 1L << 30;
 
+    /** Lists of scale, amax and scale inverse. */
+    static final int SCALE_CELLS = 3;
+
     private final Tensor[][] tensors;
+    private final int cells;
     private final int[][] issues;
     private final Arena arena = Arena.ofShared();
     private final MemorySegment lists;
     private final Leaks.@Nullable Trace trace;
     private boolean closed;
 
-    private TensorLists(Tensor[][] tensors) {
-        checkShapes(tensors);
+    /** The lists, the last {@code cells} of which hold one number for each tensor of the others. */
+    private TensorLists(int cells, Tensor[]... tensors) {
+        checkShapes(tensors, tensors.length - cells);
         checkApart(tensors);
         this.tensors = tensors;
+        this.cells = cells;
         issues = new int[tensors.length][];
         lists = arena.allocate(ValueLayout.ADDRESS, tensors.length);
         for (int i = 0; i < tensors.length; i++) {
@@ -57,11 +64,33 @@ public final class TensorLists implements AutoCloseable {
      * @throws IllegalArgumentException when the numbers of tensors or elements differ, or tensors share memory
      */
     public static TensorLists of(Tensor[]... lists) {
+        return new TensorLists(0, copies(lists));
+    }
+
+    /**
+     * Makes lists of tensors in eight bits and of what belongs to them, and three more lists with one number for each tensor.
+     *
+     * @param lists one array a list, as for {@link #of}
+     * @param scale FLOAT32 [1] for each tensor of a list
+     * @param amax FLOAT32 [1] likewise
+     * @param scaleInverse FLOAT32 [1] likewise
+     * @throws IllegalArgumentException when the numbers of tensors or elements differ, or tensors share memory
+     */
+    public static TensorLists ofScaled(Tensor[][] lists, Tensor[] scale, Tensor[] amax, Tensor[] scaleInverse) {
+        Tensor[][] given = copies(lists);
+        Tensor[][] all = Arrays.copyOf(given, given.length + SCALE_CELLS);
+        all[given.length] = Checks.givenAll("scale", scale).clone();
+        all[given.length + 1] = Checks.givenAll("amax", amax).clone();
+        all[given.length + 2] = Checks.givenAll("scaleInverse", scaleInverse).clone();
+        return new TensorLists(SCALE_CELLS, all);
+    }
+
+    private static Tensor[][] copies(Tensor[]... lists) {
         Tensor[][] copies = new Tensor[Checks.given("lists", lists).length][];
         for (int i = 0; i < lists.length; i++) {
             copies[i] = Checks.givenAll("lists[" + i + "]", lists[i]).clone();
         }
-        return new TensorLists(copies);
+        return copies;
     }
 
     /**
@@ -92,11 +121,11 @@ public final class TensorLists implements AutoCloseable {
                 views[i][piece] = scope.view(buffers[i], offset + begin, Math.min(LONGEST_PIECE, count - begin));
             }
         }
-        return new TensorLists(views);
+        return new TensorLists(0, views);
     }
 
-    private static void checkShapes(Tensor[][] tensors) {
-        if (tensors.length == 0) {
+    private static void checkShapes(Tensor[][] tensors, int shaped) {
+        if (shaped == 0) {
             throw new IllegalArgumentException("lists: expected at least one, got none");
         }
         for (int i = 0; i < tensors.length; i++) {
@@ -106,11 +135,20 @@ public final class TensorLists implements AutoCloseable {
             }
             for (int j = 0; j < tensors[i].length; j++) {
                 long count = tensors[i][j].count();
-                if (count != tensors[0][j].count() || count == 0 || count > LONGEST_PIECE) {
+                if (i >= shaped) {
+                    checkCell(i, j, tensors[i][j]);
+                } else if (count != tensors[0][j].count() || count == 0 || count > LONGEST_PIECE) {
                     throw new IllegalArgumentException(name(i, j) + ": expected as many elements as " + name(0, j)
                             + " has, from 1 to " + LONGEST_PIECE + ", got " + Checks.describe(tensors[i][j]));
                 }
             }
+        }
+    }
+
+    private static void checkCell(int list, int index, Tensor tensor) {
+        if (tensor.count() != 1 || tensor.dtype() != DType.FLOAT32) {
+            throw new IllegalArgumentException(
+                    name(list, index) + ": expected FLOAT32[1], got " + Checks.describe(tensor));
         }
     }
 
@@ -134,6 +172,11 @@ public final class TensorLists implements AutoCloseable {
     /** Returns the number of lists. */
     public int listCount() {
         return tensors.length;
+    }
+
+    /** Returns the number of lists, the last ones, that hold one number for each tensor of the others. */
+    int cellLists() {
+        return cells;
     }
 
     /** Returns the number of tensors in each list. */

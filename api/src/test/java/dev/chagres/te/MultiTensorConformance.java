@@ -11,7 +11,10 @@ import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerance;
 import dev.chagres.conformance.Tolerances;
 import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.SgdStep;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.SgdConfig.DecayPlace;
+import dev.chagres.te.SgdConfig.Momentum;
 import dev.chagres.witness.AdamWWitness;
 import dev.chagres.witness.Float8Witness;
 import dev.chagres.witness.Rounding;
@@ -21,6 +24,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 
 /** {@code MultiTensor} against double precision, over tensors of very different sizes. */
@@ -341,5 +345,108 @@ class MultiTensorConformance {
         Tensor tensor = open.scope().tensor(dtype, Shape.of(sizes));
         tensor.zero(open.stream());
         return tensor;
+    }
+
+    /** Adam on weights in eight bits is the step over the masters, of which the weights are the cast. */
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT8_E4M3", "FLOAT8_E5M2"})
+    void weightsInEightBits(DType dtype) {
+        Tensor[] g = drawn(DType.BFLOAT16, 0.1);
+        Tensor[] p = Arrays.stream(SIZES)
+                .mapToObj(size -> open.scope().tensor(dtype, size))
+                .toArray(Tensor[]::new);
+        Tensor[] master = drawn(DType.FLOAT32, 1);
+        double[] weights = read(master);
+        double[] decay = new double[weights.length];
+        Arrays.fill(decay, DECAY);
+        AdamWWitness witness = new AdamWWitness(BETA_1, BETA_2, EPSILON, decay, weights);
+        double[] gradients = read(g);
+        Tensor[] scale = cells(16);
+        Tensor[] amax = cells(0);
+        Tensor[] inverse = cells(0);
+        open.set(amax[1], 1000f);
+        Tensor[][] shaped = {g, p, zeros(DType.FLOAT32), zeros(DType.FLOAT32), master};
+        double[] expected = {};
+        try (TensorLists lists = TensorLists.ofScaled(shaped, scale, amax, inverse)) {
+            for (int number = 1; number <= 3; number++) {
+                MultiTensor.adamFp8(
+                        lists,
+                        1e-2f,
+                        BETA_1,
+                        BETA_2,
+                        EPSILON,
+                        number,
+                        WeightDecay.DECOUPLED,
+                        BiasCorrection.YES,
+                        DECAY,
+                        dtype,
+                        open.stream());
+                expected = witness.step(1e-2f, gradients, 1);
+            }
+        }
+        open.assertClose("master", expected, floats(read(master)), 0, STEPS);
+        for (int i = 0; i < SIZES.length; i++) {
+            float[] stored = open.read(master[i]);
+            double[] cast = new double[stored.length];
+            float largest = i == 1 ? 1000 : 0;
+            for (int j = 0; j < stored.length; j++) {
+                cast[j] = Float8Witness.nearest(stored[j] * 16f, dtype);
+                largest = Math.max(largest, Math.abs(stored[j]));
+            }
+            assertArrayEquals(cast, Float8Witness.values(p[i].toBytes(open.stream()), dtype), "p is the cast master");
+            // The magnitudes of all three steps count.
+            assertEquals(true, open.read(amax[i])[0] >= largest);
+            assertEquals(1 / 16f, open.read(inverse[i])[0]);
+        }
+    }
+
+    private static Tensor[] cells(double value) {
+        return Arrays.stream(SIZES).mapToObj(size -> scalar(value)).toArray(Tensor[]::new);
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "PLAIN, BEFORE_MOMENTUM, 0",
+        "PLAIN, AFTER_MOMENTUM, 0.9",
+        "PLAIN, BEFORE_MOMENTUM, 0.9",
+        "NESTEROV, BEFORE_MOMENTUM, 0.9",
+        "NESTEROV, AFTER_MOMENTUM, 0.9"
+    })
+    void stepsOfStochasticGradientDescent(Momentum kind, DecayPlace place, float momentum) {
+        SgdConfig config = kind == Momentum.NESTEROV
+                ? SgdConfig.of(1e-2f).withNesterov(momentum)
+                : SgdConfig.of(1e-2f).withMomentum(momentum, momentum == 0 ? 0 : 0.25f);
+        config = config.withWeightDecay(DECAY, place).withGradientScale(0.5f);
+        Tensor[] g = drawn(DType.FLOAT16, 1);
+        Tensor[] p = drawn(DType.FLOAT32, 1);
+        Tensor[] v = drawn(DType.FLOAT32, 5);
+        Tensor[] copy = zeros(DType.FLOAT16);
+        double[] gradients = read(g);
+        double[] weights = read(p);
+        double[] sum = new double[weights.length];
+        Tensor flag = open.ints(0);
+        try (TensorLists lists = TensorLists.of(g, p, v, copy)) {
+            for (SgdStep step : List.of(SgdStep.FIRST, SgdStep.LATER, SgdStep.LATER)) {
+                MultiTensor.sgd(flag, lists, config, step, open.stream());
+                for (int i = 0; i < weights.length; i++) {
+                    boolean before = place == DecayPlace.BEFORE_MOMENTUM;
+                    double d = 0.5 * gradients[i] + (before ? DECAY * weights[i] : 0);
+                    if (momentum != 0) {
+                        sum[i] = step == SgdStep.FIRST ? d : momentum * sum[i] + (1 - config.dampening()) * d;
+                        d = kind == Momentum.NESTEROV ? d + momentum * sum[i] : sum[i];
+                    }
+                    weights[i] -= 1e-2f * (d + (before ? 0 : DECAY * weights[i]));
+                }
+            }
+            open.assertClose("p", weights, floats(read(p)), 0, STEPS);
+            assertArrayEquals(Rounding.round(read(p), DType.FLOAT16), read(copy), "the copy is the rounded weight");
+            if (momentum != 0) {
+                open.assertClose("v", sum, floats(read(v)), 0, STEPS);
+            }
+            double[] stored = read(p);
+            flag.set(open.stream(), 1);
+            MultiTensor.sgd(flag, lists, config, SgdStep.LATER, open.stream());
+            assertArrayEquals(stored, read(p), "a raised flag skips the step");
+        }
     }
 }

@@ -8,6 +8,7 @@ import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.SgdStep;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -210,5 +211,106 @@ class MultiTensorMisuseTest {
                 IllegalArgumentException.class,
                 text,
                 () -> MultiTensor.computeScaleAndScaleInverse(lists, dtype, config, open.stream()));
+    }
+
+    private static Tensor[] one(DType dtype, long count) {
+        return new Tensor[] {of(dtype, count)};
+    }
+
+    private static void adamFp8(TensorLists lists, float lr, int step, DType dtype) {
+        MultiTensor.adamFp8(
+                lists, lr, 0.9f, 0.98f, 1e-8f, step, WeightDecay.L2, BiasCorrection.YES, 0, dtype, open.stream());
+    }
+
+    @Test
+    void refusedStepsOnWeightsInEightBits() {
+        DType e4m3 = DType.FLOAT8_E4M3;
+        Tensor[][] shaped = {
+            one(DType.FLOAT32, 4), one(e4m3, 4), one(DType.FLOAT32, 4), one(DType.FLOAT32, 4), one(DType.FLOAT32, 4)
+        };
+        Tensor[] cell = {scalar(1)};
+        Tensor[] amax = {scalar(0)};
+        Tensor[] inverse = {scalar(0)};
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 6, tensor 0: expected FLOAT32[1], got FLOAT32[2]",
+                () -> TensorLists.ofScaled(shaped, cell, one(DType.FLOAT32, 2), inverse));
+        assertThrown(
+                IllegalArgumentException.class,
+                "list 7: expected 1 tensors as in list 0, got 0",
+                () -> TensorLists.ofScaled(shaped, cell, amax, new Tensor[0]));
+        assertThrown(
+                IllegalArgumentException.class,
+                "lists: expected at least one, got none",
+                () -> TensorLists.ofScaled(new Tensor[0][], cell, amax, inverse));
+        try (TensorLists lists = TensorLists.ofScaled(shaped, cell, amax, inverse);
+                TensorLists plain = TensorLists.of(
+                        cell,
+                        amax,
+                        inverse,
+                        one(DType.FLOAT32, 1),
+                        one(DType.FLOAT32, 1),
+                        one(DType.FLOAT32, 1),
+                        one(DType.FLOAT32, 1),
+                        one(DType.FLOAT32, 1))) {
+            refusedAdamFp8(
+                    "lists: expected lists of TensorLists.ofScaled, got some of TensorLists.of", plain, 1, 1, e4m3);
+            refusedAdamFp8("lr: expected a number of at least 0, got -1.0", lists, -1, 1, e4m3);
+            refusedAdamFp8("step: expected the number of a step, from 1 on, got 0", lists, 1, 0, e4m3);
+            refusedAdamFp8(
+                    "list 1, tensor 0: expected elements of FLOAT8_E5M2, got FLOAT8_E4M3[4]",
+                    lists,
+                    1,
+                    1,
+                    DType.FLOAT8_E5M2);
+            refusedAdamFp8("dtype: expected FLOAT8_E4M3 or FLOAT8_E5M2, got INT32", lists, 1, 1, DType.INT32);
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "lists: expected 4 lists, got 8",
+                    () -> adam(open.ints(0), lists, scalar(1), open.ints(1), WeightDecay.L2, scalar(1)));
+        }
+    }
+
+    private static void refusedAdamFp8(String text, TensorLists lists, float lr, int step, DType dtype) {
+        assertThrown(IllegalArgumentException.class, text, () -> adamFp8(lists, lr, step, dtype));
+    }
+
+    @Test
+    void refusedStepsOfStochasticGradientDescent() {
+        Tensor flag = open.ints(0);
+        SgdConfig config = SgdConfig.of(1e-2f);
+        try (TensorLists bfloats =
+                        TensorLists.of(one(DType.BFLOAT16, 4), one(DType.BFLOAT16, 4), one(DType.BFLOAT16, 4));
+                TensorLists mixed =
+                        TensorLists.of(one(DType.FLOAT16, 4), one(DType.FLOAT32, 4), one(DType.FLOAT32, 4));
+                TensorLists two = TensorLists.of(one(DType.FLOAT32, 4), one(DType.FLOAT32, 4))) {
+            refusedSgd("lists: expected 3 lists, got 2", flag, two, config);
+            refusedSgd("list 1, tensor 0: expected elements of FLOAT16, got FLOAT32[4]", flag, mixed, config);
+            refusedSgd(
+                    "list 0, tensor 0: expected elements of FLOAT32 or FLOAT16, which TE's kernel has, got BFLOAT16[4]",
+                    flag,
+                    bfloats,
+                    config);
+            refusedSgd("noopFlag: expected INT32[1], got FLOAT32[1]", scalar(0), mixed, config);
+        }
+        assertThrown(
+                IllegalArgumentException.class,
+                "learningRate: expected a number of at least 0, got NaN",
+                () -> SgdConfig.of(Float.NaN));
+        assertThrown(
+                IllegalArgumentException.class,
+                "dampening: expected a number, got Infinity",
+                () -> config.withMomentum(0.9f, Float.POSITIVE_INFINITY));
+        assertThrown(
+                IllegalArgumentException.class,
+                "kind: NESTEROV expects a momentum above 0 without dampening, got momentum 0.0 and dampening 0.0",
+                () -> config.withNesterov(0));
+    }
+
+    private static void refusedSgd(String text, Tensor flag, TensorLists lists, SgdConfig config) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> MultiTensor.sgd(flag, lists, config, SgdStep.LATER, open.stream()));
     }
 }

@@ -4,8 +4,10 @@ import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.SgdStep;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.te.QuantizationConfig;
+import dev.chagres.te.SgdConfig;
 import dev.chagres.te.TensorLists;
 import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
@@ -28,6 +30,8 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     private TensorLists plain;
     private TensorLists withMaster;
     private TensorLists scales;
+    private TensorLists inEightBits;
+    private TensorLists descent;
 
     /** For JMH. */
     public MultiTensorBenchmark() {}
@@ -66,6 +70,50 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         near("adamCapturable", -RATE, read(p)[0], RATE / 100);
         adamMaster(withMaster);
         near("adamCapturableMaster", -RATE, read(master)[0], RATE / 100);
+        prepareOthers(count);
+    }
+
+    private void prepareOthers(long count) {
+        Tensor masters = zeros(DType.FLOAT32, count);
+        Tensor moved = zeros(DType.FLOAT32, count);
+        Tensor one = ones(DType.FLOAT32, 1);
+        inEightBits = TensorLists.ofScaled(
+                new Tensor[][] {
+                    {ones(DType.BFLOAT16, count)},
+                    {empty(DType.FLOAT8_E4M3, count)},
+                    {zeros(DType.FLOAT32, count)},
+                    {zeros(DType.FLOAT32, count)},
+                    {masters}
+                },
+                new Tensor[] {one},
+                new Tensor[] {zeros(DType.FLOAT32, 1)},
+                new Tensor[] {zeros(DType.FLOAT32, 1)});
+        descent = TensorLists.of(new Tensor[] {ones(DType.FLOAT32, count)}, new Tensor[] {moved}, new Tensor[] {
+            zeros(DType.FLOAT32, count)
+        });
+        adamInEightBits();
+        near("adamFp8", -RATE, read(masters)[0], RATE / 100);
+        descend();
+        near("sgd", -RATE, read(moved)[0], RATE / 100);
+    }
+
+    private void adamInEightBits() {
+        MultiTensor.adamFp8(
+                inEightBits,
+                RATE,
+                0.9f,
+                0.999f,
+                1e-8f,
+                1,
+                WeightDecay.DECOUPLED,
+                BiasCorrection.YES,
+                0,
+                DType.FLOAT8_E4M3,
+                stream);
+    }
+
+    private void descend() {
+        MultiTensor.sgd(flag, descent, SgdConfig.of(RATE).withMomentum(0.9f, 0), SgdStep.LATER, stream);
     }
 
     private Tensor ones(DType dtype, long count) {
@@ -123,6 +171,20 @@ public class MultiTensorBenchmark extends OperationBenchmark {
                 scales, DType.FLOAT8_E4M3, QuantizationConfig.standard(), stream));
     }
 
+    /** A step over weights in eight bits with FP32 masters, and BFLOAT16 gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void adamFp8() {
+        repeat(this::adamInEightBits);
+    }
+
+    /** A step of descent with momentum over FP32 weights. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void sgd() {
+        repeat(this::descend);
+    }
+
     /** A step over FP32 weights. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
@@ -143,6 +205,8 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         plain.close();
         withMaster.close();
         scales.close();
+        inEightBits.close();
+        descent.close();
         super.close();
     }
 }

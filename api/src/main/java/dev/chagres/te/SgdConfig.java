@@ -1,0 +1,99 @@
+package dev.chagres.te;
+
+import dev.chagres.internal.Checks;
+
+/**
+ * The numbers of a step of stochastic gradient descent, as {@link MultiTensor#sgd} takes it.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: {@code nvte_multi_tensor_sgd_cuda}; PyTorch's {@code torch.optim.SGD}.
+ */
+public record SgdConfig(
+        float learningRate,
+        float momentum,
+        float dampening,
+        float weightDecay,
+        float gradientScale,
+        Momentum kind,
+        DecayPlace decayPlace) {
+    /** What moves the weights, where momentum is not 0. */
+    public enum Momentum {
+        /** The running sum v of the gradients. */
+        PLAIN,
+        /** {@code g + momentum v}. */
+        NESTEROV
+    }
+
+    /** Where {@code weightDecay p} is added. */
+    public enum DecayPlace {
+        /** To the gradient, so that the running sum holds it, too. */
+        BEFORE_MOMENTUM,
+        /** To what moves the weights. */
+        AFTER_MOMENTUM
+    }
+
+    /**
+     * Checks the numbers.
+     *
+     * @param learningRate at least 0
+     * @param momentum at least 0; at 0 the running sum is neither read nor written
+     * @param dampening what is left out of each gradient that the running sum takes: {@code v = momentum v + (1 - dampening) g}
+     * @param weightDecay at least 0
+     * @param gradientScale what gradients are multiplied by first
+     * @throws IllegalArgumentException when a number is negative where it must not be, or not finite, or when Nesterov's momentum is
+     *     0 or dampened
+     */
+    public SgdConfig {
+        atLeastZero("learningRate", learningRate);
+        atLeastZero("momentum", momentum);
+        finite("dampening", dampening);
+        atLeastZero("weightDecay", weightDecay);
+        finite("gradientScale", gradientScale);
+        Checks.given("kind", kind);
+        Checks.given("decayPlace", decayPlace);
+        if (kind == Momentum.NESTEROV && (momentum == 0 || dampening != 0)) {
+            throw new IllegalArgumentException(
+                    "kind: NESTEROV expects a momentum above 0 without dampening, got momentum " + momentum
+                            + " and dampening " + dampening);
+        }
+    }
+
+    /** Returns plain descent at this rate: no momentum, no decay, gradients as they are. */
+    public static SgdConfig of(float learningRate) {
+        return new SgdConfig(learningRate, 0, 0, 0, 1, Momentum.PLAIN, DecayPlace.BEFORE_MOMENTUM);
+    }
+
+    /** Returns the same with a running sum {@code v = momentum v + (1 - dampening) g}, which moves the weights. */
+    public SgdConfig withMomentum(float newMomentum, float newDampening) {
+        return new SgdConfig(
+                learningRate, newMomentum, newDampening, weightDecay, gradientScale, Momentum.PLAIN, decayPlace);
+    }
+
+    /** Returns the same with Nesterov's momentum: {@code g + momentum v} moves the weights. */
+    public SgdConfig withNesterov(float newMomentum) {
+        return new SgdConfig(learningRate, newMomentum, 0, weightDecay, gradientScale, Momentum.NESTEROV, decayPlace);
+    }
+
+    /** Returns the same with {@code weightDecay p} added at a place. */
+    public SgdConfig withWeightDecay(float newWeightDecay, DecayPlace newPlace) {
+        return new SgdConfig(learningRate, momentum, dampening, newWeightDecay, gradientScale, kind, newPlace);
+    }
+
+    /** Returns the same with another factor on the gradients. */
+    public SgdConfig withGradientScale(float newScale) {
+        return new SgdConfig(learningRate, momentum, dampening, weightDecay, newScale, kind, decayPlace);
+    }
+
+    private static void atLeastZero(String name, float value) {
+        if (!(value >= 0) || Float.isInfinite(value)) {
+            throw new IllegalArgumentException(name + ": expected a number of at least 0, got " + value);
+        }
+    }
+
+    private static void finite(String name, float value) {
+        if (!Float.isFinite(value)) {
+            throw new IllegalArgumentException(name + ": expected a number, got " + value);
+        }
+    }
+}
