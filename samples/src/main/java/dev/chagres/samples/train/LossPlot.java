@@ -34,10 +34,10 @@ final class LossPlot implements AutoCloseable {
      * @throws TrainingException when nothing can be drawn here
      * @throws java.io.UncheckedIOException when the file cannot be written
      */
-    LossPlot(Path target) {
+    LossPlot(String option, Path target) {
         this.target = target;
         if (!Files.isDirectory(target) && WholeFile.isDirect(target)) {
-            throw new TrainingException(target + ": is no place for a picture; --plot expects a file");
+            throw new TrainingException(target + ": is no place for a picture; " + option + " expects a file");
         }
         var probe = new LossCurve();
         probe.add(1);

@@ -80,8 +80,10 @@ public final class Plot implements Callable<Integer> {
 
     @Override
     public Integer call() {
-        if (meanOf < 1) {
-            err.println("plot: --mean-of: expected at least 1, got " + meanOf + " (plot --help lists the options)");
+        try {
+            check();
+        } catch (IllegalArgumentException e) {
+            err.println("plot: " + e.getMessage() + " (plot --help lists the options)");
             return USAGE;
         }
         try {
@@ -91,6 +93,18 @@ public final class Plot implements Callable<Integer> {
             err.println("plot: " + e.getMessage());
             return FAILED;
         }
+    }
+
+    private void check() {
+        if (meanOf < 1) {
+            throw new IllegalArgumentException("--mean-of: expected at least 1, got " + meanOf);
+        }
+        Path target = output;
+        for (Path report : reports) {
+            TrainOptions.requireName("REPORT", report);
+            TrainOptions.requireDifferent("--output", target, "REPORT", report);
+        }
+        TrainOptions.requirePicture("--output", target);
     }
 
     private void compare() {
@@ -104,17 +118,15 @@ public final class Plot implements Callable<Integer> {
         }
         Path target = output;
         if (target != null) {
-            try (var plot = new LossPlot(target)) {
+            try (var plot = new LossPlot("--output", target)) {
                 String title = (model.isEmpty() ? "ESM-2" : "ESM-2 " + model) + ", mean of " + meanOf + " steps";
                 plot.write(title, curves, meanOf);
             }
         }
-        double first = Double.NaN;
+        LossCurve first = curves.values().iterator().next();
         for (Map.Entry<String, LossCurve> run : curves.entrySet()) {
             LossCurve losses = run.getValue();
             double last = losses.mean(losses.steps() - 1, meanOf);
-            boolean isFirst = Double.isNaN(first);
-            first = isFirst ? last : first;
             out.println(run.getKey()
                     + String.format(
                             Locale.ROOT,
@@ -122,7 +134,16 @@ public final class Plot implements Callable<Integer> {
                             losses.steps(),
                             Math.min(meanOf, losses.steps()),
                             last)
-                    + (isFirst ? "" : String.format(Locale.ROOT, " (%+.2f %%)", 100 * (last / first - 1))));
+                    + (losses == first ? "" : beside(first, losses, last)));
         }
+    }
+
+    /** Runs of other lengths, and means that no ratio is of, are not compared. */
+    private String beside(LossCurve first, LossCurve losses, double last) {
+        double base = first.mean(first.steps() - 1, meanOf);
+        if (losses.steps() != first.steps() || !(base > 0) || !Double.isFinite(last / base)) {
+            return "";
+        }
+        return String.format(Locale.ROOT, " (%+.2f %%)", 100 * (last / base - 1));
     }
 }

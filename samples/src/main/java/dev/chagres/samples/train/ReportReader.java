@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import com.fasterxml.jackson.jr.ob.JSON;
 import java.io.BufferedReader;
 import java.io.IOException;
+import java.nio.charset.CharacterCodingException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
@@ -34,21 +35,28 @@ record ReportReader(String model, String recipe, LossCurve losses) {
             return new ReportReader(word(file, run, "model"), word(file, run, "recipe"), losses);
         } catch (NoSuchFileException e) {
             throw new TrainingException(file + ": there is no such file", e);
+        } catch (CharacterCodingException e) {
+            throw new TrainingException(file + ": is no text; expected a report of train --report", e);
         } catch (IOException e) {
-            throw new TrainingException(file + ": cannot be read: " + e, e);
+            String why = Files.isDirectory(file) ? "it is a directory" : e.toString();
+            throw new TrainingException(file + ": cannot be read: " + why, e);
         }
     }
 
     private static Map<String, Object> line(Path file, int number, String text) {
         try {
-            return JSON.std.mapFrom(text);
+            Map<String, Object> object = JSON.std.mapFrom(text);
+            if (object != null) {
+                return object;
+            }
         } catch (IOException | RuntimeException e) {
             throw new TrainingException(notOne(file, number, "is no JSON object"), e);
         }
+        throw new TrainingException(notOne(file, number, "is no JSON object"));
     }
 
     private static String word(Path file, Map<String, Object> run, String name) {
-        if (run.get(name) instanceof String word) {
+        if (run.get(name) instanceof String word && word.chars().noneMatch(Character::isISOControl)) {
             return word;
         }
         throw new TrainingException(notOne(file, 1, "lacks \"" + name + "\""));
@@ -60,7 +68,8 @@ record ReportReader(String model, String recipe, LossCurve losses) {
             return Double.NaN;
         }
         if (step.get("loss") instanceof Number loss) {
-            return loss.doubleValue();
+            double value = loss.doubleValue();
+            return Double.isFinite(value) ? value : Double.NaN;
         }
         throw new TrainingException(notOne(file, number, "lacks \"loss\""));
     }

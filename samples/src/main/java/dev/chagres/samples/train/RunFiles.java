@@ -24,7 +24,7 @@ final class RunFiles implements AutoCloseable {
      * @throws java.io.UncheckedIOException when a file cannot be written, or another run writes it
      */
     RunFiles(@Nullable Path reportFile, @Nullable Path plotFile) {
-        plot = plotFile == null ? null : new LossPlot(plotFile);
+        plot = plotFile == null ? null : new LossPlot("--plot", plotFile);
         try {
             report = reportFile == null ? null : new ReportWriter(reportFile);
         } catch (RuntimeException e) {

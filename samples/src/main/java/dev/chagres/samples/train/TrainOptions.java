@@ -217,14 +217,14 @@ final class TrainOptions {
         requireName("--fasta", fasta);
         requireName("--report", report);
         requireName("--plot", plot);
-        if (plot != null && !plot.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
-            throw new IllegalArgumentException("--plot: expected a name that ends with .png, got " + plot);
-        }
+        requirePicture("--plot", plot);
         requireDifferent("--report", report, "--fasta", fasta);
         requireDifferent("--plot", plot, "--fasta", fasta);
         requireDifferent("--plot", plot, "--report", report);
-        requireOtherPart("--report", report);
-        requireOtherPart("--plot", plot);
+        requireOtherPart("--report", report, "--fasta", fasta);
+        requireOtherPart("--plot", plot, "--fasta", fasta);
+        requireOtherPart("--plot", plot, "--report", report);
+        requireOtherPart("--report", report, "--plot", plot);
         if (context < MaskedProteins.SHORTEST_CONTEXT) {
             throw new IllegalArgumentException("--context: expected at least " + MaskedProteins.SHORTEST_CONTEXT
                     + " (<cls>, one residue, <eos>), got " + context);
@@ -338,13 +338,21 @@ final class TrainOptions {
         }
     }
 
-    private static void requireName(String option, @Nullable Path file) {
-        if (file != null && file.toString().isEmpty()) {
-            throw new IllegalArgumentException(option + ": expected the name of a file, got an empty one");
+    static void requireName(String option, @Nullable Path file) {
+        if (file != null && (file.getFileName() == null || file.toString().isEmpty())) {
+            throw new IllegalArgumentException(option + ": expected the name of a file, got "
+                    + (file.toString().isEmpty() ? "an empty one" : file));
         }
     }
 
-    private static void requireDifferent(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
+    static void requirePicture(String option, @Nullable Path file) {
+        requireName(option, file);
+        if (file != null && !file.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
+            throw new IllegalArgumentException(option + ": expected a name that ends with .png, got " + file);
+        }
+    }
+
+    static void requireDifferent(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
         if (file == null || otherFile == null) {
             return;
         }
@@ -354,11 +362,11 @@ final class TrainOptions {
         }
     }
 
-    /** Refuses a file that would be written over the input while it is not whole yet. */
-    private void requireOtherPart(String option, @Nullable Path file) {
-        if (file != null && fasta != null && isSame(WholeFile.part(file), fasta)) {
-            throw new IllegalArgumentException(option + ": " + file + " is called " + fasta
-                    + " until it is whole, and that is the file of --fasta; name another one");
+    /** Refuses a file that would be written over another one while it is not whole yet. */
+    private static void requireOtherPart(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
+        if (file != null && otherFile != null && isSame(WholeFile.part(file), otherFile)) {
+            throw new IllegalArgumentException(option + ": " + file + " is called " + otherFile
+                    + " until it is whole, and that is the file of " + other + "; name another one");
         }
     }
 

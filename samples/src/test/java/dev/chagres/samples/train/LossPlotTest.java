@@ -32,7 +32,7 @@ class LossPlotTest {
                 losses.add(2.9 + 0.6 * Math.exp(-i / 20.0));
             }
             Path file = folder.resolve(steps + ".png");
-            try (var plot = new LossPlot(file)) {
+            try (var plot = new LossPlot("--plot", file)) {
                 assertFalse(Files.exists(file));
                 plot.write("ESM-2 tiny", losses);
             }
@@ -56,16 +56,16 @@ class LossPlotTest {
     @Test
     void placesThatCannotBeWrittenAreToldBeforeTheTraining() {
         Path absent = folder.resolve("absent/loss.png");
-        var e = assertThrows(UncheckedIOException.class, () -> new LossPlot(absent));
+        var e = assertThrows(UncheckedIOException.class, () -> new LossPlot("--plot", absent));
         assertEquals(absent + ": cannot be written: its folder does not exist", e.getMessage());
-        e = assertThrows(UncheckedIOException.class, () -> new LossPlot(folder));
+        e = assertThrows(UncheckedIOException.class, () -> new LossPlot("--plot", folder));
         assertEquals(folder + ": cannot be written: it is a directory; name a file", e.getMessage());
     }
 
     @Test
     void anOlderPictureStaysUntilTheNewOneIsWhole() throws IOException {
         Path file = Files.writeString(folder.resolve("p.png"), "older");
-        new LossPlot(file).close();
+        new LossPlot("--plot", file).close();
         assertEquals("older", Files.readString(file));
         try (var files = Files.list(folder)) {
             assertEquals(1, files.count());

@@ -48,14 +48,20 @@ class PlotTest {
                 "{\"loss\":4}",
                 "{\"loss\":2.5}",
                 "{\"loss\":1.5}");
-        String fp8 =
-                report("b.jsonl", "{\"model\":\"8M\",\"recipe\":\"fp8-block\"}", "{\"loss\":4}", "{\"loss\":2.02}");
+        String fp8 = report(
+                "b.jsonl",
+                "{\"model\":\"8M\",\"recipe\":\"fp8-block\"}",
+                "{\"loss\":9}",
+                "{\"loss\":4}",
+                "{\"loss\":2.02}");
+        String shorter = report("c.jsonl", "{\"model\":\"8M\",\"recipe\":\"fp16\"}", "{\"loss\":3}");
         Path picture = folder.resolve("both.png");
-        assertEquals(0, run(bf16, fp8, fp8, "--mean-of", "2", "--output", picture.toString()), err);
+        assertEquals(0, run(bf16, fp8, shorter, fp8, "--mean-of", "2", "--output", picture.toString()), err);
         assertEquals("""
                 8M bf16: 3 steps, mean loss of the last 2: 2.0000
-                8M fp8-block: 2 steps, mean loss of the last 2: 3.0100 (+50.50 %)
-                8M fp8-block, B: 2 steps, mean loss of the last 2: 3.0100 (+50.50 %)
+                8M fp8-block: 3 steps, mean loss of the last 2: 3.0100 (+50.50 %)
+                8M fp16: 1 steps, mean loss of the last 1: 3.0000
+                8M fp8-block, B: 3 steps, mean loss of the last 2: 3.0100 (+50.50 %)
                 """.replace("B", fp8), out);
         assertNotNull(ImageIO.read(picture.toFile()));
     }
@@ -85,7 +91,13 @@ class PlotTest {
             {other, ", line 1: lacks \"recipe\"" + hint},
             {short1, ": has no step\n"},
             {broken, ", line 3: is no JSON object" + hint},
-            {lacking, ", line 2: lacks \"loss\"" + hint}
+            {lacking, ", line 2: lacks \"loss\"" + hint},
+            {report("null", "null", "null"), ", line 1: is no JSON object" + hint},
+            {
+                report("control", "{\"model\":\"\\u001b[2J\",\"recipe\":\"x\"}", "{\"loss\":1}"),
+                ", line 1: lacks \"model\"" + hint
+            },
+            {folder.toString(), ": cannot be read: it is a directory\n"}
         }) {
             assertEquals(1, run(wrong[0], "--output", picture.toString()));
             assertEquals("plot: " + wrong[0] + wrong[1], err);
@@ -93,6 +105,20 @@ class PlotTest {
         }
         assertEquals(2, run(text, "--mean-of", "0"));
         assertEquals("plot: --mean-of: expected at least 1, got 0 (plot --help lists the options)\n", err);
+        assertEquals(2, run(other, "--output", other));
+        assertEquals(
+                "plot: --output: " + other
+                        + " is the file of REPORT; name another one (plot --help lists the options)\n",
+                err);
+        assertEquals(2, run(text, "--output", other));
+        assertEquals(
+                "plot: --output: expected a name that ends with .png, got " + other
+                        + " (plot --help lists the options)\n",
+                err);
+        assertEquals("{\"model\":\"8M\"}\n{\"loss\":1}\n", Files.readString(Path.of(other)));
+        assertEquals(2, run(""));
+        assertEquals(
+                "plot: REPORT: expected the name of a file, got an empty one (plot --help lists the options)\n", err);
         assertEquals(2, run());
         assertEquals("plot: Missing required parameter: 'REPORT' (plot --help lists the options)\n", err);
     }

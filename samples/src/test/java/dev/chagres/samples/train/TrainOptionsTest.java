@@ -103,6 +103,9 @@ class TrainOptionsTest {
                 "--plot a.png --report a.png | --plot: a.png is the file of --report; name another one",
                 "--fasta a.part --report a | --report: a is called a.part until it is whole, and that is the file of"
                         + " --fasta; name another one",
+                "--report a.png.part --plot a.png | --plot: a.png is called a.png.part until it is whole, and that is the"
+                        + " file of --report; name another one",
+                "--report / | --report: expected the name of a file, got /",
                 "--speed 3 | Unknown options: '--speed', '3'",
                 "fast | Unmatched argument at index 0: 'fast'"
             })
