@@ -1,5 +1,6 @@
 package dev.chagres;
 
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.ScopeState;
 import java.lang.foreign.MemorySegment;
@@ -284,7 +285,8 @@ public final class Tensor {
      * @throws IllegalArgumentException when the buffer is shorter than the tensor
      */
     public void copyFrom(Stream stream, HostBuffer source) {
-        Transfer.fromHost(this, Transfer.on(this, stream), source.segment());
+        Transfer.fromHost(
+                this, Transfer.on(this, stream), Checks.given("source", source).segment());
     }
 
     /**
@@ -316,7 +318,8 @@ public final class Tensor {
      * @throws IllegalArgumentException when the buffer is shorter than the tensor
      */
     public void copyTo(Stream stream, HostBuffer target) {
-        Transfer.toHost(this, Transfer.on(this, stream), target.segment());
+        Transfer.toHost(
+                this, Transfer.on(this, stream), Checks.given("target", target).segment());
     }
 
     /**

@@ -138,7 +138,8 @@ class MisuseOfAttentionTest extends AttentionMisuse {
                 STATE,
                 "backward of attention was called, but the last forward was of another attention" + order,
                 () -> attention().backwardPacked(dO, dqkv, pass));
-        String nothing = "backward of attention was called, but the last forward was of nothing" + order;
+        String nothing = "backward of attention was called, but no forward call waits for its backward; call forward"
+                + " first, while the pass saves";
         try (Pass other = Pass.training(device).begin()) {
             assertThrown(STATE, nothing, () -> attention.backwardPacked(dO, dqkv, other));
         }

@@ -12,6 +12,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -46,9 +47,11 @@ public final class Safetensors {
 
     /**
      * Reads everything in {@code state} from a file that has exactly that, and waits until it is on the device. Names, types
-     * and shapes are compared first: where any differs nothing is read, and the error lists them all.
+     * and shapes are compared first, then the host's numbers are read: where any does not fit nothing is loaded, and the error
+     * lists all names, types and shapes.
      *
-     * @throws SafetensorsException when the file cannot be read, or does not have exactly the state's names, types and shapes
+     * @throws SafetensorsException when the file cannot be read, does not have exactly the state's names, types and shapes, or has
+     *     a number that cannot be, such as a negative number of steps
      */
     public static void load(Path file, State state, Stream stream) {
         List<TensorSpec> expected = new ArrayList<>();
@@ -58,17 +61,30 @@ public final class Safetensors {
                 HostBuffer host = HostBuffer.pinned(stream.device(), PIECE_BYTES);
                 Scope views = stream.device().openScope(stream)) {
             opened.entriesExactly(expected);
+            Map<String, Long> numbers =
+                    numbers(file, opened, state, host.segment().asSlice(0, Long.BYTES));
             state.tensors().forEach((name, tensor) -> {
                 Checks.on(stream, name, tensor);
                 read(opened.entry(name), tensor, host, stream, views);
             });
-            MemorySegment number = host.segment().asSlice(0, Long.BYTES);
-            state.numbers().forEach((name, target) -> {
-                opened.entry(name).copyTo(number);
-                target.writer().accept(number.get(ValueLayout.JAVA_LONG, 0));
-            });
+            numbers.forEach((name, value) ->
+                    Checks.given(name, state.numbers().get(name)).writer().accept(value));
         }
         state.loaded();
+    }
+
+    private static Map<String, Long> numbers(Path file, SafetensorsFile opened, State state, MemorySegment piece) {
+        Map<String, Long> values = new LinkedHashMap<>();
+        state.numbers().forEach((name, number) -> {
+            opened.entry(name).copyTo(piece);
+            long value = piece.get(ValueLayout.JAVA_LONG, 0);
+            if (!number.takes(value)) {
+                throw SafetensorsException.of(
+                        file, name, "expected a number from 0 to " + number.most() + ", got " + value, null);
+            }
+            values.put(name, value);
+        });
+        return values;
     }
 
     private static void read(SafetensorsEntry entry, Tensor tensor, HostBuffer host, Stream stream, Scope views) {

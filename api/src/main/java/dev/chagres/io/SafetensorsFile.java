@@ -147,7 +147,7 @@ public final class SafetensorsFile implements AutoCloseable {
             throw SafetensorsException.of(
                     path,
                     name,
-                    "expected it in the file, got one without it, with " + entries.size() + " others",
+                    "expected one of the file's " + entries.size() + " tensors, got none of this name",
                     null);
         }
         return entry;

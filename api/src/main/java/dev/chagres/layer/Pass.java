@@ -76,7 +76,7 @@ public final class Pass implements AutoCloseable {
 
     /**
      * Begins a micro-batch: what the pass handed out before is closed. When a backward call of the micro-batch before failed,
-     * the gradients of this step are forgotten: see {@link Parameters#forgetGradients}.
+     * or was refused and not repeated, the gradients of this step are forgotten: see {@link Parameters#forgetGradients}.
      *
      * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
      */
@@ -127,10 +127,21 @@ public final class Pass implements AutoCloseable {
         sequences = null;
     }
 
-    /** Begins a micro-batch over these sequences: {@link #begin()}, then {@link #sequences(Sequences)}. */
+    /**
+     * Begins a micro-batch over these sequences: {@link #begin()}, then {@link #sequences(Sequences)}. Their offsets lie in another
+     * scope than the pass's own, which begins anew.
+     */
     public Pass begin(Sequences newSequences) {
+        Checks.given("sequences", newSequences).check();
         begin();
-        sequences(newSequences);
+        try {
+            sequences(newSequences);
+        } catch (IllegalStateException e) {
+            throw new IllegalStateException(
+                    "sequences: their offsets lay in the memory of the pass, which begin() has given back; call"
+                            + " pass.begin() first, then pass.sequences(…) with those of pass.scope()",
+                    e);
+        }
         return this;
     }
 

@@ -19,6 +19,8 @@ final class PassGradients {
     private final List<Parameters> written = new ArrayList<>();
     private boolean failed;
     private boolean failedForward;
+    /** Whether the latest backward call was refused: neither it nor another one has been accepted since. */
+    private boolean refused;
 
     PassGradients(Stream stream) {
         this.stream = stream;
@@ -41,6 +43,16 @@ final class PassGradients {
         failed = true;
     }
 
+    /** Says that a backward call looks for what its forward call has saved. */
+    void backwardAsked() {
+        refused = true;
+    }
+
+    /** Says that a backward call has found that, and that its arguments fit. */
+    void backwardAccepted() {
+        refused = false;
+    }
+
     /** Says that a forward call has failed: what it has recorded for a recipe is not to be believed. */
     void failForward() {
         failedForward = true;
@@ -57,12 +69,15 @@ final class PassGradients {
 
     /** Ends the micro-batch, forgets gradients that are not whole, and returns whether any call has failed. */
     boolean end() {
-        boolean any = failed || failedForward;
-        if (failed) {
+        // Gradients of which a call was refused and not repeated are a part of the micro-batch's.
+        boolean incomplete = failed || (refused && !written.isEmpty());
+        boolean any = incomplete || failedForward;
+        if (incomplete) {
             written.forEach(Parameters::forgetGradients);
         }
         failed = false;
         failedForward = false;
+        refused = false;
         written.clear();
         return any;
     }

@@ -76,19 +76,28 @@ public final class SavedPool<S extends Saved> {
     public S pop(Pass pass) {
         S object = peek(pass);
         pass.saved().pop();
+        pass.gradients().backwardAccepted();
         recycle(object);
         return object;
     }
 
     /** Returns the object on top, which stays there; refuses as {@link #pop}. */
     S peek(Pass pass) {
+        pass.gradients().backwardAsked();
         Saved top = pass.saved().top();
         if (top == null || top.pool != this) {
-            throw new IllegalStateException("backward of " + name() + " was called, but the last forward was of "
-                    + (top == null || top.pool == null ? "nothing" : nameOf(top.pool))
-                    + "; call backward in the reverse order of forward");
+            throw new IllegalStateException("backward of " + name() + " was called, but " + whyNot(top, pass));
         }
         return typed(top);
+    }
+
+    private String whyNot(@Nullable Saved top, Pass pass) {
+        if (top != null && top.pool != null) {
+            return "the last forward was of " + nameOf(top.pool) + "; call backward in the reverse order of forward";
+        }
+        return pass.isTraining()
+                ? "no forward call waits for its backward; call forward first, while the pass saves"
+                : "this pass evaluates and saves nothing; make one with Pass.training";
     }
 
     /** Two layers may have one name, such as those of two plans. */

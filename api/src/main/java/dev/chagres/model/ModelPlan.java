@@ -123,7 +123,8 @@ public final class ModelPlan {
                     + shape);
         }
         if (!shared.names.add(full)) {
-            throw new IllegalArgumentException("name: " + full + " is declared already");
+            throw new IllegalArgumentException("name: " + full + " is declared already; give each layer a part"
+                    + " of the plan of its own, such as plan.child(\"fc1\")");
         }
         Parameter parameter = new Parameter(full, shape, initializer, dtype);
         shared.all.add(parameter);

@@ -325,7 +325,7 @@ public final class Parameters implements AutoCloseable {
         for (Parameter parameter : all) {
             state.tensor(parameter.name(), parameter.weight());
         }
-        return state.number("step", steps::step, steps::restore)
+        return state.number("step", steps::step, steps::restore, Long.MAX_VALUE - 1)
                 .afterLoading(this::restored)
                 .build();
     }

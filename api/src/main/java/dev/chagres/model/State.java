@@ -21,12 +21,25 @@ public final class State {
      *
      * @param reader returns it
      * @param writer takes a loaded one
+     * @param most the largest number that the writer takes; the smallest is 0
      */
-    public record Number(LongSupplier reader, LongConsumer writer) {
-        /** Checks that both are there. */
+    public record Number(LongSupplier reader, LongConsumer writer, long most) {
+        /**
+         * Checks that both are there.
+         *
+         * @throws IllegalArgumentException when most is negative
+         */
         public Number {
             Checks.given("reader", reader);
             Checks.given("writer", writer);
+            if (most < 0) {
+                throw new IllegalArgumentException("most: expected at least 0, got " + most);
+            }
+        }
+
+        /** Returns whether the writer takes {@code value}. */
+        public boolean takes(long value) {
+            return value >= 0 && value <= most;
         }
     }
 
@@ -51,7 +64,7 @@ public final class State {
         Builder all = new Builder();
         for (State part : Checks.givenAll("parts", parts)) {
             part.tensors.forEach(all::tensor);
-            part.numbers.forEach((name, number) -> all.number(name, number.reader, number.writer));
+            part.numbers.forEach((name, number) -> all.number(name, number.reader, number.writer, number.most));
             part.afterLoading.forEach(all::afterLoading);
             part.lastAfterLoading.forEach(all::lastAfterLoading);
         }
@@ -115,11 +128,12 @@ public final class State {
          *
          * @param reader returns it
          * @param writer takes a loaded one
-         * @throws IllegalArgumentException when the name is taken
+         * @param most the largest number that the writer takes; the smallest is 0
+         * @throws IllegalArgumentException when the name is taken, or most is negative
          */
-        public Builder number(String name, LongSupplier reader, LongConsumer writer) {
+        public Builder number(String name, LongSupplier reader, LongConsumer writer, long most) {
             ensureFree(name);
-            numbers.put(name, new Number(reader, writer));
+            numbers.put(name, new Number(reader, writer, most));
             return this;
         }
 

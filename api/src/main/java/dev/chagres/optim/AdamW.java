@@ -354,7 +354,7 @@ public final class AdamW implements AutoCloseable {
                 state.tensor(parameter.name() + ".exp_avg_sq", masters.part(square, parameter));
             }
         }
-        return state.number("optimizer.step", numbers::taken, numbers::restore)
+        return state.number("optimizer.step", numbers::taken, numbers::restore, Integer.MAX_VALUE)
                 .lastAfterLoading(masters::keepLoaded)
                 .build();
     }

@@ -125,7 +125,7 @@ class SafetensorsFileTest {
                     () -> entry.copyTo(four.asSlice(0, 3).asReadOnly()));
             assertThrown(
                     SafetensorsException.class,
-                    path + ": tensor \"b\": expected it in the file, got one without it, with 1 others",
+                    path + ": tensor \"b\": expected one of the file's 1 tensors, got none of this name",
                     () -> file.entry("b"));
         }
     }

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -115,6 +116,38 @@ class SafetensorsTest {
             assertEquals(Map.of("step", "3"), written.metadata());
             assertTrue(written.entries().containsKey("linear.weight.exp_avg"));
             assertEquals(dtype != DType.FLOAT32, written.entries().containsKey("linear.weight.master"));
+        }
+    }
+
+    /** Nothing is loaded from a file whose number of steps cannot be. */
+    @Test
+    void impossibleNumbersAreRefusedBeforeAnythingIsLoaded() {
+        Path file = folder.resolve("edited.safetensors");
+        try (Device device = Device.open();
+                Run run = new Run(device, DType.FLOAT32, 1);
+                Run other = new Run(device, DType.FLOAT32, 2)) {
+            run.steps(1);
+            other.steps(2);
+            for (String edited : List.of("step", "optimizer.step")) {
+                for (long wrong : new long[] {-1, Long.MIN_VALUE, Long.MAX_VALUE}) {
+                    State.Builder builder = new State.Builder();
+                    run.state().tensors().forEach(builder::tensor);
+                    for (String name : run.state().numbers().keySet()) {
+                        builder.number(name, () -> name.equals(edited) ? wrong : 1, value -> {}, 9);
+                    }
+                    Safetensors.save(file, builder.build(), device.stream(), Map.of());
+                    float[] before = other.parameters.all().getFirst().weight().toFloats(device.stream());
+                    long most = edited.equals("step") ? Long.MAX_VALUE - 1 : Integer.MAX_VALUE;
+                    assertThrown(
+                            SafetensorsException.class,
+                            file + ": tensor \"" + edited + "\": expected a number from 0 to " + most + ", got "
+                                    + wrong,
+                            () -> Safetensors.load(file, other.state(), device.stream()));
+                    assertArrayEquals(
+                            before, other.parameters.all().getFirst().weight().toFloats(device.stream()));
+                    assertEquals(2, other.optimizer.step());
+                }
+            }
         }
     }
 

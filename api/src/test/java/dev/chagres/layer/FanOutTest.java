@@ -94,8 +94,8 @@ class FanOutTest {
         assertThrown(state, none, () -> fan.backward(relu, x, pass));
         assertThrown(
                 state,
-                "backward of fan was called, but the last forward was of nothing; call backward in the reverse order of"
-                        + " forward",
+                "backward of fan was called, but no forward call waits for its backward; call forward first, while the pass"
+                        + " saves",
                 () -> fan.backward(pass));
         assertThrown(NullPointerException.class, "x: expected a value, got null", () -> fan.forward(null, pass));
         assertThrown(NullPointerException.class, "pass: expected a value, got null", () -> fan.forward(x, null));

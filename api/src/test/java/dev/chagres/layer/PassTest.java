@@ -92,14 +92,65 @@ class PassTest {
                     "the pass has no sequences: call begin(sequences) or sequences(…) before a layer that attends",
                     refusal(() -> model.layers.forward(x, pass)));
             assertEquals(
-                    "backward of layers was called, but the last forward was of nothing; call backward in the reverse order"
-                            + " of forward",
+                    "backward of layers was called, but no forward call waits for its backward; call forward first, while the"
+                            + " pass saves",
                     refusal(() -> model.layers.backward(x, pass)));
             pass.close();
             pass.close();
             assertEquals(
                     "layers: the pass was not begun; call pass.begin() or begin(sequences) first",
                     refusal(() -> model.layers.forward(x, pass)));
+        }
+    }
+
+    @Test
+    void sequencesOfThePassItselfAreMadeAfterItBegan() {
+        try (Device device = Device.open();
+                Pass pass = Pass.training(device).begin()) {
+            Sequences own = Sequences.packed(pass.scope(), 5);
+            assertEquals(
+                    "sequences: their offsets lay in the memory of the pass, which begin() has given back; call pass.begin()"
+                            + " first, then pass.sequences(…) with those of pass.scope()",
+                    refusal(() -> pass.begin(own)));
+            pass.begin();
+            pass.sequences(Sequences.packed(pass.scope(), 5));
+            assertEquals(5, pass.sequences().tokens());
+        }
+    }
+
+    /** The head's gradients are written when a call below it is refused; the next micro-batch begins without them. */
+    @Test
+    void gradientsOfARefusedMicroBatchAreForgotten() {
+        for (String refused : List.of("nothing", "wrong dy", "null", "wrong order", "repeated")) {
+            try (Device device = Device.open();
+                    SmallModel model = SmallModel.plain(device, DType.FLOAT32);
+                    Pass pass = Pass.training(device)) {
+                int[][] batch = SmallModel.batch(3, SmallModel.LENGTHS);
+                model.logits(pass, batch[0], SmallModel.LENGTHS);
+                if (!refused.equals("nothing")) {
+                    Tensor scores = model.logits(pass, batch[0], SmallModel.LENGTHS);
+                    Tensor dy = model.head.backward(scores, pass);
+                    switch (refused) {
+                        case "wrong dy" ->
+                            assertThrows(
+                                    RuntimeException.class,
+                                    () -> model.layers.backward(pass.scope().tensor(DType.FLOAT32, 3, 32), pass));
+                        case "wrong order" ->
+                            assertThrows(RuntimeException.class, () -> model.embedding.backward(dy, pass));
+                        case "repeated" -> {
+                            assertThrows(
+                                    RuntimeException.class,
+                                    () -> model.layers.backward(pass.scope().tensor(DType.FLOAT32, 3, 32), pass));
+                            model.embedding.backward(model.layers.backward(dy, pass), pass);
+                        }
+                        default -> assertThrows(NullPointerException.class, () -> model.layers.backward(null, pass));
+                    }
+                }
+                pass.begin();
+                boolean kept = model.parameters.all().stream()
+                        .anyMatch(parameter -> parameter.name().startsWith("head") && parameter.hasGradient());
+                assertEquals(refused.equals("repeated"), kept, refused);
+            }
         }
     }
 

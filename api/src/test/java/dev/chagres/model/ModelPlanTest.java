@@ -17,6 +17,7 @@ import org.junit.jupiter.api.Test;
 class ModelPlanTest {
     private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
     private static final Initializer ZEROS = Initializer.zeros();
+    private static final String TAKEN = "; give each layer a part of the plan of its own, such as plan.child(\"fc1\")";
 
     private static List<String> names(List<Parameter> parameters) {
         return parameters.stream().map(Parameter::name).toList();
@@ -129,9 +130,11 @@ class ModelPlanTest {
     void namesAreTakenOnce() {
         ModelPlan plan = new ModelPlan();
         plan.child("a").declare("b", ZEROS, 1);
-        assertThrown(ARGUMENT, "name: a.b is declared already", () -> plan.declare("a.b", ZEROS, 1));
+        assertThrown(ARGUMENT, "name: a.b is declared already" + TAKEN, () -> plan.declare("a.b", ZEROS, 1));
         assertThrown(
-                ARGUMENT, "name: a.b is declared already", () -> plan.group("a").declare("b", ZEROS, 2));
+                ARGUMENT,
+                "name: a.b is declared already" + TAKEN,
+                () -> plan.group("a").declare("b", ZEROS, 2));
         assertThrown(NullPointerException.class, "name: expected a value, got null", () -> plan.child(null));
         assertThrown(NullPointerException.class, "name: expected a value, got null", () -> plan.group(null));
         assertEquals(1, plan.parameters().size());

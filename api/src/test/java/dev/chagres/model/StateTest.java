@@ -246,13 +246,15 @@ class StateTest {
         List<String> done = new ArrayList<>();
         State.Builder builder = new State.Builder()
                 .tensor("x", tensor)
-                .number("n", () -> number[0], value -> number[0] = value)
+                .number("n", () -> number[0], value -> number[0] = value, 9)
                 .lastAfterLoading(() -> done.add("last"))
                 .afterLoading(() -> done.add("first"))
                 .afterLoading(() -> done.add("second"));
         String text = "name: expected one of its own, got %s a second time";
         assertThrown(
-                IllegalArgumentException.class, text.formatted("x"), () -> builder.number("x", () -> 1, value -> {}));
+                IllegalArgumentException.class,
+                text.formatted("x"),
+                () -> builder.number("x", () -> 1, value -> {}, 9));
         assertThrown(IllegalArgumentException.class, text.formatted("n"), () -> builder.tensor("n", tensor));
         assertThrown(NullPointerException.class, "tensor: expected a value, got null", () -> builder.tensor("y", null));
         assertThrown(
@@ -260,7 +262,7 @@ class StateTest {
         assertThrown(
                 NullPointerException.class,
                 "reader: expected a value, got null",
-                () -> builder.number("y", null, value -> {}));
+                () -> builder.number("y", null, value -> {}, 9));
         State state = builder.build();
         assertEquals("x Tensor FLOAT32[3]\nn 4\n", state.toString());
         state.numbers().get("n").writer().accept(9);
