@@ -16,7 +16,7 @@ import dev.chagres.model.Parameters;
 final class Readme {
     private Readme() {}
 
-    static void run(float[] values) {
+    static void run() {
         // @start region="readme"
         ModelPlan plan = new ModelPlan();
         TransformerLayer layer = new TransformerLayer(
@@ -28,6 +28,10 @@ final class Readme {
             pass.begin();
             pass.sequences(Sequences.packed(pass.scope(), 20, 33, 11)); // three, without padding
             Tensor x = pass.scope().tensor(DType.BFLOAT16, 64, 256);
+            float[] values = new float[64 * 256];
+            for (int i = 0; i < values.length; i++) {
+                values[i] = (float) Math.sin(i);
+            }
             x.set(device.stream(), values);
 
             Tensor y = layer.forward(x, pass);

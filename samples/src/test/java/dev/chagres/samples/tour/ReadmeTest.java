@@ -3,16 +3,18 @@ package dev.chagres.samples.tour;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.Shape;
+import dev.chagres.io.SafetensorsFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.SplittableRandom;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
-/** The README's example compiles, because it is a region of a sample, and runs. */
+/** The README's example and the first program of the documentation compile, because they are sources of a sample, and run. */
 @Tag("L0")
 class ReadmeTest {
     private static final Path PROJECT = Path.of("").toAbsolutePath().getParent();
@@ -41,12 +43,27 @@ class ReadmeTest {
 
     @Test
     void theExampleRuns() {
-        SplittableRandom random = new SplittableRandom(1);
-        float[] values = new float[64 * 256];
-        for (int i = 0; i < values.length; i++) {
-            values[i] = (float) random.nextGaussian();
+        Readme.run();
+    }
+
+    @Test
+    void theFirstProgramIsTheOneOfItsPage() throws IOException {
+        String program = find(
+                "(import .*)", PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/FirstProgram.java"));
+        assertEquals(
+                program,
+                find("```java\n(.*?)```", PROJECT.resolve("docs/first-program.md")),
+                "docs/first-program.md and FirstProgram.java");
+    }
+
+    @Test
+    void theFirstProgramLearnsAndSaves(@TempDir Path folder) {
+        Path file = folder.resolve("first.safetensors");
+        float loss = new FirstProgram().train(file);
+        assertTrue(loss < 0.05, () -> "loss of new sequences: expected below 0.05, got " + loss);
+        try (SafetensorsFile saved = SafetensorsFile.open(file)) {
+            assertEquals(Shape.of(32, 64), saved.entry("top.head.weight").shape());
         }
-        Readme.run(values);
     }
 
     private static String find(String pattern, Path file) throws IOException {
