@@ -1,6 +1,7 @@
 package dev.chagres.internal;
 
 import dev.chagres.DType;
+import dev.chagres.Device;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import java.util.List;
@@ -23,6 +24,20 @@ public final class Checks {
         given(argument, tensor).address();
         ensureDevice(stream, argument, tensor);
         return tensor;
+    }
+
+    /** Returns what {@code thrown} says of itself, or its class where that throws. */
+    public static String describe(Throwable thrown) {
+        try {
+            return thrown.toString();
+        } catch (RuntimeException | StackOverflowError unsaid) {
+            return thrown.getClass().getName();
+        }
+    }
+
+    /** Names {@code device} for an error, where {@code expected} was wanted: it may be the same one, opened another time. */
+    public static String other(Device device, Device expected) {
+        return device + (device.index() == expected.index() ? ", opened another time" : "");
     }
 
     private static void ensureDevice(Stream stream, String argument, Tensor tensor) {

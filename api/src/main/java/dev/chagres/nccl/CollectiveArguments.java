@@ -24,8 +24,8 @@ final class CollectiveArguments {
     static void source(Endpoint endpoint, Stream stream, String argument, Tensor tensor) {
         endpoint.ensureUsable();
         if (Checks.given("stream", stream).device() != endpoint.device()) {
-            throw new IllegalArgumentException(
-                    "stream: expected a stream of " + endpoint.device() + ", got one of " + stream.device());
+            throw new IllegalArgumentException("stream: expected a stream of " + endpoint.device() + ", got one of "
+                    + Checks.other(stream.device(), endpoint.device()));
         }
         var _ = stream.handle(); // throws where it is closed, before a peer is told of the call
         Checks.on(stream, argument, tensor);

@@ -32,7 +32,9 @@ public record CommunicatorConfig(
         Checks.given("name", name);
         Checks.given("ctaPolicy", ctaPolicy);
         Checks.given("checks", checks);
-        if (Checks.given("timeout", timeout).toMillis() <= 0 || timeout.compareTo(Duration.ofDays(1)) > 0) {
+        // Compared first: a duration may have more milliseconds than a long counts.
+        if (Checks.given("timeout", timeout).compareTo(Duration.ofMillis(1)) < 0
+                || timeout.compareTo(Duration.ofDays(1)) > 0) {
             throw new IllegalArgumentException("timeout: expected 1 ms to 1 day, got " + timeout);
         }
         if (minCtas < 0) {

@@ -54,7 +54,8 @@ final class Factors {
     }
 
     private static long whole(DType dtype, double factor, long least, long most) {
-        if (factor != Math.rint(factor) || factor < least || factor > most) {
+        // As a double the largest long is 2^63, which no long holds.
+        if (factor != Math.rint(factor) || factor < least || factor > most || factor >= 0x1p63) {
             throw new IllegalArgumentException(
                     "factor: expected a whole number that " + dtype + " holds, got " + factor);
         }

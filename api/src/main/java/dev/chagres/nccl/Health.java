@@ -36,10 +36,11 @@ final class Health {
     static void synchronize(Endpoint endpoint, Stream stream) {
         endpoint.ensureUsable();
         if (Checks.given("stream", stream).device() != endpoint.device()) {
-            throw new IllegalArgumentException(
-                    "stream: expected a stream of " + endpoint.device() + ", got one of " + stream.device());
+            throw new IllegalArgumentException("stream: expected a stream of " + endpoint.device() + ", got one of "
+                    + Checks.other(stream.device(), endpoint.device()));
         }
         endpoint.state().ensureNotCapturing("synchronize");
+        Group.refuse("synchronize");
         long begin = System.nanoTime();
         long timeout = endpoint.config().timeout().toNanos();
         for (int look = 0; !isIdle(stream); look++) {

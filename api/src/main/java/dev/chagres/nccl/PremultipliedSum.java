@@ -37,8 +37,9 @@ public final class PremultipliedSum implements Reduction, AutoCloseable {
             throw new IllegalStateException("reduction: the pre-multiplied sum of " + dtype + " is closed");
         }
         if (user != endpoint) {
+            String which = endpoint.toString().equals(user.toString()) ? "another of that name" : endpoint.toString();
             throw new IllegalArgumentException("reduction: expected a pre-multiplied sum of " + user + ", got one of "
-                    + endpoint + "; make one with Communicator.premultipliedSum");
+                    + which + "; make one with Communicator.premultipliedSum");
         }
         if (used != dtype) {
             throw new IllegalArgumentException(

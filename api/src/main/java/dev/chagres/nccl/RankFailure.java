@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.internal.Checks;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -15,7 +16,7 @@ import org.jspecify.annotations.Nullable;
 record RankFailure(
         List<Integer> ranks, String text, @Nullable Throwable cause) {
     static RankFailure thrown(int rank, Throwable cause) {
-        return new RankFailure(List.of(rank), "rank " + rank + " failed: " + cause, cause);
+        return new RankFailure(List.of(rank), "rank " + rank + " failed: " + Checks.describe(cause), cause);
     }
 
     /** What {@code waiting} throws when others did not come in time. */

@@ -49,7 +49,8 @@ public final class Registration implements AutoCloseable {
         MemorySegment address = Checks.given("tensor", tensor).pointer();
         if (Inside.state(tensor) != endpoint.state()) {
             throw new IllegalArgumentException("tensor: expected a tensor of " + endpoint.device() + ", got "
-                    + Checks.describe(tensor) + " of device " + tensor.deviceIndex());
+                    + Checks.describe(tensor) + " of device " + tensor.deviceIndex()
+                    + (tensor.deviceIndex() == endpoint.device().index() ? ", opened another time" : ""));
         }
         if (tensor.count() == 0) {
             throw new IllegalArgumentException("tensor: expected elements, got " + Checks.describe(tensor));
@@ -78,8 +79,9 @@ public final class Registration implements AutoCloseable {
         if (closed || !endpoint.isOpen()) {
             return;
         }
-        endpoint.state().ensureNotCapturing("close");
         MemorySegment comm = endpoint.handle();
+        endpoint.state().ensureNotCapturing("close");
+        Group.refuse("close");
         closed = true;
         if (kind == Kind.WINDOW) {
             Status.nccl(Nccl.ncclCommWindowDeregister(comm, handle), "ncclCommWindowDeregister");

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Device;
+import dev.chagres.internal.Checks;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
@@ -185,7 +186,8 @@ final class LocalRun<T> {
         boolean known = first.failure instanceof RankFailedException;
         String text = known
                 ? String.valueOf(first.failure.getMessage())
-                : "rank " + first.rank + " of " + threads.size() + " failed: " + first.failure;
+                : "rank " + first.rank + " (of 0 to " + (threads.size() - 1) + ") failed: "
+                        + Checks.describe(first.failure);
         List<Integer> ranks = first.failure instanceof RankFailedException named ? named.ranks() : List.of(first.rank);
         if (!lost.isEmpty()) {
             text += "; the threads of ranks " + lost + " have not ended, and their devices stay open";

@@ -29,11 +29,12 @@ public final class MeshShape {
      * @throws IllegalArgumentException when the size is not positive, or there are too many ranks to count
      */
     public MeshShape with(MeshDimension dimension, int size) {
+        Checks.given("dimension", dimension);
         if (size < 1) {
             throw new IllegalArgumentException("size: expected at least 1 along " + dimension + ", got " + size);
         }
         int[] changed = sizes.clone();
-        changed[Checks.given("dimension", dimension).ordinal()] = size;
+        changed[dimension.ordinal()] = size;
         long ranks = 1;
         for (int one : changed) {
             ranks *= one;

@@ -127,4 +127,12 @@ class MeshTest {
                     IllegalStateException.class, "the mesh one rank is closed", () -> mesh.along(MeshDimension.SHARD));
         }
     }
+
+    @Test
+    void aSizeNeedsADimension() {
+        assertThrown(
+                NullPointerException.class,
+                "dimension: expected a value, got null",
+                () -> MeshShape.ofOne().with(null, 0));
+    }
 }

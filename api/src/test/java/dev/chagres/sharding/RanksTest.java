@@ -58,10 +58,33 @@ class RanksTest {
                     }
                     sum(rank);
                 }));
-        assertEquals("rank 2 of 4 failed: java.lang.IllegalStateException: boom", failure.getMessage());
+        assertEquals("rank 2 (of 0 to 3) failed: java.lang.IllegalStateException: boom", failure.getMessage());
         assertEquals(List.of(2), failure.ranks());
         assertSame(cause, failure.getCause());
         assertEquals(0, failure.getSuppressed().length);
+    }
+
+    /** An exception that cannot say what it is. */
+    private static final class Speechless extends RuntimeException {
+        private static final long serialVersionUID = 1;
+
+        @Override
+        public String toString() {
+            throw new IllegalStateException("no words");
+        }
+    }
+
+    @Test
+    void aRankMayThrowWhatCannotSayWhatItIs() {
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    if (rank.index() == 1) {
+                        throw new Speechless();
+                    }
+                    sum(rank);
+                }));
+        assertEquals("rank 1 (of 0 to 1) failed: " + Speechless.class.getName(), failure.getMessage());
     }
 
     @Test
