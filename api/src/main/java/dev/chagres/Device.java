@@ -158,12 +158,13 @@ public final class Device implements AutoCloseable {
     /**
      * Gives the device up, so that another thread can {@link #attach()} it; until then no thread may use it.
      *
-     * @throws IllegalStateException while one of its streams captures
+     * @throws IllegalStateException while one of its streams captures, or inside {@code Communicator.group}
      * @throws WrongThreadException when the device belongs to another thread
      */
     public void detach() {
         state.ensureCurrent();
         state.ensureNotCapturing("detach");
+        state.ensureNotGrouping("detach");
         state.detach();
     }
 
@@ -201,15 +202,14 @@ public final class Device implements AutoCloseable {
     /**
      * Closes what is still open on the device, newest first, then the device. A second call does nothing.
      *
-     * @throws IllegalStateException while one of its streams captures
+     * @throws IllegalStateException while one of its streams captures, or inside {@code Communicator.group}
      */
     @Override
     public void close() {
         if (state.isClosed()) {
             return;
         }
-        state.ensureCurrent();
-        state.ensureNotCapturing("close");
+        state.ensureCloses();
         RuntimeException first = null;
         AutoCloseable[] children = opened.toArray(AutoCloseable[]::new);
         for (int i = children.length - 1; i >= 0; i--) {

@@ -51,6 +51,7 @@ public final class Graph implements AutoCloseable {
         DeviceState device = stream.device().state();
         MemorySegment handle = stream.handle();
         device.ensureNotCapturing("capture");
+        device.ensureNotGrouping("capture");
         Status.cuda(CudaRuntime.cudaStreamBeginCapture(handle, THREAD_LOCAL), "cudaStreamBeginCapture");
         Capture capture = new Capture();
         long number = device.beginCapture(capture);

@@ -31,6 +31,9 @@ public final class Scope implements AutoCloseable {
     /** Scopes that this one is nested in. */
     private final int depth;
 
+    /** Whether a stream made the scope, or the one below it, for calls of its own, which no collective's memory outlives. */
+    private final boolean ofStream;
+
     private final ScopeState state;
     private final Leaks.@Nullable Trace trace;
     private final IssuedTensors issued;
@@ -42,7 +45,7 @@ public final class Scope implements AutoCloseable {
     private boolean covered;
     private boolean destroyed;
 
-    private Scope(Stream stream, Leaks.@Nullable Trace trace) {
+    private Scope(Stream stream, Leaks.@Nullable Trace trace, boolean ofStream) {
         this.stream = stream;
         memory = new DeviceMemory(stream.device().state(), stream.handle());
         parent = null;
@@ -50,16 +53,17 @@ public final class Scope implements AutoCloseable {
         state = new ScopeState(stream.device().state(), "scope of " + stream.device());
         issued = new IssuedTensors(state);
         this.trace = trace;
+        this.ofStream = ofStream;
     }
 
     /** Opens a scope that its user closes. */
     static Scope open(Stream stream) {
-        return new Scope(stream, Leaks.opened("scope of " + stream.device()));
+        return new Scope(stream, Leaks.opened("scope of " + stream.device()), false);
     }
 
     /** Makes a scope that {@code stream} closes with itself. */
     static Scope ofStream(Stream stream) {
-        return new Scope(stream, null);
+        return new Scope(stream, null, true);
     }
 
     private Scope(Scope parent) {
@@ -67,6 +71,7 @@ public final class Scope implements AutoCloseable {
         memory = parent.memory;
         this.parent = parent;
         depth = parent.depth + 1;
+        ofStream = parent.ofStream;
         state = new ScopeState(stream.device().state(), depth == 1 ? "nested " + parent.state : parent.toString());
         issued = new IssuedTensors(state);
         trace = null;
@@ -278,9 +283,12 @@ public final class Scope implements AutoCloseable {
     /**
      * Takes everything back and begins again, handing the same objects out in the same order. Where more memory was needed
      * than before, this waits once for the device while the memory is laid out anew.
+     *
+     * @throws IllegalStateException when it is closed or has an open scope on top, or inside {@code Communicator.group}
      */
     public void restart() {
         ensureOnTop();
+        state.device().ensureNotGrouping("restart");
         // First of all: should the device have no memory left, what was handed out before is closed all the same.
         begin();
         memory.rewind(bottomSmall, bottomLarge);
@@ -322,7 +330,8 @@ public final class Scope implements AutoCloseable {
     /**
      * Takes all memory back and closes what was handed out, nested scopes first. A second call does nothing.
      *
-     * @throws IllegalStateException while a stream of the device captures, unless this scope is nested
+     * @throws IllegalStateException while a stream of the device captures, unless this scope is nested; or inside {@code
+     *     Communicator.group}, unless it is nested and has handed out no memory
      */
     @Override
     public void close() {
@@ -331,7 +340,9 @@ public final class Scope implements AutoCloseable {
         }
         state.device().ensureCurrent();
         if (parent == null) {
-            state.device().ensureNotCapturing("close");
+            state.device().ensureCloses();
+        } else if (!ofStream && holdsMemory()) {
+            state.device().ensureNotGrouping("close");
         }
         Scope top = this;
         while (top.covered && top.nested != null) {
@@ -357,6 +368,10 @@ public final class Scope implements AutoCloseable {
             destroyHandles();
             memory.free();
         }
+    }
+
+    private boolean holdsMemory() {
+        return memory.markSmall() != bottomSmall || memory.markLarge() != bottomLarge;
     }
 
     /** Ends a nested scope. */

@@ -64,6 +64,7 @@ public final class Stream implements AutoCloseable {
      * @return the graph, which {@link Graph#launch()} enqueues
      * @throws dev.chagres.bindings.CaptureException when a stream of the device captures already, or when the body waits, copies or
      *     takes memory; after that, and after anything else that the body throws, the stream can be used as before
+     * @throws IllegalStateException inside {@code Communicator.group}, whose collectives run at its end
      * @throws dev.chagres.bindings.CudaException when CUDA refuses the capture
      */
     public Graph capture(Runnable body) {
@@ -132,14 +133,17 @@ public final class Stream implements AutoCloseable {
         return handle;
     }
 
-    /** Waits for the enqueued work and destroys the stream. A second call does nothing. */
+    /**
+     * Waits for the enqueued work and destroys the stream. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@code Communicator.group}
+     */
     @Override
     public void close() {
         if (closed) {
             return;
         }
-        device.state().ensureCurrent();
-        device.state().ensureNotCapturing("close");
+        device.state().ensureCloses();
         int idle = CudaRuntime.cudaStreamSynchronize(handle);
         closed = true;
         recomputed.close();

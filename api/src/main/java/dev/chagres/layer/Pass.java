@@ -7,7 +7,6 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.recipe.Quantizers;
@@ -78,7 +77,8 @@ public final class Pass implements AutoCloseable {
      * Begins a micro-batch: what the pass handed out before is closed. When a backward call of the micro-batch before failed,
      * or was refused and not repeated, the gradients of this step are forgotten: see {@link Parameters#forgetGradients}.
      *
-     * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
+     * @throws IllegalStateException inside a layer's call or {@code Communicator.group}, or when the pass, its stream or its device
+     *     is closed
      */
     public Pass begin() {
         ensureBetweenCalls("begin");
@@ -95,7 +95,8 @@ public final class Pass implements AutoCloseable {
      * Ends the micro-batch: what the pass handed out is closed, and its memory laid out for as much as was ever in use, as {@link
      * #begin()} does. A capture comes after it: see {@link Stream#capture}.
      *
-     * @throws IllegalStateException inside a layer's call, or when the pass, its stream or its device is closed
+     * @throws IllegalStateException inside a layer's call or {@code Communicator.group}, or when the pass, its stream or its device
+     *     is closed
      */
     public void end() {
         ensureBetweenCalls("end");
@@ -115,6 +116,7 @@ public final class Pass implements AutoCloseable {
         stream.handle();
         draws.ensureOpen(this);
         memory.ensureOutsideCalls(call);
+        Inside.state(stream).ensureNotGrouping(call);
     }
 
     private void giveBack() {
@@ -424,7 +426,7 @@ public final class Pass implements AutoCloseable {
     }
 
     /** Returns whether the pass is open and was begun. */
-    boolean isBegun() {
+    public boolean isBegun() {
         return begun;
     }
 
@@ -441,10 +443,7 @@ public final class Pass implements AutoCloseable {
     /** Frees the memory of the pass. A second call does nothing. */
     @Override
     public void close() {
-        DeviceState device = Inside.state(stream);
-        if (!device.isClosed()) {
-            device.ensureCurrent();
-        }
+        Inside.state(stream).ensureCloses();
         begun = false;
         saved.dropTo(null);
         draws.close();

@@ -2,6 +2,7 @@ package dev.chagres.nccl;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
@@ -59,6 +60,7 @@ final class Group {
             comparisons.clear();
             failed = false;
             Status.nccl(Nccl.ncclGroupStart(), "ncclGroupStart");
+            DeviceState.beginGroup();
         }
         depth++;
         try {
@@ -74,7 +76,11 @@ final class Group {
         } finally {
             depth--;
             if (depth == 0) {
-                finish();
+                try {
+                    finish();
+                } finally {
+                    DeviceState.endGroup();
+                }
             }
         }
     }

@@ -23,6 +23,8 @@ public final class DeviceState {
     private static final class Driver {
         private final Thread thread = Thread.currentThread();
         private int current = -1;
+        /** Whether a group of collectives is open, which NCCL runs at its end. */
+        private boolean grouping;
     }
 
     private static final ThreadLocal<Driver> DRIVERS = ThreadLocal.withInitial(Driver::new);
@@ -163,6 +165,45 @@ public final class DeviceState {
             throw new CaptureException(call + ": a stream of device " + index
                     + " captures, and what waits for the device or reads the host's memory cannot be part of a graph;"
                     + " call it before Stream.capture or after the launch");
+        }
+    }
+
+    /** Says that the calling thread begins to collect calls that run later, on memory of any of its devices. */
+    public static void beginGroup() {
+        DRIVERS.get().grouping = true;
+    }
+
+    /** Says that those calls were made or forgotten. */
+    public static void endGroup() {
+        DRIVERS.get().grouping = false;
+    }
+
+    /**
+     * Checks that no group of collectives is open on the thread that drives the device.
+     *
+     * @throws IllegalStateException when one is
+     */
+    public void ensureNotGrouping(String call) {
+        Driver present = owner;
+        if (present != null && present.grouping) {
+            throw new IllegalStateException(call + ": expected a call outside of Communicator.group, got one inside;"
+                    + " the group's collectives run at its end, on memory that must stay as it is until then; call it"
+                    + " after the group");
+        }
+    }
+
+    /**
+     * Checks that what belongs to the device can be closed now: before anything of it is given up, so that a refused close loses
+     * nothing. Where the device is closed there is nothing left to check.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@code Communicator.group}
+     * @throws WrongThreadException from a thread that does not own the device
+     */
+    public void ensureCloses() {
+        if (!closed) {
+            ensureCurrent();
+            ensureNotCapturing("close");
+            ensureNotGrouping("close");
         }
     }
 
