@@ -25,6 +25,9 @@ final class Membership {
     /** {@code NCCL_CONFIG_INITIALIZER}, which jextract cannot translate. */
     private static final int CONFIG_MAGIC = 0xcafebeef;
 
+    /** Far more than there are GPUs in a cluster; what ranks know of each other still fits in memory. */
+    private static final int MOST_RANKS = 1 << 20;
+
     private static final int UNDEFINED = Integer.MIN_VALUE;
 
     private Membership() {}
@@ -38,6 +41,9 @@ final class Membership {
         if (ranks < 1) {
             throw new IllegalArgumentException("ranks: expected at least 1, got " + ranks);
         }
+        if (ranks > MOST_RANKS) {
+            throw new IllegalArgumentException("ranks: expected at most " + MOST_RANKS + ", got " + ranks);
+        }
         if (rank < 0 || rank >= ranks) {
             throw new IllegalArgumentException("rank: expected 0 to " + (ranks - 1) + ", got " + rank);
         }
@@ -49,27 +55,20 @@ final class Membership {
             throw new IllegalArgumentException(
                     "checks: expected ARGUMENTS where ranks are in several processes, got FULL");
         }
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
-            int status = Nccl.ncclCommInitRankConfig(out, ranks, id.copyTo(arena), rank, write(config, arena));
-            ended(meeting, rank, status, "ncclCommInitRankConfig");
-            return new Endpoint(device, config, meeting, out.get(ValueLayout.ADDRESS, 0));
+        Opening opening = new Opening(device.index(), id, ranks, rank, config);
+        if (meeting == null) {
+            return new Endpoint(device, config, null, opening.within(config.timeout()));
         }
-    }
-
-    /** A rank that NCCL refuses will not come: the others need not wait for it. */
-    private static void ended(@Nullable Meeting meeting, int rank, int status, String function) {
         try {
-            Status.nccl(status, function);
+            return new Endpoint(device, config, meeting, opening.call());
         } catch (NcclException refused) {
-            if (meeting != null) {
-                meeting.fail(RankFailure.thrown(rank, refused));
-            }
+            // A rank that NCCL refuses will not come: the others need not wait for it.
+            meeting.fail(RankFailure.thrown(rank, refused));
             throw refused;
         }
     }
 
-    private static MemorySegment write(CommunicatorConfig config, Arena arena) {
+    static MemorySegment write(CommunicatorConfig config, Arena arena) {
         MemorySegment struct = ncclConfig_v22800.allocate(arena);
         ncclConfig_v22800.size(struct, ncclConfig_v22800.sizeof());
         ncclConfig_v22800.magic(struct, CONFIG_MAGIC);

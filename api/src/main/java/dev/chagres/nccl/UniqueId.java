@@ -62,8 +62,17 @@ public final class UniqueId {
         return new UniqueId(bytes.clone(), true);
     }
 
-    /** Returns the identifier as bytes, for ranks in other processes. */
+    /**
+     * Returns the identifier as bytes, for ranks in other processes.
+     *
+     * @throws IllegalStateException when a rank of this program, which waits for threads of it, has opened the communicator already
+     */
     public synchronized byte[] toBytes() {
+        if (meeting != null) {
+            throw new IllegalStateException(
+                    "toBytes: expected before a rank opens the communicator, got it after: that rank"
+                            + " waits for threads of this program; make another with UniqueId.create()");
+        }
         travels = true;
         return bytes.clone();
     }

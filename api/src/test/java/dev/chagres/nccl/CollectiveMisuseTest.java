@@ -117,6 +117,15 @@ class CollectiveMisuseTest {
             argument(
                     "tensor: expected a tensor of device 0, got FLOAT32[4] of device 1",
                     () -> world.register(far.tensor(DType.FLOAT32, 4)));
+            try (Device again = Device.open(0);
+                    Scope there = again.openScope()) {
+                String stranger = "stream: expected a stream of device 0, got one of device 0, opened another time";
+                argument(stranger, () -> world.allReduce(tensor, tensor, Reduction.SUM, again.stream()));
+                argument(stranger, () -> world.synchronize(again.stream()));
+                argument(
+                        "tensor: expected a tensor of device 0, got FLOAT32[4] of device 0, opened another time",
+                        () -> world.register(there.tensor(DType.FLOAT32, 4)));
+            }
             argument("tensor: expected elements, got BYTE[0]", () -> world.register(scope.tensor(DType.BYTE, 0)));
             argument(
                     "stream: expected a stream of device 0, got one of device 1",
@@ -150,6 +159,15 @@ class CollectiveMisuseTest {
                     RankFailedException.class,
                     "communicator \"quick\", rank 0 of 3, in open waited 100 ms: ranks 1, 2 did not come",
                     () -> Communicator.open(device, UniqueId.create(), 3, 0, quick));
+            argument(
+                    "ranks: expected at most 1048576, got 100000000",
+                    () -> Communicator.open(device, UniqueId.create(), 100_000_000, 0, STANDARD));
+            assertThrown(
+                    RankFailedException.class,
+                    "communicator \"quick\", rank 0 of 2, in open waited 100 ms: not all ranks came; which, is not known, for"
+                            + " ranks may be in other processes",
+                    () -> Communicator.open(
+                            device, UniqueId.of(UniqueId.create().toBytes()), 2, 0, quick));
             UniqueId travelled = UniqueId.of(UniqueId.create().toBytes());
             argument(
                     "checks: expected ARGUMENTS where ranks are in several processes, got FULL",
@@ -163,6 +181,11 @@ class CollectiveMisuseTest {
                         IllegalStateException.class,
                         "split: expected a call outside of Communicator.group, got one inside",
                         () -> Communicator.group(() -> alone.split(0, 0, STANDARD)));
+                assertThrown(
+                        IllegalStateException.class,
+                        "toBytes: expected before a rank opens the communicator, got it after: that rank waits for threads"
+                                + " of this program; make another with UniqueId.create()",
+                        id::toBytes);
                 argument(
                         "ranks: expected 1, as another rank said, got 2",
                         () -> Communicator.open(device, id, 2, 1, STANDARD));
@@ -184,6 +207,11 @@ class CollectiveMisuseTest {
     @Test
     void configurations() {
         argument("timeout: expected 1 ms to 1 day, got PT0S", () -> STANDARD.withTimeout(Duration.ZERO));
+        argument(
+                "timeout: expected 1 ms to 1 day, got PT0.0009S",
+                () -> STANDARD.withTimeout(Duration.ofNanos(900_000)));
+        Duration endless = Duration.ofSeconds(Long.MAX_VALUE);
+        argument("timeout: expected 1 ms to 1 day, got " + endless, () -> STANDARD.withTimeout(endless));
         argument("timeout: expected 1 ms to 1 day, got PT48H", () -> STANDARD.withTimeout(Duration.ofDays(2)));
         argument("minCtas: expected at least 1, or 0 for NCCL's choice, got -1", () -> STANDARD.withMinCtas(-1));
         argument(
@@ -213,6 +241,10 @@ class CollectiveMisuseTest {
                         "factor: expected a whole number that INT32 holds, got 0.5",
                         () -> world.premultipliedSum(DType.INT32, 0.5));
                 argument(
+                        "factor: expected a whole number that INT64 holds, got 9.223372036854776E18",
+                        () -> world.premultipliedSum(DType.INT64, 0x1p63));
+                world.premultipliedSum(DType.INT64, -0x1p63).close();
+                argument(
                         "factor: expected a whole number that BYTE holds, got 256.0",
                         () -> world.premultipliedSum(DType.BYTE, 256));
                 argument(
@@ -227,6 +259,12 @@ class CollectiveMisuseTest {
                         "reduction: expected a pre-multiplied sum of communicator \"second\", rank 0 of 1, got one of"
                                 + " communicator \"world\", rank 0 of 1; make one with Communicator.premultipliedSum",
                         () -> second.allReduce(halves, halves, sum, stream));
+                try (Communicator namesake = world.split(0, 0, STANDARD)) {
+                    argument(
+                            "reduction: expected a pre-multiplied sum of communicator \"world\", rank 0 of 1, got one of"
+                                    + " another of that name; make one with Communicator.premultipliedSum",
+                            () -> namesake.allReduce(halves, halves, sum, stream));
+                }
                 sum.close();
                 sum.close();
                 Tensor singles = scope.tensor(DType.FLOAT32, 4);

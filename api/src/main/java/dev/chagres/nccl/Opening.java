@@ -1,0 +1,131 @@
+package dev.chagres.nccl;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.bindings.nccl.Nccl;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One rank's opening of a communicator. NCCL waits in it for all ranks without an end, so where ranks of other processes may not come it
+ * runs on a thread of its own, which can be left behind.
+ *
+ * <p>Threading: made and called on the device's thread, once.
+ */
+final class Opening {
+    private final int device;
+    private final UniqueId id;
+    private final int ranks;
+    private final int rank;
+    private final CommunicatorConfig config;
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private @Nullable MemorySegment opened;
+    private @Nullable Throwable thrown;
+    /** Whether nobody waits any more. */
+    private boolean abandoned;
+
+    Opening(int device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
+        this.device = device;
+        this.id = id;
+        this.ranks = ranks;
+        this.rank = rank;
+        this.config = config;
+    }
+
+    /**
+     * Opens it on the calling thread: all ranks have come.
+     *
+     * @throws dev.chagres.bindings.NcclException when NCCL refuses
+     */
+    MemorySegment call() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
+            MemorySegment struct = Membership.write(config, arena);
+            int status = Nccl.ncclCommInitRankConfig(out, ranks, id.copyTo(arena), rank, struct);
+            // Here, for NCCL keeps the text of an error for the thread that met it.
+            Status.nccl(status, "ncclCommInitRankConfig");
+            return out.get(ValueLayout.ADDRESS, 0);
+        }
+    }
+
+    /**
+     * Opens it on another thread.
+     *
+     * @throws RankFailedException when that takes longer
+     * @throws dev.chagres.bindings.NcclException when NCCL refuses
+     */
+    MemorySegment within(Duration timeout) {
+        Thread.ofPlatform().daemon().name("chagres-open-rank-" + rank).start(this::runOnItsThread);
+        boolean interrupted = false;
+        long left = timeout.toNanos();
+        lock.lock();
+        try {
+            while (opened == null && thrown == null && left > 0) {
+                try {
+                    left = changed.awaitNanos(left);
+                } catch (InterruptedException _) {
+                    // The wait has an end of its own; the thread finds the interrupt after it.
+                    interrupted = true;
+                }
+            }
+            return result(timeout);
+        } finally {
+            lock.unlock();
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    private MemorySegment result(Duration timeout) {
+        MemorySegment present = opened;
+        if (present != null) {
+            return present;
+        }
+        Throwable failure = thrown;
+        if (failure instanceof Error error) {
+            throw error;
+        }
+        if (failure instanceof RuntimeException refused) {
+            throw refused;
+        }
+        abandoned = true;
+        throw new RankFailedException(
+                "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open waited "
+                        + timeout.toMillis() + " ms: not all ranks came; which, is not known, for ranks may be in other"
+                        + " processes",
+                List.of(),
+                null);
+    }
+
+    private void runOnItsThread() {
+        MemorySegment done = null;
+        Throwable failure = null;
+        try {
+            Status.cuda(CudaRuntime.cudaSetDevice(device), "cudaSetDevice");
+            done = call();
+        } catch (RuntimeException | Error caught) { // Whoever waits throws it.
+            failure = caught;
+        }
+        lock.lock();
+        try {
+            opened = done;
+            thrown = failure;
+            changed.signalAll();
+            if (abandoned && done != null) {
+                // The rank has given up: the others, which have come after all, hear of it by their next call.
+                var _ = Nccl.ncclCommAbort(done);
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+}
