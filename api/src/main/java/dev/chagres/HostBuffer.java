@@ -94,6 +94,9 @@ public final class HostBuffer implements AutoCloseable {
         }
         if (!device.isClosed()) {
             device.ensureCurrent();
+            if (pinned) {
+                device.ensureNotCapturing("close");
+            }
         }
         MemorySegment address = MemorySegment.ofAddress(segment.address());
         // It refuses while a call on another thread still uses the memory; the buffer then stays open.

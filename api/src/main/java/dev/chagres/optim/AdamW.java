@@ -6,7 +6,6 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
@@ -384,10 +383,7 @@ public final class AdamW implements AutoCloseable {
     /** Frees the state. A second call does nothing. */
     @Override
     public void close() {
-        DeviceState device = Inside.state(scope.stream());
-        if (!device.isClosed()) {
-            device.ensureCurrent();
-        }
+        Inside.state(scope.stream()).ensureCloses();
         numbers.close();
         scope.close();
     }

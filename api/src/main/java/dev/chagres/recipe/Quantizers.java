@@ -5,7 +5,6 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
@@ -237,10 +236,7 @@ public final class Quantizers implements AutoCloseable {
         if (state.isClosed()) {
             return;
         }
-        DeviceState device = Inside.state(scope.stream());
-        if (!device.isClosed()) {
-            device.ensureCurrent();
-        }
+        Inside.state(scope.stream()).ensureCloses();
         state.close();
         parameters.forget(update);
         parameters.forget(forgetStep);

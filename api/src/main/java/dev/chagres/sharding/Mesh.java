@@ -1,6 +1,8 @@
 package dev.chagres.sharding;
 
+import dev.chagres.Device;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.nccl.Communicator;
 import java.util.ArrayList;
 import java.util.EnumMap;
@@ -23,11 +25,13 @@ import java.util.Map;
 public final class Mesh implements AutoCloseable {
     private final MeshShape shape;
     private final int rank;
+    private final Device device;
     private final Map<MeshDimension, Communicator> communicators = new EnumMap<>(MeshDimension.class);
 
-    private Mesh(MeshShape shape, int rank) {
+    private Mesh(MeshShape shape, Communicator world) {
         this.shape = shape;
-        this.rank = rank;
+        rank = world.rank();
+        device = world.device();
     }
 
     /**
@@ -43,7 +47,7 @@ public final class Mesh implements AutoCloseable {
             throw new IllegalArgumentException("shape: expected " + world.ranks() + " ranks, as " + world + " has, got "
                     + shape.ranks() + " of " + shape);
         }
-        Mesh mesh = new Mesh(shape, world.rank());
+        Mesh mesh = new Mesh(shape, world);
         try {
             for (MeshDimension dimension : MeshDimension.values()) {
                 mesh.split(world, dimension);
@@ -95,9 +99,14 @@ public final class Mesh implements AutoCloseable {
         return communicator;
     }
 
-    /** Closes the communicators, newest first. A second call does nothing. */
+    /**
+     * Closes the communicators, newest first. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
+     */
     @Override
     public void close() {
+        Inside.state(device).ensureCloses();
         RuntimeException first = null;
         List<Communicator> open = new ArrayList<>(communicators.values());
         communicators.clear();

@@ -8,6 +8,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
 import java.util.ArrayList;
 import java.util.List;
@@ -260,6 +261,7 @@ public final class StepGraph implements AutoCloseable {
             return;
         }
         ensureOutside("close");
+        Inside.state(pass.stream()).ensureCloses();
         closed = true;
         buckets.forEach(Bucketed::close);
         buckets.clear();

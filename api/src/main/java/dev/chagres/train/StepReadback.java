@@ -8,6 +8,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
@@ -184,6 +185,7 @@ public final class StepReadback implements AutoCloseable {
         if (closed) {
             return;
         }
+        Inside.state(stream).ensureCloses();
         closed = true;
         for (Slot slot : slots) {
             slot.close();

@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
@@ -202,6 +203,7 @@ public final class UploadRing implements AutoCloseable {
         if (closed) {
             return;
         }
+        Inside.state(copies).ensureCloses();
         closed = true;
         for (UploadSlot slot : slots) {
             slot.close();
