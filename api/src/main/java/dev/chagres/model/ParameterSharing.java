@@ -53,11 +53,22 @@ public final class ParameterSharing {
      * @throws IllegalStateException when another one is told
      */
     public void observe(ParameterUse newUse) {
-        if (use != null && use != newUse) {
+        if (use != newUse) {
+            ensureUnshared();
+        }
+        use = Checks.given("newUse", newUse);
+    }
+
+    /**
+     * Checks that nobody is told of the parameters' use.
+     *
+     * @throws IllegalStateException when somebody is
+     */
+    public void ensureUnshared() {
+        if (use != null) {
             throw new IllegalStateException(
                     "the parameters belong to " + use + " already; close that before another shares them out");
         }
-        use = Checks.given("newUse", newUse);
     }
 
     /** Tells {@code present} no more. */

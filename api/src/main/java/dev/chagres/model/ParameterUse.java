@@ -11,4 +11,7 @@ public interface ParameterUse {
 
     /** A backward pass is about to write or add to the gradient. */
     void writing(Parameter parameter);
+
+    /** A norm or an optimizer is about to use the gradients. */
+    default void stepping() {}
 }

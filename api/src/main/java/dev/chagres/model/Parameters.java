@@ -6,7 +6,6 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.model.ParameterShard.Extent;
 import java.util.ArrayList;
 import java.util.EnumMap;
@@ -265,6 +264,10 @@ public final class Parameters implements AutoCloseable {
             step.ensureSummed();
             return;
         }
+        ParameterUse use = sharing.use();
+        if (use != null) {
+            use.stepping();
+        }
         for (int i = 0; i < all.size(); i++) {
             all.get(i).completeGradient(scope.stream());
         }
@@ -366,10 +369,7 @@ public final class Parameters implements AutoCloseable {
     /** Frees weights and gradients. A second call does nothing. */
     @Override
     public void close() {
-        DeviceState device = Inside.state(scope.stream());
-        if (!device.isClosed()) {
-            device.ensureCurrent();
-        }
+        Inside.state(scope.stream()).ensureCloses();
         RuntimeException first = null;
         List<AutoCloseable> children = List.copyOf(adopted);
         adopted.clear();

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterUse;
@@ -45,6 +46,9 @@ public final class DataParallel implements AutoCloseable {
     /** The pass of the step's last micro-batch, from {@link #lastMicroBatch} on. */
     private @Nullable Pass last;
 
+    /** Whether backward has written gradients since the step began. */
+    private boolean written;
+
     private boolean summed;
     private boolean closed;
 
@@ -56,7 +60,7 @@ public final class DataParallel implements AutoCloseable {
         stream = parameters.scope().stream();
     }
 
-    /** Refuses gradients that would be added to a sum. */
+    /** Refuses gradients that would be added to a sum, and a step without the sum. */
     private final class Use implements ParameterUse {
         @Override
         public void reading(Parameter parameter) {
@@ -65,10 +69,23 @@ public final class DataParallel implements AutoCloseable {
 
         @Override
         public void writing(Parameter parameter) {
-            if (buckets.isSummed(parameter.group())) {
+            written = true;
+            if (summed || buckets.isSummed(parameter.group())) {
                 throw new IllegalStateException("gradient of " + parameter.name()
-                        + ": summed over the ranks already, got another backward call; call lastMicroBatch before the"
-                        + " step's last micro-batch alone, whose forward calls all come before its backward calls");
+                        + ": summed over the ranks already, got another backward call; call "
+                        + (summed
+                                ? "sumGradients after the step's last backward call, and the optimizer's step before the next"
+                                : "lastMicroBatch before the step's last micro-batch alone, whose forward calls all come"
+                                        + " before its backward calls"));
+            }
+        }
+
+        @Override
+        public void stepping() {
+            if (written && !summed) {
+                throw new IllegalStateException("gradients: expected the sum over " + communicator.ranks()
+                        + " ranks, got this rank's alone, with which the ranks' weights would part; call sumGradients()"
+                        + " before the norm and the optimizer's step");
             }
         }
 
@@ -86,7 +103,8 @@ public final class DataParallel implements AutoCloseable {
      * @param parameters closed after this
      * @param communicator of the ranks that hold copies of the model; closed after this
      * @throws IllegalArgumentException when the parameters lie on another device than the communicator's
-     * @throws IllegalStateException when ranks have other parameters: other names, shapes, types, or others frozen
+     * @throws IllegalStateException when ranks have other parameters: other names, shapes, types, or others frozen; or when another
+     *     DataParallel or FullySharded has the parameters
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static DataParallel of(Parameters parameters, Communicator communicator) {
@@ -99,7 +117,8 @@ public final class DataParallel implements AutoCloseable {
      * @param bucketBytes gradients of neighbouring groups are summed as one until they have this many bytes; at least 1, the same
      *     on each rank
      * @throws IllegalArgumentException when the parameters lie on another device than the communicator's, or the size is below 1
-     * @throws IllegalStateException when ranks have other parameters: other names, shapes, types, or others frozen
+     * @throws IllegalStateException when ranks have other parameters, as in {@link #of(Parameters, Communicator)}, or another size;
+     *     or when another DataParallel or FullySharded has the parameters
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static DataParallel of(Parameters parameters, Communicator communicator, long bucketBytes) {
@@ -108,10 +127,11 @@ public final class DataParallel implements AutoCloseable {
         }
         Stream stream = Checks.given("parameters", parameters).scope().stream();
         if (stream.device() != Checks.given("communicator", communicator).device()) {
-            throw new IllegalArgumentException(
-                    "parameters: expected those of " + communicator.device() + ", got some of " + stream.device());
+            throw new IllegalArgumentException("parameters: expected those of " + communicator.device()
+                    + ", got some of " + Checks.other(stream.device(), communicator.device()));
         }
-        SameParameters.ensure(parameters, communicator, 0);
+        parameters.sharing().ensureUnshared();
+        SameParameters.ensure(parameters, communicator, 0, "bucketBytes", bucketBytes);
         GradientBuckets buckets = new GradientBuckets(parameters, communicator, bucketBytes);
         try {
             DataParallel made = new DataParallel(parameters, communicator, buckets);
@@ -122,6 +142,7 @@ public final class DataParallel implements AutoCloseable {
                 }
             });
             parameters.changed();
+            parameters.sharing().observe(made.use);
             parameters.atNextStep(made.atNextStep);
             parameters.atForgetting(made.atNextStep);
             return made;
@@ -133,8 +154,8 @@ public final class DataParallel implements AutoCloseable {
 
     private void begin() {
         summed = false;
+        written = false;
         leave();
-        parameters.sharing().forget(use);
         buckets.restart();
     }
 
@@ -151,13 +172,21 @@ public final class DataParallel implements AutoCloseable {
      * as the bucket's groups are complete. Call it after {@link Pass#begin()} and before the first layer. Without this call, as on a rank that
      * has no sequences, {@link #sumGradients} sums all.
      *
-     * @throws IllegalArgumentException when the pass runs on another stream than the parameters'
-     * @throws IllegalStateException when a layer was called since the pass was begun, the gradients were summed already, or this is closed
+     * @throws IllegalArgumentException when the pass runs on another stream than the parameters', or is one of evaluation
+     * @throws IllegalStateException when the pass was not begun, a layer was called since, the gradients were summed already, or this is
+     *     closed
      */
     public void lastMicroBatch(Pass pass) {
         ensureOpen();
         if (Checks.given("pass", pass).stream() != stream) {
             throw new IllegalArgumentException("pass: expected one on the parameters' stream, got " + pass);
+        }
+        if (!pass.isTraining()) {
+            throw new IllegalArgumentException("pass: expected one of training, got the " + pass);
+        }
+        if (!pass.isBegun()) {
+            throw new IllegalStateException(
+                    "lastMicroBatch: expected after pass.begin() and before the first layer, got a pass that was not begun");
         }
         if (summed || pass.savedCount() > 0) {
             throw new IllegalStateException(
@@ -167,7 +196,6 @@ public final class DataParallel implements AutoCloseable {
         }
         leave();
         progress.restart();
-        parameters.sharing().observe(use);
         pass.observeCalls(progress);
         last = pass;
     }
@@ -209,8 +237,9 @@ public final class DataParallel implements AutoCloseable {
     /** Says which buckets are summed, in which order, and how many of them while backward ran in this step. */
     public String explain() {
         return "gradients summed over " + communicator.ranks() + " ranks in " + buckets.count()
-                + (buckets.count() == 1 ? " bucket" : " buckets") + ", in this order, " + buckets.overlapped()
-                + " of them in this step while backward ran:" + buckets.explain();
+                + (buckets.count() == 1 ? " bucket" : " buckets") + ", in this order; " + buckets.overlapped()
+                + (buckets.overlapped() == 1 ? " was" : " were") + " sent while backward was running:"
+                + buckets.explain();
     }
 
     private void ensureOpen() {
@@ -219,10 +248,15 @@ public final class DataParallel implements AutoCloseable {
         }
     }
 
-    /** Leaves the parameters alone from now on. A second call does nothing. */
+    /**
+     * Leaves the parameters alone from now on. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
+     */
     @Override
     public void close() {
         if (!closed) {
+            Inside.state(stream).ensureCloses();
             closed = true;
             parameters.forget(atNextStep);
             leave();

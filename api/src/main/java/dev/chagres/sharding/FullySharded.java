@@ -93,7 +93,7 @@ public final class FullySharded implements AutoCloseable {
      * @param communicator of the ranks that share the model out; closed after this
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
      * @throws IllegalStateException when a parameter has memory already, or ranks have other parameters: other names, shapes, types or
-     *     seeds, or others frozen
+     *     seeds, or others frozen; or another stage
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static FullySharded allocate(
@@ -105,7 +105,7 @@ public final class FullySharded implements AutoCloseable {
         Parameters parameters = Parameters.allocate(device, plan, dtype, seed, shard);
         try {
             FullySharded made = new FullySharded(stage, parameters, communicator);
-            SameParameters.ensure(parameters, communicator, seed);
+            SameParameters.ensure(parameters, communicator, seed, "stage", stage.ordinal() + 1L);
             parameters.sharing().step(made.new Step());
             parameters.sharing().observe(made.use);
             parameters.atNextStep(made.atNextStep);
@@ -313,12 +313,17 @@ public final class FullySharded implements AutoCloseable {
         };
     }
 
-    /** Frees the memory of the parameters and all that belongs to them. A second call does nothing. */
+    /**
+     * Frees the memory of the parameters and all that belongs to them. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
+     */
     @Override
     public void close() {
         if (closed) {
             return;
         }
+        Inside.state(stream).ensureCloses();
         closed = true;
         for (Pass pass : followed) {
             pass.forget(progress);

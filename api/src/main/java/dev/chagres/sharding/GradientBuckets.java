@@ -35,6 +35,8 @@ final class GradientBuckets implements AutoCloseable {
     private final BitSet complete = new BitSet();
     private int next;
     private int overlapped;
+    /** Whether the parameters' stream waits for this step's sums already. */
+    private boolean awaited;
 
     /** Each rank makes one. */
     GradientBuckets(Parameters parameters, Communicator world, long bucketBytes) {
@@ -114,13 +116,15 @@ final class GradientBuckets implements AutoCloseable {
             summed.record(sums);
             compute.await(summed);
         }
+        awaited = true;
     }
 
     /** A step begins, or its gradients are forgotten. */
     void restart() {
-        if (next > 0 && next < buckets.size()) {
+        if (next > 0 && !awaited) {
             await(); // The next backward overwrites what may be under way.
         }
+        awaited = false;
         next = 0;
         overlapped = 0;
         complete.clear();
