@@ -27,6 +27,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterRange;
+import dev.chagres.model.ParameterShard;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
@@ -143,6 +144,8 @@ class MisuseOfNullsTest {
         sample(FusedRope.Pairing.class, FusedRope.Pairing.HALVES);
         sample(Llama3Scaling.class, Llama3Scaling.llama31());
         sample(RotaryConfig.class, RotaryConfig.of(8));
+        sample(ParameterShard.class, new ParameterShard(0, 1, ParameterShard.Extent.WHOLE));
+        sample(ParameterShard.Extent.class, ParameterShard.Extent.WHOLE);
         sample(ParameterGroup.class, ParameterGroup.of("group", member -> true));
         sample(List.class, List.of());
         sample(Predicate.class, (Predicate<Parameter>) member -> true);

@@ -26,9 +26,9 @@ public record ParameterShard(int rank, int ranks, Extent weights) {
      * @throws IllegalArgumentException when there is no such rank
      */
     public ParameterShard {
+        Checks.given("weights", weights);
         if (ranks < 1 || rank < 0 || rank >= ranks) {
             throw new IllegalArgumentException("rank: expected 0 to ranks - 1, got " + rank + " of " + ranks);
         }
-        Checks.given("weights", weights);
     }
 }
