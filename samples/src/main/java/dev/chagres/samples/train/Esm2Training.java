@@ -275,9 +275,7 @@ public final class Esm2Training implements TrainingModel {
                 }
                 microBatch++;
             } while (!input.isLast());
-            if (sharded != null) {
-                sharded.sumGradients();
-            }
+            sumGradients();
             gradientNorm.compute();
             model.parameters().forgetGradients();
         }
