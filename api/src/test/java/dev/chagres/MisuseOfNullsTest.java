@@ -26,7 +26,6 @@ import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterShard;
 import dev.chagres.model.ParameterRange;
 import dev.chagres.model.ParameterShard;
 import dev.chagres.model.Parameters;
@@ -181,8 +180,6 @@ class MisuseOfNullsTest {
         sample(LongSupplier.class, (LongSupplier) () -> 1);
         sample(LongConsumer.class, (LongConsumer) value -> {});
         samples.put(ModelPlan.class, ModelPlan::new);
-        sample(ParameterShard.class, new ParameterShard(0, 1, ParameterShard.Extent.WHOLE));
-        sample(ParameterShard.Extent.class, ParameterShard.Extent.WHOLE);
         samples.put(Layer.class, MisuseOfNullsTest::layer);
         samples.put(Layer[].class, () -> new Layer[] {layer()});
     }
