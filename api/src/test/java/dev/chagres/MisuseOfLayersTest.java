@@ -29,6 +29,9 @@ import org.junit.jupiter.api.Test;
 @Tag("L0")
 @Tag("L1")
 class MisuseOfLayersTest {
+    private static final String NOTHING_WAITS = "backward of 0 was called, but no forward call waits for its backward;"
+            + " call forward first, while the pass saves";
+
     private static final Class<IllegalArgumentException> ARGUMENT = IllegalArgumentException.class;
     private static final Class<IllegalStateException> STATE = IllegalStateException.class;
     private static final String SHARED = ": expected memory of its own, got some of ";
@@ -142,10 +145,13 @@ class MisuseOfLayersTest {
         parameters.gradients().zero(stream);
         first.forward(x, pass);
         pass.begin(sequences);
-        assertThrown(STATE, order("0", "nothing"), () -> first.backward(dy, pass));
+        assertThrown(STATE, NOTHING_WAITS, () -> first.backward(dy, pass));
         try (Pass evaluation = Pass.evaluation(device).begin(sequences)) {
             first.forward(x, evaluation);
-            assertThrown(STATE, order("0", "nothing"), () -> first.backward(dy, evaluation));
+            assertThrown(
+                    STATE,
+                    "backward of 0 was called, but this pass evaluates and saves nothing; make one with Pass.training",
+                    () -> first.backward(dy, evaluation));
         }
         first.forward(x, pass);
         pass.close();
@@ -190,7 +196,7 @@ class MisuseOfLayersTest {
         first.forward(input, pass);
         float[] dx = first.backward(dy, pass).toFloats(stream);
         float[] once = parameters.gradients().toFloats(stream);
-        assertThrown(STATE, order("0", "nothing"), () -> first.backward(dy, pass));
+        assertThrown(STATE, NOTHING_WAITS, () -> first.backward(dy, pass));
         first.forward(input, pass);
         assertArrayEquals(dx, first.backward(dy, pass).toFloats(stream));
         float[] twice = parameters.gradients().toFloats(stream);
