@@ -1,6 +1,5 @@
 package dev.chagres;
 
-import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.ScopeState;
 import java.lang.foreign.MemorySegment;
@@ -286,7 +285,7 @@ public final class Tensor {
      */
     public void copyFrom(Stream stream, HostBuffer source) {
         Transfer.fromHost(
-                this, Transfer.on(this, stream), Checks.given("source", source).segment());
+                this, Transfer.on(this, stream), Given.given("source", source).segment());
     }
 
     /**
@@ -319,7 +318,7 @@ public final class Tensor {
      */
     public void copyTo(Stream stream, HostBuffer target) {
         Transfer.toHost(
-                this, Transfer.on(this, stream), Checks.given("target", target).segment());
+                this, Transfer.on(this, stream), Given.given("target", target).segment());
     }
 
     /**
