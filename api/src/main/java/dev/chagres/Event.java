@@ -21,7 +21,15 @@ public final class Event implements AutoCloseable {
     private final Device device;
     private final MemorySegment handle;
     private final Leaks.@Nullable Trace trace;
+    private Place place = Place.NOWHERE;
     private boolean closed;
+
+    /** Where the event was recorded last. */
+    private enum Place {
+        NOWHERE,
+        STREAM,
+        GRAPH
+    }
 
     Event(Device device) {
         this.device = device;
@@ -42,17 +50,39 @@ public final class Event implements AutoCloseable {
             throw new IllegalArgumentException("stream: expected one of " + device + ", got " + stream);
         }
         Status.cuda(CudaRuntime.cudaEventRecord(handle(), stream.handle()), "cudaEventRecord");
+        place = isCapturing(stream) ? Place.GRAPH : Place.STREAM;
     }
 
-    /** Waits until the mark is reached. */
+    /** Also streams that have joined another one's capture through an event. */
+    private boolean isCapturing(Stream stream) {
+        DeviceState state = device.state();
+        if (state.capture() == null) {
+            return false;
+        }
+        MemorySegment out = state.out();
+        Status.cuda(CudaRuntime.cudaStreamIsCapturing(stream.handle(), out), "cudaStreamIsCapturing");
+        return out.get(ValueLayout.JAVA_INT, 0) != CudaRuntime.cudaStreamCaptureStatusNone();
+    }
+
+    /**
+     * Waits until the mark is reached; returns at once when there is none.
+     *
+     * @throws IllegalStateException when the mark was recorded inside a capture, or while a stream of one of the thread's devices
+     *     captures
+     */
     public void synchronize() {
-        device.state().ensureNotCapturing("synchronize");
+        ensureOutsideGraphs("synchronize");
         Status.cuda(CudaRuntime.cudaEventSynchronize(handle()), "cudaEventSynchronize");
     }
 
-    /** Returns whether the mark has been reached, without waiting. */
+    /**
+     * Returns whether the mark has been reached, without waiting; true when there is none.
+     *
+     * @throws IllegalStateException when the mark was recorded inside a capture, or while a stream of one of the thread's devices
+     *     captures
+     */
     public boolean isDone() {
-        device.state().ensureNotCapturing("isDone");
+        ensureOutsideGraphs("isDone");
         int status = CudaRuntime.cudaEventQuery(handle());
         if (status == NOT_READY) {
             // It is kept as the thread's last error, in which TE would see a failure of its own next call.
@@ -63,12 +93,51 @@ public final class Event implements AutoCloseable {
         return true;
     }
 
-    /** Returns the milliseconds of device time from {@code start} to this mark; both must have been reached. */
+    /**
+     * Returns the milliseconds of device time from {@code start} to this mark.
+     *
+     * @throws IllegalArgumentException when {@code start} is an event of another device
+     * @throws IllegalStateException when one of the marks was not recorded, was recorded inside a capture, or is not reached yet; or
+     *     while a stream of one of the thread's devices captures
+     */
     public float millisSince(Event start) {
         MemorySegment first = Given.given("start", start).handle();
+        MemorySegment last = handle();
+        if (start.device.index() != device.index()) {
+            throw new IllegalArgumentException(
+                    "start: expected an event of " + device + ", got one of " + start.device);
+        }
+        start.ensureMarks("start");
+        ensureMarks("this event");
         MemorySegment out = device.state().out();
-        Status.cuda(CudaRuntime.cudaEventElapsedTime(out, first, handle()), "cudaEventElapsedTime");
+        int status = CudaRuntime.cudaEventElapsedTime(out, first, last);
+        if (status == NOT_READY) {
+            CudaRuntime.cudaGetLastError();
+            throw new IllegalStateException(
+                    "millisSince: expected marks that the device has reached, got one that it has not; call"
+                            + " synchronize() on the later event first");
+        }
+        Status.cuda(status, "cudaEventElapsedTime");
         return out.get(ValueLayout.JAVA_FLOAT, 0);
+    }
+
+    private void ensureMarks(String argument) {
+        if (place == Place.NOWHERE) {
+            throw new IllegalStateException(
+                    "millisSince: " + argument + " was not recorded; call record(stream) where the time is wanted");
+        }
+        ensureOutsideGraphs("millisSince");
+    }
+
+    /** CUDA cannot look at a mark that is a part of a graph, nor at any while a stream captures. */
+    private void ensureOutsideGraphs(String call) {
+        device.state().ensureThreadNotCapturing(call);
+        if (place == Place.GRAPH) {
+            throw new IllegalStateException(
+                    call + ": expected an event that was recorded outside of a capture, got one that"
+                            + " was last recorded inside of one, where it only orders the graph's work; call record(stream) after"
+                            + " the launch");
+        }
     }
 
     MemorySegment handle() {

@@ -27,6 +27,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code cudaGraphExec_t} of the CUDA runtime.
  */
 public final class Graph implements AutoCloseable {
+    /** Beside Stream.capture, what the driving thread may not call meanwhile: see DeviceState.ensureThreadNotCapturing. */
     private static final int THREAD_LOCAL = 1;
 
     private final Stream stream;

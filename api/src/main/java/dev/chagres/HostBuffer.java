@@ -33,6 +33,7 @@ public final class HostBuffer implements AutoCloseable {
         this.device = device;
         this.pinned = pinned;
         if (pinned) {
+            device.ensureThreadNotCapturing("pinned");
             int status = CudaRuntime.cudaHostAlloc(device.out(), Math.max(1, byteSize), PORTABLE);
             if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
                 throw Status.outOfHostMemory(status, "cudaHostAlloc", byteSize);
@@ -59,6 +60,7 @@ public final class HostBuffer implements AutoCloseable {
      * Opens {@code byteSize} bytes of page-locked memory.
      *
      * @throws IllegalArgumentException when {@code byteSize} is negative
+     * @throws IllegalStateException while a stream of one of the thread's devices captures
      * @throws dev.chagres.bindings.CudaException when the host has not so many
      */
     public static HostBuffer pinned(Device device, long byteSize) {
@@ -95,7 +97,7 @@ public final class HostBuffer implements AutoCloseable {
         if (!device.isClosed()) {
             device.ensureCurrent();
             if (pinned) {
-                device.ensureNotCapturing("close");
+                device.ensureThreadNotCapturing("close");
             }
         }
         MemorySegment address = MemorySegment.ofAddress(segment.address());

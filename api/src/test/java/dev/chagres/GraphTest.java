@@ -95,6 +95,8 @@ class GraphTest {
             refused("synchronize" + end, device::synchronize);
             refused("synchronize" + end, event::synchronize);
             refused("isDone" + end, event::isDone);
+            refused("millisSince" + end, () -> event.millisSince(event));
+            refused("pinned" + end, () -> HostBuffer.pinned(device, 16));
             refused("copyTo" + end, () -> x.toFloats(stream));
             refused("copyTo" + end, () -> x.copyTo(stream, host));
             refused("copyFrom" + end, () -> x.copyFrom(stream, host));
@@ -107,6 +109,49 @@ class GraphTest {
                             + " memory",
                     () -> scope.tensor(DType.BYTE, 256 << 20));
             assertArrayEquals(new float[4], x.toFloats(stream));
+        }
+    }
+
+    /** CUDA refuses some calls on every device of a thread that captures, and the capture with them. */
+    @Test
+    void whatTheThreadMayNotCallOnOtherDevicesIsRefused() {
+        try (Device other = Device.open();
+                Scope theirs = other.openScope();
+                Event event = other.openEvent()) {
+            event.record(other.stream());
+            String end =
+                    ": a stream of device 0 captures, and what waits for the device or reads the host's memory cannot be"
+                            + " part of a graph; call it before Stream.capture or after the launch";
+            refused("pinned" + end, () -> HostBuffer.pinned(other, 16));
+            refused("isDone" + end, event::isDone);
+            refused("synchronize" + end, event::synchronize);
+            refused("millisSince" + end, () -> event.millisSince(event));
+            refused(
+                    "memory: 268435456 bytes are wanted while a stream of device 0 captures, when CUDA gives none; run the same"
+                            + " work once before the capture, and begin its scopes and passes again, so that they have their"
+                            + " memory",
+                    () -> theirs.tensor(DType.BYTE, 256 << 20));
+            assertTrue(event.isDone());
+            theirs.tensor(DType.BYTE, 256 << 20);
+        }
+    }
+
+    /** A mark inside a graph orders the graph's work; nobody can wait for it. */
+    @Test
+    void anEventOfACaptureIsNoMarkOutside() {
+        Stream stream = device.stream();
+        try (Event event = device.openEvent();
+                Graph graph = stream.capture(() -> event.record(stream))) {
+            graph.launch();
+            String end =
+                    ": expected an event that was recorded outside of a capture, got one that was last recorded inside of"
+                            + " one, where it only orders the graph's work; call record(stream) after the launch";
+            assertEquals("isDone" + end, refusal(event::isDone));
+            assertEquals("synchronize" + end, refusal(event::synchronize));
+            assertEquals("millisSince" + end, refusal(() -> event.millisSince(event)));
+            event.record(stream);
+            event.synchronize();
+            assertTrue(event.isDone());
         }
     }
 
@@ -139,6 +184,12 @@ class GraphTest {
                     CudaException.class,
                     () -> device.stream().capture(() -> device.stream().await(event)));
             assertTrue(refused.getMessage().contains("cudaErrorStreamCaptureIsolation"), refused.getMessage());
+            assertTrue(
+                    refused.getMessage()
+                            .endsWith(
+                                    "a stream is being captured into a graph: make this call before the capture or after"
+                                            + " the launch, and record events that the captured work waits for inside the capture"),
+                    refused.getMessage());
         }
         device.synchronize();
     }

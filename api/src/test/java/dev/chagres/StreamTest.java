@@ -6,11 +6,9 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
-import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import dev.chagres.bindings.CudaException;
 import java.lang.foreign.ValueLayout;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -92,9 +90,10 @@ class StreamTest {
         try (Device device = Device.open();
                 Event start = device.openEvent();
                 Event end = device.openEvent()) {
-            CudaException thrown = assertThrows(CudaException.class, () -> end.millisSince(start));
-            assertEquals("cudaEventElapsedTime", thrown.function());
-            assertEquals(0, thrown.device());
+            String text = " was not recorded; call record(stream) where the time is wanted";
+            assertThrown(IllegalStateException.class, "millisSince: start" + text, () -> end.millisSince(start));
+            start.record(device.stream());
+            assertThrown(IllegalStateException.class, "millisSince: this event" + text, () -> end.millisSince(start));
         }
     }
 
@@ -149,6 +148,12 @@ class StreamTest {
                     IllegalArgumentException.class,
                     "stream: expected one of device 0, got stream of device 1",
                     () -> event.record(second.stream()));
+            try (Event other = second.openEvent()) {
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "start: expected an event of device 1, got one of device 0",
+                        () -> other.millisSince(event));
+            }
         }
     }
 

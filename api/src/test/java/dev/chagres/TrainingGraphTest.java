@@ -69,8 +69,8 @@ class TrainingGraphTest {
             try (Graph graph = device.stream().capture(() -> first.step(0.01f))) {
                 first.pass.close();
                 assertEquals(
-                        "the pass was closed since the capture, so that nothing writes its random numbers; launch the graph"
-                                + " before Pass.close(), or capture again with another pass",
+                        "launch: the pass was closed since the capture; launch the graph before Pass.close(), or capture"
+                                + " again with another pass",
                         refusal(graph::launch));
                 assertEquals(2, first.optimizer.step());
                 assertEquals(2, first.parameters.step());

@@ -76,10 +76,10 @@ final class Draws implements AutoCloseable {
 
         @Override
         public void check() {
-            if (closed && word != null) {
+            if (closed) {
                 throw new IllegalStateException(
-                        "the pass was closed since the capture, so that nothing writes its random"
-                                + " numbers; launch the graph before Pass.close(), or capture again with another pass");
+                        "launch: the pass was closed since the capture; launch the graph before Pass.close(), or capture"
+                                + " again with another pass");
             }
         }
 

@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.recipe.Quantizers;
@@ -85,8 +86,9 @@ public final class Pass implements AutoCloseable {
         giveBack();
         begun = true;
         draws.begin();
-        if (Inside.capture(stream) != null) {
-            recipe.forgetWeights();
+        Capture capture = Inside.capture(stream);
+        if (capture != null) {
+            recipe.begin(capture);
         }
         return this;
     }

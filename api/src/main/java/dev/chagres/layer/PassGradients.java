@@ -34,6 +34,7 @@ final class PassGradients {
             Capture capture = Inside.capture(stream);
             if (capture != null) {
                 capture.onFailure(owner::forgetGradients);
+                capture.trust(owner, owner::ensureOpen);
             }
         }
         return parameter.nextGradient();

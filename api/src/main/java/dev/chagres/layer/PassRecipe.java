@@ -3,6 +3,8 @@ package dev.chagres.layer;
 import dev.chagres.Device;
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
 import java.util.List;
@@ -56,9 +58,22 @@ final class PassRecipe {
         recorded.forEach(Quantizers::forgetStep);
     }
 
-    /** Casts weights anew at their next use: a graph does so at each launch. */
-    void forgetWeights() {
+    /** Casts weights anew at their next use, as a graph does at each launch, which trusts the quantizers to be open. */
+    void begin(Capture capture) {
         recorded.forEach(Quantizers::forgetWeights);
+        trust(capture, quantizers);
+    }
+
+    private static void trust(Capture capture, @Nullable Quantizers used) {
+        if (used != null) {
+            capture.trust(used, () -> {
+                if (!used.isOpen()) {
+                    throw new IllegalStateException(
+                            "launch: the quantizers of the pass were closed since the capture, by themselves or with"
+                                    + " their parameters; launch the graph before that, or capture again with others");
+                }
+            });
+        }
     }
 
     private Quantizers here(Quantizers given) {
@@ -78,6 +93,10 @@ final class PassRecipe {
         recorded.removeIf(one -> !one.isOpen());
         if (!recorded.contains(given)) {
             recorded.add(given);
+        }
+        Capture capture = Inside.capture(stream);
+        if (capture != null) {
+            trust(capture, given);
         }
         return given;
     }

@@ -49,7 +49,7 @@ public final class Parameters implements AutoCloseable {
         this.scope = scope;
         this.shard = shard;
         this.dtype = dtype;
-        steps = new StepCount(scope.stream());
+        steps = new StepCount(scope.stream(), this::ensureOpen);
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
         long gradientParts = shard == null ? 1 : shard.ranks();
         long weightParts = hasWholeWeights() ? 1 : gradientParts;
@@ -183,7 +183,7 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when every parameter has a type of its own, or the parameters are closed
      */
     public Tensor weights() {
-        ensureOwn();
+        ensureOpen();
         Tensor vector = weights.get(dtype);
         if (vector == null) {
             throw new IllegalStateException("weights: every parameter was declared with a type of its own, none is "
@@ -198,11 +198,16 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when the parameters are closed, or their scope was restarted
      */
     public Tensor gradients() {
-        ensureOwn();
+        ensureOpen();
         return gradients;
     }
 
-    private void ensureOwn() {
+    /**
+     * Checks that the parameters have their memory, as each launch of a graph does that writes their gradients.
+     *
+     * @throws IllegalStateException when they are closed, or their scope was restarted
+     */
+    public void ensureOpen() {
         if (closed) {
             throw new IllegalStateException("the parameters are closed; make others with Parameters.allocate");
         }

@@ -18,6 +18,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class StepCount implements StepWork {
     private final Stream stream;
+    private final Runnable ensureOpen;
     private final List<Runnable> atNextStep = new ArrayList<>();
     private final List<Runnable> atForgetting = new ArrayList<>();
     /** The capture that has a step of these parameters already. */
@@ -26,8 +27,14 @@ final class StepCount implements StepWork {
     private int generation;
     private long step;
 
-    StepCount(Stream stream) {
+    /**
+     * Counts from 0.
+     *
+     * @param ensureOpen throws when the parameters are closed
+     */
+    StepCount(Stream stream, Runnable ensureOpen) {
         this.stream = stream;
+        this.ensureOpen = ensureOpen;
     }
 
     long step() {
@@ -65,6 +72,11 @@ final class StepCount implements StepWork {
                     + " another; capture each step by itself, or launch one graph twice");
         }
         captured = capture;
+    }
+
+    @Override
+    public void check() {
+        ensureOpen.run();
     }
 
     /** Counts a step, whose gradients are used. */

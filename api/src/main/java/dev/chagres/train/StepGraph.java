@@ -131,13 +131,15 @@ public final class StepGraph implements AutoCloseable {
      * Enqueues one step over the batch that was uploaded first of those that wait. What the step throws passes
      * through; the batch then still waits, and the pass forgets the gradients.
      *
-     * @throws IllegalStateException when no batch was uploaded, this is closed, or it is called inside a step
+     * @throws IllegalStateException when no batch was uploaded, this or what the captured steps use is closed, a stream of the device
+     *     captures, or it is called inside a step
      */
     public void step() {
         if (closed) {
             throw new IllegalStateException("the step graph of " + pass.stream() + " is closed");
         }
         ensureOutside("step");
+        Inside.state(pass.stream()).ensureNotCapturing("step");
         Bucketed present = present();
         inside = true;
         boolean done = false;

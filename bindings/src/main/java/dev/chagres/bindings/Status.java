@@ -31,6 +31,11 @@ public final class Status {
 
     private static final int CUDA_NO_DEVICE = 100;
 
+    /** The first and the last code of calls that do not fit a stream's capture. */
+    private static final int CUDA_CAPTURE_UNSUPPORTED = 900;
+
+    private static final int CUDA_CAPTURE_WRONG_THREAD = 908;
+
     private Status() {}
 
     /**
@@ -106,6 +111,12 @@ public final class Status {
         String text = joined(ErrorTexts.text("cudaGetErrorString", status), detail);
         if (status == CUDA_INSUFFICIENT_DRIVER || status == CUDA_NO_DEVICE) {
             text = joined(text, Driver.probe().description() + "; ./chagres doctor says what is missing");
+        }
+        if (status >= CUDA_CAPTURE_UNSUPPORTED && status <= CUDA_CAPTURE_WRONG_THREAD) {
+            text = joined(
+                    text,
+                    "a stream is being captured into a graph: make this call before the capture or after the"
+                            + " launch, and record events that the captured work waits for inside the capture");
         }
         ErrorTexts.forgetCudaError();
         return new CudaException(

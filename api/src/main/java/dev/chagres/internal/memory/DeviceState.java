@@ -25,6 +25,8 @@ public final class DeviceState {
         private int current = -1;
         /** Whether a group of collectives is open, which NCCL runs at its end. */
         private boolean grouping;
+        /** The device of which a stream captures, or null: CUDA then refuses some calls on every device of the thread. */
+        private @Nullable DeviceState capturing;
     }
 
     private static final ThreadLocal<Driver> DRIVERS = ThreadLocal.withInitial(Driver::new);
@@ -51,6 +53,8 @@ public final class DeviceState {
     private final GraphMemory graphs = new GraphMemory();
     /** What belongs to the graph that a stream captures. */
     private @Nullable Capture capture;
+    /** The device that the thread captured on when this capture began. */
+    private @Nullable DeviceState capturedOutside;
 
     private boolean closed;
     private final List<@Nullable AutoCloseable> attached = new ArrayList<>();
@@ -106,8 +110,10 @@ public final class DeviceState {
 
     /** Takes device memory from CUDA. */
     public MemorySegment malloc(long byteSize) {
-        if (graphs.isCapturing()) {
-            throw new CaptureException("memory: " + byteSize + " bytes are wanted while a stream of device " + index
+        DeviceState capturing = capturing();
+        if (capturing != null) {
+            throw new CaptureException("memory: " + byteSize + " bytes are wanted while a stream of device "
+                    + capturing.index
                     + " captures, when CUDA gives none; run the same work once before the capture, and begin its scopes"
                     + " and passes again, so that they have their memory");
         }
@@ -135,12 +141,15 @@ public final class DeviceState {
 
     /** Begins a capture and returns the number of its graph, for {@link #closeGraph}. */
     public long beginCapture(Capture begun) {
+        capturedOutside = driver.capturing;
+        driver.capturing = this;
         capture = begun;
         return graphs.begin();
     }
 
     /** Says that a capture has ended. */
     public void endCapture() {
+        driver.capturing = capturedOutside;
         capture = null;
         graphs.endCapture();
     }
@@ -162,10 +171,31 @@ public final class DeviceState {
      */
     public void ensureNotCapturing(String call) {
         if (graphs.isCapturing()) {
-            throw new CaptureException(call + ": a stream of device " + index
-                    + " captures, and what waits for the device or reads the host's memory cannot be part of a graph;"
-                    + " call it before Stream.capture or after the launch");
+            throw refusedByCapture(call, this);
         }
+    }
+
+    /**
+     * Checks that no stream of any device that the thread drives captures, for calls that CUDA then refuses on all of them.
+     *
+     * @throws CaptureException when one does
+     */
+    public void ensureThreadNotCapturing(String call) {
+        DeviceState capturing = capturing();
+        if (capturing != null) {
+            throw refusedByCapture(call, capturing);
+        }
+    }
+
+    private static CaptureException refusedByCapture(String call, DeviceState capturing) {
+        return new CaptureException(call + ": a stream of device " + capturing.index
+                + " captures, and what waits for the device or reads the host's memory cannot be part of a graph;"
+                + " call it before Stream.capture or after the launch");
+    }
+
+    /** Returns the device of which a stream captures on the thread that drives this one, or null. */
+    private @Nullable DeviceState capturing() {
+        return graphs.isCapturing() ? this : driver.capturing;
     }
 
     /** Says that the calling thread begins to collect calls that run later, on memory of any of its devices. */
