@@ -8,6 +8,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.State;
+import dev.chagres.model.State.Values;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
@@ -47,11 +48,11 @@ public final class Safetensors {
 
     /**
      * Reads everything in {@code state} from a file that has exactly that, and waits until it is on the device. Names, types
-     * and shapes are compared first, then the host's numbers are read: where any does not fit nothing is loaded, and the error
-     * lists all names, types and shapes.
+     * and shapes are compared first, then the host's numbers and the elements of tensors that are limited are read: where any does
+     * not fit nothing is loaded, and the error lists all names, types and shapes.
      *
      * @throws SafetensorsException when the file cannot be read, does not have exactly the state's names, types and shapes, or has
-     *     a number that cannot be, such as a negative number of steps
+     *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0
      */
     public static void load(Path file, State state, Stream stream) {
         List<TensorSpec> expected = new ArrayList<>();
@@ -63,6 +64,8 @@ public final class Safetensors {
             opened.entriesExactly(expected);
             Map<String, Long> numbers =
                     numbers(file, opened, state, host.segment().asSlice(0, Long.BYTES));
+            state.tensors()
+                    .forEach((name, tensor) -> checkElements(file, opened.entry(name), state.values(name), host));
             state.tensors().forEach((name, tensor) -> {
                 Checks.on(stream, name, tensor);
                 read(opened.entry(name), tensor, host, stream, views);
@@ -85,6 +88,25 @@ public final class Safetensors {
             values.put(name, value);
         });
         return values;
+    }
+
+    /** Reads the elements of a tensor that may not have any, and throws for one that it may not have. */
+    private static void checkElements(Path file, SafetensorsEntry entry, Values may, HostBuffer host) {
+        for (long offset = 0; may != Values.ANY && offset < entry.byteSize(); offset += PIECE_BYTES) {
+            MemorySegment piece = host.segment().asSlice(0, Math.min(PIECE_BYTES, entry.byteSize() - offset));
+            entry.copyTo(offset, piece);
+            for (long i = 0; i < piece.byteSize() / Float.BYTES; i++) {
+                float value = piece.getAtIndex(ValueLayout.JAVA_FLOAT, i);
+                if (!may.takes(value)) {
+                    throw SafetensorsException.of(
+                            file,
+                            entry.name(),
+                            "expected " + (may == Values.POSITIVE ? "finite numbers above 0" : "numbers from 0 on")
+                                    + ", got " + value + " at element " + (offset / Float.BYTES + i),
+                            null);
+                }
+            }
+        }
     }
 
     private static void read(SafetensorsEntry entry, Tensor tensor, HostBuffer host, Stream stream, Scope views) {

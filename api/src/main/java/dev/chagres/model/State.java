@@ -1,5 +1,6 @@
 package dev.chagres.model;
 
+import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
@@ -43,13 +44,34 @@ public final class State {
         }
     }
 
+    /** Which elements a tensor may have: others are refused before anything is loaded. */
+    public enum Values {
+        /** Whatever the type has. */
+        ANY,
+        /** Finite numbers above 0, such as scales. */
+        POSITIVE,
+        /** Numbers from 0 on and infinity, such as largest magnitudes. */
+        NOT_NEGATIVE;
+
+        /** Returns whether a tensor may have the element {@code value}. */
+        public boolean takes(float value) {
+            return switch (this) {
+                case ANY -> true;
+                case POSITIVE -> value > 0 && value < Float.POSITIVE_INFINITY;
+                case NOT_NEGATIVE -> value >= 0;
+            };
+        }
+    }
+
     private final Map<String, Tensor> tensors;
+    private final Map<String, Values> values;
     private final Map<String, Number> numbers;
     private final List<Runnable> afterLoading;
     private final List<Runnable> lastAfterLoading;
 
     private State(Builder builder) {
         tensors = Collections.unmodifiableMap(new LinkedHashMap<>(builder.tensors));
+        values = Map.copyOf(builder.values);
         numbers = Collections.unmodifiableMap(new LinkedHashMap<>(builder.numbers));
         afterLoading = List.copyOf(builder.afterLoading);
         lastAfterLoading = List.copyOf(builder.lastAfterLoading);
@@ -63,7 +85,7 @@ public final class State {
     public static State of(State... parts) {
         Builder all = new Builder();
         for (State part : Checks.givenAll("parts", parts)) {
-            part.tensors.forEach(all::tensor);
+            part.tensors.forEach((name, tensor) -> all.tensor(name, tensor, part.values(name)));
             part.numbers.forEach((name, number) -> all.number(name, number.reader, number.writer, number.most));
             part.afterLoading.forEach(all::afterLoading);
             part.lastAfterLoading.forEach(all::lastAfterLoading);
@@ -74,6 +96,19 @@ public final class State {
     /** Returns the tensors by name, in order. */
     public Map<String, Tensor> tensors() {
         return tensors;
+    }
+
+    /**
+     * Returns which elements the tensor of this name may have.
+     *
+     * @throws IllegalArgumentException when there is none
+     */
+    public Values values(String name) {
+        Values present = values.get(Checks.given("name", name));
+        if (present == null) {
+            throw new IllegalArgumentException("name: expected that of a tensor, got " + name);
+        }
+        return present;
     }
 
     /** Returns the numbers by name, in order. */
@@ -105,6 +140,7 @@ public final class State {
      */
     public static final class Builder {
         private final Map<String, Tensor> tensors = new LinkedHashMap<>();
+        private final Map<String, Values> values = new LinkedHashMap<>();
         private final Map<String, Number> numbers = new LinkedHashMap<>();
         private final List<Runnable> afterLoading = new ArrayList<>();
         private final List<Runnable> lastAfterLoading = new ArrayList<>();
@@ -113,13 +149,29 @@ public final class State {
         public Builder() {}
 
         /**
-         * Adds a tensor.
+         * Adds a tensor of any elements.
          *
          * @throws IllegalArgumentException when the name is taken
          */
         public Builder tensor(String name, Tensor tensor) {
+            return tensor(name, tensor, Values.ANY);
+        }
+
+        /**
+         * Adds a tensor.
+         *
+         * @param may the elements that it may have; other than ANY for FLOAT32 alone
+         * @throws IllegalArgumentException when the name is taken, or elements of another type are limited
+         */
+        public Builder tensor(String name, Tensor tensor, Values may) {
             ensureFree(name);
-            tensors.put(name, Checks.given("tensor", tensor));
+            Checks.given("tensor", tensor);
+            if (Checks.given("may", may) != Values.ANY && tensor.dtype() != DType.FLOAT32) {
+                throw new IllegalArgumentException(
+                        "may: expected ANY for a tensor of " + tensor.dtype() + ", got " + may);
+            }
+            tensors.put(name, tensor);
+            values.put(name, may);
             return this;
         }
 

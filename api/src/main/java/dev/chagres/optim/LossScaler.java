@@ -155,7 +155,7 @@ public final class LossScaler {
      */
     public State state() {
         return new State.Builder()
-                .tensor("loss_scaler.scale", scale)
+                .tensor("loss_scaler.scale", scale, State.Values.POSITIVE)
                 .tensor("loss_scaler.growth_tracker", scope.view(counts, 0, 1))
                 .tensor("loss_scaler.skipped_steps", scope.view(counts, 1, 1))
                 .build();

@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.State;
+import dev.chagres.model.State.Values;
 import dev.chagres.te.AmaxHistories;
 import dev.chagres.te.RecipeUpdates;
 import java.util.Arrays;
@@ -74,9 +75,9 @@ final class DelayedScales {
     void list(String direction, State.Builder state) {
         if (places > 0) {
             // Names tell places and type: scales of others do not load.
-            scales.forEach((site, one) -> state.tensor(site + ".scale", one));
+            scales.forEach((site, one) -> state.tensor(site + ".scale", one, Values.POSITIVE));
             String type = dtype.name().toLowerCase(Locale.ROOT);
-            state.tensor("quantizers." + direction + "." + type + ".amax_history", history);
+            state.tensor("quantizers." + direction + "." + type + ".amax_history", history, Values.NOT_NEGATIVE);
         }
     }
 }

@@ -263,7 +263,15 @@ class StateTest {
                 NullPointerException.class,
                 "reader: expected a value, got null",
                 () -> builder.number("y", null, value -> {}, 9));
+        assertThrown(
+                IllegalArgumentException.class,
+                "may: expected ANY for a tensor of INT32, got POSITIVE",
+                () -> builder.tensor("y", open.scope().tensor(DType.INT32, 3), State.Values.POSITIVE));
+        assertThrown(
+                NullPointerException.class, "may: expected a value, got null", () -> builder.tensor("y", tensor, null));
         State state = builder.build();
+        assertEquals(State.Values.ANY, state.values("x"));
+        assertThrown(IllegalArgumentException.class, "name: expected that of a tensor, got n", () -> state.values("n"));
         assertEquals("x Tensor FLOAT32[3]\nn 4\n", state.toString());
         state.numbers().get("n").writer().accept(9);
         assertEquals(9, number[0]);

@@ -308,6 +308,52 @@ class QuantizersTest {
         }
     }
 
+    /** Scales and magnitudes that no step can have made are refused before anything is loaded. */
+    @Test
+    void impossibleScalesDoNotLoad(@TempDir Path folder) throws Exception {
+        trainOnce(8, 4);
+        Path file = folder.resolve("edited.safetensors");
+        String history = "quantizers.forward.float8_e4m3.amax_history";
+        float inf = Float.POSITIVE_INFINITY;
+        for (float wrong : new float[] {Float.NaN, 0, -0f, -1, inf, -inf}) {
+            refuses(file, "body.weight.scale", 0, wrong, "finite numbers above 0");
+        }
+        for (float wrong : new float[] {Float.NaN, -1, -inf}) {
+            refuses(file, history, 2, wrong, "numbers from 0 on");
+        }
+        saveWith(file, history, 2, inf); // An infinite value was cast: its step changes no scale.
+        Safetensors.load(file, State.of(parameters.state(), quantizers.state()), device.stream());
+        assertEquals(inf, read("forward.amax_history")[2]);
+    }
+
+    private void refuses(Path file, String edited, int element, float wrong, String expected) {
+        saveWith(file, edited, element, wrong);
+        trainOnce(16, 4);
+        parameters.weights().zero(device.stream());
+        float[] before = read("forward.amax_history");
+        State all = State.of(parameters.state(), quantizers.state());
+        assertThrown(
+                SafetensorsException.class,
+                file + ": tensor \"" + edited + "\": expected " + expected + ", got " + wrong + " at element "
+                        + element,
+                () -> Safetensors.load(file, all, device.stream()));
+        assertArrayEquals(before, read("forward.amax_history"));
+        assertEquals(0, linear.weight().weight().toFloats(device.stream())[0]);
+        parameters.forgetGradients();
+    }
+
+    /** Saves the state with another element in one tensor. */
+    private void saveWith(Path file, String edited, int element, float value) {
+        State state = State.of(parameters.state(), quantizers.state());
+        Tensor tensor = state.tensors().get(edited);
+        float[] before = tensor.toFloats(device.stream());
+        float[] changed = before.clone();
+        changed[element] = value;
+        tensor.set(device.stream(), changed);
+        Safetensors.save(file, state, device.stream(), Map.of());
+        tensor.set(device.stream(), before);
+    }
+
     @Test
     void aLoadedStateGoesOnWithTheSameBits(@TempDir Path folder) throws Exception {
         for (int i = 0; i < 3; i++) {
