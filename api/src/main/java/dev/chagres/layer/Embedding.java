@@ -70,13 +70,13 @@ public final class Embedding {
     private void lookUp(Tensor ids, Tensor y, Pass pass) {
         boolean done = false;
         try {
-            pass.callBegins(Direction.FORWARD);
+            pass.calls().begin(Direction.FORWARD);
             dev.chagres.ops.Embedding.forward(weight.weight(), ids, y, pass.stream());
-            pass.callEnds(Direction.FORWARD);
+            pass.calls().end(Direction.FORWARD);
             done = true;
         } finally {
             if (!done) {
-                pass.callFails();
+                pass.calls().fail();
             }
         }
     }
@@ -101,14 +101,14 @@ public final class Embedding {
     private void addGradient(Tensor dy, Tensor ids, Pass pass) {
         boolean done = false;
         try {
-            pass.callBegins(Direction.BACKWARD);
+            pass.calls().begin(Direction.BACKWARD);
             Output output = pass.nextGradient(weight);
             dev.chagres.ops.Embedding.backward(dy, ids, weight.gradient(), output, pass.stream());
-            pass.callEnds(Direction.BACKWARD);
+            pass.calls().end(Direction.BACKWARD);
             done = true;
         } finally {
             if (!done) {
-                pass.callFails();
+                pass.calls().fail();
             }
         }
     }

@@ -119,17 +119,17 @@ public abstract class Layer {
         Scope before = pass.memory().enter();
         boolean done = false;
         try {
-            pass.callBegins(Direction.FORWARD);
+            pass.calls().begin(Direction.FORWARD);
             pass.saving(learns);
             runObserved(x, y, pass);
             pass.saving(saving);
-            pass.callEnds(Direction.FORWARD);
+            pass.calls().end(Direction.FORWARD);
             done = true;
         } finally {
             pass.saving(saving);
             pass.memory().leave(before);
             if (!done) {
-                pass.callFails();
+                pass.calls().fail();
                 pass.gradients().failForward();
                 pass.saved().dropTo(mark);
                 pass.draws().restoreSite(site);
@@ -224,14 +224,14 @@ public abstract class Layer {
         Scope before = pass.memory().enter();
         boolean done = false;
         try {
-            pass.callBegins(Direction.BACKWARD);
+            pass.calls().begin(Direction.BACKWARD);
             gradientObserved(dy, dx, pass);
-            pass.callEnds(Direction.BACKWARD);
+            pass.calls().end(Direction.BACKWARD);
             done = true;
         } finally {
             pass.memory().leave(before);
             if (!done) {
-                pass.callFails();
+                pass.calls().fail();
                 pass.gradients().fail();
             }
         }

@@ -39,7 +39,7 @@ public final class Pass implements AutoCloseable {
     private final SavedStack saved = new SavedStack();
     private final Observers observers = new Observers();
     private final SavingSwitch savingAgain = new SavingSwitch();
-    private @Nullable CallObserver calls;
+    private final PassCalls calls = new PassCalls(this);
     private boolean saving;
     private boolean begun;
     private @Nullable Sequences sequences;
@@ -336,50 +336,9 @@ public final class Pass implements AutoCloseable {
         return !observers.isEmpty();
     }
 
-    /** Returns how many forward calls, and calls inside them, have saved what no backward call has taken. */
-    public int savedCount() {
-        return saved.count();
-    }
-
-    /**
-     * For sharding: tells {@code newCalls} of every call from now on.
-     *
-     * @throws IllegalStateException when another one is told
-     */
-    public void observeCalls(CallObserver newCalls) {
-        if (calls != null && calls != newCalls) {
-            throw new IllegalStateException(
-                    "the pass belongs to " + calls + " already; make another with Pass.training");
-        }
-        calls = Checks.given("newCalls", newCalls);
-    }
-
-    /** Tells {@code present} no more. */
-    public void forget(CallObserver present) {
-        if (calls == present) {
-            calls = null;
-        }
-    }
-
-    void callBegins(PassObserver.Direction direction) {
-        CallObserver present = calls;
-        if (present != null) {
-            present.begins(direction, this);
-        }
-    }
-
-    void callEnds(PassObserver.Direction direction) {
-        CallObserver present = calls;
-        if (present != null) {
-            present.ends(direction, this);
-        }
-    }
-
-    void callFails() {
-        CallObserver present = calls;
-        if (present != null) {
-            present.fails();
-        }
+    /** For sharding: returns the calls of this pass that may use parameters, and who is told of them. */
+    public PassCalls calls() {
+        return calls;
     }
 
     /** Returns the most bytes that the pass has held at one time since it was made, scratch memory of the stream apart. */

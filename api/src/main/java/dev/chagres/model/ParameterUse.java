@@ -13,5 +13,5 @@ public interface ParameterUse {
     void writing(Parameter parameter);
 
     /** A norm or an optimizer is about to use the gradients. */
-    default void stepping() {}
+    void stepping();
 }

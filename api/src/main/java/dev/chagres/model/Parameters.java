@@ -264,14 +264,12 @@ public final class Parameters implements AutoCloseable {
      * there. A second call in one step does nothing.
      */
     public void completeGradients() {
-        ShardedStep step = sharing.step();
-        if (step != null) {
-            step.ensureSummed();
-            return;
-        }
         ParameterUse use = sharing.use();
         if (use != null) {
             use.stepping();
+        }
+        if (shard != null) {
+            return; // Whoever summed the parts has completed them.
         }
         for (int i = 0; i < all.size(); i++) {
             all.get(i).completeGradient(scope.stream());

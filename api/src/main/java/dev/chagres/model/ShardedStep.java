@@ -3,18 +3,11 @@ package dev.chagres.model;
 import dev.chagres.Tensor;
 
 /**
- * For sharding: what a step of parameters whose gradients are shared out needs of the other ranks.
+ * For sharding: what a step with parameters whose gradients are shared out needs of the other ranks.
  *
  * <p>Threading: the device's thread.
  */
 public interface ShardedStep {
-    /**
-     * Checks that {@link Parameters#gradients} holds this rank's part of the gradients' sum.
-     *
-     * @throws IllegalStateException when they were not summed in this step
-     */
-    void ensureSummed();
-
     /**
      * Enqueues {@code norm = sqrt(sum over ranks of norm^2)}.
      *

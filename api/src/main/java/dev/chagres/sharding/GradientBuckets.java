@@ -32,6 +32,8 @@ final class GradientBuckets implements AutoCloseable {
     /** In the order in which they are summed: the last groups first. */
     private final List<Bucket> buckets;
 
+    private final ByteCounts bytes;
+
     private final BitSet complete = new BitSet();
     private int next;
     private int overlapped;
@@ -39,7 +41,8 @@ final class GradientBuckets implements AutoCloseable {
     private boolean awaited;
 
     /** Each rank makes one. */
-    GradientBuckets(Parameters parameters, Communicator world, long bucketBytes) {
+    GradientBuckets(Parameters parameters, Communicator world, long bucketBytes, ByteCounts bytes) {
+        this.bytes = bytes;
         this.parameters = parameters;
         compute = parameters.scope().stream();
         Device device = compute.device();
@@ -100,6 +103,7 @@ final class GradientBuckets implements AutoCloseable {
             sums.await(written);
             stream = sums;
         }
+        bytes.allReduce(bucket.gradients);
         communicator.allReduce(bucket.gradients, bucket.gradients, Reduction.SUM, stream);
     }
 

@@ -20,6 +20,7 @@ import java.util.function.IntConsumer;
 final class GroupProgress implements CallObserver {
     private static final int UNUSED = -1;
 
+    private final Object owner;
     private final IntConsumer complete;
     private final IntConsumer released;
     private Direction outermost = Direction.FORWARD;
@@ -34,10 +35,11 @@ final class GroupProgress implements CallObserver {
     private final int[] depthBefore;
 
     /**
-     * {@code complete} is told the number of each group once; {@code released} that of each group that a call has used, as often as
+     * {@code owner} stands in errors. {@code complete} is told the number of each group once; {@code released} that of each group that a call has used, as often as
      * {@link #uses} said that the use is new.
      */
-    GroupProgress(int groups, IntConsumer complete, IntConsumer released) {
+    GroupProgress(Object owner, int groups, IntConsumer complete, IntConsumer released) {
+        this.owner = owner;
         this.complete = complete;
         this.released = released;
         savedBefore = new int[groups];
@@ -73,7 +75,7 @@ final class GroupProgress implements CallObserver {
     public void begins(Direction direction, Pass pass) {
         if (depth == 0) {
             outermost = direction;
-            if (pass.savedCount() == 0 && direction == Direction.FORWARD) {
+            if (pass.calls().savedCount() == 0 && direction == Direction.FORWARD) {
                 restart();
             }
         }
@@ -83,14 +85,14 @@ final class GroupProgress implements CallObserver {
                 begins = Arrays.copyOf(begins, 2 * depth);
             }
         }
-        begins[depth++] = pass.savedCount();
+        begins[depth++] = pass.calls().savedCount();
     }
 
     @Override
     public void ends(Direction direction, Pass pass) {
         BitSet used = frames.get(--depth);
         if (direction == Direction.BACKWARD) {
-            undone(pass.savedCount());
+            undone(pass.calls().savedCount());
         } else if (pass.isSaving()) {
             for (int group = used.nextSetBit(0); group >= 0; group = used.nextSetBit(group + 1)) {
                 use(group);
@@ -140,5 +142,10 @@ final class GroupProgress implements CallObserver {
                 complete.accept(group);
             }
         }
+    }
+
+    @Override
+    public String toString() {
+        return owner.toString();
     }
 }

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.model.ShardedStep;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
@@ -13,7 +14,7 @@ import dev.chagres.te.TensorLists;
  *
  * <p>Threading: the device's thread.
  */
-final class NormOverRanks implements AutoCloseable {
+final class NormOverRanks implements ShardedStep, AutoCloseable {
     private final Communicator communicator;
     private final Stream stream;
     private final Tensor norms;
@@ -28,7 +29,8 @@ final class NormOverRanks implements AutoCloseable {
         lists = TensorLists.ofRange(scope, 0, norms.count(), norms);
     }
 
-    void compute(Tensor norm, Tensor skip) {
+    @Override
+    public void normOverRanks(Tensor norm, Tensor skip) {
         communicator.allGather(norm, norms, stream);
         MultiTensor.l2norm(skip, lists, partials, norm, stream);
     }

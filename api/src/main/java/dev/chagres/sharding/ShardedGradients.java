@@ -49,9 +49,10 @@ final class ShardedGradients implements AutoCloseable {
     private final BitSet complete = new BitSet();
     private final BitSet reduced = new BitSet();
     private int next;
-    private long reducedBytes;
+    private final ByteCounts bytes;
 
-    ShardedGradients(Parameters parameters, Communicator communicator, ZeroStage stage) {
+    ShardedGradients(Parameters parameters, Communicator communicator, ZeroStage stage, ByteCounts bytes) {
+        this.bytes = bytes;
         this.parameters = parameters;
         this.communicator = communicator;
         this.stage = stage;
@@ -77,14 +78,13 @@ final class ShardedGradients implements AutoCloseable {
         return !parts.get(group).isEmpty();
     }
 
+    /** Returns whether {@code group} was reduced for the last time in this step. */
+    boolean isSummed(int group) {
+        return stage != ZeroStage.THREE && reduced.get(group);
+    }
+
     /** Sees that {@code group} has memory for its whole gradients. */
     void write(int group) {
-        if (stage != ZeroStage.THREE && reduced.get(group)) {
-            throw new IllegalStateException("gradients of group "
-                    + parameters.sharing().groups().get(group).name()
-                    + ": summed over the ranks already, got another backward call; call lastMicroBatch before the step's"
-                    + " last micro-batch alone, whose forward calls all come before its backward calls");
-        }
         Buffer buffer = buffers.held(group);
         if (buffer == null) {
             buffer = buffers.take(group);
@@ -141,7 +141,7 @@ final class ShardedGradients implements AutoCloseable {
     }
 
     private void scatter(Tensor whole, Tensor part, Output output) {
-        reducedBytes += whole.byteSize();
+        bytes.reduceScatter(whole);
         if (output == Output.OVERWRITE) {
             communicator.reduceScatter(whole, part, Reduction.SUM, reductions);
             return;
@@ -196,13 +196,6 @@ final class ShardedGradients implements AutoCloseable {
         next = parts.size() - 1;
         complete.clear();
         reduced.clear();
-    }
-
-    /** Returns the bytes of whole gradients that were reduced since the last call. */
-    long takeReducedBytes() {
-        long bytes = reducedBytes;
-        reducedBytes = 0;
-        return bytes;
     }
 
     long byteSize() {

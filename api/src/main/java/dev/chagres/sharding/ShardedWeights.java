@@ -31,9 +31,10 @@ final class ShardedWeights implements AutoCloseable {
     /** By group, this rank's part of each piece. */
     private final List<List<Tensor>> parts = new ArrayList<>();
 
-    private long gatheredBytes;
+    private final ByteCounts bytes;
 
-    ShardedWeights(Parameters parameters, Communicator communicator) {
+    ShardedWeights(Parameters parameters, Communicator communicator, ByteCounts bytes) {
+        this.bytes = bytes;
         this.communicator = communicator;
         Scope scope = parameters.scope();
         compute = scope.stream();
@@ -80,7 +81,7 @@ final class ShardedWeights implements AutoCloseable {
         List<Tensor> own = parts.get(group);
         for (int i = 0; i < own.size(); i++) {
             communicator.allGather(own.get(i), buffer.vector(i), gathers);
-            gatheredBytes += buffer.vector(i).byteSize();
+            bytes.allGather(buffer.vector(i));
         }
         buffer.ready.record(gathers);
     }
@@ -98,13 +99,6 @@ final class ShardedWeights implements AutoCloseable {
     void changed() {
         stepped.record(compute);
         buffers.takeBackAll();
-    }
-
-    /** Returns the bytes of whole weights that were gathered since the last call. */
-    long takeGatheredBytes() {
-        long bytes = gatheredBytes;
-        gatheredBytes = 0;
-        return bytes;
     }
 
     long byteSize() {

@@ -2,20 +2,16 @@ package dev.chagres.layer;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
-import dev.chagres.nccl.UniqueId;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
@@ -72,32 +68,6 @@ class DataParallelMisuseTest {
     }
 
     @Test
-    void theLastMicroBatchIsOneOfTraining() {
-        try (Device device = Device.open();
-                Communicator communicator =
-                        Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
-                SmallModel model = SmallModel.plain(device, DType.FLOAT32);
-                Pass pass = Pass.training(device);
-                Pass evaluation = Pass.evaluation(device);
-                DataParallel training = DataParallel.of(model.parameters, communicator)) {
-            evaluation.begin();
-            assertThrown(
-                    IllegalArgumentException.class,
-                    "pass: expected one of training, got the evaluation pass on stream of device 0",
-                    () -> training.lastMicroBatch(evaluation));
-            assertFalse(pass.isBegun());
-            assertThrown(
-                    IllegalStateException.class,
-                    "lastMicroBatch: expected after pass.begin() and before the first layer, got a pass that was not"
-                            + " begun",
-                    () -> training.lastMicroBatch(pass));
-            pass.begin();
-            assertTrue(pass.isBegun());
-            training.lastMicroBatch(pass);
-        }
-    }
-
-    @Test
     void parametersBelongToOne() {
         Ranks.local(2).each(rank -> {
             Communicator world = rank.communicator();
@@ -105,7 +75,8 @@ class DataParallelMisuseTest {
                 try (DataParallel training = DataParallel.of(model.parameters, world)) {
                     assertThrown(
                             IllegalStateException.class,
-                            "the parameters belong to a DataParallel already; close that before another shares them out",
+                            "the parameters belong to data-parallel training on rank " + rank.index()
+                                    + " of 2, 1 bucket already; close that before another shares them out",
                             () -> DataParallel.of(model.parameters, world));
                     assertTrue(training.explain().contains("; 0 were sent while backward was running:"));
                 }

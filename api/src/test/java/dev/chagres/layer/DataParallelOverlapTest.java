@@ -9,7 +9,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.model.Parameter;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
@@ -20,8 +20,6 @@ import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.Ranks;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.function.Consumer;
-import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -34,23 +32,6 @@ import org.junit.jupiter.params.provider.ValueSource;
 class DataParallelOverlapTest {
     private static final int STEPS = 4;
     private static final int GROUPS = SmallModel.LAYERS + 2;
-
-    /** What is different from a plain encoder. */
-    enum Variant {
-        PLAIN,
-        RECOMPUTED,
-        FROZEN_BOTTOM;
-
-        UnaryOperator<Layer> wrapper() {
-            return this == RECOMPUTED ? Recomputed::new : UnaryOperator.identity();
-        }
-
-        Consumer<ModelPlan> frozen() {
-            return this == FROZEN_BOTTOM
-                    ? plan -> plan.groups().get("layers.0").forEach(Parameter::freeze)
-                    : plan -> {};
-        }
-    }
 
     private enum Sums {
         AFTER,
@@ -79,13 +60,14 @@ class DataParallelOverlapTest {
                     Pass pass = Pass.training(device);
                     DataParallel training = DataParallel.of(model.parameters, rank.communicator(), bucketBytes)) {
                 GradientNorm norm = new GradientNorm(model.parameters, 1);
+                training.follow(pass);
                 String explained = "";
                 for (int step = 0; step < STEPS; step++) {
                     boolean idle = rank.index() > 0 && rank.index() == ranks - 1 && step == STEPS - 1;
                     for (int part = 0; part < 2 && !idle; part++) {
                         pass.begin();
                         if (sums == Sums.OVERLAPPED && part == 1) {
-                            training.lastMicroBatch(pass);
+                            training.lastMicroBatch();
                         }
                         microBatch(model, pass, step, 2 * rank.index() + part);
                     }
@@ -104,7 +86,9 @@ class DataParallelOverlapTest {
     }
 
     @ParameterizedTest
-    @EnumSource(Variant.class)
+    @EnumSource(
+            value = Variant.class,
+            names = {"DROPOUT", "RECOMPUTED", "FROZEN_BOTTOM"})
     void bitsAreThoseOfSumsAfterBackward(Variant variant) {
         compare(3, variant, 1);
     }
@@ -151,8 +135,9 @@ class DataParallelOverlapTest {
                 Communicator one = Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
                 DataParallel training = DataParallel.of(model.parameters, one, 1);
                 Pass pass = Pass.training(device)) {
+            training.follow(pass);
             pass.begin();
-            training.lastMicroBatch(pass);
+            training.lastMicroBatch();
             int[][] batch = SmallModel.batch(3, SmallModel.LENGTHS);
             pass.sequences(Sequences.packed(pass.scope(), SmallModel.LENGTHS));
             Tensor embedded = model.embedding.forward(model.ints(pass.scope(), batch[0]), pass);
@@ -191,9 +176,10 @@ class DataParallelOverlapTest {
             assertThrown(
                     IllegalArgumentException.class,
                     "pass: expected one on the parameters' stream, got training pass on stream of device 0",
-                    () -> training.lastMicroBatch(other));
+                    () -> training.follow(other));
+            training.follow(pass);
             pass.begin();
-            training.lastMicroBatch(pass);
+            training.lastMicroBatch();
             microBatch(model, pass, 0, 0);
             assertThrown(
                     IllegalStateException.class,
@@ -210,19 +196,19 @@ class DataParallelOverlapTest {
             assertThrown(
                     IllegalStateException.class,
                     "lastMicroBatch: expected after pass.begin() and before the first layer, got it after a layer",
-                    () -> training.lastMicroBatch(pass));
+                    training::lastMicroBatch);
             pass.begin();
-            training.lastMicroBatch(pass);
+            training.lastMicroBatch();
             microBatch(model, pass, 0, 0);
             training.sumGradients();
             assertThrown(
                     IllegalStateException.class,
                     "lastMicroBatch: expected before sumGradients, got it after; take the optimizer's step first",
-                    () -> training.lastMicroBatch(pass));
+                    training::lastMicroBatch);
             assertEquals("data-parallel training on rank 0 of 1, 1 bucket", training.toString());
             assertThrown(
                     IllegalStateException.class,
-                    "the parameters belong to a DataParallel already; close that before another shares them out",
+                    "the parameters belong to data-parallel training on rank 0 of 1, 1 bucket already; close that before another shares them out",
                     () -> DataParallel.of(model.parameters, one));
         }
     }

@@ -11,6 +11,7 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.sharding.CollectiveBytes;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
@@ -37,8 +38,8 @@ class FullyShardedMemoryTest {
 
     private static final AdamW.Config ADAM = AdamW.Config.standard();
 
-    /** By rank: the most bytes held, and the bytes gathered and reduced in the last step. */
-    private record Use(long peak, long gathered, long reduced) {}
+    /** By rank: the most bytes held, and what travelled in the last step. */
+    private record Use(long peak, CollectiveBytes sent) {}
 
     private static Sequential layers(ModelPlan plan) {
         return Sequential.of(
@@ -80,8 +81,7 @@ class FullyShardedMemoryTest {
             training.follow(pass);
             GradientNorm norm = new GradientNorm(training.parameters(), 1);
             for (int step = 0; step < 3; step++) {
-                training.takeGatheredBytes();
-                training.takeReducedBytes();
+                training.takeBytes();
                 for (int i = 0; i < microBatches; i++) {
                     if (i == microBatches - 1) {
                         training.lastMicroBatch();
@@ -92,7 +92,7 @@ class FullyShardedMemoryTest {
                 norm.compute();
                 optimizer.step(1e-3f, norm);
             }
-            return new Use(device.peakHeldBytes(), training.takeGatheredBytes(), training.takeReducedBytes());
+            return new Use(device.peakHeldBytes(), training.takeBytes());
         }
     }
 
@@ -115,11 +115,15 @@ class FullyShardedMemoryTest {
         long expected = expected(stage, microBatches) + other;
         for (Use use : uses) {
             assertEquals(expected, use.peak, SLACK, "peak memory");
-            assertEquals(MODEL * (stage == ZeroStage.THREE ? microBatches : 1), use.reduced, "bytes of gradients");
+            assertEquals(
+                    MODEL * (stage == ZeroStage.THREE ? microBatches : 1),
+                    use.sent.reduceScatter(),
+                    "bytes of gradients");
             // Forward leaves the last two groups where backward begins; the next forward begins with the first two.
             long again = MODEL - TWO;
             long gathered = MODEL + again + (microBatches - 1) * (again + again);
-            assertEquals(stage == ZeroStage.THREE ? gathered : MODEL, use.gathered, "bytes of weights");
+            assertEquals(stage == ZeroStage.THREE ? gathered : MODEL, use.sent.allGather(), "bytes of weights");
+            assertEquals(0, use.sent.allReduce());
         }
     }
 }

@@ -10,6 +10,7 @@ import dev.chagres.Device;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
+import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.ParameterShard;
@@ -44,6 +45,17 @@ class FullyShardedMisuseTest {
         return Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
     }
 
+    private static final class NoObserver implements CallObserver {
+        @Override
+        public void begins(Direction direction, Pass pass) {}
+
+        @Override
+        public void ends(Direction direction, Pass pass) {}
+
+        @Override
+        public void fails() {}
+    }
+
     private void microBatch(Pass pass) {
         Tensor x = pass.scope().tensor(DType.FLOAT32, 2, HIDDEN);
         x.zero(pass.stream());
@@ -68,10 +80,14 @@ class FullyShardedMisuseTest {
                     IllegalStateException.class,
                     "follow: expected a pass that is not followed yet, got training pass on stream of device 0",
                     () -> training.follow(pass));
+            assertThrown(
+                    IllegalStateException.class,
+                    "the pass belongs to ZeRO stage 1 on rank 0 of 1 already; make another with Pass.training",
+                    () -> pass.calls().observe(new NoObserver()));
             GradientNorm norm = new GradientNorm(training.parameters(), 1);
             String unsummed =
-                    "gradients: expected the sum over 1 ranks, got none in this step; call sumGradients() before"
-                            + " the norm and the optimizer's step";
+                    "gradients: expected the sum over 1 ranks, got this rank's alone, with which the ranks' weights would part;"
+                            + " call sumGradients() before the norm and the optimizer's step";
             assertThrown(IllegalStateException.class, unsummed, norm::compute);
             assertThrown(IllegalStateException.class, unsummed, () -> optimizer.step(1));
             pass.begin();
@@ -79,7 +95,7 @@ class FullyShardedMisuseTest {
             microBatch(pass);
             assertThrown(
                     IllegalStateException.class,
-                    "gradients of group layer: summed over the ranks already, got another backward call; call"
+                    "gradient of layer.weight: summed over the ranks already, got another backward call; call"
                             + " lastMicroBatch before the step's last micro-batch alone, whose forward calls all come before"
                             + " its backward calls",
                     () -> microBatch(pass.begin()));
@@ -97,8 +113,8 @@ class FullyShardedMisuseTest {
                     training::lastMicroBatch);
             assertThrown(
                     IllegalStateException.class,
-                    "gradient of layer.weight: summed over the ranks already, got another backward call; take the"
-                            + " optimizer's step first",
+                    "gradient of layer.weight: summed over the ranks already, got another backward call; call"
+                            + " sumGradients after the step's last backward call, and the optimizer's step before the next",
                     () -> microBatch(pass.begin()));
             pass.begin();
             microBatch(pass);

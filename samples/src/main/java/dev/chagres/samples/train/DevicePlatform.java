@@ -5,9 +5,7 @@ import dev.chagres.bindings.Doctor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.ZeroStage;
 import java.util.Map;
-import java.util.Optional;
 import java.util.TreeMap;
 
 /**
@@ -79,15 +77,9 @@ final class DevicePlatform implements Platform {
         return begin(new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed()), plan);
     }
 
-    /** Makes the part of the model of a plan that one of several ranks has. */
+    /** Makes what one of several ranks has of the model of a plan. */
     static Esm2Training training(Rank rank, Esm2Config config, TrainingPlan plan) {
-        Optional<ZeroStage> stage = plan.strategy().stage();
-        if (stage.isPresent()) {
-            return begin(Esm2Training.sharded(rank, config, plan, stage.get()), plan);
-        }
-        Esm2Training training = training(rank.device(), config, plan);
-        training.joinRanks(rank.communicator());
-        return training;
+        return begin(Esm2Training.ranked(rank, config, plan), plan);
     }
 
     private static Esm2Training begin(Esm2Training training, TrainingPlan plan) {

@@ -8,7 +8,6 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.ModelPlan;
-import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
@@ -19,10 +18,8 @@ import dev.chagres.recipe.Recording;
 import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
-import dev.chagres.sharding.DataParallel;
-import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.ZeroStage;
+import dev.chagres.sharding.Strategy;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -83,9 +80,7 @@ public final class Esm2Training implements TrainingModel {
     /** Null where products are computed in the model's type. */
     private @Nullable Quantizers quantizers;
     /** Null where this is the only rank. */
-    private @Nullable DataParallel parallel;
-    /** Null where each rank has the whole model. */
-    private @Nullable FullySharded sharded;
+    private @Nullable Strategy strategy;
 
     private int rank;
     private int ranks = 1;
@@ -143,27 +138,19 @@ public final class Esm2Training implements TrainingModel {
     }
 
     /**
-     * Trains as one of the data-parallel ranks of {@code communicator} from now on: of each step's micro-batches this computes those
-     * whose number modulo the number of ranks is its own, and the gradients of all are summed. Each rank is given all batches. A
-     * step's result has this rank's part of the loss; the parts add up.
+     * Makes what one of several ranks has of a model: of each step's micro-batches it computes those whose number modulo the number of
+     * ranks is its own, and the gradients of all ranks are summed. Each rank is given all batches. A step's result has this rank's part of
+     * the loss; the parts add up.
      */
-    public void joinRanks(Communicator communicator) {
-        parallel = DataParallel.of(model.parameters(), communicator);
-        rank = communicator.rank();
-        ranks = communicator.ranks();
-    }
-
-    /** Makes the part of the model that one of several ranks has, which trains as {@link #joinRanks} says. */
-    static Esm2Training sharded(Rank rank, Esm2Config config, TrainingPlan plan, ZeroStage stage) {
-        AtomicReference<FullySharded> shares = new AtomicReference<>();
+    static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {
+        AtomicReference<Strategy> made = new AtomicReference<>();
         Esm2 model = new Esm2(rank.device(), config, new ModelPlan(), declared -> {
-            DType dtype = plan.recipe().dtype();
-            shares.set(FullySharded.allocate(declared, dtype, plan.seed(), stage, rank.communicator()));
-            return shares.get().parameters();
+            made.set(plan.strategy().share(declared, plan, rank));
+            return made.get().parameters();
         });
         Esm2Training training = new Esm2Training(rank.device(), config, plan.shape(), model);
-        shares.get().follow(training.pass);
-        training.sharded = shares.get();
+        made.get().follow(training.pass);
+        training.strategy = made.get();
         training.rank = rank.index();
         training.ranks = rank.count();
         return training;
@@ -173,30 +160,21 @@ public final class Esm2Training implements TrainingModel {
         return microBatch % ranks == rank;
     }
 
-    /** Whether this rank has one micro-batch less than others that it gathers weights with: it then takes part in their last. */
+    /** Whether this rank has one micro-batch less than others that it communicates with in each: it then takes part in their last. */
     private boolean helps(int microBatch, ModelInput input) {
-        return sharded != null && sharded.stage() == ZeroStage.THREE && input.isLast() && rank > microBatch % ranks;
+        return strategy != null && strategy.needsEqualMicroBatches() && input.isLast() && rank > microBatch % ranks;
     }
 
     /** Says which micro-batch is this rank's last of the step, so that its backward sums gradients over ranks. */
     private void announce(ModelInput input) {
-        if (input.following() >= ranks) {
-            return;
-        }
-        if (parallel != null) {
-            parallel.lastMicroBatch(pass);
-        }
-        if (sharded != null) {
-            sharded.lastMicroBatch();
+        if (strategy != null && input.following() < ranks) {
+            strategy.lastMicroBatch();
         }
     }
 
     private void sumGradients() {
-        if (parallel != null) {
-            parallel.sumGradients();
-        }
-        if (sharded != null) {
-            sharded.sumGradients();
+        if (strategy != null) {
+            strategy.sumGradients();
         }
     }
 
@@ -403,13 +381,10 @@ public final class Esm2Training implements TrainingModel {
             capturedScope.close();
         }
         readback.close();
-        if (parallel != null) {
-            parallel.close();
-        }
         pass.close();
         optimizer.close();
-        if (sharded != null) {
-            sharded.close();
+        if (strategy != null) {
+            strategy.close();
         }
         model.close();
     }

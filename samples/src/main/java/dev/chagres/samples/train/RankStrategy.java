@@ -1,8 +1,13 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.util.Locale;
-import java.util.Optional;
 
 /** What each of several ranks keeps of the model. */
 enum RankStrategy {
@@ -15,14 +20,22 @@ enum RankStrategy {
     /** Parts of everything. */
     ZERO3;
 
-    /** Returns what is shared out, empty where nothing is. */
-    Optional<ZeroStage> stage() {
+    /** Takes memory for what {@code rank} keeps of the parameters of {@code declared}. */
+    Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank) {
         return switch (this) {
-            case DDP -> Optional.empty();
-            case ZERO1 -> Optional.of(ZeroStage.ONE);
-            case ZERO2 -> Optional.of(ZeroStage.TWO);
-            case ZERO3 -> Optional.of(ZeroStage.THREE);
+            case DDP ->
+                DataParallel.of(
+                        Parameters.allocate(
+                                rank.device(), declared, plan.recipe().dtype(), plan.seed()),
+                        rank.communicator());
+            case ZERO1 -> share(declared, plan, rank, ZeroStage.ONE);
+            case ZERO2 -> share(declared, plan, rank, ZeroStage.TWO);
+            case ZERO3 -> share(declared, plan, rank, ZeroStage.THREE);
         };
+    }
+
+    private static Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank, ZeroStage stage) {
+        return FullySharded.allocate(declared, plan.recipe().dtype(), plan.seed(), stage, rank.communicator());
     }
 
     @Override

@@ -1,0 +1,12 @@
+package dev.chagres.sharding;
+
+/**
+ * How many bytes a {@link Strategy} has moved with each collective: of whole weights or gradients, before they are cut into parts.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param allGather weights
+ * @param reduceScatter gradients of which each rank gets a part of the sum
+ * @param allReduce gradients of which each rank gets the sum
+ */
+public record CollectiveBytes(long allGather, long reduceScatter, long allReduce) {}

@@ -1,0 +1,275 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterUse;
+import dev.chagres.model.Parameters;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What ranks that train one model together keep of it, and how their gradients are summed: each rank has its part of a step's
+ * sequences.
+ *
+ * <p>{@code gradient = sum over ranks r of gradient of rank r}. The sum is the gradient of one loss, the mean over all labelled tokens,
+ * when each rank divides by their number over all ranks: {@link #sumOverRanks} adds those up, and {@link
+ * dev.chagres.layer.CrossEntropy#forward(Tensor, Tensor, Tensor, dev.chagres.layer.Pass)} takes the sum as divisor. With rank r's pass
+ * seeded as micro-batch r, N ranks compute what one rank computes that accumulates N micro-batches.
+ *
+ * <p>A step of every strategy:
+ *
+ * {@snippet file="dev/chagres/layer/RankedRun.java" region="step"}
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: PyTorch's {@code torch.nn.parallel} and {@code torch.distributed.fsdp}.
+ */
+public abstract sealed class Strategy implements AutoCloseable permits DataParallel, FullySharded {
+    final Parameters parameters;
+    /** All ranks. */
+    final Communicator communicator;
+
+    final Stream stream;
+    final GroupProgress progress;
+    final ByteCounts bytes = new ByteCounts();
+    private final ParameterUse use = new Use();
+    private final Runnable atNextStep = this::endStep;
+    private final Runnable atForgetting = this::beginStep;
+    private final List<Pass> followed = new ArrayList<>();
+    /** Whether the micro-batch under way, or the next one, is the step's last. */
+    private boolean last;
+
+    private boolean summed;
+    private boolean closed;
+
+    Strategy(Parameters parameters, Communicator communicator) {
+        this.parameters = parameters;
+        this.communicator = communicator;
+        stream = parameters.scope().stream();
+        progress = new GroupProgress(this, parameters.sharing().groups().size(), this::complete, this::release);
+    }
+
+    /** Takes part in steps from now on. */
+    final void join() {
+        parameters.sharing().observe(use);
+        parameters.atNextStep(atNextStep);
+        parameters.atForgetting(atForgetting);
+    }
+
+    /** Returns the parameters: optimizers and norms work on what this rank updates of them. */
+    public final Parameters parameters() {
+        return parameters;
+    }
+
+    /**
+     * Returns whether all ranks compute equally many micro-batches in a step, because each of them communicates. A rank that has no
+     * sequences left then computes a token without a label.
+     */
+    public abstract boolean needsEqualMicroBatches();
+
+    /**
+     * Communicates for the calls of {@code pass} from now on. Where weights are shared out a pass of evaluation needs that, too. One pass
+     * at a time may have forward calls whose backward calls are to come.
+     *
+     * @throws IllegalArgumentException when it runs on another stream than the parameters'
+     * @throws IllegalStateException when the pass is followed already, or this is closed
+     */
+    public final void follow(Pass pass) {
+        ensureOpen();
+        if (Checks.given("pass", pass).stream() != stream) {
+            throw new IllegalArgumentException("pass: expected one on the parameters' stream, got " + pass);
+        }
+        if (followed.contains(pass)) {
+            throw new IllegalStateException("follow: expected a pass that is not followed yet, got " + pass);
+        }
+        pass.calls().observe(progress);
+        followed.add(pass);
+    }
+
+    /**
+     * Says, before its first layer, that the next micro-batch is this rank's last one of the step: gradients are then summed as soon as
+     * backward has completed them, while it goes on below. Without this call {@link #sumGradients} sums all.
+     *
+     * @throws IllegalStateException when no pass is followed, a layer of the micro-batch was called, the gradients were summed in this
+     *     step, or this is closed
+     */
+    public final void lastMicroBatch() {
+        ensureOpen();
+        if (followed.isEmpty()) {
+            throw new IllegalStateException(
+                    "lastMicroBatch: expected follow(pass) before, without which nothing is summed"
+                            + " while backward runs; call it with the pass that trains");
+        }
+        if (summed) {
+            throw new IllegalStateException(
+                    "lastMicroBatch: expected before sumGradients, got it after; take the optimizer's step first");
+        }
+        for (Pass pass : followed) {
+            if (pass.calls().savedCount() > 0) {
+                throw new IllegalStateException(
+                        "lastMicroBatch: expected after pass.begin() and before the first layer, got"
+                                + " it after a layer");
+            }
+        }
+        progress.restart();
+        last = true;
+    }
+
+    /**
+     * Enqueues {@code labelled = sum over ranks of labelled}.
+     *
+     * @param labelled INT32 [1]: the labelled tokens of this rank, of all its micro-batches
+     * @throws IllegalArgumentException when the type, the count or the device does not fit
+     * @throws IllegalStateException when this is closed
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public final void sumOverRanks(Tensor labelled) {
+        ensureOpen();
+        Checks.vector(stream, "labelled", labelled, DType.INT32, 1);
+        communicator.allReduce(labelled, labelled, Reduction.SUM, stream);
+    }
+
+    /**
+     * Enqueues what is left of the sum of all ranks' gradients, after the last micro-batch's backward and before the norm and the
+     * optimizer, which wait for all of it on the device. What no backward pass of this rank has written counts as 0.
+     *
+     * @throws IllegalStateException when they were summed since the last step, or this is closed
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public final void sumGradients() {
+        ensureOpen();
+        if (summed) {
+            throw new IllegalStateException("sumGradients: expected one call a step, got a second one; take the"
+                    + " optimizer's step before, or call Parameters.forgetGradients");
+        }
+        ensureEnqueues();
+        parameters.gradients(); // refuses closed parameters
+        last = false;
+        finish();
+        summed = true;
+    }
+
+    /** Returns the bytes that each collective has moved since this was asked last; those of labelled tokens and norms do not count. */
+    public final CollectiveBytes takeBytes() {
+        return bytes.take();
+    }
+
+    /** Says what is shared out, and how gradients and weights travel. */
+    public abstract String explain();
+
+    final boolean isLast() {
+        return last;
+    }
+
+    final void ensureOpen() {
+        if (closed) {
+            throw new IllegalStateException("the " + this + " is closed");
+        }
+    }
+
+    private void beginStep() {
+        summed = false;
+        last = false;
+        progress.restart();
+        restart();
+    }
+
+    private void endStep() {
+        beginStep();
+        stepped();
+    }
+
+    /** No later backward call of the micro-batch writes gradients of {@code group}. */
+    abstract void complete(int group);
+
+    /** A call has enqueued all that reads weights of {@code group}. */
+    void release(int group) {}
+
+    /** Returns whether gradients of {@code group} were summed in this step, so that no backward call may add to them. */
+    abstract boolean isSummed(int group);
+
+    /** A call is about to read {@code parameter}. */
+    void reading(Parameter parameter) {
+        progress.uses(parameter.group());
+    }
+
+    /** A backward call is about to write the gradient of {@code parameter}. */
+    void writing(Parameter parameter) {}
+
+    /** Refuses to be captured where that is not possible. */
+    void ensureEnqueues() {}
+
+    /** Sums what is left. */
+    abstract void finish();
+
+    /** A step begins, or its gradients are forgotten. */
+    abstract void restart();
+
+    /** An optimizer has updated the weights. */
+    void stepped() {}
+
+    /** Frees all that this has of its own. */
+    abstract void free();
+
+    /**
+     * Ends what this does for the parameters. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
+     */
+    @Override
+    public final void close() {
+        if (closed) {
+            return;
+        }
+        Inside.state(stream).ensureCloses();
+        closed = true;
+        followed.forEach(pass -> pass.calls().forget(progress));
+        parameters.sharing().forget(use);
+        parameters.forget(atNextStep);
+        parameters.forget(atForgetting);
+        free();
+    }
+
+    /** Refuses gradients that would be added to a sum, and a step without the sum. */
+    private final class Use implements ParameterUse {
+        @Override
+        public void reading(Parameter parameter) {
+            Strategy.this.reading(parameter);
+        }
+
+        @Override
+        public void writing(Parameter parameter) {
+            ensureEnqueues();
+            if (summed || isSummed(parameter.group())) {
+                throw new IllegalStateException("gradient of " + parameter.name()
+                        + ": summed over the ranks already, got another backward call; call "
+                        + (summed
+                                ? "sumGradients after the step's last backward call, and the optimizer's step before the next"
+                                : "lastMicroBatch before the step's last micro-batch alone, whose forward calls all come"
+                                        + " before its backward calls"));
+            }
+            Strategy.this.writing(parameter);
+        }
+
+        @Override
+        public void stepping() {
+            if (!summed) {
+                throw new IllegalStateException("gradients: expected the sum over " + communicator.ranks()
+                        + " ranks, got this rank's alone, with which the ranks' weights would part; call sumGradients()"
+                        + " before the norm and the optimizer's step");
+            }
+        }
+
+        @Override
+        public String toString() {
+            return Strategy.this.toString();
+        }
+    }
+}

@@ -1,0 +1,251 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.State;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Strategy;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Consumer;
+import java.util.function.UnaryOperator;
+
+/**
+ * What training a small model gave, on one rank of several or on one that accumulates as many micro-batches.
+ *
+ * @param losses of each step; a rank's part
+ * @param norms of each step's gradients
+ * @param first weights before training
+ * @param state after training: weights, and moments where the strategy gathers them
+ */
+record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<String, Saved> state) {
+    static final int STEPS = 20;
+    private static final float RATE = 1e-3f;
+    private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
+
+    /** A tensor of the state. */
+    record Saved(Shape shape, float[] values) {}
+
+    /** What is different from a plain encoder, whose head is tied to its embedding. */
+    enum Variant {
+        PLAIN,
+        DROPOUT,
+        RECOMPUTED,
+        FROZEN_BOTTOM;
+
+        float dropout() {
+            return this == DROPOUT ? 0.1f : 0;
+        }
+
+        UnaryOperator<Layer> wrapper() {
+            return this == RECOMPUTED ? Recomputed::new : UnaryOperator.identity();
+        }
+
+        Consumer<ModelPlan> frozen() {
+            return this == FROZEN_BOTTOM
+                    ? plan -> plan.groups().get("layers.0").forEach(Parameter::freeze)
+                    : plan -> {};
+        }
+    }
+
+    /** Makes a strategy for the parameters of a plan. */
+    interface Sharing {
+        Strategy share(ModelPlan plan, DType dtype, Rank rank);
+    }
+
+    /** Sequences of a part of a step: unequal, and none for some. */
+    private static int[] lengths(int part) {
+        return switch (part % 4) {
+            case 0 -> new int[] {7, 1, 12, 5};
+            case 1 -> new int[] {3};
+            case 2 -> new int[] {16, 2};
+            default -> new int[] {};
+        };
+    }
+
+    private static int[][] batch(int step, int part) {
+        return SmallModel.batch(100L * step + part, lengths(part));
+    }
+
+    private static int labelled(int step, int part) {
+        return (int)
+                Arrays.stream(batch(step, part)[1]).filter(label -> label >= 0).count();
+    }
+
+    /** Forward and backward of a part; returns its part of the loss. */
+    private static float part(SmallModel model, Pass pass, int step, int part, Tensor divisor) {
+        int[] lengths = lengths(part);
+        int[][] batch = batch(step, part);
+        if (lengths.length == 0) {
+            lengths = new int[] {1}; // a token without a label: its gradients are 0
+            batch = new int[][] {{0}, {-100}};
+        }
+        pass.seed(5, step, part);
+        pass.sequences(Sequences.packed(pass.scope(), lengths));
+        Tensor embedded = model.embedding.forward(model.ints(pass.scope(), batch[0]), pass);
+        Tensor logits = model.head.forward(model.layers.forward(embedded, pass), pass);
+        Tensor loss = model.crossEntropy.forward(logits, model.ints(pass.scope(), batch[1]), divisor, pass);
+        float value = loss.toFloats(model.device.stream())[0];
+        model.backward(pass);
+        return value;
+    }
+
+    private static Map<String, Saved> saved(State state, Stream stream) {
+        Map<String, Saved> all = new LinkedHashMap<>();
+        state.tensors().forEach((name, tensor) -> all.put(name, new Saved(tensor.shape(), tensor.toFloats(stream))));
+        return all;
+    }
+
+    /** Trains on one rank that accumulates {@code parts} micro-batches in each step. */
+    static RankedRun ofOne(int parts, DType dtype, Variant variant) {
+        try (Device device = Device.open();
+                SmallModel model =
+                        new SmallModel(device, dtype, variant.dropout(), variant.wrapper(), variant.frozen());
+                AdamW optimizer = new AdamW(model.parameters, ADAM);
+                Pass pass = Pass.training(device);
+                Scope scope = device.openScope()) {
+            Stream stream = device.stream();
+            GradientNorm norm = new GradientNorm(model.parameters, 1);
+            Tensor divisor = scope.tensor(DType.INT32, 1);
+            Map<String, Saved> first = saved(model.parameters.state(), stream);
+            float[] losses = new float[STEPS];
+            float[] norms = new float[STEPS];
+            for (int step = 0; step < STEPS; step++) {
+                int count = 0;
+                for (int part = 0; part < parts; part++) {
+                    count += labelled(step, part);
+                }
+                divisor.set(stream, count);
+                for (int part = 0; part < parts; part++) {
+                    if (lengths(part).length > 0) {
+                        pass.begin();
+                        losses[step] += part(model, pass, step, part, divisor);
+                    }
+                }
+                norm.compute();
+                norms[step] = norm.norm().toFloats(stream)[0];
+                optimizer.step(RATE, norm);
+            }
+            State state = State.of(model.parameters.state(), optimizer.state());
+            return new RankedRun(losses, norms, first, saved(state, stream));
+        }
+    }
+
+    /** Trains as one rank of several. */
+    static RankedRun of(Rank rank, Sharing sharing, int microBatches, DType dtype, Variant variant) {
+        Device device = rank.device();
+        Stream stream = device.stream();
+        Strategy[] made = new Strategy[1];
+        try (SmallModel model =
+                        new SmallModel(device, dtype, variant.dropout(), variant.wrapper(), variant.frozen(), plan -> {
+                            made[0] = sharing.share(plan, dtype, rank);
+                            return made[0].parameters();
+                        });
+                Strategy strategy = made[0];
+                AdamW optimizer = new AdamW(model.parameters, ADAM);
+                Pass pass = Pass.training(device);
+                Scope scope = device.openScope()) {
+            Map<String, Saved> first = state(strategy, optimizer, stream);
+            first.keySet().removeIf(name -> name.contains(".exp_avg") || name.endsWith(".master"));
+            GradientNorm norm = new GradientNorm(model.parameters, 1);
+            Tensor labelled = scope.tensor(DType.INT32, 1);
+            float[] losses = new float[STEPS];
+            float[] norms = new float[STEPS];
+            strategy.follow(pass);
+            for (int step = 0; step < STEPS; step++) {
+                labelled.set(stream, labelled(step, rank, microBatches));
+                // @start region="step"
+                strategy.sumOverRanks(labelled);
+                for (int i = 0; i < microBatches; i++) {
+                    int part = i * rank.count() + rank.index();
+                    boolean idle = lengths(part).length == 0 && !strategy.needsEqualMicroBatches();
+                    if (!idle) {
+                        pass.begin();
+                        if (i == microBatches - 1) {
+                            strategy.lastMicroBatch();
+                        }
+                        losses[step] += part(model, pass, step, part, labelled);
+                    }
+                }
+                strategy.sumGradients();
+                norm.compute();
+                // @end
+                norms[step] = norm.norm().toFloats(stream)[0];
+                optimizer.step(RATE, norm);
+            }
+            return new RankedRun(losses, norms, first, state(strategy, optimizer, stream));
+        }
+    }
+
+    private static int labelled(int step, Rank rank, int microBatches) {
+        int count = 0;
+        for (int i = 0; i < microBatches; i++) {
+            count += labelled(step, i * rank.count() + rank.index());
+        }
+        return count;
+    }
+
+    private static Map<String, Saved> state(Strategy strategy, AdamW optimizer, Stream stream) {
+        if (strategy instanceof FullySharded sharded) {
+            Map<String, Saved> all = new LinkedHashMap<>();
+            sharded.gatherState(
+                    optimizer, (name, tensor) -> all.put(name, new Saved(tensor.shape(), tensor.toFloats(stream))));
+            return all;
+        }
+        return saved(State.of(strategy.parameters().state(), optimizer.state()), stream);
+    }
+
+    /** Asserts that ranks have made the steps of this run, FLOAT32, and have the same state, bit for bit. */
+    void assertSame(List<RankedRun> ranks) {
+        for (int step = 0; step < STEPS; step++) {
+            float loss = 0;
+            for (RankedRun run : ranks) {
+                loss += run.losses[step];
+                assertEquals(norms[step], run.norms[step], 1e-4 * norms[step], "norm of step " + step);
+            }
+            assertEquals(losses[step], loss, 1e-5 * losses[step], "loss of step " + step);
+        }
+        assertTrue(losses[STEPS - 1] < losses[0]);
+        for (RankedRun run : ranks) {
+            assertClose(first, run.first, 0);
+            assertClose(state, run.state, 1e-3);
+            run.state.forEach((name, saved) ->
+                    assertArrayEquals(ranks.getFirst().state.get(name).values, saved.values, name + " on all ranks"));
+        }
+    }
+
+    /** Within {@code tolerance} of the largest element. */
+    static void assertClose(Map<String, Saved> expected, Map<String, Saved> actual, double tolerance) {
+        assertEquals(expected.keySet(), actual.keySet());
+        expected.forEach((name, saved) -> {
+            Saved other = actual.get(name);
+            assertEquals(saved.shape, other.shape, name);
+            double most = 0;
+            for (float value : saved.values) {
+                most = Math.max(most, Math.abs(value));
+            }
+            // The gradient of the keys' bias is 0, and Adam makes whole steps of what rounding leaves of it.
+            boolean rounding = tolerance > 0 && name.endsWith("qkv.linear.bias");
+            double allowed = rounding ? 2 * STEPS * RATE : tolerance * most;
+            for (int i = 0; i < saved.values.length; i++) {
+                assertEquals(saved.values[i], other.values[i], allowed, name + "[" + i + "]");
+            }
+        });
+    }
+}
