@@ -47,6 +47,11 @@ final class DevicePlatform implements Platform {
     }
 
     @Override
+    public int devices() {
+        return Device.count();
+    }
+
+    @Override
     public String device() {
         return device.name();
     }

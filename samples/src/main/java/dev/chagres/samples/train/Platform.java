@@ -25,6 +25,9 @@ interface Platform extends AutoCloseable {
     /** Whether a GPU computes: its defaults are larger. */
     boolean isGpu();
 
+    /** Returns how many devices there are, each of which a rank can have. */
+    int devices();
+
     /** Returns the device's name. */
     String device();
 

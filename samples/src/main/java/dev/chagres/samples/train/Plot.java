@@ -1,7 +1,6 @@
 package dev.chagres.samples.train;
 
 import java.io.PrintStream;
-import java.io.PrintWriter;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
@@ -10,10 +9,12 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
-import picocli.CommandLine;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
+import picocli.CommandLine.ParameterException;
 import picocli.CommandLine.Parameters;
+import picocli.CommandLine.Spec;
 
 /**
  * Compares the losses of several runs: a picture with a line for each report, and the mean loss at the end of each.
@@ -31,7 +32,6 @@ import picocli.CommandLine.Parameters;
 public final class Plot implements Callable<Integer> {
     private static final int DONE = 0;
     private static final int FAILED = 1;
-    private static final int USAGE = 2;
 
     private final PrintStream out;
     private final PrintStream err;
@@ -56,6 +56,9 @@ public final class Plot implements Callable<Integer> {
             description = "steps that a line and the printed mean average (default: 100)")
     private int meanOf = 100;
 
+    @Spec
+    private CommandSpec spec = CommandSpec.create();
+
     Plot(PrintStream out, PrintStream err) {
         this.out = out;
         this.err = err;
@@ -68,14 +71,7 @@ public final class Plot implements Callable<Integer> {
 
     /** Runs the command and returns its exit status. */
     static int run(PrintStream out, PrintStream err, String... arguments) {
-        return new CommandLine(new Plot(out, err))
-                .setOut(new PrintWriter(out, true, out.charset()))
-                .setErr(new PrintWriter(err, true, err.charset()))
-                .setParameterExceptionHandler((wrong, given) -> {
-                    err.println("plot: " + wrong.getMessage() + " (plot --help lists the options)");
-                    return USAGE;
-                })
-                .execute(arguments);
+        return CommandStart.of(new Plot(out, err), out, err, arguments);
     }
 
     @Override
@@ -83,8 +79,7 @@ public final class Plot implements Callable<Integer> {
         try {
             check();
         } catch (IllegalArgumentException e) {
-            err.println("plot: " + e.getMessage() + " (plot --help lists the options)");
-            return USAGE;
+            throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
         }
         try {
             compare();

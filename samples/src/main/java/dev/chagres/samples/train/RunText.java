@@ -69,10 +69,10 @@ final class RunText {
             int last = Math.min(LossPlot.SMOOTHED_STEPS, losses.steps());
             out.printf(
                     Locale.ROOT,
-                    "loss %.4f at first, %.4f over the last %d steps%n",
+                    "loss %.4f at first, %.4f at the end%s%n",
                     losses.at(0),
                     losses.mean(losses.steps() - 1, last),
-                    last);
+                    meanOf(last, losses.steps()));
         }
         if (all.skipped() > 0) {
             out.printf(
@@ -84,10 +84,10 @@ final class RunText {
         double mfu = steady.mfu(peakFlops);
         out.printf(
                 Locale.ROOT,
-                "%,.0f tokens/s%s over the last %d steps%n",
+                "%,.0f tokens/s%s%s%n",
                 steady.tokensPerSecond(),
                 Double.isNaN(mfu) ? "" : String.format(Locale.ROOT, ", MFU %.1f %%", 100 * mfu),
-                steady.steps());
+                meanOf(steady.steps(), all.steps()));
         out.printf(
                 Locale.ROOT,
                 "%,d tokens in %.1f s, padding %.1f %%, peak memory %,.1f MiB%n",
@@ -95,6 +95,11 @@ final class RunText {
                 all.millis() / 1e3,
                 100 * all.paddingShare(),
                 all.memoryBytes() / 1048576.0);
+    }
+
+    /** Says over how many steps at the end of a run a figure was taken; nothing where the run has one step. */
+    private static String meanOf(int last, int steps) {
+        return steps == 1 ? "" : String.format(Locale.ROOT, " (mean of the last %,d of %,d steps)", last, steps);
     }
 
     /** Says how many steps were replayed, and why others were not. */

@@ -6,10 +6,8 @@ import dev.chagres.samples.data.FastaException;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
-import java.io.PrintWriter;
 import java.io.UncheckedIOException;
 import java.util.concurrent.Callable;
-import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Model.CommandSpec;
@@ -43,7 +41,6 @@ import picocli.CommandLine.Spec;
 public final class Train implements Callable<Integer> {
     private static final int DONE = 0;
     private static final int FAILED = 1;
-    private static final int USAGE = 2;
 
     private final Platform.Opener opener;
     private final StandardOutput out;
@@ -69,15 +66,7 @@ public final class Train implements Callable<Integer> {
 
     /** Runs the command and returns its exit status. */
     static int run(Platform.Opener opener, StandardOutput out, PrintStream err, String... arguments) {
-        PrintStream text = out.text();
-        int status = new CommandLine(new Train(opener, out, err))
-                .setOut(new PrintWriter(text, true, text.charset()))
-                .setErr(new PrintWriter(err, true, err.charset()))
-                .setParameterExceptionHandler((wrong, given) -> {
-                    err.println("train: " + wrong.getMessage() + " (train --help lists the options)");
-                    return USAGE;
-                })
-                .execute(arguments);
+        int status = CommandStart.of(new Train(opener, out, err), out.text(), err, arguments);
         if (status != DONE || !out.failed()) {
             return status;
         }
@@ -123,7 +112,7 @@ public final class Train implements Callable<Integer> {
 
     private TrainingPlan plan(Platform platform) {
         try {
-            return options.plan(platform.isGpu());
+            return options.plan(platform.isGpu(), platform.devices());
         } catch (IllegalArgumentException e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
         }

@@ -230,7 +230,7 @@ final class TrainOptions {
                     + " (<cls>, one residue, <eos>), got " + context);
         }
         checkStatistics();
-        if (tokensPerStep != null) {
+        if (tokensPerStep != null && ranks == 1) { // Of several, plan(…) first looks whether they have devices.
             steps(shape(tokensPerStep), false);
         }
     }
@@ -280,9 +280,11 @@ final class TrainOptions {
     /**
      * Returns the plan, with the platform's defaults where an option was left out.
      *
+     * @param devices how many the platform has
      * @throws IllegalArgumentException when an option does not fit the platform; the text names it
      */
-    TrainingPlan plan(boolean gpu) {
+    TrainingPlan plan(boolean gpu, int devices) {
+        requireDevices(gpu, devices);
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
@@ -310,6 +312,7 @@ final class TrainOptions {
                     + ", as many tokens as a step can have, got " + context);
         }
         int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
+        requireShares(budget);
         try {
             return new BatchShape(
                     packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED,
@@ -319,11 +322,40 @@ final class TrainOptions {
         } catch (IllegalArgumentException e) {
             String text = String.valueOf(e.getMessage());
             throw new IllegalArgumentException(
-                    text.replace("tokensPerStep", "--tokens-per-step")
-                            .replace("microBatches", ranks == 1 ? "--accumulate" : "--accumulate, --ranks")
-                            .replace("context:", "--context:"),
-                    e);
+                    text.replace("tokensPerStep", "--tokens-per-step").replace("context:", "--context:"), e);
         }
+    }
+
+    private void requireDevices(boolean gpu, int devices) {
+        if (ranks > devices) {
+            throw new IllegalArgumentException("--ranks: expected 1 to " + devices
+                    + ", for each rank needs a device of its own and "
+                    + (gpu ? "this process sees " + devices + " GPUs" : "the CPU reference has " + devices)
+                    + ", got " + ranks
+                    + (gpu ? "" : "; the variable CHAGRES_REFERENCE_DEVICES=" + ranks + " gives it more"));
+        }
+    }
+
+    /** Checks that the tokens of a step can be shared out among micro-batches that each have room for the longest sequence. */
+    private void requireShares(int budget) {
+        long microBatches = (long) accumulate * ranks;
+        long multiple = microBatches * BatchShape.TOKEN_MULTIPLE;
+        long least = microBatches * roundUp(context);
+        if (microBatches == 1 || (budget % multiple == 0 && budget >= least)) {
+            return;
+        }
+        String shared = ranks == 1
+                ? "--accumulate " + accumulate
+                : accumulate == 1 ? "--ranks " + ranks : "--accumulate " + accumulate + " on each of --ranks " + ranks;
+        long fitting = Math.max(least, budget / multiple * multiple);
+        throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + multiple + " from " + least
+                + " on, for " + microBatches + " micro-batches share it (" + shared + "), each with a multiple of "
+                + BatchShape.TOKEN_MULTIPLE + " tokens and room for a sequence of --context " + context + "; got "
+                + budget
+                + (tokensPerStep == null ? ", the default" : "") + "; give "
+                + (fitting <= Integer.MAX_VALUE
+                        ? "--tokens-per-step " + fitting + ", or less of the others"
+                        : "less of the others"));
     }
 
     private static int roundUp(int context) {

@@ -19,6 +19,11 @@ final class FakePlatform implements Platform {
     }
 
     @Override
+    public int devices() {
+        return 8;
+    }
+
+    @Override
     public String device() {
         return gpu ? "NVIDIA H200" : "CPU";
     }

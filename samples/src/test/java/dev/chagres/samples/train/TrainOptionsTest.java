@@ -76,13 +76,24 @@ class TrainOptionsTest {
                         + " got on",
                 "--ranks 65536 --accumulate 65536 | --accumulate, --ranks: expected at most 2147483647 micro-batches in all, got"
                         + " 65536 on each of 65536",
-                "--ranks 4 | --tokens-per-step, --accumulate, --ranks: expected at least the context, 1024, in each micro-batch,"
-                        + " so that the longest sequence fits; got 2048 tokens in 4, 512 each",
+                "--ranks 9 | --ranks: expected 1 to 8, for each rank needs a device of its own and the CPU reference has 8, got 9;"
+                        + " the variable CHAGRES_REFERENCE_DEVICES=9 gives it more",
+                "--ranks 9 --tokens-per-step 2048 | --ranks: expected 1 to 8, for each rank needs a device of its own and the"
+                        + " CPU reference has 8, got 9; the variable CHAGRES_REFERENCE_DEVICES=9 gives it more",
+                "--ranks 4 | --tokens-per-step: expected a multiple of 64 from 4096 on, for 4 micro-batches share it (--ranks 4),"
+                        + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the default;"
+                        + " give --tokens-per-step 4096, or less of the others",
+                "--ranks 3 --accumulate 2 --context 100 --tokens-per-step 2048 | --tokens-per-step: expected a multiple of 96"
+                        + " from 672 on, for 6 micro-batches share it (--accumulate 2 on each of --ranks 3), each with a multiple"
+                        + " of 16 tokens and room for a sequence of --context 100; got 2048; give --tokens-per-step 2016, or"
+                        + " less of the others",
                 "--accumulate 0 | --accumulate: expected at least 1, got 0",
-                "--accumulate 4 | --tokens-per-step, --accumulate: expected at least the context, 1024, in each"
-                        + " micro-batch, so that the longest sequence fits; got 2048 tokens in 4, 512 each",
-                "--accumulate 3 | --tokens-per-step, --accumulate: expected a positive multiple of 16 tokens for each of 3"
-                        + " micro-batches, 48 in all, got 2048",
+                "--accumulate 4 | --tokens-per-step: expected a multiple of 64 from 4096 on, for 4 micro-batches share it"
+                        + " (--accumulate 4), each with a multiple of 16 tokens and room for a sequence of --context 1024; got"
+                        + " 2048, the default; give --tokens-per-step 4096, or less of the others",
+                "--accumulate 2147483647 --context 64 | --tokens-per-step: expected a multiple of 34359738352 from 137438953408"
+                        + " on, for 2147483647 micro-batches share it (--accumulate 2147483647), each with a multiple of 16"
+                        + " tokens and room for a sequence of --context 64; got 2048, the default; give less of the others",
                 "--context 2 | --context: expected at least 3 (<cls>, one residue, <eos>), got 2",
                 "--context -5 | --context: expected at least 3 (<cls>, one residue, <eos>), got -5",
                 "--context 1000 --packing off | --context: expected a multiple of 16 without packing, got 1000",
@@ -120,7 +131,18 @@ class TrainOptionsTest {
         platform.gpu = true;
         assertEquals(0, train("--accumulate", "4", "--steps", "1"), this::err);
         assertEquals(2, train("--accumulate", "3"));
-        assertTrue(err().contains("48 in all, got 16384"), this::err);
+        assertTrue(err().contains("expected a multiple of 48 from 3072 on"), this::err);
+        assertTrue(err().contains("got 16384, the default; give --tokens-per-step 16368, or less"), this::err);
+    }
+
+    @Test
+    void moreRanksThanGpusAreToldWithTheirNumber() {
+        platform.gpu = true;
+        assertEquals(2, train("--ranks", "16"));
+        assertEquals(
+                "train: --ranks: expected 1 to 8, for each rank needs a device of its own and this process sees 8 GPUs, got 16"
+                        + " (train --help lists the options)" + System.lineSeparator(),
+                err());
     }
 
     @Test

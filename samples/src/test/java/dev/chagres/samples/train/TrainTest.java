@@ -102,7 +102,8 @@ class TrainTest {
         assertTrue(out().startsWith("ESM-2 tiny: 1,234 parameters, fp32 on CPU (reference)"), out());
         assertTrue(
                 out().contains("uniprot.fasta.gz, 12 steps of up to 2,048 tokens, context 1,024, packing on, seed 7"));
-        assertTrue(out().contains(" over the last 10 steps"), out());
+        assertTrue(out().contains(" at the end (mean of the last 10 of 12 steps)"), out());
+        assertTrue(out().contains(" tokens/s (mean of the last 6 of 12 steps)"), out());
         assertTrue(out().contains("report: " + report), out());
         assertTrue(out().contains("plot: " + plot), out());
         assertTrue(platform.closed && platform.model.closed);
@@ -196,7 +197,7 @@ class TrainTest {
         var options = new TrainOptions();
         new CommandLine(options).parseArgs("--report", report.toString(), "--plot", plot.toString());
         var session = new TrainingSession(
-                options.plan(false),
+                options.plan(false, 1),
                 platform,
                 new StandardOutput(out, StandardCharsets.UTF_8),
                 new PrintStream(err, true, StandardCharsets.UTF_8));
@@ -240,11 +241,15 @@ class TrainTest {
         assertEquals(0, train("--steps", "300"));
         String line =
                 out().lines().filter(l -> l.contains("tokens/s")).findFirst().orElseThrow();
-        assertTrue(line.matches("[0-9,]+ tokens/s over the last 100 steps"), line);
+        assertTrue(line.matches("[0-9,]+ tokens/s \\(mean of the last 100 of 300 steps\\)"), line);
         platform = new FakePlatform();
         out.reset();
         assertEquals(0, train("--steps", "5"));
-        assertTrue(out().contains(" tokens/s over the last 3 steps"), out());
+        assertTrue(out().contains(" tokens/s (mean of the last 3 of 5 steps)"), out());
+        platform = new FakePlatform();
+        out.reset();
+        assertEquals(0, train("--steps", "1"));
+        assertTrue(out().contains(" tokens/s" + System.lineSeparator()), out());
     }
 
     @Test

@@ -40,6 +40,11 @@ final class UngroupedTraining {
         }
 
         @Override
+        public int devices() {
+            return 1;
+        }
+
+        @Override
         public String device() {
             return opened.name();
         }
