@@ -232,6 +232,11 @@ public final class DotProductAttention {
         return record;
     }
 
+    /** Returns the name in errors: that of the group, or attention. */
+    String name() {
+        return name;
+    }
+
     /** Gives back what the latest forward call saved, where nobody wants its gradients. */
     void discard(Pass pass) {
         saved.pop(pass);
@@ -244,6 +249,7 @@ public final class DotProductAttention {
 
     @Override
     public String toString() {
-        return name;
+        return LayerSummary.line(
+                name, "DotProductAttention", new LayerSummary().with(config).toString());
     }
 }

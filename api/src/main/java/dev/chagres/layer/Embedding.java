@@ -37,6 +37,11 @@ public final class Embedding {
         weight = plan.declare("weight", initializer, vocabulary, hidden);
     }
 
+    /** Returns the name in errors: that of the group. */
+    String name() {
+        return name;
+    }
+
     /** Returns the table [V, H]. */
     public Parameter weight() {
         return weight;
@@ -115,6 +120,8 @@ public final class Embedding {
 
     @Override
     public String toString() {
-        return name;
+        LayerSummary summary =
+                new LayerSummary().with("vocabulary", weight.shape().size(0)).with("hidden", hidden);
+        return LayerSummary.line(name, "Embedding", summary.toString());
     }
 }

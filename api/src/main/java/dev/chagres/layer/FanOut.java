@@ -54,6 +54,11 @@ public final class FanOut {
         this.name = Checks.given("name", name);
     }
 
+    /** Returns the name in errors. */
+    String name() {
+        return name;
+    }
+
     /** Says that several calls will read {@code x} from here on, and returns it. */
     public Tensor forward(Tensor x, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
@@ -184,6 +189,6 @@ public final class FanOut {
 
     @Override
     public String toString() {
-        return name;
+        return LayerSummary.line(name, "FanOut", "");
     }
 }

@@ -61,4 +61,10 @@ public final class Kept {
         }
         return present;
     }
+
+    /** Returns what is kept, and the tensor. */
+    @Override
+    public String toString() {
+        return what + ": " + (tensor == null ? "nothing" : tensor);
+    }
 }

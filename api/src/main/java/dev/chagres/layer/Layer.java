@@ -298,7 +298,13 @@ public abstract class Layer {
 
     /** Returns what errors call a layer, or something else that calls are made on, such as an embedding. */
     static String nameOf(Object caller) {
-        return caller instanceof Layer layer ? layer.name : caller.toString();
+        return switch (caller) {
+            case Layer layer -> layer.name;
+            case Embedding embedding -> embedding.name();
+            case DotProductAttention attention -> attention.name();
+            case FanOut fan -> fan.name();
+            default -> caller.toString();
+        };
     }
 
     /**
@@ -391,10 +397,7 @@ public abstract class Layer {
     public String toString() {
         String type =
                 getClass().getSimpleName().isEmpty() ? "Layer" : getClass().getSimpleName();
-        StringBuilder text = new StringBuilder(name.equals(type) ? type : name + ": " + type)
-                .append('(')
-                .append(summary())
-                .append(')');
+        StringBuilder text = new StringBuilder(LayerSummary.line(name.equals(type) ? "" : name, type, summary()));
         for (Layer layer : inside()) {
             text.append('\n').append(layer.toString().indent(2).stripTrailing());
         }

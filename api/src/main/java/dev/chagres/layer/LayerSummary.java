@@ -12,6 +12,11 @@ final class LayerSummary {
 
     LayerSummary() {}
 
+    /** Returns the line of a layer: {@code head: Linear(in=32, out=96)}; without brackets where there is nothing to say. */
+    static String line(String name, String type, String summary) {
+        return (name.isEmpty() ? "" : name + ": ") + type + (summary.isEmpty() ? "" : "(" + summary + ")");
+    }
+
     /** Adds a size, or an option that is always shown. */
     LayerSummary with(String name, Object value) {
         text.add(name + "=" + value);

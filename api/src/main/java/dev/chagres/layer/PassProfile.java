@@ -226,6 +226,12 @@ public final class PassProfile implements PassObserver, AutoCloseable {
         top.clear();
     }
 
+    /** Returns the device and how many calls of layers are not in a row yet; {@link #table} has the rows. */
+    @Override
+    public String toString() {
+        return "PassProfile(" + device + ", calls=" + (all.size() - free.size()) + ")";
+    }
+
     /** Frees the events. A second call does nothing. */
     @Override
     public void close() {

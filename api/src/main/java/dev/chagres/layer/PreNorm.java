@@ -240,7 +240,7 @@ abstract sealed class PreNorm extends Layer
 
     @Override
     protected final String summary() {
-        return branch.inside().isEmpty() ? "" : branch.summary();
+        return branch.summary();
     }
 
     @Override

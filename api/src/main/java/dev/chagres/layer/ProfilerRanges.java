@@ -66,6 +66,12 @@ public final class ProfilerRanges implements PassObserver, AutoCloseable {
         }
     }
 
+    /** Returns how many layers have ranges so far. */
+    @Override
+    public String toString() {
+        return "ProfilerRanges(layers=" + names.size() + ")";
+    }
+
     /** Frees the names. A second call does nothing. */
     @Override
     public void close() {

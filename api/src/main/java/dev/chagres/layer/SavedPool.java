@@ -120,4 +120,10 @@ public final class SavedPool<S extends Saved> {
     private S typed(Saved object) {
         return (S) object;
     }
+
+    /** Returns whose saved objects these are. */
+    @Override
+    public String toString() {
+        return "saved objects of " + Layer.nameOf(owner);
+    }
 }

@@ -121,6 +121,11 @@ public final class Sequential extends Layer {
     }
 
     @Override
+    protected String summary() {
+        return new LayerSummary().with("layers", layers.length).toString();
+    }
+
+    @Override
     protected List<Layer> inside() {
         return layers();
     }

@@ -37,6 +37,10 @@ final class AdamUpdate {
     private final Memory memory;
     private final List<Call> calls = new ArrayList<>();
 
+    AdamW.Config config() {
+        return config;
+    }
+
     AdamUpdate(AdamW.Config config, List<UpdateRange> ranges, MasterCopies masters, Memory memory) {
         this.config = config;
         this.memory = memory;

@@ -110,6 +110,13 @@ public final class AdamW implements AutoCloseable {
             }
         }
 
+        /** Returns names and numbers in brackets. */
+        private String text() {
+            return "(beta1=" + beta1 + ", beta2=" + beta2 + ", epsilon=" + epsilon + ", weightDecay=" + weightDecay
+                    + ", decayMode=" + decayMode + ", momentDType=" + momentDType + ", masters=" + masters
+                    + ", biasCorrection=" + biasCorrection + ")";
+        }
+
         /**
          * Returns this with other memories of mean and square.
          *
@@ -223,6 +230,16 @@ public final class AdamW implements AutoCloseable {
             scope.close();
             throw failure;
         }
+    }
+
+    /** Returns the numbers of the method, and a line for each group with what it has of its own. */
+    @Override
+    public String toString() {
+        StringBuilder text = new StringBuilder("AdamW").append(update.config().text());
+        for (ParameterGroup group : numbers.groups()) {
+            text.append("\n  ").append(group);
+        }
+        return text.toString();
     }
 
     /** Says which kernels run a step, and why not the others. */

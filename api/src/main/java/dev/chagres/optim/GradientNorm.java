@@ -141,4 +141,10 @@ public final class GradientNorm {
     public Tensor scale() {
         return scale;
     }
+
+    /** Returns what the norm is clipped to, and the scaler of the gradients where there is one. */
+    @Override
+    public String toString() {
+        return "GradientNorm(maxNorm=" + maxNorm + (scaler == null ? "" : ", scaler=" + scaler) + ")";
+    }
 }

@@ -160,4 +160,11 @@ public final class LossScaler {
                 .tensor("loss_scaler.skipped_steps", scope.view(counts, 1, 1))
                 .build();
     }
+
+    /** Returns how the scale changes; {@link #currentScale} asks the device for what it is now. */
+    @Override
+    public String toString() {
+        return "LossScaler(initialScale=" + config.initialScale + ", growthFactor=" + config.growthFactor
+                + ", backoffFactor=" + config.backoffFactor + ", growthInterval=" + config.growthInterval + ")";
+    }
 }

@@ -43,6 +43,13 @@ public record ParameterGroup(
         return new ParameterGroup(name, members, 1, null);
     }
 
+    /** Returns the name, the factor on the rate, and the decay where it has one of its own. */
+    @Override
+    public String toString() {
+        return "ParameterGroup(name=" + name + ", rateFactor=" + rateFactor
+                + (weightDecay == null ? "" : ", weightDecay=" + weightDecay) + ")";
+    }
+
     /** Returns this with another factor on the learning rate. */
     public ParameterGroup withRateFactor(float newRateFactor) {
         return new ParameterGroup(name, members, newRateFactor, weightDecay);

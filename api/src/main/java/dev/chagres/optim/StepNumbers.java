@@ -53,6 +53,10 @@ final class StepNumbers implements AutoCloseable {
         step = scope.reinterpret(block, DType.INT32, factors.length, 1);
     }
 
+    List<ParameterGroup> groups() {
+        return groups;
+    }
+
     boolean isClosed() {
         return closed;
     }

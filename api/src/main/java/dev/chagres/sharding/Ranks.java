@@ -78,6 +78,12 @@ public final class Ranks {
         });
     }
 
+    /** Returns the number of ranks. */
+    @Override
+    public String toString() {
+        return count + (count == 1 ? " rank" : " ranks") + " of this process";
+    }
+
     /**
      * What each rank does, without a result.
      *

@@ -83,7 +83,7 @@ class FanOutTest {
     @Test
     void refusals() {
         FanOut fan = new FanOut("fan");
-        assertEquals("fan", fan.toString());
+        assertEquals("fan: FanOut", fan.toString());
         Layer relu = new ActivationLayer("relu", Activation.RELU);
         Tensor x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 4, 8, 1));
         Pass pass = open.pass();

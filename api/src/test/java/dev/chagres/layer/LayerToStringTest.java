@@ -35,13 +35,13 @@ class LayerToStringTest {
     void layersInsideStandBelow() {
         Linear linear = new Linear(8, 8, Initializer.zeros(), plan.group("head").child("dense"));
         assertEquals("""
-                head: Sequential()
+                head: Sequential(layers=2)
                   head.dense: Linear(in=8, out=8)
-                  head.dense: Recomputed()
+                  head.dense: Recomputed
                     head.dense: Linear(in=8, out=8)""", new Sequential("head", linear, new Recomputed(linear)).toString());
         assertEquals(
                 """
-                proj: LayerNormLinear()
+                proj: LayerNormLinear(in=8, out=16)
                   proj.norm: LayerNorm(size=8)
                   proj.linear: Linear(in=8, out=16)""",
                 new LayerNormLinear(NormConfig.layerNorm(8), 16, Initializer.zeros(), plan.group("proj")).toString());
@@ -92,10 +92,27 @@ class LayerToStringTest {
 
     @Test
     void aLayerOfOnesOwnHasNameAndClass() {
-        assertEquals("twice: Twice()", new Twice("twice").toString());
-        assertEquals("Twice()", new Twice("").toString());
-        assertEquals("mine: Layer()", new Twice("mine") {}.toString());
+        assertEquals("twice: Twice", new Twice("twice").toString());
+        assertEquals("Twice", new Twice("").toString());
+        assertEquals("mine: Layer", new Twice("mine") {}.toString());
     }
+
+    /** What is no layer, for it has other arguments, is shown alike. */
+    @Test
+    void theEndsOfAModelAreShownAlike() {
+        Embedding embedding = new Embedding(100, 8, Initializer.zeros(), plan.group("tokens"));
+        assertEquals("tokens: Embedding(vocabulary=100, hidden=8)", embedding.toString());
+        assertEquals("cross-entropy of 9 classes", new CrossEntropy(9).toString());
+        assertEquals("memory: FanOut", new FanOut("memory").toString());
+        AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.causal());
+        assertEquals(
+                "attention: DotProductAttention(heads=4, headDim=8, mask=CAUSAL)",
+                new DotProductAttention(config).toString());
+        assertEquals("saved objects of tokens", new SavedPool<>(embedding, TestSaved::new).toString());
+        assertEquals("the input: nothing", new Kept("the input").toString());
+    }
+
+    private static final class TestSaved extends Saved {}
 
     private static class Twice extends Layer {
         Twice(String name) {

@@ -111,6 +111,7 @@ class ObserversTest {
             assertTrue(kept[0] > 0);
             assertEquals(kept[0], rows.get(7).keptBytes());
             checkTimes(rows);
+            assertEquals("PassProfile(device 0, calls=0)", profile.toString());
             profile.clear();
             assertEquals(List.of(), profile.rows());
             model.step(pass);

@@ -43,6 +43,7 @@ class RanksTest {
                 List.of("0 of 3 on device 0", "1 of 3 on device 1", "2 of 3 on device 2"),
                 Ranks.local(3).run(rank -> rank.index() + " of " + rank.count() + " on " + rank.device()));
         assertEquals(3, Ranks.local(3).count());
+        assertEquals("3 ranks of this process", Ranks.local(3).toString());
     }
 
     @Test
