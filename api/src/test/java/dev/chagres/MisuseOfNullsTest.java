@@ -144,8 +144,8 @@ class MisuseOfNullsTest {
         sample(FusedRope.Pairing.class, FusedRope.Pairing.HALVES);
         sample(Llama3Scaling.class, Llama3Scaling.llama31());
         sample(RotaryConfig.class, RotaryConfig.of(8));
-        sample(ParameterShard.class, new ParameterShard(0, 1, ParameterShard.Extent.WHOLE));
-        sample(ParameterShard.Extent.class, ParameterShard.Extent.WHOLE);
+        sample(ParameterShard.class, new ParameterShard(new ParameterShard.Part(0, 1), null));
+        sample(ParameterShard.Part.class, new ParameterShard.Part(0, 1));
         sample(ParameterGroup.class, ParameterGroup.of("group", member -> true));
         sample(List.class, List.of());
         sample(Predicate.class, (Predicate<Parameter>) member -> true);

@@ -1,34 +1,61 @@
 package dev.chagres.model;
 
 import dev.chagres.internal.Checks;
+import org.jspecify.annotations.Nullable;
 
 /**
- * The part of a model that one of several ranks keeps: of every group of the plan the same part, {@code 1 / ranks} of its elements.
+ * What one of several ranks keeps of a model: the same part of every group of the plan.
  *
  * <p>Threading: immutable.
  *
- * @param rank r, from 0 to ranks - 1
- * @param ranks N
- * @param weights whether weights are shared out, too; gradients and what optimizers keep are
+ * @param updated the part of which it keeps gradients and what optimizers keep
+ * @param weights the part of which it keeps weights, with {@code updated} inside; null where it keeps all
  */
-public record ParameterShard(int rank, int ranks, Extent weights) {
-    /** How much of each group a rank keeps. */
-    public enum Extent {
-        /** All of it. */
-        WHOLE,
-        /** The rank's part. */
-        PART
+public record ParameterShard(Part updated, @Nullable Part weights) {
+    /**
+     * One of equal parts of a group, in the order of its elements.
+     *
+     * <p>Threading: immutable.
+     *
+     * @param index from 0 to count - 1
+     * @param count parts of each group
+     */
+    public record Part(int index, int count) {
+        /**
+         * Checks the numbers.
+         *
+         * @throws IllegalArgumentException when there is no such part
+         */
+        public Part {
+            if (count < 1 || index < 0 || index >= count) {
+                throw new IllegalArgumentException("index: expected 0 to count - 1, got " + index + " of " + count);
+            }
+        }
+
+        /** Returns the number of elements of this part of {@code whole}, a multiple of the number of parts. */
+        public long of(long whole) {
+            return whole / count;
+        }
+
+        /** Returns the first element of this part of {@code whole}. */
+        public long begin(long whole) {
+            return index * of(whole);
+        }
     }
 
     /**
-     * Checks the numbers.
+     * Checks that the parts fit.
      *
-     * @throws IllegalArgumentException when there is no such rank
+     * @throws IllegalArgumentException when what is updated is no part of the weights
      */
     public ParameterShard {
-        Checks.given("weights", weights);
-        if (ranks < 1 || rank < 0 || rank >= ranks) {
-            throw new IllegalArgumentException("rank: expected 0 to ranks - 1, got " + rank + " of " + ranks);
+        Checks.given("updated", updated);
+        if (weights != null) {
+            int finer = updated.count / weights.count;
+            if (finer * weights.count != updated.count || updated.index / finer != weights.index) {
+                throw new IllegalArgumentException(
+                        "updated: expected a part of weights, " + weights + ", got " + updated);
+            }
         }
     }
 }

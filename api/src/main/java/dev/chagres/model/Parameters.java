@@ -6,7 +6,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.model.ParameterShard.Extent;
+import dev.chagres.model.ParameterShard.Part;
 import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
@@ -51,8 +51,9 @@ public final class Parameters implements AutoCloseable {
         this.dtype = dtype;
         steps = new StepCount(scope.stream(), this::ensureOpen);
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
-        long gradientParts = shard == null ? 1 : shard.ranks();
-        long weightParts = hasWholeWeights() ? 1 : gradientParts;
+        Part weightPart = shard == null ? null : shard.weights();
+        long weightParts = weightPart == null ? 1 : weightPart.count();
+        long gradientParts = shard == null ? 1 : shard.updated().count();
         layout.weightCounts().forEach((type, count) -> {
             Tensor vector = scope.tensor(type, count / weightParts);
             vector.zero(scope.stream());
@@ -92,7 +93,7 @@ public final class Parameters implements AutoCloseable {
     }
 
     private boolean hasWholeWeights() {
-        return shard == null || shard.weights() == Extent.WHOLE;
+        return shard == null || shard.weights() == null;
     }
 
     /**
@@ -130,22 +131,23 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when a parameter has memory already
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, ParameterShard shard) {
-        if (Checks.given("plan", plan).ranks() % Checks.given("shard", shard).ranks() != 0) {
-            throw new IllegalArgumentException("plan: expected one padded for " + shard.ranks() + " ranks, got "
-                    + plan.ranks() + "; call plan.padGroups(" + shard.ranks() + ")");
+        int parts = Checks.given("shard", shard).updated().count();
+        if (Checks.given("plan", plan).ranks() % parts != 0) {
+            throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
+                    + "; call plan.padGroups(" + parts + ")");
         }
         return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard);
     }
 
     void write(Parameter parameter, FirstWeights first, long seed) {
-        if (hasWholeWeights()) {
+        Part part = shard == null ? null : shard.weights();
+        if (part == null) {
             first.write(parameter, seed);
             return;
         }
         for (GroupPiece piece : sharing.groups().get(parameter.group()).pieces()) {
             if (piece.holds(parameter)) {
-                Tensor part = vector(piece.dtype());
-                ShardRanges.write(parameter, piece, Checks.given("shard", shard), part, first, seed);
+                ShardRanges.write(parameter, piece, part, vector(piece.dtype()), first, seed);
             }
         }
     }

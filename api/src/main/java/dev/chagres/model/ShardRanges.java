@@ -3,7 +3,7 @@ package dev.chagres.model;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.model.ParameterRange.Decay;
-import dev.chagres.model.ParameterShard.Extent;
+import dev.chagres.model.ParameterShard.Part;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Function;
@@ -22,8 +22,8 @@ final class ShardRanges {
         for (PlacedGroup group : groups) {
             for (GroupPiece piece : group.pieces()) {
                 if (piece.isTrained()) {
-                    long part = piece.count() / shard.ranks();
-                    long begin = shard.rank() * part;
+                    long part = shard.updated().of(piece.count());
+                    long begin = shard.updated().begin(piece.count());
                     long border = Math.clamp(piece.decayed(), begin, begin + part);
                     add(ranges, range(piece, shard, vectors, begin, border, Decay.DECAYED));
                     add(ranges, range(piece, shard, vectors, border, begin + part, Decay.KEPT));
@@ -40,12 +40,13 @@ final class ShardRanges {
             long first,
             long end,
             Decay decay) {
-        long begin = shard.rank() * (piece.count() / shard.ranks());
-        long weights = shard.weights() == Extent.WHOLE
+        Part weights = shard.weights();
+        Part updated = shard.updated();
+        long weight = weights == null
                 ? piece.weightOffset() + first
-                : piece.weightOffset() / shard.ranks() + first - begin;
-        long gradients = piece.gradientOffset() / shard.ranks() + first - begin;
-        return new ParameterRange(vectors.apply(piece.dtype()), weights, gradients, end - first, decay);
+                : weights.of(piece.weightOffset()) + first - weights.begin(piece.count());
+        long gradient = updated.of(piece.gradientOffset()) + first - updated.begin(piece.count());
+        return new ParameterRange(vectors.apply(piece.dtype()), weight, gradient, end - first, decay);
     }
 
     private static void add(List<ParameterRange> ranges, ParameterRange next) {
@@ -71,21 +72,16 @@ final class ShardRanges {
         }
     }
 
-    /** Writes the first weights of this rank's part of {@code parameter}. */
+    /** Writes the first weights of a part of the weights, of {@code parameter}. */
     static void write(
-            Parameter parameter,
-            GroupPiece piece,
-            ParameterShard shard,
-            Tensor vector,
-            FirstWeights weights,
-            long seed) {
-        long part = piece.count() / shard.ranks();
-        long begin = shard.rank() * part;
+            Parameter parameter, GroupPiece piece, Part part, Tensor vector, FirstWeights weights, long seed) {
+        long begin = part.begin(piece.count());
         long offset = piece.offset(parameter);
         long first = Math.max(begin - offset, 0);
-        long end = Math.min(begin + part - offset, parameter.shape().count());
+        long end = Math.min(
+                begin + part.of(piece.count()) - offset, parameter.shape().count());
         if (first < end) {
-            long target = piece.weightOffset() / shard.ranks() + offset + first - begin;
+            long target = part.of(piece.weightOffset()) + offset + first - begin;
             weights.write(parameter, seed, vector, target, first, end);
         }
     }

@@ -1,7 +1,8 @@
 package dev.chagres.sharding;
 
 /**
- * How many bytes a {@link Strategy} has moved with each collective: of whole weights or gradients, before they are cut into parts.
+ * How many bytes a {@link Strategy} has moved with each collective: the sum of the lengths of what was gathered, or was
+ * reduced.
  *
  * <p>Threading: immutable.
  *

@@ -1,7 +1,6 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
@@ -10,12 +9,12 @@ import dev.chagres.internal.Inside;
 import dev.chagres.model.GroupPiece;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterShard;
-import dev.chagres.model.ParameterShard.Extent;
+import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
+import dev.chagres.sharding.ShardedGradients.MicroBatch;
 import java.util.Map;
 import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
@@ -40,21 +39,21 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@link ZeroStage}; PyTorch's {@code torch.distributed.fsdp.fully_shard}.
  */
 public final class FullySharded extends Strategy {
-    private final ZeroStage stage;
+    private final FullyShardedConfig config;
+    private final ShardedRanks ranks;
     private final Communicator gathers;
-    private final Communicator reductions;
     private final ShardedGradients gradients;
     /** Null where each rank has all weights. */
     private final @Nullable ShardedWeights weights;
 
-    private FullySharded(ZeroStage stage, Parameters parameters, Communicator communicator) {
-        super(parameters, communicator);
-        this.stage = stage;
-        int rank = communicator.rank();
-        gathers = communicator.split(0, rank, communicator.config().withName("weights"));
-        reductions = communicator.split(0, rank, communicator.config().withName("gradients"));
-        weights = stage == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, bytes) : null;
-        gradients = new ShardedGradients(parameters, reductions, stage, bytes);
+    private FullySharded(FullyShardedConfig config, Parameters parameters, ShardedRanks ranks) {
+        super(parameters, ranks.all());
+        this.config = config;
+        this.ranks = ranks;
+        Communicator copy = ranks.copy();
+        gathers = copy.split(0, copy.rank(), copy.config().withName("weights"));
+        weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, bytes) : null;
+        gradients = new ShardedGradients(parameters, ranks, stage(), bytes);
     }
 
     /**
@@ -72,34 +71,65 @@ public final class FullySharded extends Strategy {
      */
     public static FullySharded allocate(
             ModelPlan plan, DType dtype, long seed, ZeroStage stage, Communicator communicator) {
-        Device device = Checks.given("communicator", communicator).device();
-        Extent extent = Checks.given("stage", stage) == ZeroStage.THREE ? Extent.PART : Extent.WHOLE;
-        Checks.given("plan", plan).padGroups(communicator.ranks());
-        ParameterShard shard = new ParameterShard(communicator.rank(), communicator.ranks(), extent);
-        Parameters parameters = Parameters.allocate(device, plan, dtype, seed, shard);
+        FullyShardedConfig config = FullyShardedConfig.of(Checks.given("stage", stage));
+        return allocate(plan, dtype, seed, config, ShardedRanks.of(Checks.given("communicator", communicator)));
+    }
+
+    /**
+     * Takes memory as {@link #allocate(ModelPlan, DType, long, ZeroStage, Communicator)} does, for one of several copies of the model
+     * (hybrid sharding): the ranks along {@link MeshDimension#SHARD} share a copy out, those along {@link MeshDimension#REPLICATE} have
+     * the same part of each. Weights are gathered and gradients reduced and scattered along the first, as where links are fast, and a
+     * part's sums are added up along the second.
+     *
+     * {@snippet file="dev/chagres/layer/HybridShardedTest.java" region="hybrid"}
+     *
+     * @param plan is padded for as many ranks as the mesh has
+     * @param mesh stays open as long as this
+     * @throws IllegalArgumentException when the type is no float, the plan is empty, or the mesh has ranks along another dimension
+     * @throws IllegalStateException when a parameter has memory already, or ranks have other parameters, as in {@link
+     *     #allocate(ModelPlan, DType, long, ZeroStage, Communicator)}, or another configuration
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public static FullySharded allocate(ModelPlan plan, DType dtype, long seed, FullyShardedConfig config, Mesh mesh) {
+        Checks.given("config", config);
+        return allocate(plan, dtype, seed, config, ShardedRanks.of(Checks.given("mesh", mesh), config.optimizer()));
+    }
+
+    private static FullySharded allocate(
+            ModelPlan plan, DType dtype, long seed, FullyShardedConfig config, ShardedRanks ranks) {
+        Communicator all = ranks.all();
+        Checks.given("plan", plan).padGroups(all.ranks());
+        Parameters parameters = Parameters.allocate(all.device(), plan, dtype, seed, ranks.shard(config.stage()));
+        FullySharded made = null;
         try {
-            FullySharded made = new FullySharded(stage, parameters, communicator);
-            SameParameters.ensure(parameters, communicator, seed, "stage", stage.ordinal() + 1L);
-            NormOverRanks norms = new NormOverRanks(parameters.scope(), communicator);
+            made = new FullySharded(config, parameters, ranks);
+            SameParameters.ensure(parameters, all, seed, "stage", config.stage().ordinal() + 1L);
+            SameParameters.ensure(
+                    parameters, all, seed, "optimizer", config.optimizer().ordinal());
+            NormOverRanks norms = new NormOverRanks(parameters.scope(), ranks.updating());
             parameters.adopt(norms);
             parameters.sharing().step(norms);
             made.join();
             return made;
         } catch (RuntimeException | Error failure) {
-            parameters.close();
+            if (made == null) {
+                parameters.close();
+            } else {
+                made.free();
+            }
             throw failure;
         }
     }
 
     /** Returns what is shared out. */
     public ZeroStage stage() {
-        return stage;
+        return config.stage();
     }
 
     /** {@inheritDoc} True in stage 3. */
     @Override
     public boolean needsEqualMicroBatches() {
-        return stage == ZeroStage.THREE;
+        return stage() == ZeroStage.THREE;
     }
 
     @Override
@@ -139,8 +169,8 @@ public final class FullySharded extends Strategy {
 
     @Override
     void complete(int group) {
-        if (isLast() || stage == ZeroStage.THREE) {
-            gradients.complete(group);
+        if (isLast() || stage() == ZeroStage.THREE) {
+            gradients.complete(group, isLast() ? MicroBatch.LAST : MicroBatch.EARLIER);
         }
     }
 
@@ -153,30 +183,39 @@ public final class FullySharded extends Strategy {
 
     @Override
     void stepped() {
-        if (weights != null) {
-            weights.changed();
-            return;
+        Communicator copies = ranks.copies();
+        if (copies != null && ranks.splitsOptimizer()) {
+            gatherUpdated(ranks.part(), copies);
         }
+        if (weights == null) {
+            gatherUpdated(new Part(0, 1), gathers);
+        } else {
+            weights.changed();
+        }
+    }
+
+    /** Gathers in place {@code part} of all updated weights, of which each rank {@code among} those has updated a part. */
+    private void gatherUpdated(Part part, Communicator among) {
         Communicator.group(() -> {
             for (PlacedGroup group : parameters.sharing().groups()) {
                 for (GroupPiece piece : group.pieces()) {
                     if (piece.isTrained()) {
-                        gather(piece);
+                        gather(piece, part, among);
                     }
                 }
             }
         });
     }
 
-    /** Gathers what each rank has updated of whole weights, in place. */
-    private void gather(GroupPiece piece) {
+    private void gather(GroupPiece piece, Part part, Communicator among) {
         Tensor vector = parameters.sharing().vector(piece.dtype());
-        long part = piece.count() / communicator.ranks();
+        long count = part.of(piece.count());
+        long begin = weights == null ? piece.weightOffset() + part.begin(piece.count()) : part.of(piece.weightOffset());
+        long own = count / among.ranks();
         try (Scope views = Inside.scratch(stream).open()) {
-            Tensor whole = views.view(vector, piece.weightOffset(), piece.count());
+            Tensor whole = views.view(vector, begin, count);
             bytes.allGather(whole);
-            Tensor own = views.view(vector, piece.weightOffset() + communicator.rank() * part, part);
-            gathers.allGather(own, whole, stream);
+            among.allGather(views.view(vector, begin + among.rank() * own, own), whole, stream);
         }
     }
 
@@ -207,7 +246,7 @@ public final class FullySharded extends Strategy {
         ensureOpen();
         Map<String, Tensor> vectors = Checks.given("optimizer", optimizer).vectors();
         Checks.given("sink", sink);
-        GatheredState state = new GatheredState(parameters, communicator);
+        GatheredState state = new GatheredState(parameters, ranks);
         for (PlacedGroup group : parameters.sharing().groups()) {
             for (GroupPiece piece : group.pieces()) {
                 state.weights(group, piece, sink);
@@ -224,14 +263,26 @@ public final class FullySharded extends Strategy {
 
     @Override
     public String explain() {
-        String both = "gradients reduced and scattered group by group on a stream of their own, ";
-        return switch (stage) {
-            case ONE -> this + ": " + both + "from memory for all; weights gathered after the step";
-            case TWO -> this + ": " + both + "from memory for two groups of each size; weights gathered after the step";
-            case THREE ->
-                this + ": " + both + "from memory for two groups of each size; weights gathered group by group"
-                        + " on another stream before their layers run, the next group's meanwhile";
-        };
+        String memory = stage() == ZeroStage.ONE ? "for all" : "for two groups of each size";
+        String gathered = stage() == ZeroStage.THREE
+                ? "weights gathered group by group on another stream before their layers run, the next group's meanwhile"
+                : "weights gathered after the step";
+        return this + ": gradients reduced and scattered group by group on a stream of their own, from memory " + memory
+                + "; " + gathered + explainCopies();
+    }
+
+    private String explainCopies() {
+        Communicator copies = ranks.copies();
+        if (copies == null) {
+            return "";
+        }
+        String among = "; of " + copies.ranks() + " copies of the model ";
+        return ranks.splitsOptimizer()
+                ? among + "each rank updates another part: a part's gradients are reduced and scattered among them, its"
+                        + " updated weights gathered"
+                : among
+                        + "each updates its own weights: parts of gradients are summed over them, once a step, on a stream of"
+                        + " their own";
     }
 
     /** Frees the parameters, too: this has made them. */
@@ -242,13 +293,13 @@ public final class FullySharded extends Strategy {
         }
         gradients.close();
         parameters.close();
-        reductions.close();
         gathers.close();
     }
 
     @Override
     public String toString() {
-        return "ZeRO stage " + (stage.ordinal() + 1) + " on rank " + communicator.rank() + " of "
-                + communicator.ranks();
+        Communicator copies = ranks.copies();
+        return "ZeRO stage " + (stage().ordinal() + 1) + " on rank " + communicator.rank() + " of "
+                + communicator.ranks() + (copies == null ? "" : ", in " + copies.ranks() + " copies");
     }
 }

@@ -6,7 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.model.GroupPiece;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard;
-import dev.chagres.model.ParameterShard.Extent;
+import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
 import dev.chagres.nccl.Communicator;
@@ -19,12 +19,12 @@ import java.util.function.BiConsumer;
  */
 final class GatheredState {
     private final Parameters parameters;
-    private final Communicator communicator;
+    private final ShardedRanks ranks;
     private final Stream stream;
 
-    GatheredState(Parameters parameters, Communicator communicator) {
+    GatheredState(Parameters parameters, ShardedRanks ranks) {
         this.parameters = parameters;
-        this.communicator = communicator;
+        this.ranks = ranks;
         stream = parameters.scope().stream();
     }
 
@@ -32,8 +32,12 @@ final class GatheredState {
     void weights(PlacedGroup group, GroupPiece piece, BiConsumer<String, Tensor> sink) {
         Tensor vector = parameters.sharing().vector(piece.dtype());
         ParameterShard shard = parameters.sharing().shard();
-        if (shard != null && shard.weights() == Extent.PART) {
-            gather(group, piece, "", vector, piece.weightOffset(), sink);
+        if (shard != null && shard.weights() != null) {
+            Part part = ranks.part();
+            try (Scope room = stream.device().openScope(stream)) {
+                Tensor own = room.view(vector, part.of(piece.weightOffset()), part.of(piece.count()));
+                handOut(group, piece, "", ofCopy(own, room), room, sink);
+            }
             return;
         }
         try (Scope views = stream.device().openScope(stream)) {
@@ -43,22 +47,23 @@ final class GatheredState {
 
     /** Hands out what {@code vector}, in the order of the gradients, has of the members of {@code piece}. */
     void vector(PlacedGroup group, GroupPiece piece, String ending, Tensor vector, BiConsumer<String, Tensor> sink) {
-        gather(group, piece, ending, vector, piece.gradientOffset(), sink);
+        Part updated = ranks.shard(ZeroStage.ONE).updated();
+        try (Scope room = stream.device().openScope(stream)) {
+            Tensor own = room.view(vector, updated.of(piece.gradientOffset()), updated.of(piece.count()));
+            Communicator copies = ranks.splitsOptimizer() ? ranks.copies() : null;
+            Tensor part = copies == null ? own : gathered(own, copies, room);
+            handOut(group, piece, ending, ofCopy(part, room), room, sink);
+        }
     }
 
-    private void gather(
-            PlacedGroup group,
-            GroupPiece piece,
-            String ending,
-            Tensor vector,
-            long offset,
-            BiConsumer<String, Tensor> sink) {
-        int ranks = communicator.ranks();
-        try (Scope room = stream.device().openScope(stream)) {
-            Tensor whole = room.tensor(vector.dtype(), piece.count());
-            communicator.allGather(room.view(vector, offset / ranks, piece.count() / ranks), whole, stream);
-            handOut(group, piece, ending, whole, room, sink);
-        }
+    private Tensor ofCopy(Tensor part, Scope room) {
+        return gathered(part, ranks.copy(), room);
+    }
+
+    private Tensor gathered(Tensor part, Communicator among, Scope room) {
+        Tensor whole = room.tensor(part.dtype(), part.count() * among.ranks());
+        among.allGather(part, whole, stream);
+        return whole;
     }
 
     private static void handOut(

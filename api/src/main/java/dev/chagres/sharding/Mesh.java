@@ -24,12 +24,14 @@ import java.util.Map;
  */
 public final class Mesh implements AutoCloseable {
     private final MeshShape shape;
+    private final Communicator world;
     private final int rank;
     private final Device device;
     private final Map<MeshDimension, Communicator> communicators = new EnumMap<>(MeshDimension.class);
 
     private Mesh(MeshShape shape, Communicator world) {
         this.shape = shape;
+        this.world = world;
         rank = world.rank();
         device = world.device();
     }
@@ -78,6 +80,11 @@ public final class Mesh implements AutoCloseable {
     /** Returns the sizes. */
     public MeshShape shape() {
         return shape;
+    }
+
+    /** Returns the communicator of all ranks. */
+    public Communicator world() {
+        return world;
     }
 
     /** Returns the number of ranks along {@code dimension}. */

@@ -1,15 +1,12 @@
 package dev.chagres.sharding;
 
-import dev.chagres.DType;
 import dev.chagres.Event;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.model.GroupPiece;
+import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.nccl.Reduction;
-import dev.chagres.ops.Elementwise;
 import dev.chagres.sharding.GroupBuffers.Buffer;
 import dev.chagres.sharding.GroupBuffers.Content;
 import dev.chagres.te.Output;
@@ -28,11 +25,16 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class ShardedGradients implements AutoCloseable {
+    /** Which of a step's micro-batches one is. */
+    enum MicroBatch {
+        EARLIER,
+        LAST
+    }
+
     /** One is written while the other is reduced. */
     private static final int BUFFERS = 2;
 
     private final Parameters parameters;
-    private final Communicator communicator;
     private final ZeroStage stage;
     private final Stream compute;
     private final Stream reductions;
@@ -42,36 +44,35 @@ final class ShardedGradients implements AutoCloseable {
     /** By group, this rank's part of each trained piece. */
     private final List<List<Tensor>> parts = new ArrayList<>();
 
-    private final Scope scope;
-    /** What a later micro-batch adds to a part; made when one does. */
-    private @Nullable Tensor addend;
+    private final PartSums sums;
+    /** Null where there is one copy of the model, or each rank updates another part. */
+    private final @Nullable CopySums copies;
 
     private final BitSet complete = new BitSet();
     private final BitSet reduced = new BitSet();
     private int next;
-    private final ByteCounts bytes;
 
-    ShardedGradients(Parameters parameters, Communicator communicator, ZeroStage stage, ByteCounts bytes) {
-        this.bytes = bytes;
+    ShardedGradients(Parameters parameters, ShardedRanks ranks, ZeroStage stage, ByteCounts bytes) {
         this.parameters = parameters;
-        this.communicator = communicator;
         this.stage = stage;
         compute = parameters.scope().stream();
         reductions = compute.device().openStream();
         written = compute.device().openEvent();
         summed = compute.device().openEvent();
-        scope = compute.device().openScope(compute);
         buffers = new GroupBuffers(parameters, Content.GRADIENTS, stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS);
-        int ranks = communicator.ranks();
+        Part part = ranks.shard(stage).updated();
         for (int group = 0; group < parameters.sharing().groups().size(); group++) {
             List<Tensor> own = new ArrayList<>();
             for (GroupPiece piece : buffers.pieces(group)) {
-                long offset = piece.gradientOffset() / ranks;
-                own.add(parameters.scope().view(parameters.gradients(), offset, piece.count() / ranks));
+                long offset = part.of(piece.gradientOffset());
+                own.add(parameters.scope().view(parameters.gradients(), offset, part.of(piece.count())));
             }
             parts.add(own);
         }
         next = parts.size() - 1;
+        sums = new PartSums(ranks, parts, compute, reductions, bytes);
+        Communicator others = ranks.splitsOptimizer() ? null : ranks.copies();
+        copies = others == null ? null : new CopySums(compute, parts.size(), others, bytes);
     }
 
     private boolean isTrained(int group) {
@@ -80,7 +81,7 @@ final class ShardedGradients implements AutoCloseable {
 
     /** Returns whether {@code group} was reduced for the last time in this step. */
     boolean isSummed(int group) {
-        return stage != ZeroStage.THREE && reduced.get(group);
+        return copies != null && copies.isSummed(group) || stage != ZeroStage.THREE && reduced.get(group);
     }
 
     /** Sees that {@code group} has memory for its whole gradients. */
@@ -95,12 +96,12 @@ final class ShardedGradients implements AutoCloseable {
         }
     }
 
-    /** Says that no later backward call of this micro-batch, the step's last in stages 1 and 2, writes gradients of {@code group}. */
-    void complete(int group) {
+    /** Says that no later backward call of a micro-batch writes gradients of {@code group}; stages 1 and 2 hear it of the last alone. */
+    void complete(int group, MicroBatch microBatch) {
         if (stage == ZeroStage.THREE) {
-            Buffer buffer = buffers.held(group);
-            if (buffer != null && buffer.pins > 0) {
-                reduce(group);
+            reduceWritten(group);
+            if (copies != null && microBatch == MicroBatch.LAST && reduced.get(group) && !copies.isSummed(group)) {
+                copies.sum(group, parts.get(group), reductions);
             }
             return;
         }
@@ -110,10 +111,20 @@ final class ShardedGradients implements AutoCloseable {
         }
     }
 
+    private void reduceWritten(int group) {
+        Buffer buffer = buffers.held(group);
+        if (buffer != null && buffer.pins > 0) {
+            reduce(group);
+        }
+    }
+
     private void reduceNext() {
         int group = next--;
         if (isTrained(group)) {
             reduce(group);
+            if (copies != null) {
+                copies.sum(group, parts.get(group), reductions);
+            }
         }
     }
 
@@ -128,10 +139,13 @@ final class ShardedGradients implements AutoCloseable {
         reductions.await(written);
         List<Tensor> own = parts.get(group);
         for (int i = 0; i < own.size(); i++) {
-            scatter(buffer.vector(i), own.get(i), reduced.get(group) ? Output.ADD : Output.OVERWRITE);
+            sums.sum(buffer.vector(i), own.get(i), reduced.get(group) ? Output.ADD : Output.OVERWRITE);
         }
         buffer.free.record(reductions);
         reduced.set(group);
+        if (copies != null) {
+            copies.reduced(group);
+        }
         if (stage == ZeroStage.ONE) {
             buffers.letGo(buffer);
         } else {
@@ -140,34 +154,11 @@ final class ShardedGradients implements AutoCloseable {
         }
     }
 
-    private void scatter(Tensor whole, Tensor part, Output output) {
-        bytes.reduceScatter(whole);
-        if (output == Output.OVERWRITE) {
-            communicator.reduceScatter(whole, part, Reduction.SUM, reductions);
-            return;
-        }
-        Tensor room = addend;
-        if (room == null) {
-            long most = parts.stream()
-                    .flatMap(List::stream)
-                    .mapToLong(Tensor::count)
-                    .max()
-                    .orElse(0);
-            room = scope.tensor(DType.FLOAT32, most);
-            addend = room;
-        }
-        try (Scope views = scope.open()) {
-            Tensor sum = views.view(room, 0, part.count());
-            communicator.reduceScatter(whole, sum, Reduction.SUM, reductions);
-            Elementwise.accumulate(sum, part, Output.ADD, reductions);
-        }
-    }
-
     /** Reduces what is left, and lets later work of the computing stream wait for all sums. */
     void finish() {
         if (stage == ZeroStage.THREE) {
             for (int group = parts.size() - 1; group >= 0; group--) {
-                complete(group);
+                reduceWritten(group);
                 if (isTrained(group) && !reduced.get(group)) {
                     parts.get(group).forEach(part -> part.zero(compute));
                 }
@@ -176,12 +167,18 @@ final class ShardedGradients implements AutoCloseable {
         while (stage != ZeroStage.THREE && next >= 0) {
             reduceNext();
         }
+        if (copies != null) {
+            copies.finish(parts, reductions);
+        }
         await();
     }
 
     private void await() {
         summed.record(reductions);
         compute.await(summed);
+        if (copies != null) {
+            copies.await(compute);
+        }
     }
 
     /** A step begins, or its gradients are forgotten. */
@@ -196,10 +193,13 @@ final class ShardedGradients implements AutoCloseable {
         next = parts.size() - 1;
         complete.clear();
         reduced.clear();
+        if (copies != null) {
+            copies.restart();
+        }
     }
 
     long byteSize() {
-        return buffers.byteSize();
+        return buffers.byteSize() + sums.byteSize();
     }
 
     @Override
@@ -208,6 +208,9 @@ final class ShardedGradients implements AutoCloseable {
         written.close();
         summed.close();
         buffers.close();
-        scope.close();
+        if (copies != null) {
+            copies.close();
+        }
+        sums.close();
     }
 }

@@ -14,7 +14,7 @@ import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.ParameterShard;
-import dev.chagres.model.ParameterShard.Extent;
+import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
@@ -217,14 +217,21 @@ class FullyShardedMisuseTest {
     @Test
     void shards() {
         assertThrown(
+                IllegalArgumentException.class, "index: expected 0 to count - 1, got 2 of 2", () -> new Part(2, 2));
+        assertThrown(
                 IllegalArgumentException.class,
-                "rank: expected 0 to ranks - 1, got 2 of 2",
-                () -> new ParameterShard(2, 2, Extent.PART));
+                "updated: expected a part of weights, Part[index=1, count=2], got Part[index=1, count=4]",
+                () -> new ParameterShard(new Part(1, 4), new Part(1, 2)));
+        assertThrown(
+                IllegalArgumentException.class,
+                "updated: expected a part of weights, Part[index=0, count=2], got Part[index=0, count=3]",
+                () -> new ParameterShard(new Part(0, 3), new Part(0, 2)));
+        ParameterShard second = new ParameterShard(new Part(3, 4), new Part(1, 2));
         try (Device device = Device.open()) {
             assertThrown(
                     IllegalArgumentException.class,
-                    "plan: expected one padded for 2 ranks, got 1; call plan.padGroups(2)",
-                    () -> Parameters.allocate(device, plan, DType.FLOAT32, 1, new ParameterShard(0, 2, Extent.PART)));
+                    "plan: expected one padded for 4 ranks, got 1; call plan.padGroups(4)",
+                    () -> Parameters.allocate(device, plan, DType.FLOAT32, 1, second));
         }
     }
 

@@ -1,0 +1,100 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Event;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.List;
+
+/**
+ * Sums over copies of a model what the ranks of each have summed in parts, once a step, on a stream and with a communicator of their
+ * own.
+ *
+ * <p>Groups are summed in the order in which each was reduced last, which is the same on every rank.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class CopySums implements AutoCloseable {
+    private final Communicator copies;
+    private final ByteCounts bytes;
+    private final Stream sums;
+    private final Event reduced;
+    private final Event summed;
+    /** By group, when it was reduced last in this step; 0 where it was not. */
+    private final long[] turns;
+
+    private final BitSet done = new BitSet();
+    private long turn;
+
+    CopySums(Stream compute, int groups, Communicator along, ByteCounts bytes) {
+        this.bytes = bytes;
+        copies = along.split(0, along.rank(), along.config().withName("copies"));
+        sums = compute.device().openStream();
+        reduced = compute.device().openEvent();
+        summed = compute.device().openEvent();
+        turns = new long[groups];
+    }
+
+    /** Says that parts of {@code group} were reduced within the copy. */
+    void reduced(int group) {
+        turns[group] = ++turn;
+    }
+
+    /** Returns whether {@code group} was summed over the copies in this step. */
+    boolean isSummed(int group) {
+        return done.get(group);
+    }
+
+    /** Sums the parts of {@code group}, after what {@code reductions} has been given. */
+    void sum(int group, List<Tensor> parts, Stream reductions) {
+        reduced.record(reductions);
+        sums.await(reduced);
+        for (int i = 0; i < parts.size(); i++) {
+            Tensor part = parts.get(i);
+            bytes.allReduce(part);
+            copies.allReduce(part, part, Reduction.SUM, sums);
+        }
+        done.set(group);
+    }
+
+    /** Sums the groups that were reduced and not summed yet; {@code parts} by group. */
+    void finish(List<List<Tensor>> parts, Stream reductions) {
+        for (int group = next(); group >= 0; group = next()) {
+            sum(group, parts.get(group), reductions);
+        }
+    }
+
+    private int next() {
+        int first = -1;
+        for (int group = 0; group < turns.length; group++) {
+            boolean waits = turns[group] > 0 && !done.get(group);
+            if (waits && (first < 0 || turns[group] < turns[first])) {
+                first = group;
+            }
+        }
+        return first;
+    }
+
+    /** Lets later work of {@code compute} wait for the sums. */
+    void await(Stream compute) {
+        summed.record(sums);
+        compute.await(summed);
+    }
+
+    void restart() {
+        Arrays.fill(turns, 0);
+        turn = 0;
+        done.clear();
+    }
+
+    @Override
+    public void close() {
+        sums.close();
+        reduced.close();
+        summed.close();
+        copies.close();
+    }
+}

@@ -1,0 +1,100 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.te.Output;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Sums whole gradients so that this rank gets its part: over the ranks of its copy of the model and, where copies share out what they
+ * update, over the copies.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class PartSums implements AutoCloseable {
+    private final Communicator copy;
+    /** Null where each copy updates its weights itself. */
+    private final @Nullable Communicator copies;
+
+    private final Stream stream;
+    private final ByteCounts bytes;
+    private final long longest;
+    private final Scope scope;
+    /** The sum over the copy, of which this rank gets a part; null where that is its part. */
+    private final @Nullable Tensor copySum;
+    /** What a later micro-batch adds to a part; made when one does. */
+    private @Nullable Tensor addend;
+
+    /** {@code parts}: this rank's, by group. */
+    PartSums(ShardedRanks ranks, List<List<Tensor>> parts, Stream compute, Stream stream, ByteCounts bytes) {
+        this.stream = stream;
+        this.bytes = bytes;
+        longest = parts.stream()
+                .flatMap(List::stream)
+                .mapToLong(Tensor::count)
+                .max()
+                .orElse(0);
+        scope = compute.device().openScope(compute);
+        copy = split(ranks.copy(), "gradients");
+        Communicator others = ranks.splitsOptimizer() ? ranks.copies() : null;
+        copies = others == null ? null : split(others, "copies");
+        copySum = others == null || longest == 0 ? null : scope.tensor(DType.FLOAT32, longest * others.ranks());
+    }
+
+    private static Communicator split(Communicator of, String name) {
+        return of.split(0, of.rank(), of.config().withName(name));
+    }
+
+    /** Enqueues {@code part = part r of the sum of whole}, or adds that to it. */
+    void sum(Tensor whole, Tensor part, Output output) {
+        Tensor room = output == Output.ADD ? addend() : part;
+        try (Scope views = scope.open()) {
+            Tensor sum = output == Output.ADD ? views.view(room, 0, part.count()) : part;
+            scatter(whole, sum, views);
+            if (output == Output.ADD) {
+                Elementwise.accumulate(sum, part, Output.ADD, stream);
+            }
+        }
+    }
+
+    private void scatter(Tensor whole, Tensor part, Scope views) {
+        bytes.reduceScatter(whole);
+        Communicator others = copies;
+        if (others == null || copySum == null) {
+            copy.reduceScatter(whole, part, Reduction.SUM, stream);
+            return;
+        }
+        Tensor sum = views.view(copySum, 0, part.count() * others.ranks());
+        copy.reduceScatter(whole, sum, Reduction.SUM, stream);
+        bytes.reduceScatter(sum);
+        others.reduceScatter(sum, part, Reduction.SUM, stream);
+    }
+
+    private Tensor addend() {
+        Tensor present = addend;
+        if (present == null) {
+            present = scope.tensor(DType.FLOAT32, longest);
+            addend = present;
+        }
+        return present;
+    }
+
+    long byteSize() {
+        return scope.reservedBytes();
+    }
+
+    @Override
+    public void close() {
+        scope.close();
+        if (copies != null) {
+            copies.close();
+        }
+        copy.close();
+    }
+}

@@ -1,0 +1,60 @@
+package dev.chagres.sharding;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.model.ParameterShard;
+import dev.chagres.model.ParameterShard.Part;
+import dev.chagres.nccl.Communicator;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The ranks among which a model is shared out: those of one copy have a part of it each, and there may be several copies.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * @param all every rank of every copy
+ * @param copy the ranks of this rank's copy
+ * @param copies the ranks that have the same part of each copy; null where there is one copy
+ * @param optimizer among which ranks what the optimizer keeps is shared out
+ */
+record ShardedRanks(
+        Communicator all, Communicator copy, @Nullable Communicator copies, OptimizerSharding optimizer) {
+    static ShardedRanks of(Communicator all) {
+        return new ShardedRanks(all, all, null, OptimizerSharding.EACH_COPY);
+    }
+
+    static ShardedRanks of(Mesh mesh, OptimizerSharding optimizer) {
+        int sharding = mesh.size(MeshDimension.REPLICATE) * mesh.size(MeshDimension.SHARD);
+        if (sharding != mesh.shape().ranks()) {
+            throw new IllegalArgumentException(
+                    "mesh: expected ranks along REPLICATE and SHARD alone, got " + mesh.shape());
+        }
+        Communicator copies = mesh.size(MeshDimension.REPLICATE) == 1 ? null : mesh.along(MeshDimension.REPLICATE);
+        return new ShardedRanks(mesh.world(), mesh.along(MeshDimension.SHARD), copies, optimizer);
+    }
+
+    /** Returns whether the optimizer's state of a copy is shared out among the copies once more. */
+    boolean splitsOptimizer() {
+        return copies != null && optimizer == OptimizerSharding.ALL_RANKS;
+    }
+
+    /** Returns the part of the weights that this rank has of its copy. */
+    Part part() {
+        return new Part(copy.rank(), copy.ranks());
+    }
+
+    /** Returns what this rank keeps in {@code stage}: where all ranks update, those of one part lie side by side. */
+    ParameterShard shard(ZeroStage stage) {
+        Part weights = stage == ZeroStage.THREE ? part() : null;
+        if (!splitsOptimizer()) {
+            return new ParameterShard(part(), weights);
+        }
+        Communicator others = Checks.given("copies", copies);
+        Part updated = new Part(copy.rank() * others.ranks() + others.rank(), copy.ranks() * others.ranks());
+        return new ParameterShard(updated, weights);
+    }
+
+    /** Returns the ranks whose parts of gradients make a whole. */
+    Communicator updating() {
+        return splitsOptimizer() ? all : copy;
+    }
+}
