@@ -59,7 +59,13 @@ public final class Registration implements AutoCloseable {
         MemorySegment comm = endpoint.handle();
         long bytes = tensor.byteSize();
         int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
-        Status.nccl(Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric), "ncclCommWindowRegister");
+        out.set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
+        int status = Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric);
+        // Of memory that cudaMalloc gave NCCL makes no window: it says so by a null one, or, with several ranks, by
+        // CUDA's refusal.
+        if (status != Nccl.ncclUnhandledCudaError()) {
+            Status.nccl(status, "ncclCommWindowRegister");
+        }
         MemorySegment window = out.get(ValueLayout.ADDRESS, 0);
         if (window.address() != 0) {
             return new Registration(endpoint, window, Kind.WINDOW);
