@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -148,6 +149,7 @@ class CollectiveMisuseTest {
 
     @Test
     void openingAndSplitting() {
+        DevicesNeeded.assume(3);
         try (Device device = Device.open()) {
             UniqueId id = UniqueId.create();
             argument("ranks: expected at least 1, got 0", () -> Communicator.open(device, id, 0, 0, STANDARD));

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -110,6 +111,7 @@ class CollectivesConformance {
     }
 
     private static void onEach(int ranks, Check check) {
+        DevicesNeeded.assume(ranks);
         Ranks.local(ranks).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 for (DType dtype : RankValues.TYPES) {
@@ -271,6 +273,7 @@ class CollectivesConformance {
     @ParameterizedTest
     @MethodSource("rankCounts")
     void aGroupOfSeveralCommunicators(int ranks) {
+        DevicesNeeded.assume(ranks);
         Ranks.local(ranks).each(rank -> {
             try (Communicator second = rank.communicator()
                             .split(

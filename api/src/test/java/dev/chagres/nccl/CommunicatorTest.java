@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -38,6 +39,7 @@ class CommunicatorTest {
 
     @Test
     void splitsByColorAndKey() {
+        DevicesNeeded.assume(3);
         Ranks.local(3).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Communicator world = rank.communicator();
@@ -58,6 +60,7 @@ class CommunicatorTest {
 
     @Test
     void shrinksAfterARevoke() {
+        DevicesNeeded.assume(3);
         CountDownLatch summed = new CountDownLatch(3);
         Ranks.local(3).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
@@ -83,6 +86,7 @@ class CommunicatorTest {
 
     @Test
     void shrinkNamesARankThatDoesNotCome() {
+        DevicesNeeded.assume(3);
         CommunicatorConfig patient = STANDARD.withTimeout(Duration.ofMillis(200));
         CountDownLatch late = new CountDownLatch(1);
         Ranks.local(3).each(rank -> {
@@ -108,6 +112,7 @@ class CommunicatorTest {
     @ParameterizedTest
     @ValueSource(ints = {1, 2, 4})
     void replaysEqualEnqueuedCollectives(int ranks) {
+        DevicesNeeded.assume(ranks);
         Ranks.local(ranks).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Stream stream = rank.device().stream();

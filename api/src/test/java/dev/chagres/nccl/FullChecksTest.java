@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -35,6 +36,7 @@ class FullChecksTest {
     }
 
     private static void onEach(int ranks, Body body) {
+        DevicesNeeded.assume(ranks);
         Ranks.local(ranks).withConfig(FULL).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Tensor x = scope.tensor(DType.FLOAT32, 8);
@@ -143,6 +145,7 @@ class FullChecksTest {
     }
 
     private static List<List<float[]>> drawn(long seed, int ranks, CommunicatorConfig config) {
+        DevicesNeeded.assume(ranks);
         return Ranks.local(ranks)
                 .withConfig(config.withTimeout(Duration.ofSeconds(30)))
                 .run(rank -> {

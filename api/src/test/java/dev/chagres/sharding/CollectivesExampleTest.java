@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -55,6 +56,7 @@ class CollectivesExampleTest {
 
     @Test
     void arrangesRanks() {
+        DevicesNeeded.assume(4);
         Ranks.local(4).each(rank -> {
             // @start region="mesh"
             MeshShape shape = MeshShape.ofOne().with(MeshDimension.SHARD, 2).with(MeshDimension.TENSOR, 2);

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertNotEquals;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -59,6 +60,7 @@ class MeshTest {
     @ParameterizedTest
     @MethodSource("shapes")
     void communicatorsJoinRanksThatDifferInOneCoordinate(MeshShape shape) {
+        DevicesNeeded.assume(shape.ranks());
         Ranks.local(shape.ranks()).each(rank -> {
             Stream stream = rank.device().stream();
             try (Mesh mesh = Mesh.of(rank.communicator(), shape);

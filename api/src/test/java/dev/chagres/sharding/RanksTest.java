@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.CommunicatorConfig;
@@ -39,6 +40,7 @@ class RanksTest {
 
     @Test
     void resultsComeInTheOrderOfRanks() {
+        DevicesNeeded.assume(3);
         assertEquals(
                 List.of("0 of 3 on device 0", "1 of 3 on device 1", "2 of 3 on device 2"),
                 Ranks.local(3).run(rank -> rank.index() + " of " + rank.count() + " on " + rank.device()));
@@ -48,6 +50,7 @@ class RanksTest {
 
     @Test
     void aRankThatThrowsIsNamedAndReleasesTheOthers() {
+        DevicesNeeded.assume(4);
         IllegalStateException cause = new IllegalStateException("boom");
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
@@ -112,6 +115,7 @@ class RanksTest {
 
     @Test
     void aRankThatNeverComesIsNamed() {
+        DevicesNeeded.assume(3);
         long begin = System.nanoTime();
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
