@@ -53,7 +53,7 @@ final class CallComparison {
             key = "transfer " + meeting.comparisons().nextTransfer(from, to, sends) + " from rank " + from + " to rank "
                     + to;
         } else {
-            key = "collective " + endpoint.nextAnnounced() + " of \""
+            key = "collective " + endpoint.counts().nextAnnounced() + " of \""
                     + endpoint.config().name() + "\"";
         }
         if (!isAlone()) {

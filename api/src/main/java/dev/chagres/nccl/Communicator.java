@@ -17,7 +17,8 @@ import org.jspecify.annotations.Nullable;
  *
  * {@snippet file="dev/chagres/sharding/CollectivesExampleTest.java" region="collectives"}
  *
- * <p>Threading: the device's thread; each rank has a thread and a device of its own.
+ * <p>Threading: the device's thread; each rank has a thread and a device of its own. Where ranks are threads of one program, a
+ * collective waits on the host until all ranks have come to it, a transfer until its peer has.
  *
  * <p>Source: {@code ncclComm_t} and the collectives of {@code nccl.h}.
  */

@@ -5,6 +5,7 @@ import dev.chagres.Device;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Leaks;
 import java.lang.foreign.MemorySegment;
@@ -46,17 +47,14 @@ final class Endpoint implements AutoCloseable {
     private volatile @Nullable RankFailure failure;
 
     private final CurrentCall call = new CurrentCall();
-    /** Collectives called, those of an open group included. */
-    private long collectives;
-    /** Collectives that were given to NCCL. */
-    private long given;
-
-    private long announced;
+    private final CallCounts counts;
     private int shrinks;
     private long waits;
     /** The number of the wait that the thread is in, 0 outside; {@link Watch} reads it. */
     @SuppressWarnings("unused") // through WAITING
     private long waiting;
+    /** How CUDA treats the thread's calls while one of its streams captures, before NCCL was called; -1 outside of such a call. */
+    private int modeBefore = -1;
 
     Endpoint(Device device, CommunicatorConfig config, @Nullable Meeting meeting, MemorySegment handle) {
         this.device = device;
@@ -69,6 +67,7 @@ final class Endpoint implements AutoCloseable {
         ranks = out.get(ValueLayout.JAVA_INT, 0);
         Status.nccl(Nccl.ncclCommUserRank(handle, out), "ncclCommUserRank");
         rank = out.get(ValueLayout.JAVA_INT, 0);
+        counts = new CallCounts(meeting, ranks, rank);
         trace = Leaks.opened(toString());
         if (meeting != null) {
             meeting.add(this);
@@ -132,9 +131,7 @@ final class Endpoint implements AutoCloseable {
     /** Says what is about to be given to NCCL, after all checks of arguments; {@link #end} follows. */
     void begin(Operation called, long elements, DType type, @Nullable Reduction by, int other) {
         call.set(called, elements, type, by, other);
-        if (!called.isTransfer()) {
-            collectives++;
-        }
+        counts.count(called, other);
         Group group = Group.ofThread();
         CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this) : null;
         if (group.isOpen()) {
@@ -145,7 +142,8 @@ final class Endpoint implements AutoCloseable {
             comparison.announce();
             comparison.compare();
         }
-        enter();
+        publish();
+        meet();
     }
 
     /** Says that the call that {@link #begin} announced has returned. */
@@ -156,22 +154,42 @@ final class Endpoint implements AutoCloseable {
         settle(status, call.operation());
     }
 
-    /** Says that the thread may wait for other ranks now. */
-    void enter() {
-        given = collectives;
-        if (meeting != null) {
-            meeting.entered(rank, given);
+    /** Tells the peers what is about to be given to NCCL, or keeps it for the launches of the graph that is captured. */
+    void publish() {
+        Capture capture = state.capture();
+        if (capture == null) {
+            counts.publish();
+        } else {
+            CapturedCalls.add(capture, this);
         }
-        WAITING.setRelease(this, ++waits);
     }
 
+    /** Waits until the peers have come to what was published. The wait that {@link Watch} ends begins here, and goes on in NCCL. */
+    void meet() {
+        WAITING.setRelease(this, ++waits);
+        if (state.capture() != null) {
+            modeBefore = CaptureModes.exchange(state, CaptureModes.RELAXED);
+            return;
+        }
+        try {
+            counts.meet();
+        } catch (RankFailedException failed) {
+            leave();
+            throw failed;
+        }
+    }
+
+    /** Says that the thread waits for no other rank any more. */
     void leave() {
         WAITING.setRelease(this, 0L);
+        if (modeBefore >= 0) {
+            var _ = CaptureModes.exchange(state, modeBefore);
+            modeBefore = -1;
+        }
     }
 
-    /** Forgets the calls of a group that is not given to NCCL. */
-    void forgetGroup() {
-        collectives = given;
+    CallCounts counts() {
+        return counts;
     }
 
     void settle(int status, Object function) {
@@ -210,22 +228,12 @@ final class Endpoint implements AutoCloseable {
         if (call.operation().isTransfer()) {
             return List.of(call.peer());
         }
-        return meeting == null ? List.of() : meeting.behind(rank);
+        return counts.missing();
     }
 
     /** Returns what was called last. */
     CurrentCall call() {
         return call;
-    }
-
-    /** Returns the number of collectives called so far, the same on each rank. */
-    long collectives() {
-        return collectives;
-    }
-
-    /** Returns the number of a call that peers are told of, the same on each rank. */
-    long nextAnnounced() {
-        return ++announced;
     }
 
     /** Returns the number of a shrink, the same on each rank that stays. */

@@ -98,17 +98,19 @@ final class Group {
             for (int i = 0; i < comparisons.size(); i++) {
                 comparisons.get(i).compare();
             }
-        } catch (RuntimeException difference) {
+            for (int i = 0; i < members.size(); i++) {
+                members.get(i).publish();
+            }
+            for (int i = 0; i < members.size(); i++) {
+                members.get(i).meet();
+            }
+        } catch (RuntimeException failed) {
+            leave();
             abandon();
-            throw difference;
-        }
-        for (int i = 0; i < members.size(); i++) {
-            members.get(i).enter();
+            throw failed;
         }
         int status = Nccl.ncclGroupEnd();
-        for (int i = 0; i < members.size(); i++) {
-            members.get(i).leave();
-        }
+        leave();
         for (int i = 0; i < members.size(); i++) {
             members.get(i).settle(status, "ncclGroupEnd");
         }
@@ -117,12 +119,19 @@ final class Group {
         }
     }
 
+    /** The last first, for each gives back the thread's mode that it found. */
+    private void leave() {
+        for (int i = members.size() - 1; i >= 0; i--) {
+            members.get(i).leave();
+        }
+    }
+
     /** Ends the group so that NCCL runs nothing of it: one call that it refuses fails the whole. */
     private void abandon() {
         try {
             for (int i = 0; i < members.size(); i++) {
                 Endpoint member = members.get(i);
-                member.forgetGroup();
+                member.counts().forget();
                 var _ = NcclCalls.broadcast(0, 0, 0, Nccl.ncclInt8(), NO_RANK, member.handle(), MemorySegment.NULL);
             }
         } finally {

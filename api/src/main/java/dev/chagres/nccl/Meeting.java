@@ -6,7 +6,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
@@ -20,9 +19,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 final class Meeting {
-    /** Ranks' numbers lie apart, so that counting them does not move one cache line between cores. */
-    private static final int STRIDE = 16;
-
     private final int ranks;
     /** The ranks' numbers for errors: those here or, of a shrunk communicator, those in the one it came from. */
     private final int[] names;
@@ -30,7 +26,7 @@ final class Meeting {
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition changed = lock.newCondition();
     private final boolean[] came;
-    private final AtomicLongArray collectives;
+    private final Arrivals arrivals;
     private final List<Endpoint> endpoints = new ArrayList<>();
     private final Map<String, Meeting> children = new HashMap<>();
     private final Map<String, Meeting> rests = new HashMap<>();
@@ -46,7 +42,7 @@ final class Meeting {
         this.names = names;
         ranks = names.length;
         came = new boolean[ranks];
-        collectives = new AtomicLongArray(ranks * STRIDE);
+        arrivals = new Arrivals(this, ranks);
     }
 
     int ranks() {
@@ -150,21 +146,34 @@ final class Meeting {
         }
     }
 
-    /** Counts a collective that {@code rank} enters. */
+    /** Says that {@code rank} has come to the collective of that number; {@link #wake} follows. */
     void entered(int rank, long number) {
-        collectives.setRelease(rank * STRIDE, number);
+        arrivals.entered(rank, number);
     }
 
-    /** Returns the ranks that have entered fewer collectives than {@code rank}. */
-    List<Integer> behind(int rank) {
-        List<Integer> behind = new ArrayList<>();
-        long own = collectives.getAcquire(rank * STRIDE);
-        for (int other = 0; other < ranks; other++) {
-            if (collectives.getAcquire(other * STRIDE) < own) {
-                behind.add(other);
-            }
-        }
-        return behind;
+    /** Says that {@code rank} has come to the transfer of that number between it and {@code peer}; {@link #wake} follows. */
+    void transferred(int rank, int peer, long number) {
+        arrivals.transferred(rank, peer, number);
+    }
+
+    /** Lets the peers of {@code rank} look again. */
+    void wake(int rank) {
+        arrivals.wake(rank);
+    }
+
+    /** Waits until every rank has come to the collective of that number. */
+    void awaitCollectives(int rank, long number) {
+        arrivals.await(rank, Arrivals.ALL, number);
+    }
+
+    /** Waits until {@code peer} has come to the transfer of that number between it and {@code rank}. */
+    void awaitTransfers(int rank, int peer, long number) {
+        arrivals.await(rank, peer, number);
+    }
+
+    /** Returns the ranks that have not come to the collective of that number. */
+    List<Integer> behind(int rank, long number) {
+        return arrivals.behind(rank, number);
     }
 
     /** Ends every wait of these ranks, here and in NCCL, for good. The first failure stays. */
@@ -177,6 +186,7 @@ final class Meeting {
                 failure = first;
             }
             changed.signalAll();
+            arrivals.wakeAll();
             revoked = List.copyOf(endpoints);
             below = List.copyOf(children.values());
         } finally {

@@ -101,7 +101,7 @@ final class Membership {
         Status.nccl(Nccl.ncclCommCount(made, out), "ncclCommCount");
         int ranks = out.get(ValueLayout.JAVA_INT, 0);
         Meeting above = parent.meeting();
-        String place = "split " + parent.collectives() + " color " + color;
+        String place = "split " + parent.counts().collectives() + " color " + color;
         Meeting meeting = above == null ? null : above.split(place, ranks);
         return new Endpoint(parent.device(), config, meeting, made);
     }

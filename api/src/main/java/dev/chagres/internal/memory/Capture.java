@@ -2,6 +2,7 @@ package dev.chagres.internal.memory;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Supplier;
 
 /**
  * What belongs to a graph beside its recorded work: what the host checks and does at each launch, and what it takes back when the
@@ -13,6 +14,7 @@ public final class Capture {
     private final List<Object> trusted = new ArrayList<>();
     private final List<Runnable> checks = new ArrayList<>();
     private final List<StepWork> work = new ArrayList<>();
+    private final List<Runnable> beforeLaunch = new ArrayList<>();
     private final List<Runnable> onFailure = new ArrayList<>();
 
     /** Makes the lists of a capture that begins. */
@@ -34,6 +36,18 @@ public final class Capture {
         checks.add(check);
     }
 
+    /** Returns what runs as the last thing before each launch, of which there is one of each class, made when first asked for. */
+    public <R extends Runnable> R beforeLaunch(Class<R> type, Supplier<R> made) {
+        for (int i = 0; i < beforeLaunch.size(); i++) {
+            if (type.isInstance(beforeLaunch.get(i))) {
+                return type.cast(beforeLaunch.get(i));
+            }
+        }
+        R action = made.get();
+        beforeLaunch.add(action);
+        return action;
+    }
+
     /** Runs {@code action} when the capture fails. */
     public void onFailure(Runnable action) {
         onFailure.add(action);
@@ -49,6 +63,9 @@ public final class Capture {
         }
         for (int i = 0; i < work.size(); i++) {
             work.get(i).write();
+        }
+        for (int i = 0; i < beforeLaunch.size(); i++) {
+            beforeLaunch.get(i).run();
         }
     }
 

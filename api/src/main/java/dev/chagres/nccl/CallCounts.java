@@ -1,0 +1,136 @@
+package dev.chagres.nccl;
+
+import java.util.Arrays;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * How many collectives and transfers a rank has called of a communicator, and its waiting for the peers of the next one.
+ *
+ * <p>Where ranks are threads of one program, a rank gives a call to NCCL only when its peers have come to theirs. NCCL's kernels wait
+ * on the device for those of the peers; a peer that is still in a call of CUDA which waits for all devices, as freeing memory does,
+ * would never start its own.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class CallCounts {
+    /** Calls that are made together: those of a group, or of a captured graph. */
+    static final class Together {
+        private long collectives;
+        private final long[] transfers;
+
+        private Together(int ranks) {
+            transfers = new long[ranks];
+        }
+    }
+
+    private final @Nullable Meeting meeting;
+    private final int rank;
+    /** Collectives called, those of an open group included. */
+    private long called;
+    /** Collectives that were given to NCCL. */
+    private long given;
+    /** What the peers' numbers must reach before this rank goes on, 0 when none is awaited. */
+    private long awaited;
+    /** The same of the sends to, and receives from, each peer. */
+    private final long[] calledTransfers;
+
+    private final long[] givenTransfers;
+    private final long[] awaitedTransfers;
+    private boolean transfersAwaited;
+    private long announced;
+
+    CallCounts(@Nullable Meeting meeting, int ranks, int rank) {
+        this.meeting = meeting;
+        this.rank = rank;
+        calledTransfers = new long[ranks];
+        givenTransfers = new long[ranks];
+        awaitedTransfers = new long[ranks];
+    }
+
+    /** Counts a call that is about to be given to NCCL. */
+    void count(Operation operation, int peer) {
+        if (!operation.isTransfer()) {
+            called++;
+        } else if (peer != rank) {
+            calledTransfers[peer]++;
+        }
+    }
+
+    /** Forgets the calls that were counted and not given to NCCL. */
+    void forget() {
+        called = given;
+        System.arraycopy(givenTransfers, 0, calledTransfers, 0, givenTransfers.length);
+    }
+
+    /** Adds the calls that were counted and not given to NCCL to {@code together}, or to a new one, and forgets them. */
+    Together take(@Nullable Together together) {
+        Together taken = together == null ? new Together(givenTransfers.length) : together;
+        taken.collectives += called - given;
+        for (int peer = 0; peer < givenTransfers.length; peer++) {
+            taken.transfers[peer] += calledTransfers[peer] - givenTransfers[peer];
+        }
+        forget();
+        return taken;
+    }
+
+    /** Tells the peers of the calls that were counted. Of several the first is awaited, for peers may make theirs one by one. */
+    void publish() {
+        awaited = called == given ? 0 : given + 1;
+        given = called;
+        if (meeting == null) {
+            return;
+        }
+        meeting.entered(rank, given);
+        transfersAwaited = !Arrays.equals(calledTransfers, givenTransfers);
+        if (transfersAwaited) {
+            publishTransfers(meeting);
+        }
+        meeting.wake(rank);
+    }
+
+    private void publishTransfers(Meeting where) {
+        for (int peer = 0; peer < givenTransfers.length; peer++) {
+            boolean isCalled = calledTransfers[peer] != givenTransfers[peer];
+            awaitedTransfers[peer] = isCalled ? givenTransfers[peer] + 1 : 0;
+            givenTransfers[peer] = calledTransfers[peer];
+            where.transferred(rank, peer, givenTransfers[peer]);
+        }
+    }
+
+    /** Counts the calls of a graph that is launched. */
+    void count(Together captured) {
+        called += captured.collectives;
+        for (int peer = 0; peer < givenTransfers.length; peer++) {
+            calledTransfers[peer] += captured.transfers[peer];
+        }
+    }
+
+    /** Waits for the peers of what was published. */
+    void meet() {
+        if (meeting == null) {
+            return;
+        }
+        meeting.awaitCollectives(rank, awaited);
+        if (transfersAwaited) {
+            for (int peer = 0; peer < awaitedTransfers.length; peer++) {
+                meeting.awaitTransfers(rank, peer, awaitedTransfers[peer]);
+            }
+        }
+    }
+
+    /** Returns the ranks that have not come to what this one waits for. Any thread. */
+    List<Integer> missing() {
+        return meeting == null ? List.of() : meeting.behind(rank, awaited);
+    }
+
+    /** Returns the number of collectives called so far, the same on each rank. */
+    long collectives() {
+        return called;
+    }
+
+    /** Returns the number of a call that peers are told of, the same on each rank. */
+    long nextAnnounced() {
+        return ++announced;
+    }
+}

@@ -1,0 +1,30 @@
+package dev.chagres.nccl;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.memory.DeviceState;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * What CUDA allows a thread to call while a stream of it captures. NCCL connects ranks in the first call that needs it, and asks CUDA
+ * for memory and for access to other devices then.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code cudaThreadExchangeStreamCaptureMode} of the CUDA runtime.
+ */
+final class CaptureModes {
+    /** {@code cudaStreamCaptureModeRelaxed}. */
+    static final int RELAXED = 2;
+
+    private CaptureModes() {}
+
+    /** Sets the thread's mode and returns the one before. */
+    static int exchange(DeviceState state, int mode) {
+        MemorySegment inOut = state.out();
+        inOut.set(ValueLayout.JAVA_INT, 0, mode);
+        Status.cuda(CudaRuntime.cudaThreadExchangeStreamCaptureMode(inOut), "cudaThreadExchangeStreamCaptureMode");
+        return inOut.get(ValueLayout.JAVA_INT, 0);
+    }
+}
