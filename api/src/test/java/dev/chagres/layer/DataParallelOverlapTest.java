@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.RankedRun.Variant;
@@ -53,6 +54,7 @@ class DataParallelOverlapTest {
 
     /** The last rank has no micro-batch in the last step. */
     private static List<Run> run(int ranks, Variant variant, Sums sums, long bucketBytes) {
+        DevicesNeeded.assume(ranks);
         return Ranks.local(ranks).run(rank -> {
             Device device = rank.device();
             try (SmallModel model = new SmallModel(device, DType.FLOAT32, 0.1f, variant.wrapper(), variant.frozen());

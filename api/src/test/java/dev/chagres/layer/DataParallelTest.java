@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.model.ModelPlan;
@@ -51,6 +52,7 @@ class DataParallelTest {
         "8, 1, RECOMPUTED"
     })
     void ranksComputeWhatOneRankAccumulates(int ranks, int microBatches, Variant variant) {
+        DevicesNeeded.assume(ranks);
         RankedRun expected = RankedRun.ofOne(ranks * microBatches, DType.FLOAT32, variant);
         expected.assertSame(Ranks.local(ranks)
                 .run(rank -> RankedRun.of(rank, DataParallelTest::strategy, microBatches, DType.FLOAT32, variant)));

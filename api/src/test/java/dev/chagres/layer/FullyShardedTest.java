@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.layer.RankedRun.Saved;
 import dev.chagres.layer.RankedRun.Sharing;
 import dev.chagres.layer.RankedRun.Variant;
@@ -50,6 +51,7 @@ class FullyShardedTest {
         "THREE, 8, 1, DROPOUT"
     })
     void ranksComputeWhatOneRankAccumulates(ZeroStage stage, int ranks, int microBatches, Variant variant) {
+        DevicesNeeded.assume(ranks);
         RankedRun expected = RankedRun.ofOne(ranks * microBatches, DType.FLOAT32, variant);
         expected.assertSame(
                 Ranks.local(ranks).run(rank -> RankedRun.of(rank, stage(stage), microBatches, DType.FLOAT32, variant)));
@@ -59,6 +61,7 @@ class FullyShardedTest {
     @ParameterizedTest
     @EnumSource(ZeroStage.class)
     void mastersOfSixteenBitWeightsToo(ZeroStage stage) {
+        DevicesNeeded.assume(3);
         RankedRun expected = RankedRun.ofOne(3, DType.BFLOAT16, Variant.PLAIN);
         var actual = Ranks.local(3).run(rank -> RankedRun.of(rank, stage(stage), 1, DType.BFLOAT16, Variant.PLAIN));
         assertEquals(expected.state().keySet(), actual.getFirst().state().keySet());
