@@ -1,44 +1,14 @@
 #include "compile.h"
 
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
-#include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
+#include "cached_file.h"
+#include "content_hash.h"
 #include "error.h"
 
 namespace chagres::ops {
 namespace {
-
-/* FNV-1a of 128 bits (RFC 9923): names files by content and finds damaged ones; nobody has to be kept from forging. */
-class Hash {
- public:
-  Hash &add(const void *data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i) {
-      state_ ^= static_cast<const unsigned char *>(data)[i];
-      state_ *= kPrime;
-    }
-    return *this;
-  }
-  /* With its end marked, so that "ab", "c" and "a", "bc" differ. */
-  Hash &add(const std::string &text) { return add(text.c_str(), text.size() + 1); }
-
-  std::string hexadecimal() const {
-    return format("%016llx%016llx", static_cast<unsigned long long>(state_ >> 64),
-                  static_cast<unsigned long long>(state_));
-  }
-
- private:
-  using Word = unsigned __int128;
-  static constexpr Word kPrime = (Word{1} << 88) + 0x13b;
-  Word state_ = (Word{0x6c62272e07bb0142} << 64) + 0x62b821756295c58d;
-};
 
 std::vector<std::string> options_for(const Libraries &libraries, int major, int minor) {
   std::vector<std::string> options = {format("--gpu-architecture=sm_%d%d", major, minor), "--std=c++17"};
@@ -54,33 +24,6 @@ std::string cache_path(const Libraries &libraries, const Source &source, const s
   for (const std::string &option : options) hash.add(option);
   const std::string stem(source.name, strlen(source.name) - strlen(".cu"));
   return libraries.cache_directory + '/' + stem + format("-sm_%d%d-%s.cubin", major, minor, hash.hexadecimal().c_str());
-}
-
-/* A cached file is the hash of the cubin in hexadecimal, then the cubin. */
-constexpr size_t kHashLength = 32;
-
-bool read_cached(const std::string &path, std::string &cubin) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return false;
-  std::ostringstream all;
-  all << file.rdbuf();
-  const std::string content = all.str();
-  if (content.size() <= kHashLength) return false;
-  cubin = content.substr(kHashLength);
-  return content.compare(0, kHashLength, Hash().add(cubin.data(), cubin.size()).hexadecimal()) == 0;
-}
-
-/* Writes beside the final name and renames, so that no reader, in this process or another, sees half a file. */
-std::string write_cached(const std::string &path, const std::string &cubin) {
-  static std::atomic<int> sequence{0};
-  const std::string temporary = path + format(".%ld.%d", static_cast<long>(getpid()), sequence.fetch_add(1));
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << Hash().add(cubin.data(), cubin.size()).hexadecimal() << cubin;
-  file.close();
-  if (file.good() && rename(temporary.c_str(), path.c_str()) == 0) return "";
-  const std::string problem = "cannot write " + path + ": " + strerror(errno);
-  unlink(temporary.c_str());
-  return problem;
 }
 
 /* An NVRTC program that goes with its scope. */

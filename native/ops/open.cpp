@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "cuda.h"
+#include "opened.h"
 
 namespace chagres::ops {
 namespace {
@@ -20,29 +21,6 @@ std::atomic<const Libraries *> opened{nullptr}; /* never freed: kernels run unti
 int open_failure(const char *argument, const std::string &problem) {
   return fail(OPS_INVALID_ARGUMENT, std::string("ops_open: ") + argument + ": " + problem);
 }
-
-/* Opens a library and looks functions up; the first problem stands. */
-class Opened {
- public:
-  explicit Opened(const char *path) : path_(path), handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
-    if (handle_ == nullptr) problem_ = dlerror();
-  }
-
-  template <class Function>
-  Opened &find(const char *name, Function &function) {
-    if (handle_ == nullptr) return *this;
-    function = reinterpret_cast<Function>(dlsym(handle_, name));
-    if (function == nullptr && problem_.empty()) problem_ = path_ + " has no function " + name + ": another library?";
-    return *this;
-  }
-
-  const std::string &problem() const { return problem_; }
-
- private:
-  std::string path_;
-  void *handle_;
-  std::string problem_;
-};
 
 std::string find_cuda(const char *path, CudaRuntime &cuda) {
   return Opened(path)

@@ -96,6 +96,66 @@ int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, 
  * The order of the sum is fixed. */
 int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t columns, int dtype, OpsStream stream);
 
+/* What a matrix product does with its sums. */
+enum OpsEpilogue {
+  OPS_EPILOGUE_NONE = 0,
+  OPS_EPILOGUE_BIAS = 1,          /* d = sum + bias[n] */
+  OPS_EPILOGUE_GELU = 2,          /* pre_gelu = sum, d = gelu(pre_gelu), the form with tanh; 16-bit types alone, as the next two */
+  OPS_EPILOGUE_BIAS_GELU = 3,     /* pre_gelu = sum + bias[n], d = gelu(pre_gelu) */
+  OPS_EPILOGUE_GELU_GRADIENT = 4, /* d = sum * gelu'(pre_gelu) */
+  OPS_EPILOGUE_BIAS_GRADIENT = 5  /* d = sum, bias[m] = sum over k of a[k, m]; with trans_a, no FP8 */
+};
+
+/* How the sums of FP8 products are kept. */
+enum OpsAccumulator {
+  OPS_ACCUMULATOR_FAST = 0, /* by the tensor cores, which keep about 14 bits */
+  OPS_ACCUMULATOR_SPLIT = 1 /* in FP32 from time to time */
+};
+
+/* Which of cuBLASLt's kernels computes a product. */
+enum OpsProductPlan {
+  OPS_PLAN_FIRST = 0,   /* the first that its heuristic names: the one that Transformer Engine takes */
+  OPS_PLAN_MEASURED = 1 /* the fastest of the first eight, timed once */
+};
+
+/*
+ * d[M, N] = epilogue(op(a)[M, K] op(b)[K, N]) + accumulate * d, row-major, sums in FP32 (TF32 products where all three are
+ * FP32). The struct lies in host memory. d, and what the epilogue writes, share no byte with what is read. K is at least 1
+ * where M and N are. FP8: a is [M, K] and b [N, K], not both E5M2, with trans_a 0, trans_b 1 and pointers to multiples of 16
+ * bytes; K and the bytes of a row of d are multiples of 16; epilogues NONE and BIAS alone. Scaled by blocks N is a multiple of
+ * 8, M where a is scaled by 1 x 128, and not both are scaled by 128 x 128.
+ */
+typedef struct OpsMatrixProduct {
+  const void *a;                /* [M, K]; with trans_a [K, M] */
+  const void *b;                /* [K, N]; with trans_b [N, K] */
+  void *d;                      /* [M, N]; of a's type or FP32; of FP8 operands FP32, FP16 or BF16 */
+  void *bias;                   /* [N], read; for BIAS_GRADIENT [M], written; of d's type, BF16 where FP8 gives FP32 */
+  void *pre_gelu;               /* [M, N] of d's type; written by GELU and BIAS_GELU, read by GELU_GRADIENT */
+  const float *a_scale_inverse; /* FP8: as Transformer Engine lays them out */
+  const float *b_scale_inverse;
+  void *workspace;              /* device memory for the kernels' own use */
+  int64_t workspace_bytes;
+  int64_t m, n, k;
+  float accumulate; /* 0 writes without reading; else without an epilogue */
+  int32_t trans_a;  /* 0 or 1 */
+  int32_t trans_b;
+  int32_t a_dtype; /* that of b, too, unless both are FP8 (7 is E4M3, 8 is E5M2) */
+  int32_t b_dtype;
+  int32_t d_dtype;
+  int32_t a_scaling; /* NVTEScalingMode: 0 one scale, 2 by 1 x 128, 3 by 128 x 128; 0 without FP8 */
+  int32_t b_scaling;
+  int32_t epilogue;        /* OpsEpilogue */
+  int32_t accumulator;     /* OpsAccumulator; not looked at without FP8; SPLIT by blocks */
+  int32_t multiprocessors; /* how many the kernel is chosen for; 0: all */
+  int32_t plan;            /* OpsProductPlan */
+} OpsMatrixProduct;
+
+/* Computes the product by cuBLASLt. Kernels are chosen once for a size, types, alignment, epilogue and device; the reference
+ * has one. OPS_PLAN_MEASURED times them, which waits for the stream, at the first call of its kind that neither
+ * accumulates nor is captured; until then it is as OPS_PLAN_FIRST. What was measured is kept in the cache folder for
+ * later processes. No kernel adds up parts of a sum that were rounded to 16 bits. */
+int ops_matrix_product(const OpsMatrixProduct *product, OpsStream stream);
+
 /* Which norm. */
 enum OpsNorm {
   OPS_LAYER_NORM = 0, /* with mean and beta */

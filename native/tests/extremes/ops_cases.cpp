@@ -91,6 +91,38 @@ const OpsResidualNorm *norm(Fixture &f) {
   return n;
 }
 
+const OpsMatrixProduct *product(Fixture &f, int dtype, int epilogue) {
+  constexpr int64_t kSize = 16, kBytes = kSize * kSize * 4;
+  auto *p = f.out<OpsMatrixProduct>();
+  *p = {};
+  p->a = f.device(kBytes, 0x38);
+  p->b = f.device(kBytes, 0x38);
+  p->d = f.device(kBytes);
+  p->bias = f.device(kSize * 4);
+  p->pre_gelu = f.device(kBytes);
+  p->a_scale_inverse = floats(f, 16);
+  p->b_scale_inverse = floats(f, 16);
+  p->workspace = f.device(1024);
+  p->workspace_bytes = 1024;
+  p->m = p->n = p->k = kSize;
+  p->trans_a = epilogue == OPS_EPILOGUE_BIAS_GRADIENT;
+  p->trans_b = dtype == kNVTEFloat8E4M3;
+  p->a_dtype = p->b_dtype = dtype;
+  p->d_dtype = kBf16;
+  p->epilogue = epilogue;
+  p->multiprocessors = 4;
+  p->plan = OPS_PLAN_MEASURED;
+  return p;
+}
+
+std::vector<Case> products() {
+  return {
+      CASE(ops_matrix_product, product(f, kBf16, OPS_EPILOGUE_BIAS_GELU), nullptr),
+      CASE(ops_matrix_product, product(f, kBf16, OPS_EPILOGUE_BIAS_GRADIENT), nullptr),
+      CASE(ops_matrix_product, product(f, kNVTEFloat8E4M3, OPS_EPILOGUE_BIAS), nullptr),
+  };
+}
+
 /* Two sequences, in all 6 tokens, of two heads of 8 columns. */
 const OpsRotary *rotary(Fixture &f, int layout) {
   auto *r = f.out<OpsRotary>();
@@ -281,6 +313,23 @@ bool vary(const OpsResidualNorm *&value, int index) {
   return index == 0 || fields.done();
 }
 
+bool vary(const OpsMatrixProduct *&value, int index) {
+  static OpsMatrixProduct p;
+  p = *value;
+  Fields fields(index - 1);
+  for (const void **each : {&p.a, &p.b}) fields.field(*each);
+  for (void **each : {&p.d, &p.bias, &p.pre_gelu, &p.workspace}) fields.field(*each);
+  for (const float **each : {&p.a_scale_inverse, &p.b_scale_inverse}) fields.field(*each);
+  for (int64_t *each : {&p.workspace_bytes, &p.m, &p.n, &p.k}) fields.field(*each);
+  fields.field(p.accumulate);
+  for (int32_t *each : {&p.trans_a, &p.trans_b, &p.a_dtype, &p.b_dtype, &p.d_dtype, &p.a_scaling, &p.b_scaling,
+                        &p.epilogue, &p.accumulator, &p.multiprocessors, &p.plan})
+    fields.field(*each);
+  static_assert(sizeof(OpsMatrixProduct) == 8 * 8 + 4 * 8 + 4 + 11 * 4, "a field without extremes");
+  value = index == 0 ? nullptr : &p;
+  return index == 0 || fields.done();
+}
+
 bool vary(const OpsRotary *&value, int index) {
   static OpsRotary r;
   r = *value;
@@ -301,7 +350,7 @@ std::vector<Case> ops_cases() {
       CASE(ops_attention_forward, attention(f), nullptr),
       CASE(ops_attention_backward, attention(f), nullptr),
   };
-  for (const auto &some : {rows_of_elementwise(), conversions(), rows(), layers(), losses(), drop_path(), library()})
+  for (const auto &some : {rows_of_elementwise(), conversions(), rows(), products(), layers(), losses(), drop_path(), library()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

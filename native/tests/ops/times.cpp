@@ -115,6 +115,29 @@ void row_sum_times(Session &session, Stopwatch &watch, int64_t columns) {
       });
 }
 
+/* y = x W^T of [kTokens, hidden] and [hidden, hidden]. */
+void product_times(Session &session, Stopwatch &watch, int64_t hidden) {
+  constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+  Buffer x = zeros(session, 2 * kTokens * hidden), w = zeros(session, 2 * hidden * hidden);
+  Buffer y = zeros(session, 2 * kTokens * hidden), workspace = zeros(session, kWorkspaceBytes);
+  OpsMatrixProduct product = {};
+  product.a = x.data();
+  product.b = w.data();
+  product.d = y.data();
+  product.workspace = workspace.data();
+  product.workspace_bytes = kWorkspaceBytes;
+  product.m = kTokens;
+  product.n = product.k = hidden;
+  product.trans_b = 1;
+  product.a_dtype = product.b_dtype = product.d_dtype = kBf16;
+  for (int plan : {OPS_PLAN_FIRST, OPS_PLAN_MEASURED}) {
+    product.plan = plan;
+    watch.measure(plan == OPS_PLAN_FIRST ? "matrix_product first" : "matrix_product measured",
+                  shape_text({{"T", kTokens}, {"H", hidden}}), 2.0 * static_cast<double>((2 * kTokens + hidden) * hidden),
+                  [&] { return session.ops.matrix_product(&product, session.memory.stream()); });
+  }
+}
+
 void statistics_times(Session &session, Stopwatch &watch, int64_t columns) {
   Buffer x = zeros(session, 2 * kTokens * columns), q = zeros(session, kTokens * columns);
   Buffer inverse = zeros(session, 4), out = zeros(session, 24);
@@ -266,6 +289,7 @@ void print_times(Session &session) {
   Stopwatch watch(session);
   for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
   for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
+  for (int64_t hidden : {320, 1280, 5120}) product_times(session, watch, hidden);
   for (int64_t columns : {320, 1280, 5120}) norm_times(session, watch, columns);
   for (int64_t columns : {1280, 5120}) statistics_times(session, watch, columns);
   attention_times(session, watch, 20, 20, 16);

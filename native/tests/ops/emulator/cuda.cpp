@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -60,6 +61,13 @@ bool takes_fault(const char *call) {
 
 EXPORT Faults *emulator_faults() { return &faults; }
 
+__attribute__((visibility("default"))) void emulator_enqueue(const std::function<void()> &work);
+
+void emulator_enqueue(const std::function<void()> &work) {
+  if (capturing != nullptr) return capturing->launches.push_back(work);
+  work();
+}
+
 EXPORT int cudaGetDevice(int *device) {
   *device = current_device;
   return 0;
@@ -72,8 +80,14 @@ EXPORT int cudaSetDevice(int device) {
 }
 
 EXPORT int cudaDeviceGetAttribute(int *value, int attribute, int device) {
-  if (attribute != 75 && attribute != 76) return failed(kInvalidValue);
-  *value = attribute == 75 ? kCapability[device] / 10 : kCapability[device] % 10;
+  constexpr int kMajor = 75, kMinor = 76, kMultiprocessors = 16;
+  if (attribute != kMajor && attribute != kMinor && attribute != kMultiprocessors) return failed(kInvalidValue);
+  *value = attribute == kMajor ? kCapability[device] / 10 : attribute == kMinor ? kCapability[device] % 10 : 4;
+  return 0;
+}
+
+EXPORT int cudaGetDeviceProperties(void *properties, int device) {
+  snprintf(static_cast<char *>(properties), 256, "emulated %d", kCapability[device]);
   return 0;
 }
 
@@ -169,6 +183,11 @@ EXPORT int cudaEventCreate(void **event) {
   *event = new std::chrono::steady_clock::time_point;
   return 0;
 }
+EXPORT int cudaEventDestroy(void *event) {
+  delete static_cast<std::chrono::steady_clock::time_point *>(event);
+  return 0;
+}
+EXPORT int cudaEventSynchronize(void *) { return capturing == nullptr ? 0 : failed(kCaptureUnsupported); }
 EXPORT int cudaEventRecord(void *event, void *) {
   *static_cast<std::chrono::steady_clock::time_point *>(event) = std::chrono::steady_clock::now();
   return 0;
@@ -180,6 +199,10 @@ EXPORT int cudaEventElapsedTime(float *milliseconds, void *start, void *stop) {
   return 0;
 }
 
+EXPORT int cudaStreamIsCapturing(void *, int *status) {
+  *status = capturing == nullptr ? 0 : 1;
+  return 0;
+}
 EXPORT int cudaStreamBeginCapture(void *, int) {
   capturing = std::make_unique<Graph>();
   return 0;

@@ -10,6 +10,9 @@ struct Faults {
   std::atomic<int> loads{0};
   std::atomic<int> launches{0};
   std::atomic<int> allocations{0};
+  std::atomic<int> heuristics{0};  /* questions that cuBLASLt was asked */
+  std::atomic<int> products{0};    /* that it was given */
+  std::atomic<int> last_kernel{0}; /* of the last one, from 1 */
 };
 
 extern "C" Faults *emulator_faults();

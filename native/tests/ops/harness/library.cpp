@@ -175,6 +175,7 @@ Ops open_library(const std::string &path) {
   find(library, "ops_embedding_forward", ops.embedding_forward);
   find(library, "ops_embedding_backward", ops.embedding_backward);
   find(library, "ops_row_sum", ops.row_sum);
+  find(library, "ops_matrix_product", ops.matrix_product);
   find(library, "ops_residual_norm_forward", ops.residual_norm_forward);
   find(library, "ops_residual_norm_backward", ops.residual_norm_backward);
   find(library, "ops_accumulate", ops.accumulate);

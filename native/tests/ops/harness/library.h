@@ -25,6 +25,7 @@ struct Ops {
   OPS_FUNCTION(embedding_forward);
   OPS_FUNCTION(embedding_backward);
   OPS_FUNCTION(row_sum);
+  OPS_FUNCTION(matrix_product);
   OPS_FUNCTION(residual_norm_forward);
   OPS_FUNCTION(residual_norm_backward);
   OPS_FUNCTION(accumulate);

@@ -87,6 +87,7 @@ void drop_path_cases(Session &session);
 void rows_cases(Session &session);
 void embedding_cases(Session &session);
 void row_sum_cases(Session &session);
+void matrix_product_cases(Session &session);
 void residual_norm_cases(Session &session);
 void cross_entropy_cases(Session &session);
 void rotary_cases(Session &session);

@@ -72,6 +72,7 @@ int check(const Options &options) {
   rows_cases(session);
   embedding_cases(session);
   row_sum_cases(session);
+  matrix_product_cases(session);
   residual_norm_cases(session);
   cross_entropy_cases(session);
   rotary_cases(session);

@@ -5,6 +5,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.QuantizedChecks;
 
 /**
  * Checks of the arguments of {@link Activation}, {@link ClampedSwiglu} and {@link SituGlu}.

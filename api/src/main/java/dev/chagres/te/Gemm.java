@@ -5,6 +5,8 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.ProductChecks;
+import dev.chagres.internal.QuantizedProductChecks;
 import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 
@@ -80,12 +82,11 @@ public final class Gemm {
     public static void gemmBias(
             Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor bias, Tensor d, Stream stream) {
         long inner = GemmChecks.product(a, transA, b, transB, d, stream);
-        Checks.vector(stream, "bias", bias, d.dtype(), d.size(1));
-        Checks.apart("d", d, "bias", bias);
+        ProductChecks.bias(bias, d, stream);
+        ProductChecks.requireSum(inner, a, d);
         if (d.count() == 0) {
             return;
         }
-        GemmChecks.requireSum(inner, a);
         GemmConfigs configs = configs(stream);
         GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.bias(bias), stream);
     }
@@ -110,17 +111,11 @@ public final class Gemm {
             Tensor d,
             Stream stream) {
         long inner = GemmChecks.product(a, transA, b, transB, d, stream);
-        GemmChecks.requireSixteenBits(a, d);
-        Checks.vector(stream, "bias", bias, d.dtype(), d.size(1));
-        Checks.like(stream, "preGelu", preGelu, d);
-        Checks.apart("d", d, "bias", bias);
-        GemmChecks.written("preGelu", preGelu, a, b);
-        Checks.apart("preGelu", preGelu, "bias", bias);
-        Checks.apart("preGelu", preGelu, "d", d);
+        ProductChecks.biasGelu(bias, preGelu, a, b, d, stream);
+        ProductChecks.requireSum(inner, a, d);
         if (d.count() == 0) {
             return;
         }
-        GemmChecks.requireSum(inner, a);
         GemmConfigs configs = configs(stream);
         GemmCalls.call(
                 a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.biasGelu(bias, preGelu), stream);
@@ -138,10 +133,7 @@ public final class Gemm {
     public static void gemmGelu(
             Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor preGelu, Tensor d, Stream stream) {
         long inner = GemmChecks.product(a, transA, b, transB, d, stream);
-        GemmChecks.requireSixteenBits(a, d);
-        Checks.like(stream, "preGelu", preGelu, d);
-        GemmChecks.written("preGelu", preGelu, a, b);
-        Checks.apart("preGelu", preGelu, "d", d);
+        ProductChecks.gelu(preGelu, a, b, d, stream);
         if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             preGelu.zero(stream);
             return;
@@ -162,9 +154,7 @@ public final class Gemm {
     public static void gemmGeluGradient(
             Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor preGelu, Tensor d, Stream stream) {
         long inner = GemmChecks.product(a, transA, b, transB, d, stream);
-        GemmChecks.requireSixteenBits(a, d);
-        Checks.like(stream, "preGelu", preGelu, d);
-        Checks.apart("d", d, "preGelu", preGelu);
+        ProductChecks.geluGradient(preGelu, a, d, stream);
         if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             return;
         }
@@ -186,19 +176,8 @@ public final class Gemm {
      */
     public static void gemmBiasGradient(Tensor a, Tensor b, Transpose transB, Tensor dbias, Tensor d, Stream stream) {
         long inner = GemmChecks.product(a, Transpose.YES, b, transB, d, stream);
-        Checks.vector(stream, "dbias", dbias, d.dtype(), d.size(0));
-        GemmChecks.written("dbias", dbias, a, b);
-        Checks.apart("dbias", dbias, "d", d);
-        if (dbias.count() == 0) {
-            return;
-        }
-        if (d.size(1) == 0) {
-            throw new IllegalArgumentException(
-                    "d: expected at least one column, for the kernel that sums dbias makes d, got "
-                            + Checks.describe(d));
-        }
-        if (inner == 0) {
-            d.zero(stream);
+        ProductChecks.biasGradient(dbias, a, b, d, stream);
+        if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             dbias.zero(stream);
             return;
         }
@@ -233,7 +212,7 @@ public final class Gemm {
             Accumulator accumulator,
             Stream stream) {
         Checks.given("output", output);
-        long inner = QuantizedGemmChecks.product(a, transA, b, transB, d, accumulator, stream);
+        long inner = GemmChecks.product(a, transA, b, transB, d, accumulator, stream);
         if (isOverNothing(inner, d, output, stream)) {
             return;
         }
@@ -264,12 +243,12 @@ public final class Gemm {
             Tensor d,
             Accumulator accumulator,
             Stream stream) {
-        long inner = QuantizedGemmChecks.product(a, transA, b, transB, d, accumulator, stream);
-        QuantizedGemmChecks.bias(bias, d, stream);
+        long inner = GemmChecks.product(a, transA, b, transB, d, accumulator, stream);
+        QuantizedProductChecks.bias(bias, d, stream);
+        QuantizedProductChecks.requireSum(inner, a, d);
         if (d.count() == 0) {
             return;
         }
-        QuantizedGemmChecks.requireSum(inner, a);
         GemmConfigs configs = configs(stream);
         MemorySegment config = configs.bias(bias, accumulator);
         GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), config, stream);

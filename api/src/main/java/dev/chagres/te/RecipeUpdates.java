@@ -8,6 +8,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.QuantizedChecks;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 

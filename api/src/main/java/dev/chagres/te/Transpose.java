@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.QuantizedChecks;
 import java.lang.foreign.MemorySegment;
 
 /**

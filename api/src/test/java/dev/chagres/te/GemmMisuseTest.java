@@ -193,13 +193,13 @@ class GemmMisuseTest {
         Tensor d = of(DType.FLOAT32, 3, 8);
         assertThrown(
                 IllegalArgumentException.class,
-                "a: expected FLOAT16 or BFLOAT16, for which cuBLAS has products with GELU, got FLOAT32[3, 4]; call gemm and"
-                        + " Activation.GELU",
+                "a: expected FLOAT16 or BFLOAT16, for which cuBLAS has products with GELU, got FLOAT32[3, 4]; call the"
+                        + " product without GELU, then Activation.GELU",
                 () -> Gemm.gemmGelu(a, NO, b, NO, of(DType.FLOAT32, 3, 8), d, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
-                "a: expected FLOAT16 or BFLOAT16, for which cuBLAS has products with GELU, got FLOAT32[3, 4]; call gemm and"
-                        + " Activation.GELU",
+                "a: expected FLOAT16 or BFLOAT16, for which cuBLAS has products with GELU, got FLOAT32[3, 4]; call the"
+                        + " product without GELU, then Activation.GELU",
                 () -> Gemm.gemmGeluGradient(a, NO, b, NO, of(DType.FLOAT32, 3, 8), d, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,

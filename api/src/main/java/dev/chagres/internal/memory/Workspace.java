@@ -32,11 +32,22 @@ public final class Workspace implements AutoCloseable {
 
     /** Returns TE's handle of the part for matrix products. */
     public MemorySegment products() {
+        productAddress();
+        return productHandle;
+    }
+
+    /** Returns the address of the part for matrix products. */
+    public long productAddress() {
         if (productMemory.address() == 0) {
             productMemory = device.malloc(PRODUCT_BYTES);
             describe(productHandle, productMemory, PRODUCT_BYTES);
         }
-        return productHandle;
+        return productMemory.address();
+    }
+
+    /** Returns the bytes of the part for matrix products. */
+    public long productBytes() {
+        return PRODUCT_BYTES;
     }
 
     /** Returns an unset handle: passed as workspace, it makes a function say what it needs. */

@@ -818,6 +818,157 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_EPILOGUE_NONE = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsEpilogue.OPS_EPILOGUE_NONE = 0
+     * }
+     */
+    public static int OPS_EPILOGUE_NONE() {
+        return OPS_EPILOGUE_NONE;
+    }
+    private static final int OPS_EPILOGUE_BIAS = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsEpilogue.OPS_EPILOGUE_BIAS = 1
+     * }
+     */
+    public static int OPS_EPILOGUE_BIAS() {
+        return OPS_EPILOGUE_BIAS;
+    }
+    private static final int OPS_EPILOGUE_GELU = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsEpilogue.OPS_EPILOGUE_GELU = 2
+     * }
+     */
+    public static int OPS_EPILOGUE_GELU() {
+        return OPS_EPILOGUE_GELU;
+    }
+    private static final int OPS_EPILOGUE_BIAS_GELU = (int)3L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsEpilogue.OPS_EPILOGUE_BIAS_GELU = 3
+     * }
+     */
+    public static int OPS_EPILOGUE_BIAS_GELU() {
+        return OPS_EPILOGUE_BIAS_GELU;
+    }
+    private static final int OPS_EPILOGUE_GELU_GRADIENT = (int)4L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsEpilogue.OPS_EPILOGUE_GELU_GRADIENT = 4
+     * }
+     */
+    public static int OPS_EPILOGUE_GELU_GRADIENT() {
+        return OPS_EPILOGUE_GELU_GRADIENT;
+    }
+    private static final int OPS_EPILOGUE_BIAS_GRADIENT = (int)5L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsEpilogue.OPS_EPILOGUE_BIAS_GRADIENT = 5
+     * }
+     */
+    public static int OPS_EPILOGUE_BIAS_GRADIENT() {
+        return OPS_EPILOGUE_BIAS_GRADIENT;
+    }
+    private static final int OPS_ACCUMULATOR_FAST = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAccumulator.OPS_ACCUMULATOR_FAST = 0
+     * }
+     */
+    public static int OPS_ACCUMULATOR_FAST() {
+        return OPS_ACCUMULATOR_FAST;
+    }
+    private static final int OPS_ACCUMULATOR_SPLIT = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAccumulator.OPS_ACCUMULATOR_SPLIT = 1
+     * }
+     */
+    public static int OPS_ACCUMULATOR_SPLIT() {
+        return OPS_ACCUMULATOR_SPLIT;
+    }
+    private static final int OPS_PLAN_FIRST = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsProductPlan.OPS_PLAN_FIRST = 0
+     * }
+     */
+    public static int OPS_PLAN_FIRST() {
+        return OPS_PLAN_FIRST;
+    }
+    private static final int OPS_PLAN_MEASURED = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsProductPlan.OPS_PLAN_MEASURED = 1
+     * }
+     */
+    public static int OPS_PLAN_MEASURED() {
+        return OPS_PLAN_MEASURED;
+    }
+
+    private static class ops_matrix_product {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_matrix_product");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_matrix_product(const OpsMatrixProduct *product, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_matrix_product$descriptor() {
+        return ops_matrix_product.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_matrix_product(const OpsMatrixProduct *product, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_matrix_product$handle() {
+        return ops_matrix_product.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_matrix_product(const OpsMatrixProduct *product, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_matrix_product$address() {
+        return ops_matrix_product.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_matrix_product(const OpsMatrixProduct *product, OpsStream stream)
+     * }
+     */
+    public static int ops_matrix_product(MemorySegment product, MemorySegment stream) {
+        var mh$ = ops_matrix_product.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_matrix_product", product, stream);
+            }
+            return (int)mh$.invokeExact(product, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
     private static final int OPS_LAYER_NORM = (int)0L;
     /**
      * {@snippet lang=c :

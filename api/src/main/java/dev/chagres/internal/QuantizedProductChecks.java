@@ -1,43 +1,39 @@
-package dev.chagres.te;
+package dev.chagres.internal;
 
 import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.internal.Checks;
 
 /**
  * Checks of the arguments of FP8 products: what cuBLASLt on Hopper asks for, named before it is called.
  *
  * <p>Threading: the device's thread.
  */
-final class QuantizedGemmChecks {
+public final class QuantizedProductChecks {
     /** Bytes that a row of an operand or a result is a multiple of, for tensor cores load so many at once. */
     private static final long ROW_BYTES = 16;
 
     /** What cuBLASLt asks of sizes outside of the sum where blocks have scales. */
     private static final long BLOCK_MULTIPLE = 8;
 
-    private QuantizedGemmChecks() {}
+    private QuantizedProductChecks() {}
 
     /** Checks what all products have in common, and returns K. */
-    static long product(
+    public static long product(
             QuantizedTensor a,
-            Gemm.Transpose transA,
+            boolean transA,
             QuantizedTensor b,
-            Gemm.Transpose transB,
+            boolean transB,
             Tensor d,
-            Gemm.Accumulator accumulator,
+            boolean split,
             Stream stream) {
-        Checks.given("transA", transA);
-        Checks.given("transB", transB);
-        Checks.given("accumulator", accumulator);
         QuantizedChecks.on(stream, "a", a);
         QuantizedChecks.on(stream, "b", b);
-        GemmChecks.countable("d", Checks.matrix(stream, "d", d));
-        boolean plainA = transA == Gemm.Transpose.NO;
-        boolean plainB = transB == Gemm.Transpose.NO;
+        ProductChecks.countable("d", Checks.matrix(stream, "d", d));
+        boolean plainA = !transA;
+        boolean plainB = !transB;
         Tensor readA = plainA
                 ? QuantizedChecks.requireRowwise("a", a, "op(a) takes it as it is")
                 : QuantizedChecks.requireColumnwise("a", a, "op(a) takes its transpose");
@@ -57,7 +53,7 @@ final class QuantizedGemmChecks {
         }
         operand("a", a, readA);
         operand("b", b, readB);
-        together(a, b, accumulator);
+        together(a, b, split);
         multiples(a, readA, b, d);
         Checks.writable("d", d);
         Checks.aligned("d", d);
@@ -67,7 +63,7 @@ final class QuantizedGemmChecks {
     }
 
     private static void operand(String argument, QuantizedTensor tensor, Tensor read) {
-        GemmChecks.countable(argument, read);
+        ProductChecks.countable(argument, read);
         Checks.aligned(argument, read);
         if (read.size(1) % ROW_BYTES != 0) {
             throw new IllegalArgumentException(argument + ": expected a multiple of 16 numbers to sum over, which FP8"
@@ -76,10 +72,10 @@ final class QuantizedGemmChecks {
         }
     }
 
-    private static void together(QuantizedTensor a, QuantizedTensor b, Gemm.Accumulator accumulator) {
+    private static void together(QuantizedTensor a, QuantizedTensor b, boolean split) {
         if (a.dtype() == DType.FLOAT8_E5M2 && b.dtype() == DType.FLOAT8_E5M2) {
             throw new IllegalArgumentException(
-                    "b: expected FLOAT8_E4M3, for a is FLOAT8_E5M2 and cuBLASLt has no product of" + " two, got "
+                    "b: expected FLOAT8_E4M3, for a is FLOAT8_E5M2 and cuBLASLt has no product of two, got "
                             + QuantizedChecks.describe(b));
         }
         boolean blocks = a.scaling() != Scaling.TENSOR;
@@ -92,7 +88,7 @@ final class QuantizedGemmChecks {
                     "b: expected scaling by BLOCK_1D, for a is scaled by BLOCK_2D and cuBLASLt has"
                             + " no product of two, got " + QuantizedChecks.describe(b));
         }
-        if (blocks && accumulator == Gemm.Accumulator.FAST) {
+        if (blocks && !split) {
             throw new IllegalArgumentException(
                     "accumulator: expected SPLIT, for products of blocks apply a scale each 128 numbers, got FAST");
         }
@@ -117,15 +113,16 @@ final class QuantizedGemmChecks {
     }
 
     /** Checks a bias that is added to each row of {@code d}. */
-    static void bias(Tensor bias, Tensor d, Stream stream) {
+    public static void bias(Tensor bias, Tensor d, Stream stream) {
         DType dtype = d.dtype() == DType.FLOAT32 ? DType.BFLOAT16 : d.dtype();
         Checks.vector(stream, "bias", bias, dtype, d.size(1));
         Checks.aligned("bias", bias);
         Checks.apart("d", d, "bias", bias);
     }
 
-    static void requireSum(long inner, QuantizedTensor a) {
-        if (inner == 0) {
+    /** Refuses a sum over nothing, unless {@code d} has no elements. */
+    public static void requireSum(long inner, QuantizedTensor a, Tensor d) {
+        if (inner == 0 && d.count() != 0) {
             throw new IllegalArgumentException(
                     "a: expected something to sum over, for a product that is followed by a bias, got "
                             + QuantizedChecks.describe(a));

@@ -1,10 +1,9 @@
-package dev.chagres.te;
+package dev.chagres.internal;
 
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -12,13 +11,13 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class QuantizedChecks {
+public final class QuantizedChecks {
     private static final int PARTS = 6;
 
     private QuantizedChecks() {}
 
     /** Checks that {@code tensor} and its parts may be used on the stream's device. */
-    static QuantizedTensor on(Stream stream, String argument, QuantizedTensor tensor) {
+    public static QuantizedTensor on(Stream stream, String argument, QuantizedTensor tensor) {
         Checks.given("stream", stream);
         Checks.given(argument, tensor).handle();
         for (int i = 0; i < PARTS; i++) {
@@ -33,7 +32,7 @@ final class QuantizedChecks {
     }
 
     /** Checks that {@code tensor} has one scale for all elements. */
-    static void requireTensorScaling(String argument, QuantizedTensor tensor, String reason) {
+    public static void requireTensorScaling(String argument, QuantizedTensor tensor, String reason) {
         if (tensor.scaling() != Scaling.TENSOR) {
             throw new IllegalArgumentException(
                     argument + ": expected scaling by TENSOR, for " + reason + ", got " + describe(tensor));
@@ -41,13 +40,13 @@ final class QuantizedChecks {
     }
 
     /** Checks that {@code tensor} has both copies. */
-    static void requireBoth(String argument, QuantizedTensor tensor, String reason) {
+    public static void requireBoth(String argument, QuantizedTensor tensor, String reason) {
         requireRowwise(argument, tensor, reason);
         requireColumnwise(argument, tensor, reason);
     }
 
     /** Returns the rowwise data, which must be there. */
-    static Tensor requireRowwise(String argument, QuantizedTensor tensor, String reason) {
+    public static Tensor requireRowwise(String argument, QuantizedTensor tensor, String reason) {
         Tensor data = tensor.rowwise();
         if (data == null) {
             throw new IllegalArgumentException(argument + ": expected rowwise data, for " + reason + ", got "
@@ -57,7 +56,7 @@ final class QuantizedChecks {
     }
 
     /** Returns the columnwise data, which must be there. */
-    static Tensor requireColumnwise(String argument, QuantizedTensor tensor, String reason) {
+    public static Tensor requireColumnwise(String argument, QuantizedTensor tensor, String reason) {
         Tensor data = tensor.columnwise();
         if (data == null) {
             throw new IllegalArgumentException(argument + ": expected columnwise data, for " + reason + ", got "
@@ -67,7 +66,7 @@ final class QuantizedChecks {
     }
 
     /** Checks that quantized numbers of {@code rows} by {@code columns} can be written to {@code tensor}. */
-    static void output(Stream stream, String argument, QuantizedTensor tensor, long rows, long columns) {
+    public static void output(Stream stream, String argument, QuantizedTensor tensor, long rows, long columns) {
         on(stream, argument, tensor);
         if (tensor.rows() != rows || tensor.columns() != columns) {
             throw new IllegalArgumentException(
@@ -114,7 +113,7 @@ final class QuantizedChecks {
     }
 
     /** Checks that no part of {@code tensor}, which is written to, shares a byte with {@code other}. */
-    static void apart(String argument, QuantizedTensor tensor, String otherArgument, @Nullable Tensor other) {
+    public static void apart(String argument, QuantizedTensor tensor, String otherArgument, @Nullable Tensor other) {
         for (int i = 0; other != null && i < PARTS; i++) {
             Tensor part = part(tensor, i);
             if (part != null && Checks.overlaps(part, other)) {
@@ -126,7 +125,7 @@ final class QuantizedChecks {
     }
 
     /** Checks that {@code tensor}, a plain one that is written to, shares no byte with a part of {@code other}. */
-    static void apart(String argument, Tensor tensor, String otherArgument, QuantizedTensor other) {
+    public static void apart(String argument, Tensor tensor, String otherArgument, QuantizedTensor other) {
         for (int i = 0; i < PARTS; i++) {
             Tensor part = part(other, i);
             if (part != null) {
@@ -136,7 +135,7 @@ final class QuantizedChecks {
     }
 
     /** Checks that kernels which make both copies, or blocks, can load what they read and store what they write. */
-    static void aligned(String argument, Tensor input, String outputArgument, QuantizedTensor output) {
+    public static void aligned(String argument, Tensor input, String outputArgument, QuantizedTensor output) {
         if (output.columnwise() != null || output.scaling() != Scaling.TENSOR) {
             Checks.aligned(argument, input);
             aligned(outputArgument, output.rowwise());
@@ -144,19 +143,19 @@ final class QuantizedChecks {
         }
     }
 
-    static void aligned(String argument, @Nullable Tensor data) {
+    public static void aligned(String argument, @Nullable Tensor data) {
         if (data != null) {
             Checks.aligned(argument, data);
         }
     }
 
     /** Checks that a kernel which reads several rows and columns at once divides the matrix. */
-    static void divisible(String argument, Tensor matrix, long rows) {
+    public static void divisible(String argument, Tensor matrix, long rows) {
         divisible(argument, matrix, rows, 8);
     }
 
     /** The same of a kernel that reads {@code bytes} of a row at once. */
-    static void divisible(String argument, Tensor matrix, long rows, long bytes) {
+    public static void divisible(String argument, Tensor matrix, long rows, long bytes) {
         long columns = Math.max(1, bytes / matrix.dtype().byteSize());
         if (matrix.size(0) % rows != 0 || matrix.size(1) % columns != 0) {
             throw new IllegalArgumentException(argument + ": expected a multiple of " + rows + " rows and of " + columns
@@ -188,7 +187,7 @@ final class QuantizedChecks {
     }
 
     /** Returns type, shape and scaling for a message. */
-    static String describe(QuantizedTensor tensor) {
+    public static String describe(QuantizedTensor tensor) {
         return tensor.dtype() + "[" + tensor.rows() + ", " + tensor.columns() + "] " + tensor.scaling();
     }
 }

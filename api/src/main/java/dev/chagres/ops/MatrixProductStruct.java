@@ -1,0 +1,138 @@
+package dev.chagres.ops;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.ops.OpsMatrixProduct;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Workspace;
+import dev.chagres.te.Gemm.Accumulator;
+import dev.chagres.te.Gemm.Transpose;
+import dev.chagres.te.Output;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * The native struct of a matrix product, made once a device and filled again by each call.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code OpsMatrixProduct} in {@code ops.h}.
+ */
+final class MatrixProductStruct implements AutoCloseable {
+    private static final DeviceState.Attachment<MatrixProductStruct> ATTACHMENT =
+            new DeviceState.Attachment<>(MatrixProductStruct::new);
+
+    private final MemorySegment segment;
+
+    private MatrixProductStruct(DeviceState device) {
+        segment = OpsMatrixProduct.allocate(device.arena());
+    }
+
+    /** Returns the device's struct with checked operands that are not FP8, and no epilogue. */
+    static MatrixProductStruct of(Tensor a, Transpose transA, Tensor b, Transpose transB, long inner, Stream stream) {
+        MatrixProductStruct product = Inside.state(stream).get(ATTACHMENT);
+        MemorySegment segment = product.segment;
+        product.matrices(a, transA == Transpose.YES ? 1 : 0, b, transB == Transpose.YES ? 1 : 0, inner);
+        OpsMatrixProduct.a_scaling(segment, 0);
+        OpsMatrixProduct.b_scaling(segment, 0);
+        return product;
+    }
+
+    /** Returns the device's struct with checked operands of FP8, the copies whose rows are summed over, and no epilogue. */
+    static MatrixProductStruct of(
+            QuantizedTensor a,
+            Transpose transA,
+            QuantizedTensor b,
+            Transpose transB,
+            long inner,
+            Accumulator accumulator,
+            Stream stream) {
+        MatrixProductStruct product = Inside.state(stream).get(ATTACHMENT);
+        MemorySegment segment = product.segment;
+        boolean plainA = transA == Transpose.NO;
+        boolean plainB = transB == Transpose.NO;
+        Tensor readA = Checks.given("a", plainA ? a.rowwise() : a.columnwise());
+        Tensor readB = Checks.given("b", plainB ? b.columnwise() : b.rowwise());
+        Tensor scaleA = Checks.given("a", plainA ? a.rowwiseScaleInverse() : a.columnwiseScaleInverse());
+        Tensor scaleB = Checks.given("b", plainB ? b.columnwiseScaleInverse() : b.rowwiseScaleInverse());
+        product.matrices(readA, 0, readB, 1, inner);
+        OpsMatrixProduct.a_scale_inverse(segment, Inside.address(scaleA));
+        OpsMatrixProduct.b_scale_inverse(segment, Inside.address(scaleB));
+        OpsMatrixProduct.a_scaling(segment, a.scaling().code());
+        OpsMatrixProduct.b_scaling(segment, b.scaling().code());
+        OpsMatrixProduct.accumulator(
+                segment, accumulator == Accumulator.FAST ? Ops.OPS_ACCUMULATOR_FAST() : Ops.OPS_ACCUMULATOR_SPLIT());
+        return product;
+    }
+
+    private void matrices(Tensor a, int transA, Tensor b, int transB, long inner) {
+        OpsMatrixProduct.a(segment, Inside.address(a));
+        OpsMatrixProduct.b(segment, Inside.address(b));
+        OpsMatrixProduct.a_dtype(segment, a.dtype().code());
+        OpsMatrixProduct.b_dtype(segment, b.dtype().code());
+        OpsMatrixProduct.trans_a(segment, transA);
+        OpsMatrixProduct.trans_b(segment, transB);
+        OpsMatrixProduct.k(segment, inner);
+        OpsMatrixProduct.accumulate(segment, 0);
+        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_NONE());
+        OpsMatrixProduct.multiprocessors(segment, 0);
+    }
+
+    MatrixProductStruct output(Output output) {
+        OpsMatrixProduct.accumulate(segment, output.beta());
+        return this;
+    }
+
+    MatrixProductStruct bias(Tensor bias) {
+        OpsMatrixProduct.bias(segment, Inside.address(bias));
+        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_BIAS());
+        return this;
+    }
+
+    MatrixProductStruct gelu(Tensor preGelu) {
+        OpsMatrixProduct.pre_gelu(segment, Inside.address(preGelu));
+        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_GELU());
+        return this;
+    }
+
+    MatrixProductStruct biasGelu(Tensor bias, Tensor preGelu) {
+        OpsMatrixProduct.bias(segment, Inside.address(bias));
+        OpsMatrixProduct.pre_gelu(segment, Inside.address(preGelu));
+        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_BIAS_GELU());
+        return this;
+    }
+
+    MatrixProductStruct geluGradient(Tensor preGelu) {
+        OpsMatrixProduct.pre_gelu(segment, Inside.address(preGelu));
+        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_GELU_GRADIENT());
+        return this;
+    }
+
+    MatrixProductStruct biasGradient(Tensor dbias) {
+        OpsMatrixProduct.bias(segment, Inside.address(dbias));
+        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_BIAS_GRADIENT());
+        return this;
+    }
+
+    /** Enqueues the product that was filled in. */
+    void enqueue(Tensor d, ProductPlan plan, Stream stream) {
+        Workspace workspace = Inside.workspace(stream);
+        OpsMatrixProduct.workspace(segment, workspace.productAddress());
+        OpsMatrixProduct.workspace_bytes(segment, workspace.productBytes());
+        OpsMatrixProduct.d(segment, Inside.address(d));
+        OpsMatrixProduct.d_dtype(segment, d.dtype().code());
+        OpsMatrixProduct.m(segment, d.size(0));
+        OpsMatrixProduct.n(segment, d.size(1));
+        OpsMatrixProduct.plan(segment, plan.code());
+        Status.ops(Ops.ops_matrix_product(segment, stream.handle()), "ops_matrix_product");
+    }
+
+    @Override
+    public void close() {
+        // The memory is the device's.
+    }
+}

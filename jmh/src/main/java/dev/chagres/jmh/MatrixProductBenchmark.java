@@ -1,0 +1,136 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.ops.MatrixProduct;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.te.Gemm.Transpose;
+import dev.chagres.te.Output;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+import org.openjdk.jmh.annotations.Param;
+
+/** What do the products of {@link GemmBenchmark} cost by plans that are kept? */
+@NullUnmarked
+public class MatrixProductBenchmark extends OperationBenchmark {
+    /** Which of cuBLASLt's kernels. */
+    @Param({"FIRST", "MEASURED"})
+    public ProductPlan plan;
+
+    private Tensor x;
+    private Tensor weight;
+    private Tensor bias;
+    private Tensor y;
+    private Tensor preGelu;
+    private Tensor dweight;
+    private Tensor dbias;
+
+    /** For JMH. */
+    public MatrixProductBenchmark() {}
+
+    @Override
+    void prepare() {
+        long tokens = shape.tokens();
+        x = normal(DType.BFLOAT16, tokens, shape.hidden());
+        weight = normal(DType.BFLOAT16, shape.inner(), shape.hidden());
+        bias = zeros(DType.BFLOAT16, shape.inner());
+        y = empty(DType.BFLOAT16, tokens, shape.inner());
+        preGelu = empty(DType.BFLOAT16, tokens, shape.inner());
+        dweight = empty(DType.FLOAT32, shape.inner(), shape.hidden());
+        dbias = empty(DType.FLOAT32, shape.inner());
+        checkForward();
+        checkGradients();
+    }
+
+    private void checkForward() {
+        float[] left = read(x);
+        float[] right = read(weight);
+        double sum = 0;
+        for (int i = 0; i < shape.hidden(); i++) {
+            sum += left[i] * (double) right[i];
+        }
+        double tolerance = 0.01 * Math.sqrt(shape.hidden());
+        product();
+        near("product", sum, read(y)[0], tolerance);
+        productBias();
+        near("productBias", sum, read(y)[0], tolerance);
+        productGelu();
+        near("productGelu", gelu(sum), read(y)[0], tolerance);
+        productBiasGelu();
+        near("preGelu", sum, read(preGelu)[0], tolerance);
+        near("productBiasGelu", gelu(read(preGelu)[0]), read(y)[0], tolerance);
+        productGeluGradient();
+        double before = read(preGelu)[0];
+        double slope = (gelu(before + 1e-4) - gelu(before - 1e-4)) / 2e-4;
+        near("productGeluGradient", sum * slope, read(y)[0], tolerance);
+    }
+
+    private void checkGradients() {
+        float[] dy = read(y);
+        double column = 0;
+        for (int token = 0; token < shape.tokens(); token++) {
+            column += dy[Math.toIntExact(token * shape.inner())];
+        }
+        productBiasGradient();
+        near("productBiasGradient", column, read(dbias)[0], 1e-3);
+        double once = read(dweight)[0];
+        productAdding();
+        near("productAdding", once * (CALLS + 1), read(dweight)[0], 1e-3);
+    }
+
+    private static double gelu(double x) {
+        return x / 2 * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x * x * x)));
+    }
+
+    /** y = x W^T. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void product() {
+        repeat(() -> MatrixProduct.product(x, Transpose.NO, weight, Transpose.YES, y, Output.OVERWRITE, plan, stream));
+    }
+
+    /** dw = dw + dy^T x, in FP32. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void productAdding() {
+        repeat(() -> MatrixProduct.product(y, Transpose.YES, x, Transpose.NO, dweight, Output.ADD, plan, stream));
+    }
+
+    /** y = x W^T + b. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void productBias() {
+        repeat(() -> MatrixProduct.productBias(x, Transpose.NO, weight, Transpose.YES, bias, y, plan, stream));
+    }
+
+    /** y = gelu(x W^T + b). */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void productBiasGelu() {
+        repeat(() ->
+                MatrixProduct.productBiasGelu(x, Transpose.NO, weight, Transpose.YES, bias, preGelu, y, plan, stream));
+    }
+
+    /** y = gelu(x W^T). */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void productGelu() {
+        repeat(() -> MatrixProduct.productGelu(x, Transpose.NO, weight, Transpose.YES, preGelu, y, plan, stream));
+    }
+
+    /** y = (x W^T) gelu'(p). */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void productGeluGradient() {
+        repeat(() ->
+                MatrixProduct.productGeluGradient(x, Transpose.NO, weight, Transpose.YES, preGelu, y, plan, stream));
+    }
+
+    /** dw = dy^T x and db, in FP32. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void productBiasGradient() {
+        repeat(() -> MatrixProduct.productBiasGradient(y, x, Transpose.NO, dbias, dweight, plan, stream));
+    }
+}
