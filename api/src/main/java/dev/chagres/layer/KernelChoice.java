@@ -42,7 +42,7 @@ final class KernelChoice {
 
     static String activationReason(Activation activation, DType dtype) {
         return switch (activation(activation, dtype)) {
-            case EPILOGUE -> "in the epilogue of te_cublas_gemm_v2, forward and backward";
+            case EPILOGUE -> "in the epilogue of ops_matrix_product, forward and backward";
             case SEPARATE ->
                 activation.forwardFunction() + " and " + activation.backwardFunction() + ", for "
                         + (activation == Activation.GELU

@@ -13,7 +13,7 @@ import dev.chagres.model.ModelPlan;
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: TE's {@code LayerNormMLP}; {@code nvte_cublas_gemm_v2} and {@code activation.h}.
+ * <p>Source: TE's {@code LayerNormMLP}; {@code ops_matrix_product} and {@code activation.h}.
  */
 public final class LayerNormMlp extends PreNorm {
     private final MlpBranch mlp;

@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: TE's {@code Linear}; {@code nvte_cublas_gemm_v2}.
+ * <p>Source: TE's {@code Linear}; {@code ops_matrix_product}.
  */
 public final class Linear extends Layer {
     private static final class Input extends Saved {

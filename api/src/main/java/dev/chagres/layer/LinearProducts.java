@@ -7,13 +7,14 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameter;
 import dev.chagres.ops.Elementwise;
+import dev.chagres.ops.MatrixProduct;
 import dev.chagres.ops.RowSum;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Cast;
-import dev.chagres.te.Gemm;
+import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
@@ -51,9 +52,11 @@ final class LinearProducts {
         Tensor w = weight.weight();
         Stream stream = pass.stream();
         if (bias == null) {
-            Gemm.gemm(x.whole(), Transpose.NO, w, Transpose.YES, y, Output.OVERWRITE, stream);
+            MatrixProduct.product(
+                    x.whole(), Transpose.NO, w, Transpose.YES, y, Output.OVERWRITE, pass.productPlan(), stream);
         } else {
-            Gemm.gemmBias(x.whole(), Transpose.NO, w, Transpose.YES, bias.weight(), y, stream);
+            MatrixProduct.productBias(
+                    x.whole(), Transpose.NO, w, Transpose.YES, bias.weight(), y, pass.productPlan(), stream);
         }
     }
 
@@ -61,12 +64,22 @@ final class LinearProducts {
         QuantizedTensor a = x.rowwise();
         Tensor filled = filled(a, y, pass);
         QuantizedTensor w = sites.weightCopies(present, pass);
-        Gemm.Accumulator accumulator = present.recipe().accumulator(Product.FORWARD);
+        Accumulator accumulator = present.recipe().accumulator(Product.FORWARD);
         Stream stream = pass.stream();
         if (bias == null) {
-            Gemm.gemm(a, Transpose.NO, w, Transpose.YES, filled, Output.OVERWRITE, accumulator, stream);
+            MatrixProduct.product(
+                    a,
+                    Transpose.NO,
+                    w,
+                    Transpose.YES,
+                    filled,
+                    Output.OVERWRITE,
+                    accumulator,
+                    pass.productPlan(),
+                    stream);
         } else {
-            Gemm.gemmBias(a, Transpose.NO, w, Transpose.YES, bias.weight(), filled, accumulator, stream);
+            MatrixProduct.productBias(
+                    a, Transpose.NO, w, Transpose.YES, bias.weight(), filled, accumulator, pass.productPlan(), stream);
         }
         cut(filled, y, pass);
     }
@@ -79,9 +92,19 @@ final class LinearProducts {
         Tensor w = weight.weight();
         Stream stream = pass.stream();
         if (bias == null) {
-            Gemm.gemmGelu(x.whole(), Transpose.NO, w, Transpose.YES, before, after, stream);
+            MatrixProduct.productGelu(
+                    x.whole(), Transpose.NO, w, Transpose.YES, before, after, pass.productPlan(), stream);
         } else {
-            Gemm.gemmBiasGelu(x.whole(), Transpose.NO, w, Transpose.YES, bias.weight(), before, after, stream);
+            MatrixProduct.productBiasGelu(
+                    x.whole(),
+                    Transpose.NO,
+                    w,
+                    Transpose.YES,
+                    bias.weight(),
+                    before,
+                    after,
+                    pass.productPlan(),
+                    stream);
         }
     }
 
@@ -107,18 +130,19 @@ final class LinearProducts {
             return;
         }
         if (present == null) {
-            Gemm.gemm(
+            MatrixProduct.product(
                     gradient.whole(),
                     Transpose.NO,
                     sites.wholeWeight(x, pass),
                     Transpose.NO,
                     dx,
                     Output.OVERWRITE,
+                    pass.productPlan(),
                     stream);
             return;
         }
         Tensor filled = filled(gradient.rowwise(), dx, pass);
-        Gemm.gemm(
+        MatrixProduct.product(
                 gradient.rowwise(),
                 Transpose.NO,
                 sites.weightCopies(present, pass),
@@ -126,6 +150,7 @@ final class LinearProducts {
                 filled,
                 Output.OVERWRITE,
                 present.recipe().accumulator(Product.INPUT_GRADIENT),
+                pass.productPlan(),
                 stream);
         cut(filled, dx, pass);
     }
@@ -145,8 +170,14 @@ final class LinearProducts {
                 && !bias.hasGradient()) {
             pass.nextGradient(weight);
             pass.nextGradient(bias);
-            Gemm.gemmBiasGradient(
-                    gradient.whole(), x.whole(), Transpose.NO, bias.gradient(), weight.gradient(), pass.stream());
+            MatrixProduct.productBiasGradient(
+                    gradient.whole(),
+                    x.whole(),
+                    Transpose.NO,
+                    bias.gradient(),
+                    weight.gradient(),
+                    pass.productPlan(),
+                    pass.stream());
             return;
         }
         // The product's epilogue can write a bias gradient, but not add to one.
@@ -163,7 +194,7 @@ final class LinearProducts {
         Quantizers present = gradient.quantizers();
         if (present != null) {
             Output output = pass.nextGradient(weight);
-            Gemm.gemm(
+            MatrixProduct.product(
                     gradient.columnwise(),
                     Transpose.YES,
                     x.columnwise(pass.temporary()),
@@ -171,6 +202,7 @@ final class LinearProducts {
                     weight.gradient(),
                     output,
                     present.recipe().accumulator(Product.WEIGHT_GRADIENT),
+                    pass.productPlan(),
                     pass.stream());
             return;
         }
@@ -188,7 +220,15 @@ final class LinearProducts {
 
     private void weightGradient(Tensor x, Pass pass) {
         Output output = pass.nextGradient(weight);
-        Gemm.gemm(gradient.whole(), Transpose.YES, x, Transpose.NO, weight.gradient(), output, pass.stream());
+        MatrixProduct.product(
+                gradient.whole(),
+                Transpose.YES,
+                x,
+                Transpose.NO,
+                weight.gradient(),
+                output,
+                pass.productPlan(),
+                pass.stream());
     }
 
     private void sumBiasGradient(Pass pass) {

@@ -132,10 +132,10 @@ final class LinearSites {
     String explain(Pass pass) {
         Quantizers present = covering(pass);
         if (present != null && !pass.isCalibrating()) {
-            return ProductExplanation.inEightBits(present, input, bias != null)
+            return ProductExplanation.inEightBits(pass, present, input, bias != null)
                     + (isQuantized() ? "; the weight is cast from its FP32 master, without a copy of 16 bits" : "");
         }
-        return ProductExplanation.inOwnType(bias != null)
+        return ProductExplanation.inOwnType(pass, bias != null)
                 + ProductExplanation.whyNotInEightBits(pass, input, cachedWeight);
     }
 }

@@ -9,9 +9,9 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.ActivationKernel;
 import dev.chagres.layer.MlpConfig.Recomputation;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.ops.MatrixProduct;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
-import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Transpose;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -245,7 +245,8 @@ final class MlpBranch extends Layer {
         if (!fc2.outputGradient().isQuantized()
                 && KernelChoice.activation(activation.kind(), dy.dtype()) == ActivationKernel.EPILOGUE) {
             Tensor weight = fc2.sites().wholeWeight(inside.after, pass);
-            Gemm.gemmGeluGradient(dy, Transpose.NO, weight, Transpose.NO, before, dbefore, stream);
+            MatrixProduct.productGeluGradient(
+                    dy, Transpose.NO, weight, Transpose.NO, before, dbefore, pass.productPlan(), stream);
         } else if (activation.kind().isGated()) {
             Tensor dafter = pass.temporary().tensor(dy.dtype(), dy.size(0), inner);
             fc2.products().inputGradient(inside.after, dafter, pass);

@@ -10,6 +10,7 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recording;
 import dev.chagres.te.Output;
@@ -40,6 +41,7 @@ public final class Pass implements AutoCloseable {
     private final Observers observers = new Observers();
     private final SavingSwitch savingAgain = new SavingSwitch();
     private final PassCalls calls = new PassCalls(this);
+    private ProductPlan productPlan = ProductPlan.FIRST;
     private boolean saving;
     private boolean begun;
     private @Nullable Sequences sequences;
@@ -202,6 +204,20 @@ public final class Pass implements AutoCloseable {
     /** Computes every product in the model's type from here on. */
     public void noAutocast() {
         recipe.restore(null, false);
+    }
+
+    /**
+     * Computes products by {@code plan} from here on; {@link #begin()} leaves that as it is. {@link ProductPlan#FIRST} until it is
+     * called: Transformer Engine's kernels, without measuring. {@link ProductPlan#MEASURED} is for steps that come again with
+     * the same sizes; it measures at the first one, so run one before a capture.
+     */
+    public void productPlan(ProductPlan plan) {
+        productPlan = Checks.given("plan", plan);
+    }
+
+    /** Returns by which plan products are computed. */
+    public ProductPlan productPlan() {
+        return productPlan;
     }
 
     /** For authors of layers: returns the recipe's state, also while the pass calibrates; null after {@link #noAutocast}. */

@@ -15,8 +15,8 @@ import dev.chagres.recipe.Recipe;
 final class ProductExplanation {
     private ProductExplanation() {}
 
-    static String inOwnType(boolean hasBias) {
-        return "te_cublas_gemm_v2, "
+    static String inOwnType(Pass pass, boolean hasBias) {
+        return "ops_matrix_product, " + plan(pass) + ", "
                 + (hasBias
                         ? "the bias in its epilogue, and so the bias gradient in the first backward of a step;"
                                 + " later ones add it by ops_row_sum"
@@ -24,11 +24,11 @@ final class ProductExplanation {
     }
 
     /** {@code place}: any that the recipe covers, for scaling is the same at all of them. */
-    static String inEightBits(Quantizers quantizers, QuantizerSite place, boolean hasBias) {
+    static String inEightBits(Pass pass, Quantizers quantizers, QuantizerSite place, boolean hasBias) {
         Recipe recipe = quantizers.recipe();
         boolean casts = recipe.backwardOverride() == BackwardOverride.NONE;
         boolean sums = casts && hasBias && quantizers.at(place).scaling() == Scaling.TENSOR;
-        return "te_cublas_gemm_v2 in eight bits by "
+        return "ops_matrix_product, " + plan(pass) + ", in eight bits by "
                 + recipe.getClass().getSimpleName() + "; "
                 + (recipe instanceof Float8CurrentScaling
                         ? "te_compute_amax_with_config and te_compute_scale_from_amax before "
@@ -37,6 +37,13 @@ final class ProductExplanation {
                 + (casts ? "the gradient" : "no gradient: backward is " + recipe.backwardOverride())
                 + bias(hasBias, sums)
                 + (quantizers.at(place).knowsScale() ? "; what a kernel casts that computes it is not cast again" : "");
+    }
+
+    private static String plan(Pass pass) {
+        return switch (pass.productPlan()) {
+            case FIRST -> "the kernel that cuBLASLt names first";
+            case MEASURED -> "the fastest of cuBLASLt's kernels, as measured";
+        };
     }
 
     private static String bias(boolean hasBias, boolean sums) {

@@ -12,7 +12,9 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
 import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.ops.ProductPlan;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -52,6 +54,38 @@ class PassTest {
                     "backward of layers was called, but the last forward was of embedding; call backward in the reverse"
                             + " order of forward",
                     refusal(() -> model.layers.backward(dh, pass)));
+        }
+    }
+
+    /** The reference has one kernel for a product, so that both plans give the same bits there, and close ones on GPUs. */
+    @Test
+    void productsAreComputedByThePassesPlan() {
+        try (Device device = Device.open();
+                SmallModel model = SmallModel.plain(device, DType.FLOAT32);
+                Pass pass = Pass.training(device)) {
+            int[][] batch = SmallModel.batch(3, SmallModel.LENGTHS);
+            assertEquals(ProductPlan.FIRST, pass.productPlan());
+            float[] first = model.logits(pass, batch[0], SmallModel.LENGTHS).toFloats(device.stream());
+            pass.productPlan(ProductPlan.MEASURED);
+            float[] measured = model.logits(pass, batch[0], SmallModel.LENGTHS).toFloats(device.stream());
+            assertEquals(ProductPlan.MEASURED, pass.productPlan());
+            assertArrayEquals(first, measured, device.provider() == Provider.REFERENCE ? 0 : 0.02f);
+            assertThrown(NullPointerException.class, "plan: expected a value, got null", () -> pass.productPlan(null));
+        }
+    }
+
+    @Test
+    void explanationsNameThePlan() {
+        try (Device device = Device.open();
+                SmallModel model = SmallModel.plain(device, DType.FLOAT32);
+                Pass pass = Pass.training(device)) {
+            pass.begin(Sequences.packed(model.inputs, 5));
+            Tensor x = pass.scope().tensor(DType.FLOAT32, 5, SmallModel.HIDDEN);
+            String first = model.layers.explain(x, pass);
+            assertTrue(first.contains("ops_matrix_product, the kernel that cuBLASLt names first"), first);
+            pass.productPlan(ProductPlan.MEASURED);
+            String measured = model.layers.explain(x, pass);
+            assertTrue(measured.contains("the fastest of cuBLASLt's kernels, as measured"), measured);
         }
     }
 

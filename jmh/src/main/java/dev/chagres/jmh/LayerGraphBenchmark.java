@@ -1,6 +1,7 @@
 package dev.chagres.jmh;
 
 import dev.chagres.Graph;
+import dev.chagres.ops.ProductPlan;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -40,13 +41,17 @@ public class LayerGraphBenchmark {
     @Param({"BF16"})
     public LayerRecipe recipe;
 
+    /** By which of cuBLASLt's kernels its products are computed. */
+    @Param({"MEASURED"})
+    public ProductPlan productPlan;
+
     private LayerStep step;
     private Graph graph;
 
     /** Makes layer and input, checks the output, and captures a step. */
     @Setup
     public void prepare() {
-        step = new LayerStep(shape, recipe);
+        step = new LayerStep(shape, recipe, productPlan);
         step.run();
         graph = step.stream().capture(step::run);
     }

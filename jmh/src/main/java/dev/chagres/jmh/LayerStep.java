@@ -13,6 +13,7 @@ import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.ops.ProductPlan;
 import java.util.Arrays;
 import java.util.SplittableRandom;
 
@@ -28,10 +29,11 @@ final class LayerStep implements AutoCloseable {
     private final Tensor dy;
 
     /** Makes layer and input, and checks that the output is finite and not constant. */
-    LayerStep(LayerShape shape, LayerRecipe recipe) {
+    LayerStep(LayerShape shape, LayerRecipe recipe, ProductPlan productPlan) {
         this.shape = shape;
         dev.chagres.Scope inputs = device.openScope();
         pass = Pass.training(device);
+        pass.productPlan(productPlan);
         ModelPlan plan = new ModelPlan();
         layer = new TransformerLayer(config(), plan);
         parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);

@@ -1,6 +1,7 @@
 package dev.chagres.jmh;
 
 import dev.chagres.Tensor;
+import dev.chagres.ops.ProductPlan;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -40,12 +41,16 @@ public class TransformerLayerBenchmark {
     @Param({"BF16"})
     public LayerRecipe recipe;
 
+    /** By which of cuBLASLt's kernels its products are computed. */
+    @Param({"MEASURED"})
+    public ProductPlan productPlan;
+
     private LayerStep step;
 
     /** Makes layer and input, and checks the output. */
     @Setup
     public void prepare() {
-        step = new LayerStep(shape, recipe);
+        step = new LayerStep(shape, recipe, productPlan);
     }
 
     /** Waits, so that an enqueue never waits for room in the stream. */

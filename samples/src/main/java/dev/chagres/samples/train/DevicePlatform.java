@@ -88,6 +88,7 @@ final class DevicePlatform implements Platform {
     }
 
     private static Esm2Training begin(Esm2Training training, TrainingPlan plan) {
+        training.productPlan(plan.productPlan());
         plan.recipe().eightBit().ifPresent(training::autocast);
         if (plan.fp8Statistics() != 0) {
             training.measureCasts(plan.fp8Statistics());

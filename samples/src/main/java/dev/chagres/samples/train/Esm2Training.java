@@ -8,6 +8,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
@@ -129,6 +130,11 @@ public final class Esm2Training implements TrainingModel {
     /** Returns the model. */
     public Esm2 model() {
         return model;
+    }
+
+    /** Computes products by {@code plan} from now on. */
+    public void productPlan(ProductPlan plan) {
+        pass.productPlan(plan);
     }
 
     /** Computes the products of the layers in eight bits from now on; the head's stay in the model's type. */

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.esm.Esm2Size;
 import java.util.Arrays;
@@ -65,6 +66,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     static final class OfRecipe extends OptionWords<TrainingRecipe> {
         OfRecipe() {
             super(TrainingRecipe.class);
+        }
+    }
+
+    static final class OfProductPlan extends OptionWords<ProductPlan> {
+        OfProductPlan() {
+            super(ProductPlan.class);
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.MaskedProteins;
@@ -122,6 +123,14 @@ final class TrainOptions {
             paramLabel = "bf16|fp16|fp32|fp8-delayed|fp8-current|fp8-block",
             description = "precision of the layers (default: bf16 on a GPU, fp32 on a CPU)")
     private @Nullable TrainingRecipe recipe;
+
+    @Option(
+            names = "--product-plans",
+            converter = OptionWords.OfProductPlan.class,
+            paramLabel = "first|measured",
+            description = "of cuBLASLt's kernels for a product the one that it names first, or the fastest, timed once"
+                    + " before the first step (default: measured where steps are captured, for their sizes come again)")
+    private @Nullable ProductPlan productPlan;
 
     @Option(
             names = "--graph",
@@ -290,20 +299,26 @@ final class TrainOptions {
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         BatchShape shape = shape(gpu ? GPU_TOKENS : CPU_TOKENS);
+        Steps enqueuing = steps(shape, gpu);
         return new TrainingPlan(
                 size,
                 fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
                 shape,
                 precision,
+                productPlan != null ? productPlan : defaultProductPlan(enqueuing),
                 ranks,
                 strategy,
-                steps(shape, gpu),
+                enqueuing,
                 fp8Statistics,
                 steps,
                 new LearningRateSchedule(peak, warmUp, steps, decay, LAST_RATE),
                 seed,
                 report,
                 plot);
+    }
+
+    private static ProductPlan defaultProductPlan(Steps enqueuing) {
+        return enqueuing == Steps.CAPTURED ? ProductPlan.MEASURED : ProductPlan.FIRST;
     }
 
     private BatchShape shape(int defaultTokens) {

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.esm.Esm2Size;
@@ -16,6 +17,7 @@ import org.jspecify.annotations.Nullable;
  * @param source the sequences
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
+ * @param productPlan by which of cuBLASLt's kernels products are computed
  * @param ranks data-parallel ranks, among which the micro-batches of a step are shared out
  * @param strategy what each rank keeps of the model
  * @param enqueuing how the work of a step gets to the device
@@ -31,6 +33,7 @@ record TrainingPlan(
         FastaSource source,
         BatchShape shape,
         TrainingRecipe recipe,
+        ProductPlan productPlan,
         int ranks,
         RankStrategy strategy,
         Steps enqueuing,

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.QuantizerSite;
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.samples.data.FastaSource;
@@ -35,6 +36,7 @@ class ReportWriterTest {
             FastaSource.shipped(),
             new BatchShape(BatchLayout.PACKED, 512, 256),
             TrainingRecipe.BF16,
+            ProductPlan.FIRST,
             1,
             RankStrategy.DDP,
             Steps.ENQUEUED,

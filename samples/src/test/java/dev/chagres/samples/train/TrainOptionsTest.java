@@ -47,6 +47,7 @@ class TrainOptionsTest {
                         + " got 9M",
                 "--packing yes | Invalid value for option '--packing': expected one of on, off, got yes",
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-current, fp8-block, got fp8",
+                "--product-plans best | Invalid value for option '--product-plans': expected one of first, measured, got best",
                 "--graph yes | Invalid value for option '--graph': expected one of on, off, auto, got yes",
                 "--graph on --packing off | --graph: expected packed batches, for only they are padded to buckets (--packing"
                         + " on, --accumulate 1); leave --graph out, or change those",
@@ -159,6 +160,7 @@ class TrainOptionsTest {
                 "context",
                 "packing",
                 "recipe",
+                "product-plans",
                 "graph",
                 "fp8-statistics",
                 "learning-rate",
