@@ -159,6 +159,7 @@ public final class Graph implements AutoCloseable {
         } finally {
             int destroyed = CudaRuntime.cudaGraphExecDestroy(executable);
             device.closeGraph(number);
+            capture.end();
             Status.cuda(destroyed, "cudaGraphExecDestroy");
         }
     }

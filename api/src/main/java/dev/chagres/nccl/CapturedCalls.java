@@ -5,7 +5,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The calls of communicators that a graph has recorded: at each launch a rank meets its peers before the first of them.
+ * The calls of communicators that a graph has recorded: at each launch a rank meets its peers before the first of them. While the
+ * graph lives the communicators stay open, for NCCL would wait for its end.
  *
  * <p>Threading: the device's thread.
  */
@@ -13,17 +14,21 @@ final class CapturedCalls implements Runnable {
     private final List<Endpoint> endpoints = new ArrayList<>();
     private final List<CallCounts.Together> calls = new ArrayList<>();
 
-    private CapturedCalls() {}
+    private CapturedCalls(Capture capture) {
+        capture.onEnd(() -> endpoints.forEach(Endpoint::releaseFromGraph));
+    }
 
     /** Keeps the calls that {@code endpoint} has counted and not given to NCCL. */
     static void add(Capture capture, Endpoint endpoint) {
-        capture.beforeLaunch(CapturedCalls.class, CapturedCalls::new).add(endpoint);
+        capture.beforeLaunch(CapturedCalls.class, () -> new CapturedCalls(capture))
+                .add(endpoint);
     }
 
     private void add(Endpoint endpoint) {
         int index = endpoints.indexOf(endpoint);
         if (index < 0) {
             endpoints.add(endpoint);
+            endpoint.keepForGraph();
             calls.add(endpoint.counts().take(null));
         } else {
             endpoint.counts().take(calls.get(index));

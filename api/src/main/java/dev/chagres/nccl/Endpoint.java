@@ -53,6 +53,9 @@ final class Endpoint implements AutoCloseable {
     /** The number of the wait that the thread is in, 0 outside; {@link Watch} reads it. */
     @SuppressWarnings("unused") // through WAITING
     private long waiting;
+    /** Graphs that have recorded calls of this communicator. */
+    private int graphs;
+
     /** How CUDA treats the thread's calls while one of its streams captures, before NCCL was called; -1 outside of such a call. */
     private int modeBefore = -1;
 
@@ -188,6 +191,14 @@ final class Endpoint implements AutoCloseable {
         }
     }
 
+    void keepForGraph() {
+        graphs++;
+    }
+
+    void releaseFromGraph() {
+        graphs--;
+    }
+
     CallCounts counts() {
         return counts;
     }
@@ -265,6 +276,10 @@ final class Endpoint implements AutoCloseable {
         state.ensureCurrent();
         state.ensureNotCapturing("close");
         Group.refuse("close");
+        if (graphs > 0) {
+            throw new IllegalStateException("close: expected no open graph with calls of " + this + ", got " + graphs
+                    + "; close graphs before the communicators whose calls they have recorded");
+        }
         handleLock.lock();
         int status;
         boolean failed = failure() != null;

@@ -176,21 +176,28 @@ class RanksMeetTest {
     }
 
     @Test
-    void aGraphOfAClosedCommunicatorIsRefused() {
+    void aCommunicatorIsNotClosedBeforeItsGraphs() {
         Ranks.local(2).withConfig(PATIENT).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Stream stream = rank.device().stream();
-                Communicator second = rank.communicator().split(0, 0, SHORT.withName("second"));
+                Communicator second = rank.communicator().split(0, 0, PATIENT.withName("second"));
                 Tensor sum = scope.tensor(DType.FLOAT32, 1);
-                second.allReduce(sum, sum, Reduction.SUM, stream);
                 try (Graph graph = stream.capture(() -> second.allReduce(sum, sum, Reduction.SUM, stream))) {
                     graph.launch();
-                    stream.synchronize();
-                    second.close();
-                    IllegalStateException refused = assertThrows(IllegalStateException.class, graph::launch);
+                    IllegalStateException refused = assertThrows(IllegalStateException.class, second::close);
                     assertEquals(
-                            "communicator \"second\", rank " + rank.index() + " of 2 is closed", refused.getMessage());
+                            "close: expected no open graph with calls of communicator \"second\", rank " + rank.index()
+                                    + " of 2, got 1; close graphs before the communicators whose calls they have recorded",
+                            refused.getMessage());
+                    graph.launch();
                 }
+                assertThrows(
+                        ArithmeticException.class,
+                        () -> stream.capture(() -> {
+                            second.allReduce(sum, sum, Reduction.SUM, stream);
+                            throw new ArithmeticException();
+                        }));
+                second.close();
             }
         });
     }

@@ -16,6 +16,7 @@ public final class Capture {
     private final List<StepWork> work = new ArrayList<>();
     private final List<Runnable> beforeLaunch = new ArrayList<>();
     private final List<Runnable> onFailure = new ArrayList<>();
+    private final List<Runnable> onEnd = new ArrayList<>();
 
     /** Makes the lists of a capture that begins. */
     public Capture() {}
@@ -53,6 +54,11 @@ public final class Capture {
         onFailure.add(action);
     }
 
+    /** Runs {@code action} when the graph is closed, and when the capture fails. */
+    public void onEnd(Runnable action) {
+        onEnd.add(action);
+    }
+
     /** Checks that everything is there, then enqueues what comes before the graph. No counter moves. */
     public void prepare() {
         for (int i = 0; i < checks.size(); i++) {
@@ -80,6 +86,14 @@ public final class Capture {
     public void fail() {
         for (int i = 0; i < onFailure.size(); i++) {
             onFailure.get(i).run();
+        }
+        end();
+    }
+
+    /** Says that there is no graph any more. */
+    public void end() {
+        for (int i = 0; i < onEnd.size(); i++) {
+            onEnd.get(i).run();
         }
     }
 }
