@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.model.Initializer;
@@ -58,6 +59,7 @@ class HybridShardedTest {
             int copies, int shards, ZeroStage stage, OptimizerSharding optimizer, int microBatches, Variant variant) {
         FullyShardedConfig config = FullyShardedConfig.of(stage).withOptimizer(optimizer);
         MeshShape shape = shape(copies, shards);
+        DevicesNeeded.assume(shape.ranks());
         RankedRun expected = RankedRun.ofOne(shape.ranks() * microBatches, DType.FLOAT32, variant);
         expected.assertSame(Ranks.local(shape.ranks()).run(rank -> {
             // @start region="hybrid"
@@ -109,6 +111,7 @@ class HybridShardedTest {
     @ParameterizedTest
     @EnumSource(ZeroStage.class)
     void whatTravels(ZeroStage stage) {
+        DevicesNeeded.assume(4);
         int microBatches = 2;
         int reductions = stage == ZeroStage.THREE ? microBatches : 1;
         // Forward leaves the last two groups where backward begins; the next forward begins with the first two.
@@ -135,6 +138,7 @@ class HybridShardedTest {
 
     @Test
     void explained() {
+        DevicesNeeded.assume(4);
         Ranks.local(4).each(rank -> {
             FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE);
             try (Mesh mesh = Mesh.of(rank.communicator(), shape(2, 2))) {

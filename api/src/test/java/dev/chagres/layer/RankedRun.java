@@ -11,6 +11,7 @@ import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.State;
@@ -211,20 +212,26 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         return saved(State.of(strategy.parameters().state(), optimizer.state()), stream);
     }
 
-    /** Asserts that ranks have made the steps of this run, FLOAT32, and have the same state, bit for bit. */
+    /**
+     * Asserts that ranks have made the steps of this run, FLOAT32, and have the same state, bit for bit. On a GPU sums of gradients
+     * differ from run to run, and products are rounded to TF32: what differs there at first grows by a few times a step.
+     */
     void assertSame(List<RankedRun> ranks) {
+        boolean isReference = Provider.current() == Provider.REFERENCE;
+        double lossTolerance = isReference ? 1e-5 : 1e-3;
+        double normTolerance = isReference ? 1e-4 : 1e-2;
         for (int step = 0; step < STEPS; step++) {
             float loss = 0;
             for (RankedRun run : ranks) {
                 loss += run.losses[step];
-                assertEquals(norms[step], run.norms[step], 1e-4 * norms[step], "norm of step " + step);
+                assertEquals(norms[step], run.norms[step], normTolerance * norms[step], "norm of step " + step);
             }
-            assertEquals(losses[step], loss, 1e-5 * losses[step], "loss of step " + step);
+            assertEquals(losses[step], loss, lossTolerance * losses[step], "loss of step " + step);
         }
         assertTrue(losses[STEPS - 1] < losses[0]);
         for (RankedRun run : ranks) {
             assertClose(first, run.first, 0);
-            assertClose(state, run.state, 1e-3);
+            assertClose(state, run.state, isReference ? 1e-3 : 2e-2);
             run.state.forEach((name, saved) ->
                     assertArrayEquals(ranks.getFirst().state.get(name).values, saved.values, name + " on all ranks"));
         }
