@@ -29,7 +29,7 @@ import org.junit.jupiter.api.Test;
 @Tag("L0")
 class TeSurfaceTest {
     private static final List<String> PACKAGES =
-            List.of("", "layer.", "attention.", "model.", "recipe.", "optim.", "te.", "ops.");
+            List.of("", "layer.", "attention.", "model.", "recipe.", "optim.", "sharding.", "te.", "ops.");
     private static final Set<String> WITH_NAMES = Set.of("here", "partly");
     private static final Set<String> WITHOUT_NAMES = Set.of("absent", "several GPUs", "not needed");
     private static final Pattern NAME = Pattern.compile("`([^`]+)`");

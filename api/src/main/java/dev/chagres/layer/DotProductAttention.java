@@ -244,8 +244,7 @@ public final class DotProductAttention {
 
     /** Returns which kernels compute inputs of this type over the pass's sequences, and why not the others. */
     public String explain(DType dtype, Pass pass) {
-        return name + ": "
-                + calls.explain(dtype, pass.sequences(), pass.device().provider());
+        return name + ": " + calls.explain(dtype, pass.sequences());
     }
 
     @Override

@@ -78,7 +78,7 @@ final class CoveredSites {
 
     /** Products in eight bits take a bias and give results of 16 bits. */
     private static void requireSixteenBits(Parameter weight) {
-        DType dtype = weight.weight().dtype();
+        DType dtype = weight.unreadWeight().dtype();
         if (dtype == DType.FLOAT32) {
             throw new IllegalArgumentException("parameters: expected BFLOAT16 or FLOAT16 weights for products in eight"
                     + " bits, got " + dtype + " " + weight + "; allocate them in BFLOAT16, or name their group among"

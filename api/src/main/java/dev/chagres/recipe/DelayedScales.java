@@ -11,6 +11,7 @@ import dev.chagres.te.AmaxHistories;
 import dev.chagres.te.RecipeUpdates;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 
@@ -53,6 +54,13 @@ final class DelayedScales {
         Tensor one = scope.view(scale, place, 1);
         scales.put(site.name(), one);
         return new DelayedQuantizer(site, state, one, scope.view(history, place, 1));
+    }
+
+    /** Adds the largest magnitudes of this step, if there are any places. */
+    void addNewest(List<Tensor> amaxes) {
+        if (places > 0) {
+            amaxes.add(newest);
+        }
     }
 
     /** Enqueues the end of a step: the first row of the history moves on, and scales follow. */

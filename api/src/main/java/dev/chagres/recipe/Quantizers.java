@@ -183,6 +183,17 @@ public final class Quantizers implements AutoCloseable {
         return state.measurements().measures(recording);
     }
 
+    /**
+     * For sharding: reduces the largest magnitudes that each step has recorded from now on, before scales follow them; null ends that.
+     * Recipes without scales of earlier steps have none.
+     *
+     * @throws IllegalStateException when they are closed
+     */
+    public void reduceAmax(@Nullable AmaxReduction newReduction) {
+        ensureOpen();
+        state.reduceAmax(newReduction);
+    }
+
     /** Returns whether nobody has closed them. */
     public boolean isOpen() {
         return !state.isClosed();

@@ -4,10 +4,12 @@ import dev.chagres.DType;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.State;
+import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -25,6 +27,10 @@ final class RecipeState {
     private final CastMeasurements measurements;
     private final @Nullable DelayedScales forward;
     private final @Nullable DelayedScales backward;
+    /** The largest magnitudes of a step, forward and backward. */
+    private final List<Tensor> newest = new ArrayList<>();
+
+    private @Nullable AmaxReduction reduction;
     private boolean closed;
 
     /**
@@ -47,6 +53,8 @@ final class RecipeState {
                 forward.close();
                 throw failure;
             }
+            forward.addNewest(newest);
+            backward.addNewest(newest);
         } else {
             forward = null;
             backward = null;
@@ -85,8 +93,17 @@ final class RecipeState {
                 : recipe.format().forward();
     }
 
+    /** Reduces the largest magnitudes of each step over ranks from now on; null ends that. */
+    void reduceAmax(@Nullable AmaxReduction newReduction) {
+        reduction = newReduction;
+    }
+
     /** Enqueues the end of a step: scales follow what the step has recorded. */
     void update() {
+        AmaxReduction present = reduction;
+        if (present != null && !newest.isEmpty()) {
+            present.max(newest);
+        }
         Stream stream = scope.stream();
         if (forward != null) {
             forward.update(stream);

@@ -8,6 +8,6 @@ package dev.chagres.sharding;
  *
  * @param allGather weights
  * @param reduceScatter gradients of which each rank gets a part of the sum
- * @param allReduce gradients of which each rank gets the sum
+ * @param allReduce gradients of which each rank gets the sum, and the largest magnitudes of recipes
  */
 public record CollectiveBytes(long allGather, long reduceScatter, long allReduce) {}

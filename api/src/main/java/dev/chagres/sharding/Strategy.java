@@ -11,6 +11,7 @@ import dev.chagres.model.ParameterUse;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -43,6 +44,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     private final Runnable atNextStep = this::endStep;
     private final Runnable atForgetting = this::beginStep;
     private final List<Pass> followed = new ArrayList<>();
+    private final List<Quantizers> reduced = new ArrayList<>();
     /** Whether the micro-batch under way, or the next one, is the step's last. */
     private boolean last;
 
@@ -156,6 +158,40 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         summed = true;
     }
 
+    /**
+     * Makes the scales of {@code quantizers} those of all ranks from now on: the largest magnitudes that a step has recorded are reduced
+     * over the ranks in one call at its end. Each rank calls it.
+     *
+     * <p>Source: TE's {@code amax_reduction_group}.
+     *
+     * @param quantizers of the parameters
+     * @throws IllegalArgumentException when they belong to other parameters
+     * @throws IllegalStateException when they are closed, reduced already, or this is closed
+     */
+    public final void reduceAmax(Quantizers quantizers) {
+        ensureOpen();
+        if (Checks.given("quantizers", quantizers).parameters() != parameters) {
+            throw new IllegalArgumentException(
+                    "quantizers: expected those of this strategy's parameters, got " + quantizers + " of others");
+        }
+        if (reduced.contains(quantizers)) {
+            throw new IllegalStateException(
+                    "reduceAmax: expected quantizers that are not reduced yet, got " + quantizers);
+        }
+        quantizers.reduceAmax(this::maxOverRanks);
+        reduced.add(quantizers);
+    }
+
+    private void maxOverRanks(List<Tensor> amaxes) {
+        Communicator.group(() -> {
+            for (int i = 0; i < amaxes.size(); i++) {
+                Tensor amax = amaxes.get(i);
+                bytes.allReduce(amax);
+                communicator.allReduce(amax, amax, Reduction.MAX, stream);
+            }
+        });
+    }
+
     /** Returns the bytes that each collective has moved since this was asked last; those of labelled tokens and norms do not count. */
     public final CollectiveBytes takeBytes() {
         return bytes.take();
@@ -231,6 +267,11 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         Inside.state(stream).ensureCloses();
         closed = true;
         followed.forEach(pass -> pass.calls().forget(progress));
+        for (Quantizers quantizers : reduced) {
+            if (quantizers.isOpen()) {
+                quantizers.reduceAmax(null);
+            }
+        }
         parameters.sharing().forget(use);
         parameters.forget(atNextStep);
         parameters.forget(atForgetting);

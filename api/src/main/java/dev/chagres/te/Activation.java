@@ -103,8 +103,10 @@ public enum Activation implements ActivationForm {
     private final Gating gating;
     private final String formula;
     private final String forwardFunction;
+    private final String forwardGuard;
     private final Forward forward;
     private final String backwardFunction;
+    private final String backwardGuard;
     private final Backward backward;
 
     Activation(
@@ -116,9 +118,11 @@ public enum Activation implements ActivationForm {
             Backward backward) {
         this.gating = gating;
         this.formula = formula;
-        forwardFunction = "te_" + forwardStem;
+        forwardFunction = "nvte_" + forwardStem;
+        forwardGuard = "te_" + forwardStem;
         this.forward = forward;
-        backwardFunction = "te_" + backwardStem;
+        backwardFunction = "nvte_" + backwardStem;
+        backwardGuard = "te_" + backwardStem;
         this.backward = backward;
     }
 
@@ -139,12 +143,12 @@ public enum Activation implements ActivationForm {
         return formula;
     }
 
-    /** Returns the function that {@link #forward} calls, such as te_gelu, which guards {@code nvte_gelu}. */
+    /** Returns the name of TE's function that {@link #forward} calls. */
     public String forwardFunction() {
         return forwardFunction;
     }
 
-    /** Returns the function that {@link #backward} calls, such as te_dgelu. */
+    /** Returns the name of TE's function that {@link #backward} calls. */
     public String backwardFunction() {
         return backwardFunction;
     }
@@ -159,7 +163,7 @@ public enum Activation implements ActivationForm {
     public void forward(Tensor x, Tensor y, Stream stream) {
         ActivationChecks.forward(this, x, y, stream);
         if (y.count() != 0) {
-            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardFunction);
+            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
         }
     }
 
@@ -176,8 +180,7 @@ public enum Activation implements ActivationForm {
         ActivationChecks.forward(this, x, y, stream);
         ActivationChecks.amax(amax, "y", y, "x", x, stream);
         if (y.count() != 0) {
-            Status.te(
-                    forward.call(x.handle(), MeasuredTensor.handle(y, amax, stream), stream.handle()), forwardFunction);
+            Status.te(forward.call(x.handle(), MeasuredTensor.handle(y, amax, stream), stream.handle()), forwardGuard);
         }
     }
 
@@ -192,7 +195,7 @@ public enum Activation implements ActivationForm {
     public void forward(Tensor x, QuantizedTensor y, Stream stream) {
         ActivationChecks.forward(this, x, y, stream);
         if (x.count() != 0) {
-            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardFunction);
+            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
         }
     }
 
@@ -207,7 +210,7 @@ public enum Activation implements ActivationForm {
     public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
         ActivationChecks.backward(this, dy, x, dx, stream);
         if (dx.count() != 0) {
-            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardFunction);
+            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
         }
     }
 
@@ -227,7 +230,7 @@ public enum Activation implements ActivationForm {
         Checks.apart("amax", amax, "dy", dy);
         if (dx.count() != 0) {
             MemorySegment measured = MeasuredTensor.handle(dx, amax, stream);
-            Status.te(backward.call(dy.handle(), x.handle(), measured, stream.handle()), backwardFunction);
+            Status.te(backward.call(dy.handle(), x.handle(), measured, stream.handle()), backwardGuard);
         }
     }
 
@@ -246,7 +249,7 @@ public enum Activation implements ActivationForm {
     public void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
         ActivationChecks.backward(this, dy, x, dx, stream);
         if (x.count() != 0) {
-            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardFunction);
+            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
         }
     }
 }

@@ -53,7 +53,7 @@ class EveryLayerTest {
         }
         assertEquals(
                 layers,
-                LayerKinds.all().stream()
+                EveryLayer.kinds().stream()
                         .map(kind -> kind.type().getSimpleName())
                         .collect(Collectors.toCollection(TreeSet::new)));
     }
@@ -102,7 +102,7 @@ class EveryLayerTest {
     @MethodSource("cases")
     void evaluationComputesTheSameAndKeepsItsOutputAlone(EveryLayerCase c) {
         boolean drops = c.kind().name().contains("drop");
-        LayerKind same = drops ? named(c.kind().name().replaceFirst(" with drop.*", "")) : c.kind();
+        EveryLayer.Kind same = drops ? named(c.kind().name().replaceFirst(" with drop.*", "")) : c.kind();
         float[] expected = new EveryLayerCase(same, c.dtype(), c.recipe(), c.storage())
                 .train()
                 .y();
@@ -121,8 +121,8 @@ class EveryLayerTest {
         }
     }
 
-    private static LayerKind named(String name) {
-        return LayerKinds.all().stream()
+    private static EveryLayer.Kind named(String name) {
+        return EveryLayer.kinds().stream()
                 .filter(kind -> kind.name().equals(name))
                 .findFirst()
                 .orElseThrow();

@@ -14,9 +14,15 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Float8BlockScaling;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Strategy;
@@ -26,6 +32,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
+import org.jspecify.annotations.Nullable;
 
 /**
  * What training a small model gave, on one rank of several or on one that accumulates as many micro-batches.
@@ -48,7 +55,26 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         PLAIN,
         DROPOUT,
         RECOMPUTED,
-        FROZEN_BOTTOM;
+        FROZEN_BOTTOM,
+        DELAYED_SCALING,
+        CURRENT_SCALING,
+        BLOCK_SCALING;
+
+        /** Makes the passes of training compute by this variant's recipe, if it has one; returns its state. */
+        private @Nullable Quantizers autocast(Parameters parameters, Pass pass) {
+            Recipe recipe = switch (this) {
+                case DELAYED_SCALING -> DelayedScaling.standard();
+                case CURRENT_SCALING -> Float8CurrentScaling.standard();
+                case BLOCK_SCALING -> Float8BlockScaling.standard();
+                default -> null;
+            };
+            if (recipe == null) {
+                return null;
+            }
+            Quantizers quantizers = Quantizers.allocate(parameters, recipe);
+            pass.autocast(quantizers);
+            return quantizers;
+        }
 
         float dropout() {
             return this == DROPOUT ? 0.1f : 0;
@@ -122,6 +148,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Stream stream = device.stream();
+            variant.autocast(model.parameters, pass);
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor divisor = scope.tensor(DType.INT32, 1);
             Map<String, Saved> first = saved(model.parameters.state(), stream);
@@ -169,6 +196,10 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             float[] losses = new float[STEPS];
             float[] norms = new float[STEPS];
             strategy.follow(pass);
+            Quantizers quantizers = variant.autocast(model.parameters, pass);
+            if (quantizers != null) {
+                strategy.reduceAmax(quantizers);
+            }
             for (int step = 0; step < STEPS; step++) {
                 labelled.set(stream, labelled(step, rank, microBatches));
                 // @start region="step"
