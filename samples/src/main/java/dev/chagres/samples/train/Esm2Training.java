@@ -19,6 +19,7 @@ import dev.chagres.recipe.Recording;
 import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.train.Batch;
@@ -82,6 +83,8 @@ public final class Esm2Training implements TrainingModel {
     private @Nullable Quantizers quantizers;
     /** Null where this is the only rank. */
     private @Nullable Strategy strategy;
+    /** Null where the strategy needs none. */
+    private @Nullable Mesh mesh;
 
     private int rank;
     private int ranks = 1;
@@ -141,6 +144,9 @@ public final class Esm2Training implements TrainingModel {
     public void autocast(Recipe recipe) {
         quantizers = Quantizers.allocate(model.parameters(), recipe);
         pass.autocast(quantizers);
+        if (strategy != null) {
+            strategy.reduceAmax(quantizers);
+        }
     }
 
     /**
@@ -149,14 +155,17 @@ public final class Esm2Training implements TrainingModel {
      * the loss; the parts add up.
      */
     static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {
+        RankStrategy chosen = plan.layout().strategy();
+        Mesh mesh = chosen.mesh(plan, rank);
         AtomicReference<Strategy> made = new AtomicReference<>();
         Esm2 model = new Esm2(rank.device(), config, new ModelPlan(), declared -> {
-            made.set(plan.strategy().share(declared, plan, rank));
+            made.set(chosen.share(declared, plan, rank, mesh));
             return made.get().parameters();
         });
         Esm2Training training = new Esm2Training(rank.device(), config, plan.shape(), model);
         made.get().follow(training.pass);
         training.strategy = made.get();
+        training.mesh = mesh;
         training.rank = rank.index();
         training.ranks = rank.count();
         return training;
@@ -391,6 +400,9 @@ public final class Esm2Training implements TrainingModel {
         optimizer.close();
         if (strategy != null) {
             strategy.close();
+        }
+        if (mesh != null) {
+            mesh.close();
         }
         model.close();
     }

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.sharding.OptimizerSharding;
 import java.util.Arrays;
 import java.util.Locale;
 import java.util.stream.Collectors;
@@ -33,10 +34,10 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         throw new TypeConversionException("expected one of " + words + ", got " + value);
     }
 
-    /** Returns a constant's own text, or its name in lower case where it has none of its own. */
+    /** Returns a constant's own text, or its name in lower case with hyphens where it has none of its own. */
     private static String word(Enum<?> constant) {
         String text = constant.toString();
-        return text.equals(constant.name()) ? text.toLowerCase(Locale.ROOT) : text;
+        return text.equals(constant.name()) ? text.toLowerCase(Locale.ROOT).replace('_', '-') : text;
     }
 
     static final class OfSize extends OptionWords<Esm2Size> {
@@ -60,6 +61,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     static final class OfStrategy extends OptionWords<RankStrategy> {
         OfStrategy() {
             super(RankStrategy.class);
+        }
+    }
+
+    static final class OfOptimizerSharding extends OptionWords<OptimizerSharding> {
+        OfOptimizerSharding() {
+            super(OptimizerSharding.class);
         }
     }
 

@@ -1,13 +1,18 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.util.Locale;
+import java.util.Objects;
+import org.jspecify.annotations.Nullable;
 
 /** What each of several ranks keeps of the model. */
 enum RankStrategy {
@@ -18,24 +23,31 @@ enum RankStrategy {
     /** All weights, and parts of the optimizer's state and gradients. */
     ZERO2,
     /** Parts of everything. */
-    ZERO3;
+    ZERO3,
+    /** Parts of everything of one of several copies. */
+    HSDP;
 
-    /** Takes memory for what {@code rank} keeps of the parameters of {@code declared}. */
-    Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank) {
+    /** Takes memory for what {@code rank} keeps of the parameters of {@code declared}; {@code mesh} is there where this needs one. */
+    Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank, @Nullable Mesh mesh) {
+        DType dtype = plan.recipe().dtype();
+        long seed = plan.seed();
         return switch (this) {
-            case DDP ->
-                DataParallel.of(
-                        Parameters.allocate(
-                                rank.device(), declared, plan.recipe().dtype(), plan.seed()),
-                        rank.communicator());
-            case ZERO1 -> share(declared, plan, rank, ZeroStage.ONE);
-            case ZERO2 -> share(declared, plan, rank, ZeroStage.TWO);
-            case ZERO3 -> share(declared, plan, rank, ZeroStage.THREE);
+            case DDP -> DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, seed), rank.communicator());
+            case ZERO1 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.ONE, rank.communicator());
+            case ZERO2 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.TWO, rank.communicator());
+            case ZERO3 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.THREE, rank.communicator());
+            case HSDP -> {
+                FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE)
+                        .withOptimizer(plan.layout().optimizer());
+                yield FullySharded.allocate(declared, dtype, seed, config, Objects.requireNonNull(mesh));
+            }
         };
     }
 
-    private static Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank, ZeroStage stage) {
-        return FullySharded.allocate(declared, plan.recipe().dtype(), plan.seed(), stage, rank.communicator());
+    /** Returns the mesh that this needs; null where it needs none. */
+    @Nullable
+    Mesh mesh(TrainingPlan plan, Rank rank) {
+        return this == HSDP ? Mesh.of(rank.communicator(), plan.layout().mesh()) : null;
     }
 
     @Override

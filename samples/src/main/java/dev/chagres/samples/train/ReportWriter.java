@@ -63,7 +63,7 @@ final class ReportWriter implements AutoCloseable {
                     .put("tokensPerStep", plan.shape().tokensPerStep())
                     .put("accumulate", plan.shape().microBatches() / plan.ranks())
                     .put("ranks", plan.ranks())
-                    .put("strategy", plan.strategy().toString())
+                    .put("strategy", plan.layout().toString())
                     .put("learningRate", rate(plan.schedule().peak()))
                     .put("fasta", plan.source().name())
                     .put("version", BuildVersion.text());

@@ -35,7 +35,7 @@ final class RunText {
                 plan.steps(),
                 plan.shape().tokensPerStep(),
                 microBatches == 1 ? "" : " in " + microBatches + " micro-batches",
-                plan.ranks() == 1 ? "" : " on " + plan.ranks() + " ranks (" + plan.strategy() + ")",
+                plan.ranks() == 1 ? "" : " on " + plan.ranks() + " ranks (" + plan.layout() + ")",
                 plan.shape().context(),
                 plan.packing(),
                 plan.seed());

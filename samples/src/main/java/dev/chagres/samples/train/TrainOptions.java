@@ -14,6 +14,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
 
 /** The command's options; those left out get the platform's defaults in {@link #plan}. */
@@ -88,21 +89,8 @@ final class TrainOptions {
                     + " (default: 1)")
     private int accumulate = 1;
 
-    @Option(
-            names = "--ranks",
-            paramLabel = "N",
-            description =
-                    "data-parallel ranks, threads with a device each, that share out the micro-batches of a step: N times"
-                            + " as many as --accumulate says (default: 1)")
-    private int ranks = 1;
-
-    @Option(
-            names = "--strategy",
-            converter = OptionWords.OfStrategy.class,
-            paramLabel = "ddp|zero1|zero2|zero3",
-            description =
-                    "what ranks share out: nothing, the optimizer's state, gradients too, weights too (default: ddp)")
-    private RankStrategy strategy = RankStrategy.DDP;
+    @Mixin
+    private final RankOptions ranks = new RankOptions();
 
     @Option(
             names = "--context",
@@ -206,16 +194,15 @@ final class TrainOptions {
             requireAtLeast("--tokens-per-step", tokensPerStep, BatchShape.TOKEN_MULTIPLE);
         }
         requireAtLeast("--accumulate", accumulate, 1);
-        requireAtLeast("--ranks", ranks, 1);
-        if ((long) accumulate * ranks > Integer.MAX_VALUE) {
+        ranks.check();
+        if ((long) accumulate * ranks.count() > Integer.MAX_VALUE) {
             throw new IllegalArgumentException("--accumulate, --ranks: expected at most " + Integer.MAX_VALUE
-                    + " micro-batches in all, got " + accumulate + " on each of " + ranks);
+                    + " micro-batches in all, got " + accumulate + " on each of " + ranks.count());
         }
-        if (ranks > 1 && graph == GraphChoice.ON) {
+        if (ranks.count() > 1 && graph == GraphChoice.ON) {
             throw new IllegalArgumentException(
                     "--graph: expected off or auto beside --ranks, for steps of several ranks are not captured, got on");
         }
-        checkStrategy();
         if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
         }
@@ -239,19 +226,8 @@ final class TrainOptions {
                     + " (<cls>, one residue, <eos>), got " + context);
         }
         checkStatistics();
-        if (tokensPerStep != null && ranks == 1) { // Of several, plan(…) first looks whether they have devices.
+        if (tokensPerStep != null && ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
             steps(shape(tokensPerStep), false);
-        }
-    }
-
-    private void checkStrategy() {
-        if (strategy != RankStrategy.DDP && ranks == 1) {
-            throw new IllegalArgumentException(
-                    "--strategy: expected ddp, or --ranks above 1 to share something out, got " + strategy);
-        }
-        if (strategy != RankStrategy.DDP && recipe != null && recipe.eightBit().isPresent()) {
-            throw new IllegalArgumentException(
-                    "--strategy: expected ddp beside --recipe " + recipe + ", got " + strategy);
         }
     }
 
@@ -306,8 +282,7 @@ final class TrainOptions {
                 shape,
                 precision,
                 productPlan != null ? productPlan : defaultProductPlan(enqueuing),
-                ranks,
-                strategy,
+                ranks.layout(),
                 enqueuing,
                 fp8Statistics,
                 steps,
@@ -333,7 +308,7 @@ final class TrainOptions {
                     packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED,
                     budget,
                     context,
-                    accumulate * ranks);
+                    accumulate * ranks.count());
         } catch (IllegalArgumentException e) {
             String text = String.valueOf(e.getMessage());
             throw new IllegalArgumentException(
@@ -342,26 +317,28 @@ final class TrainOptions {
     }
 
     private void requireDevices(boolean gpu, int devices) {
-        if (ranks > devices) {
+        if (ranks.count() > devices) {
             throw new IllegalArgumentException("--ranks: expected 1 to " + devices
                     + ", for each rank needs a device of its own and "
                     + (gpu ? "this process sees " + devices + " GPUs" : "the CPU reference has " + devices)
-                    + ", got " + ranks
-                    + (gpu ? "" : "; the variable CHAGRES_REFERENCE_DEVICES=" + ranks + " gives it more"));
+                    + ", got " + ranks.count()
+                    + (gpu ? "" : "; the variable CHAGRES_REFERENCE_DEVICES=" + ranks.count() + " gives it more"));
         }
     }
 
     /** Checks that the tokens of a step can be shared out among micro-batches that each have room for the longest sequence. */
     private void requireShares(int budget) {
-        long microBatches = (long) accumulate * ranks;
+        long microBatches = (long) accumulate * ranks.count();
         long multiple = microBatches * BatchShape.TOKEN_MULTIPLE;
         long least = microBatches * roundUp(context);
         if (microBatches == 1 || (budget % multiple == 0 && budget >= least)) {
             return;
         }
-        String shared = ranks == 1
+        String shared = ranks.count() == 1
                 ? "--accumulate " + accumulate
-                : accumulate == 1 ? "--ranks " + ranks : "--accumulate " + accumulate + " on each of --ranks " + ranks;
+                : accumulate == 1
+                        ? "--ranks " + ranks.count()
+                        : "--accumulate " + accumulate + " on each of --ranks " + ranks.count();
         long fitting = Math.max(least, budget / multiple * multiple);
         throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + multiple + " from " + least
                 + " on, for " + microBatches + " micro-batches share it (" + shared + "), each with a multiple of "
@@ -379,7 +356,7 @@ final class TrainOptions {
                 (context + (long) multiple - 1) / multiple * multiple, Integer.MAX_VALUE / multiple * multiple);
     }
 
-    private static void requireAtLeast(String option, int value, int least) {
+    static void requireAtLeast(String option, int value, int least) {
         if (value < least) {
             throw new IllegalArgumentException(option + ": expected at least " + least + ", got " + value);
         }

@@ -18,8 +18,7 @@ import org.jspecify.annotations.Nullable;
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
  * @param productPlan by which of cuBLASLt's kernels products are computed
- * @param ranks data-parallel ranks, among which the micro-batches of a step are shared out
- * @param strategy what each rank keeps of the model
+ * @param layout the ranks, and what each keeps of the model
  * @param enqueuing how the work of a step gets to the device
  * @param fp8Statistics casts to eight bits are measured in steps whose number, from 0, divides by it; 0 for none
  * @param steps how many updates
@@ -34,8 +33,7 @@ record TrainingPlan(
         BatchShape shape,
         TrainingRecipe recipe,
         ProductPlan productPlan,
-        int ranks,
-        RankStrategy strategy,
+        RankLayout layout,
         Steps enqueuing,
         int fp8Statistics,
         int steps,
@@ -43,6 +41,11 @@ record TrainingPlan(
         long seed,
         @Nullable Path report,
         @Nullable Path plot) {
+
+    /** Returns the number of ranks. */
+    int ranks() {
+        return layout.count();
+    }
 
     /** Returns whether casts are measured in a step, counted from 1. */
     boolean measures(int step) {

@@ -21,6 +21,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -64,7 +65,7 @@ class AccumulationTest {
     }
 
     private List<Map<String, Object>> train(int microBatches, String packing) throws IOException {
-        return train(microBatches, 1, packing);
+        return train(microBatches, packing, new String[0]);
     }
 
     private List<Map<String, Object>> train(int microBatches, int ranks, String packing) throws IOException {
@@ -73,14 +74,14 @@ class AccumulationTest {
 
     private List<Map<String, Object>> train(int microBatches, int ranks, RankStrategy strategy, String packing)
             throws IOException {
+        return train(microBatches, packing, "--ranks=" + ranks, "--strategy=" + strategy);
+    }
+
+    private List<Map<String, Object>> train(int microBatches, String packing, String... more) throws IOException {
         Path report = folder.resolve("r.jsonl");
         var err = new ByteArrayOutputStream();
-        int status = Train.run(
-                DevicePlatform::open,
-                new StandardOutput(OutputStream.nullOutputStream(), StandardCharsets.UTF_8),
-                new PrintStream(err, true, StandardCharsets.UTF_8),
+        var arguments = new ArrayList<>(List.of(
                 "--model=tiny",
-                "--recipe=fp32",
                 "--steps=5",
                 "--warm-up-steps=0",
                 "--fasta=" + fasta,
@@ -88,9 +89,16 @@ class AccumulationTest {
                 "--tokens-per-step=1024",
                 "--packing=" + packing,
                 "--accumulate=" + microBatches,
-                "--ranks=" + ranks,
-                "--strategy=" + strategy,
-                "--report=" + report);
+                "--report=" + report));
+        arguments.addAll(List.of(more));
+        if (arguments.stream().noneMatch(argument -> argument.startsWith("--recipe="))) {
+            arguments.add("--recipe=fp32");
+        }
+        int status = Train.run(
+                DevicePlatform::open,
+                new StandardOutput(OutputStream.nullOutputStream(), StandardCharsets.UTF_8),
+                new PrintStream(err, true, StandardCharsets.UTF_8),
+                arguments.toArray(String[]::new));
         assertEquals(0, status, err.toString(StandardCharsets.UTF_8));
         var steps = new ArrayList<Map<String, Object>>();
         for (String line : Files.readAllLines(report)) {
@@ -141,6 +149,27 @@ class AccumulationTest {
         List<Map<String, Object>> one = train(4, "on");
         compare(one, train(1, 4, strategy, "on"));
         compare(one, train(2, 2, strategy, "on"));
+    }
+
+    /** Weights of 16 bits round to others where sums have another order. */
+    @ParameterizedTest
+    @CsvSource({"fp8-delayed, ddp", "fp8-current, zero1", "fp8-block, zero2", "fp8-delayed, zero3"})
+    @Tag("L2")
+    void ranksThatComputeInEightBitsTakeTheSameSteps(String recipe, String strategy) throws IOException {
+        List<Map<String, Object>> one = train(2, "on", "--recipe=" + recipe);
+        List<Map<String, Object>> two = train(1, "on", "--recipe=" + recipe, "--ranks=2", "--strategy=" + strategy);
+        for (int i = 0; i < one.size(); i++) {
+            double loss = number(one.get(i), "loss");
+            assertEquals(loss, number(two.get(i), "loss"), 1e-2 * loss, "loss of step " + (i + 1));
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"each-copy", "all-ranks"})
+    @Tag("L2")
+    void copiesThatAreSharedOutTakeTheSameSteps(String optimizer) throws IOException {
+        List<Map<String, Object>> one = train(4, "on");
+        compare(one, train(1, "on", "--mesh=replicate=2,shard=2", "--shard-optimizer=" + optimizer));
     }
 
     @Test

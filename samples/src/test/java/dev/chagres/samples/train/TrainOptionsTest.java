@@ -70,9 +70,23 @@ class TrainOptionsTest {
                         + " sequence fits; got 512",
                 "--ranks 0 | --ranks: expected at least 1, got 0",
                 "--strategy zero2 | --strategy: expected ddp, or --ranks above 1 to share something out, got zero2",
-                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, got fsdp",
-                "--ranks 2 --strategy zero3 --recipe fp8-delayed | --strategy: expected ddp beside --recipe fp8-delayed, got"
-                        + " zero3",
+                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, got fsdp",
+                "--mesh shard=x | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
+                        + " shard=x",
+                "--mesh tensor=2 | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4,"
+                        + " got tensor=2",
+                "--mesh shard=2,shard=2 | Invalid value for option '--mesh': expected numbers of ranks, such as"
+                        + " replicate=2,shard=4, got shard=2,shard=2",
+                "--mesh shard | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
+                        + " shard",
+                "--mesh replicate=2,shard=2 --ranks 2 | --ranks: expected 4, as many as --mesh replicate=2,shard=2 has, or"
+                        + " none, got 2",
+                "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp beside it, got zero3",
+                "--strategy hsdp --ranks 4 | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got none",
+                "--ranks 2 --shard-optimizer all-ranks | --shard-optimizer: expected --mesh beside it, without which there is"
+                        + " one copy, got none",
+                "--mesh shard=2 --shard-optimizer all | Invalid value for option '--shard-optimizer': expected one of each-copy,"
+                        + " all-ranks, got all",
                 "--ranks 2 --graph on | --graph: expected off or auto beside --ranks, for steps of several ranks are not captured,"
                         + " got on",
                 "--ranks 65536 --accumulate 65536 | --accumulate, --ranks: expected at most 2147483647 micro-batches in all, got"
@@ -157,6 +171,8 @@ class TrainOptionsTest {
                 "accumulate",
                 "ranks",
                 "strategy",
+                "mesh",
+                "shard-optimizer",
                 "context",
                 "packing",
                 "recipe",

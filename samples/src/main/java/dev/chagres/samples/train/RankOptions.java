@@ -1,0 +1,123 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.OptimizerSharding;
+import java.util.Locale;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.ITypeConverter;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.TypeConversionException;
+
+/** Options of {@code train} that say how many ranks train, and what each keeps of the model. */
+final class RankOptions {
+    @Option(
+            names = "--ranks",
+            paramLabel = "N",
+            description =
+                    "data-parallel ranks, threads with a device each, that share out the micro-batches of a step: N times"
+                            + " as many as --accumulate says (default: 1, or those of --mesh)")
+    private @Nullable Integer ranks;
+
+    @Option(
+            names = "--strategy",
+            converter = OptionWords.OfStrategy.class,
+            paramLabel = "ddp|zero1|zero2|zero3|hsdp",
+            description =
+                    "what ranks share out: nothing, the optimizer's state, gradients too, weights too, weights too of"
+                            + " each of several copies (default: ddp, with --mesh hsdp)")
+    private @Nullable RankStrategy strategy;
+
+    @Option(
+            names = "--mesh",
+            converter = OfMesh.class,
+            paramLabel = "replicate=R,shard=S",
+            description = "R copies of the model, each shared out among S ranks, for --strategy hsdp")
+    private @Nullable MeshShape mesh;
+
+    @Option(
+            names = "--shard-optimizer",
+            converter = OptionWords.OfOptimizerSharding.class,
+            paramLabel = "each-copy|all-ranks",
+            description = "with --mesh, among which ranks the optimizer's state is shared out (default: each-copy)")
+    private @Nullable OptimizerSharding optimizer;
+
+    /** Reads sizes by dimension, such as {@code replicate=2,shard=4}. */
+    static final class OfMesh implements ITypeConverter<MeshShape> {
+        @Override
+        public MeshShape convert(String value) {
+            MeshShape shape = MeshShape.ofOne();
+            for (String part : value.split(",", -1)) {
+                String[] words = part.split("=", -1);
+                MeshDimension dimension = dimension(words[0], value);
+                if (shape.size(dimension) != 1 || words.length != 2) {
+                    throw wrong(value);
+                }
+                try {
+                    shape = shape.with(dimension, Integer.parseInt(words[1]));
+                } catch (IllegalArgumentException e) { // a NumberFormatException, too
+                    throw wrong(value);
+                }
+            }
+            return shape;
+        }
+
+        private static MeshDimension dimension(String word, String value) {
+            return switch (word.toLowerCase(Locale.ROOT)) {
+                case "replicate" -> MeshDimension.REPLICATE;
+                case "shard" -> MeshDimension.SHARD;
+                default -> throw wrong(value);
+            };
+        }
+
+        private static TypeConversionException wrong(String value) {
+            return new TypeConversionException("expected numbers of ranks, such as replicate=2,shard=4, got " + value);
+        }
+    }
+
+    /** Returns the number of ranks. */
+    int count() {
+        return ranks != null ? ranks : mesh != null ? mesh.ranks() : 1;
+    }
+
+    /** Returns what ranks share out. */
+    RankStrategy strategy() {
+        return strategy != null ? strategy : mesh != null ? RankStrategy.HSDP : RankStrategy.DDP;
+    }
+
+    /** Returns the ranks as the plan has them. */
+    RankLayout layout() {
+        return new RankLayout(
+                count(),
+                strategy(),
+                mesh != null ? mesh : MeshShape.ofOne().with(MeshDimension.SHARD, count()),
+                optimizer != null ? optimizer : OptimizerSharding.EACH_COPY);
+    }
+
+    /**
+     * Checks what does not depend on other options.
+     *
+     * @throws IllegalArgumentException when an option has no usable value; the text names it
+     */
+    void check() {
+        TrainOptions.requireAtLeast("--ranks", count(), 1);
+        if (mesh != null && mesh.ranks() != count()) {
+            throw new IllegalArgumentException("--ranks: expected " + mesh.ranks() + ", as many as --mesh " + mesh
+                    + " has, or none, got " + count());
+        }
+        if (mesh != null && strategy() != RankStrategy.HSDP) {
+            throw new IllegalArgumentException("--mesh: expected --strategy hsdp beside it, got " + strategy());
+        }
+        if (mesh == null && strategy() == RankStrategy.HSDP) {
+            throw new IllegalArgumentException("--mesh: expected replicate=R,shard=S beside --strategy hsdp, got none");
+        }
+        if (mesh == null && optimizer != null) {
+            throw new IllegalArgumentException(
+                    "--shard-optimizer: expected --mesh beside it, without which there is one copy, got none");
+        }
+        if (strategy() != RankStrategy.DDP && count() == 1) {
+            throw new IllegalArgumentException(
+                    "--strategy: expected ddp, or --ranks above 1 to share something out, got " + strategy());
+        }
+    }
+}
