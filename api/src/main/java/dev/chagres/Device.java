@@ -182,7 +182,7 @@ public final class Device implements AutoCloseable {
     /** Waits until all streams of the device are idle. */
     public void synchronize() {
         state.ensureCurrent();
-        state.ensureNotCapturing("synchronize");
+        state.ensureThreadNotCapturing("synchronize");
         Status.cuda(CudaRuntime.cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
 

@@ -148,7 +148,7 @@ public final class Graph implements AutoCloseable {
         }
         DeviceState device = stream.device().state();
         device.ensureCurrent();
-        device.ensureNotCapturing("close");
+        device.ensureThreadNotCapturing("close");
         closed = true;
         Leaks.closed(trace);
         stream.device().forget(this);

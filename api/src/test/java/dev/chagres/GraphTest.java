@@ -123,6 +123,9 @@ class GraphTest {
                     ": a stream of device 0 captures, and what waits for the device or reads the host's memory cannot be"
                             + " part of a graph; call it before Stream.capture or after the launch";
             refused("pinned" + end, () -> HostBuffer.pinned(other, 16));
+            refused("synchronize" + end, other::synchronize);
+            refused("close" + end, theirs::close);
+            refused("close" + end, other::close);
             refused("isDone" + end, event::isDone);
             refused("synchronize" + end, event::synchronize);
             refused("millisSince" + end, () -> event.millisSince(event));

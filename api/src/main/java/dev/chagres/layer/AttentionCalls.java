@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
 import dev.chagres.ops.Attention;
@@ -130,11 +131,11 @@ final class AttentionCalls {
     }
 
     /** Returns which kernels compute inputs of this type over these sequences, why not the others, and what they do. */
-    String explain(DType dtype, Sequences sequences) {
+    String explain(DType dtype, Sequences sequences, Provider provider) {
         boolean fused = KernelChoice.attention(config, dtype, sequences, rules) == AttentionKernels.FUSED;
-        return "attention by " + KernelChoice.attentionReason(config, dtype, sequences, rules)
+        return "attention by " + KernelChoice.attentionReason(config, dtype, sequences, rules, provider)
                 + rules.explain()
-                + (fused ? order(sequences) : "");
+                + (fused && provider == Provider.CUDA ? order(sequences) : "");
     }
 
     /** Returns what the order of the sums in backward costs cuDNN's kernels. */

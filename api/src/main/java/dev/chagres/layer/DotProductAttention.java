@@ -244,7 +244,8 @@ public final class DotProductAttention {
 
     /** Returns which kernels compute inputs of this type over the pass's sequences, and why not the others. */
     public String explain(DType dtype, Pass pass) {
-        return name + ": " + calls.explain(dtype, pass.sequences());
+        return name + ": "
+                + calls.explain(dtype, pass.sequences(), pass.device().provider());
     }
 
     @Override

@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.DType;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
 import dev.chagres.te.Activation;
 import dev.chagres.te.QkvFormat;
 
@@ -66,10 +67,16 @@ final class KernelChoice {
                 : AttentionKernels.FUSED;
     }
 
-    static String attentionReason(AttentionConfig config, DType dtype, Sequences sequences, ScoreRules rules) {
+    static String attentionReason(
+            AttentionConfig config, DType dtype, Sequences sequences, ScoreRules rules, Provider provider) {
+        boolean gpu = provider == Provider.CUDA;
         return switch (attention(config, dtype, sequences, rules)) {
-            case FUSED -> "te_fused_attn_fwd_v2 and te_fused_attn_bwd_v2 (cuDNN)";
-            case TILED -> "ops_attention_forward and ops_attention_backward, for " + whyTiled(dtype, sequences, rules);
+            case FUSED ->
+                "te_fused_attn_fwd_v2 and te_fused_attn_bwd_v2, "
+                        + (gpu ? "which run cuDNN's kernels" : "which the CPU reference computes");
+            case TILED ->
+                "ops_attention_forward and ops_attention_backward" + (gpu ? "" : " as on a GPU") + ", for "
+                        + whyTiled(dtype, sequences, rules);
         };
     }
 

@@ -71,7 +71,7 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
             return kind.backwardFunction() + "_cast_transpose, which casts its gradient itself";
         }
         return kind.backwardFunction() + ", which casts its gradient itself"
-                + (kind.isGated() ? ", behind it nvte_transpose" : "");
+                + (kind.isGated() ? ", behind it te_transpose" : "");
     }
 
     /** Returns the name, with the numbers where they are not TE's. */

@@ -325,7 +325,7 @@ final class MlpBranch extends Layer {
                     + ", whose gradient te_quantize_dbias casts: no kernel sums it for the bias, too";
         }
         return fc1.hasBias()
-                ? "nvte_quantize_dbias_d" + kind.forwardFunction().substring("nvte_".length())
+                ? "te_quantize_dbias_d" + kind.forwardFunction().substring("te_".length())
                         + ", which casts its gradient and sums it for the bias"
                 : activation.castGradientFunction();
     }

@@ -33,12 +33,17 @@ final class Meeting {
     private final Comparisons comparisons = new Comparisons(this);
     private volatile @Nullable RankFailure failure;
     private int present;
+    /** Ranks whose communicator was added so far. */
+    private int added;
+    /** Takes this out of the meeting that it was made from, once every rank has closed its communicator. */
+    private final Runnable atEnd;
 
     Meeting(int ranks) {
-        this(IntStream.range(0, ranks).toArray());
+        this(() -> {}, IntStream.range(0, ranks).toArray());
     }
 
-    private Meeting(int... names) {
+    private Meeting(Runnable atEnd, int... names) {
+        this.atEnd = atEnd;
         this.names = names;
         ranks = names.length;
         came = new boolean[ranks];
@@ -132,15 +137,40 @@ final class Meeting {
         lock.lock();
         try {
             endpoints.add(endpoint);
+            added++;
         } finally {
             lock.unlock();
         }
     }
 
     void remove(Endpoint endpoint) {
+        boolean last;
         lock.lock();
         try {
             endpoints.remove(endpoint);
+            last = added == ranks && endpoints.isEmpty();
+        } finally {
+            lock.unlock();
+        }
+        if (last) {
+            atEnd.run();
+        }
+    }
+
+    /** Returns how many communicators that were made from this one are known here. */
+    int below() {
+        lock.lock();
+        try {
+            return children.size() + rests.size();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void forget(Map<String, Meeting> made, String key) {
+        lock.lock();
+        try {
+            made.remove(key);
         } finally {
             lock.unlock();
         }
@@ -222,7 +252,11 @@ final class Meeting {
     Meeting split(String key, int childRanks) {
         lock.lock();
         try {
-            Meeting child = children.computeIfAbsent(key, _ -> new Meeting(childRanks));
+            Meeting child = children.computeIfAbsent(
+                    key,
+                    _ -> new Meeting(
+                            () -> forget(children, key),
+                            IntStream.range(0, childRanks).toArray()));
             if (child.failure == null) {
                 child.failure = failure;
             }
@@ -236,7 +270,7 @@ final class Meeting {
     Meeting shrink(String key, int... staying) {
         lock.lock();
         try {
-            return rests.computeIfAbsent(key, _ -> new Meeting(staying));
+            return rests.computeIfAbsent(key, _ -> new Meeting(() -> forget(rests, key), staying));
         } finally {
             lock.unlock();
         }

@@ -4,10 +4,8 @@ import static java.lang.foreign.ValueLayout.ADDRESS;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
+import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.nccl.Nccl;
-import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
-import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
 
@@ -19,40 +17,28 @@ import java.lang.invoke.MethodHandle;
  * <p>Source: {@code nccl.h}.
  */
 final class NcclCalls {
-    private static final MethodHandle ALL_REDUCE =
-            link(Nccl.ncclAllReduce$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
-    private static final MethodHandle REDUCE_SCATTER = link(
+    private static final MethodHandle ALL_REDUCE = AddressCalls.link(
+            Nccl.ncclAllReduce$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
+    private static final MethodHandle REDUCE_SCATTER = AddressCalls.link(
             Nccl.ncclReduceScatter$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
-    private static final MethodHandle ALL_GATHER =
-            link(Nccl.ncclAllGather$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS);
+    private static final MethodHandle ALL_GATHER = AddressCalls.link(
+            Nccl.ncclAllGather$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS);
     private static final MethodHandle ALL_TO_ALL =
-            link(Nccl.ncclAlltoAll$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS);
-    private static final MethodHandle REDUCE = link(
+            AddressCalls.link(Nccl.ncclAlltoAll$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS);
+    private static final MethodHandle REDUCE = AddressCalls.link(
             Nccl.ncclReduce$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
     private static final MethodHandle BROADCAST = linkRooted(Nccl.ncclBroadcast$address());
     private static final MethodHandle GATHER = linkRooted(Nccl.ncclGather$address());
     private static final MethodHandle SCATTER = linkRooted(Nccl.ncclScatter$address());
     private static final MethodHandle SEND =
-            link(Nccl.ncclSend$address(), JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
+            AddressCalls.link(Nccl.ncclSend$address(), JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
     private static final MethodHandle RECEIVE =
-            link(Nccl.ncclRecv$address(), JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
+            AddressCalls.link(Nccl.ncclRecv$address(), JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
 
     private NcclCalls() {}
 
     private static MethodHandle linkRooted(MemorySegment function) {
-        return link(function, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
-    }
-
-    private static MethodHandle link(MemorySegment function, MemoryLayout... arguments) {
-        return Linker.nativeLinker().downcallHandle(function, FunctionDescriptor.of(JAVA_INT, arguments));
-    }
-
-    private static RuntimeException unchecked(Throwable thrown) {
-        return switch (thrown) {
-            case RuntimeException exception -> exception;
-            case Error error -> throw error;
-            default -> new IllegalStateException("a call into C threw a checked exception", thrown);
-        };
+        return AddressCalls.link(function, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
     }
 
     static int allReduce(
@@ -60,7 +46,7 @@ final class NcclCalls {
         try {
             return (int) ALL_REDUCE.invokeExact(send, receive, count, type, op, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -69,7 +55,7 @@ final class NcclCalls {
         try {
             return (int) REDUCE_SCATTER.invokeExact(send, receive, count, type, op, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -77,7 +63,7 @@ final class NcclCalls {
         try {
             return (int) ALL_GATHER.invokeExact(send, receive, count, type, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -85,7 +71,7 @@ final class NcclCalls {
         try {
             return (int) ALL_TO_ALL.invokeExact(send, receive, count, type, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -94,7 +80,7 @@ final class NcclCalls {
         try {
             return (int) REDUCE.invokeExact(send, receive, count, type, op, root, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -103,7 +89,7 @@ final class NcclCalls {
         try {
             return (int) BROADCAST.invokeExact(send, receive, count, type, root, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -112,7 +98,7 @@ final class NcclCalls {
         try {
             return (int) GATHER.invokeExact(send, receive, count, type, root, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -121,7 +107,7 @@ final class NcclCalls {
         try {
             return (int) SCATTER.invokeExact(send, receive, count, type, root, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -129,7 +115,7 @@ final class NcclCalls {
         try {
             return (int) SEND.invokeExact(send, count, type, peer, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 
@@ -137,7 +123,7 @@ final class NcclCalls {
         try {
             return (int) RECEIVE.invokeExact(receive, count, type, peer, comm, stream);
         } catch (Throwable thrown) {
-            throw unchecked(thrown);
+            throw AddressCalls.unchecked(thrown);
         }
     }
 }

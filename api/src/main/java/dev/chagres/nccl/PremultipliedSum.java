@@ -48,7 +48,11 @@ public final class PremultipliedSum implements Reduction, AutoCloseable {
         return code;
     }
 
-    /** Destroys the operation. A second call, or one after the communicator's close, does nothing. */
+    /**
+     * Destroys the operation. A second call, or one after the communicator's close, does nothing.
+     *
+     * @throws IllegalStateException inside {@code Communicator.group}, whose collectives run at its end
+     */
     @Override
     public void close() {
         if (closed) {
@@ -56,6 +60,7 @@ public final class PremultipliedSum implements Reduction, AutoCloseable {
         }
         if (endpoint.isOpen()) {
             MemorySegment comm = endpoint.handle(); // throws on another thread: the sum stays open
+            endpoint.state().ensureNotGrouping("close");
             closed = true;
             Status.nccl(Nccl.ncclRedOpDestroy(code, comm), "ncclRedOpDestroy");
         }

@@ -103,10 +103,8 @@ public enum Activation implements ActivationForm {
     private final Gating gating;
     private final String formula;
     private final String forwardFunction;
-    private final String forwardGuard;
     private final Forward forward;
     private final String backwardFunction;
-    private final String backwardGuard;
     private final Backward backward;
 
     Activation(
@@ -118,11 +116,9 @@ public enum Activation implements ActivationForm {
             Backward backward) {
         this.gating = gating;
         this.formula = formula;
-        forwardFunction = "nvte_" + forwardStem;
-        forwardGuard = "te_" + forwardStem;
+        forwardFunction = "te_" + forwardStem;
         this.forward = forward;
-        backwardFunction = "nvte_" + backwardStem;
-        backwardGuard = "te_" + backwardStem;
+        backwardFunction = "te_" + backwardStem;
         this.backward = backward;
     }
 
@@ -143,12 +139,12 @@ public enum Activation implements ActivationForm {
         return formula;
     }
 
-    /** Returns the name of TE's function that {@link #forward} calls. */
+    /** Returns the function that {@link #forward} calls, such as te_gelu, which guards {@code nvte_gelu}. */
     public String forwardFunction() {
         return forwardFunction;
     }
 
-    /** Returns the name of TE's function that {@link #backward} calls. */
+    /** Returns the function that {@link #backward} calls, such as te_dgelu. */
     public String backwardFunction() {
         return backwardFunction;
     }
@@ -163,7 +159,7 @@ public enum Activation implements ActivationForm {
     public void forward(Tensor x, Tensor y, Stream stream) {
         ActivationChecks.forward(this, x, y, stream);
         if (y.count() != 0) {
-            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
+            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardFunction);
         }
     }
 
@@ -180,7 +176,8 @@ public enum Activation implements ActivationForm {
         ActivationChecks.forward(this, x, y, stream);
         ActivationChecks.amax(amax, "y", y, "x", x, stream);
         if (y.count() != 0) {
-            Status.te(forward.call(x.handle(), MeasuredTensor.handle(y, amax, stream), stream.handle()), forwardGuard);
+            Status.te(
+                    forward.call(x.handle(), MeasuredTensor.handle(y, amax, stream), stream.handle()), forwardFunction);
         }
     }
 
@@ -195,7 +192,7 @@ public enum Activation implements ActivationForm {
     public void forward(Tensor x, QuantizedTensor y, Stream stream) {
         ActivationChecks.forward(this, x, y, stream);
         if (x.count() != 0) {
-            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardGuard);
+            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardFunction);
         }
     }
 
@@ -210,7 +207,7 @@ public enum Activation implements ActivationForm {
     public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
         ActivationChecks.backward(this, dy, x, dx, stream);
         if (dx.count() != 0) {
-            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
+            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardFunction);
         }
     }
 
@@ -230,7 +227,7 @@ public enum Activation implements ActivationForm {
         Checks.apart("amax", amax, "dy", dy);
         if (dx.count() != 0) {
             MemorySegment measured = MeasuredTensor.handle(dx, amax, stream);
-            Status.te(backward.call(dy.handle(), x.handle(), measured, stream.handle()), backwardGuard);
+            Status.te(backward.call(dy.handle(), x.handle(), measured, stream.handle()), backwardFunction);
         }
     }
 
@@ -249,7 +246,7 @@ public enum Activation implements ActivationForm {
     public void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
         ActivationChecks.backward(this, dy, x, dx, stream);
         if (x.count() != 0) {
-            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardGuard);
+            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardFunction);
         }
     }
 }

@@ -19,8 +19,7 @@ import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /** A kind of layer, its type and its recipe, and how tests run it. */
-record EveryLayerCase(
-        EveryLayer.Kind kind, DType dtype, @Nullable Recipe recipe, WeightStorage storage) {
+record EveryLayerCase(LayerKind kind, DType dtype, @Nullable Recipe recipe, WeightStorage storage) {
     static final UnaryOperator<Layer> PLAIN = UnaryOperator.identity();
     static final List<UnaryOperator<Layer>> WRAPPERS = List.of(
             PLAIN, Recomputed::new, layer -> new Recomputed(new Sequential(layer.name(), new Recomputed(layer))));
@@ -28,7 +27,7 @@ record EveryLayerCase(
             List.of(DelayedScaling.standard(), Float8CurrentScaling.standard(), Float8BlockScaling.standard());
     static final Consumer<ModelPlan> ALL = plan -> {};
 
-    EveryLayerCase(EveryLayer.Kind kind, DType dtype, @Nullable Recipe recipe) {
+    EveryLayerCase(LayerKind kind, DType dtype, @Nullable Recipe recipe) {
         this(kind, dtype, recipe, WeightStorage.MODEL_TYPE);
     }
 
@@ -42,7 +41,7 @@ record EveryLayerCase(
     /** Returns each kind in each type and, where it multiplies, by each recipe, once with weights in eight bits. */
     static List<EveryLayerCase> all() {
         List<EveryLayerCase> cases = new ArrayList<>();
-        for (EveryLayer.Kind kind : EveryLayer.kinds()) {
+        for (LayerKind kind : LayerKinds.all()) {
             cases.add(new EveryLayerCase(kind, DType.FLOAT32, null));
             cases.add(new EveryLayerCase(kind, DType.BFLOAT16, null));
             if (kind.multiplies()) {

@@ -53,7 +53,7 @@ class EveryLayerTest {
         }
         assertEquals(
                 layers,
-                EveryLayer.kinds().stream()
+                LayerKinds.all().stream()
                         .map(kind -> kind.type().getSimpleName())
                         .collect(Collectors.toCollection(TreeSet::new)));
     }
@@ -102,7 +102,7 @@ class EveryLayerTest {
     @MethodSource("cases")
     void evaluationComputesTheSameAndKeepsItsOutputAlone(EveryLayerCase c) {
         boolean drops = c.kind().name().contains("drop");
-        EveryLayer.Kind same = drops ? named(c.kind().name().replaceFirst(" with drop.*", "")) : c.kind();
+        LayerKind same = drops ? named(c.kind().name().replaceFirst(" with drop.*", "")) : c.kind();
         float[] expected = new EveryLayerCase(same, c.dtype(), c.recipe(), c.storage())
                 .train()
                 .y();
@@ -121,8 +121,8 @@ class EveryLayerTest {
         }
     }
 
-    private static EveryLayer.Kind named(String name) {
-        return EveryLayer.kinds().stream()
+    private static LayerKind named(String name) {
+        return LayerKinds.all().stream()
                 .filter(kind -> kind.name().equals(name))
                 .findFirst()
                 .orElseThrow();

@@ -37,6 +37,28 @@ class CommunicatorTest {
         return tensor.toFloats(stream)[0];
     }
 
+    /** What ranks share of communicators that are closed goes: a program may split at each step. */
+    @Test
+    void nothingOfClosedCommunicatorsIsKept() {
+        CountDownLatch closed = new CountDownLatch(2);
+        Ranks.local(2).each(rank -> {
+            Communicator world = rank.communicator();
+            Meeting meeting = world.endpoint().meeting();
+            for (int i = 0; i < 20; i++) {
+                try (Communicator half = world.split(rank.index(), 0, STANDARD);
+                        Communicator both = world.split(0, rank.index(), STANDARD);
+                        Communicator below = both.split(0, rank.index(), STANDARD)) {
+                    assertEquals(1, half.ranks());
+                    assertEquals(2, below.ranks());
+                    assertEquals(1, both.endpoint().meeting().below());
+                }
+            }
+            closed.countDown();
+            closed.await();
+            assertEquals(0, meeting.below());
+        });
+    }
+
     @Test
     void splitsByColorAndKey() {
         DevicesNeeded.assume(3);

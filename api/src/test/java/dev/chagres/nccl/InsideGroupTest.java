@@ -35,7 +35,8 @@ class InsideGroupTest {
         Ranks.local(2).each(rank -> {
             Device device = rank.device();
             Stream stream = device.openStream();
-            try (Pass pass = Pass.training(device)) {
+            try (Pass pass = Pass.training(device);
+                    PremultipliedSum sum = rank.communicator().premultipliedSum(DType.FLOAT32, 2)) {
                 Scope scope = device.openScope(stream);
                 Scope nested = scope.open();
                 Tensor tensor = nested.tensor(DType.FLOAT32, 1000);
@@ -43,6 +44,8 @@ class InsideGroupTest {
                 tensor.set(stream, new float[1000]);
                 Communicator.group(() -> {
                     rank.communicator().allReduce(tensor, tensor, Reduction.SUM, stream);
+                    rank.communicator().allReduce(tensor, tensor, sum, stream);
+                    refused("close", sum::close);
                     refused("close", scope::close);
                     refused("close", nested::close);
                     refused("restart", nested::restart);

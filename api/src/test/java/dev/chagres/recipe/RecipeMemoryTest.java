@@ -108,24 +108,23 @@ class RecipeMemoryTest {
     void kernelsCastWhatTheyComputeWhereTheScaleIsKnown() {
         MlpConfig gelu = MlpConfig.gelu(SIZE);
         String delayed = explained(gelu, DelayedScaling.standard());
-        assertTrue(delayed.contains("nvte_gelu, which casts its output itself"), delayed);
-        assertTrue(delayed.contains("nvte_quantize_dbias_dgelu, which casts its gradient"), delayed);
+        assertTrue(delayed.contains("te_gelu, which casts its output itself"), delayed);
+        assertTrue(delayed.contains("te_quantize_dbias_dgelu, which casts its gradient"), delayed);
         assertTrue(delayed.contains("te_quantize_dbias sums the bias gradient, too"), delayed);
         assertTrue(delayed.contains("ops_residual_norm computes its output in eight bits alone"), delayed);
         String gated = explained(gelu.withActivation(Activation.SWIGLU), DelayedScaling.standard());
-        assertTrue(gated.contains("which casts its output itself, and nvte_dswiglu, whose gradient te_quant"), gated);
+        assertTrue(gated.contains("which casts its output itself, and te_dswiglu, whose gradient te_quant"), gated);
         MlpConfig noBias = gelu.withBias(Bias.ABSENT);
         String withoutBias = explained(noBias, DelayedScaling.standard());
-        assertTrue(withoutBias.contains("and nvte_dgelu, which casts its gradient itself, for"), withoutBias);
+        assertTrue(withoutBias.contains("and te_dgelu, which casts its gradient itself, for"), withoutBias);
         String swiglu = explained(noBias.withActivation(Activation.SWIGLU), DelayedScaling.standard());
-        assertTrue(swiglu.contains("nvte_dswiglu_cast_transpose, which casts its gradient itself, for"), swiglu);
+        assertTrue(swiglu.contains("te_dswiglu_cast_transpose, which casts its gradient itself, for"), swiglu);
         String glu = explained(noBias.withActivation(Activation.GLU), DelayedScaling.standard());
-        assertTrue(glu.contains("nvte_dglu, which casts its gradient itself, behind it nvte_transpose"), glu);
+        assertTrue(glu.contains("te_dglu, which casts its gradient itself, behind it te_transpose"), glu);
         String current = explained(gelu, Float8CurrentScaling.standard());
         assertFalse(current.contains("ops_residual_norm computes its output in eight bits"), current);
         assertTrue(current.contains("ops_residual_norm computes its output and the largest magnitude in it"), current);
-        assertTrue(
-                current.contains("nvte_gelu and nvte_dgelu, which find the largest magnitudes of what they"), current);
+        assertTrue(current.contains("te_gelu and te_dgelu, which find the largest magnitudes of what they"), current);
         String blocks = explained(gelu, Float8BlockScaling.standard());
         assertTrue(blocks.contains("; ops_row_sum sums the bias gradient"), blocks);
     }

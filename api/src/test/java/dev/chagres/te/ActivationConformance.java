@@ -143,8 +143,8 @@ class ActivationConformance {
     void namesWhatItCalls(Activation activation) {
         String stem = activation.name().toLowerCase(java.util.Locale.ROOT);
         boolean clamped = activation == Activation.CLAMPED_SWIGLU;
-        assertEquals(clamped ? "nvte_clamped_swiglu_v2" : "nvte_" + stem, activation.forwardFunction());
-        assertEquals(clamped ? "nvte_clamped_dswiglu_v2" : "nvte_d" + stem, activation.backwardFunction());
+        assertEquals(clamped ? "te_clamped_swiglu_v2" : "te_" + stem, activation.forwardFunction());
+        assertEquals(clamped ? "te_clamped_dswiglu_v2" : "te_d" + stem, activation.backwardFunction());
         assertEquals(stem.endsWith("glu"), activation.isGated());
         assertEquals(activation.isGated() ? 10 : 5, activation.inputColumns(5));
         assertEquals(

@@ -42,7 +42,8 @@ public final class AddressCalls {
 
     private AddressCalls() {}
 
-    private static MethodHandle link(MemorySegment function, MemoryLayout... arguments) {
+    /** For others that call so: returns what calls a function of these arguments that returns an {@code int}. */
+    public static MethodHandle link(MemorySegment function, MemoryLayout... arguments) {
         return Linker.nativeLinker().downcallHandle(function, FunctionDescriptor.of(JAVA_INT, arguments));
     }
 
@@ -50,7 +51,11 @@ public final class AddressCalls {
         return link(CudaRuntime.cudaMemcpyAsync$address(), dst, src, JAVA_LONG, JAVA_INT, ADDRESS);
     }
 
-    private static RuntimeException unchecked(Throwable thrown) {
+    /**
+     * Returns what to throw for what the call of a method handle has thrown, which declares everything; an {@link Error} it throws
+     * itself.
+     */
+    public static RuntimeException unchecked(Throwable thrown) {
         return switch (thrown) {
             case RuntimeException exception -> exception;
             case Error error -> throw error;

@@ -226,13 +226,13 @@ public final class DeviceState {
      * Checks that what belongs to the device can be closed now: before anything of it is given up, so that a refused close loses
      * nothing. Where the device is closed there is nothing left to check.
      *
-     * @throws IllegalStateException while a stream of the device captures, or inside {@code Communicator.group}
+     * @throws IllegalStateException while a stream of one of the thread's devices captures, or inside {@code Communicator.group}
      * @throws WrongThreadException from a thread that does not own the device
      */
     public void ensureCloses() {
         if (!closed) {
             ensureCurrent();
-            ensureNotCapturing("close");
+            ensureThreadNotCapturing("close");
             ensureNotGrouping("close");
         }
     }

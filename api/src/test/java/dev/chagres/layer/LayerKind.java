@@ -1,0 +1,27 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.model.ModelPlan;
+
+/** A kind of layer, and how one is made. */
+record LayerKind(String name, Class<? extends Layer> type, Maker maker) {
+    /** Makes a layer. */
+    interface Maker {
+        Layer make(ModelPlan plan, FanOut memory, Scope scope);
+    }
+
+    @Override
+    public String toString() {
+        return name;
+    }
+
+    /** Returns whether a recipe changes what it computes: products whose sizes are multiples of 16. */
+    boolean multiplies() {
+        return attends() || name.contains("MLP") || name.startsWith("linear");
+    }
+
+    /** Returns whether it wants sequences, with tokens in them. */
+    boolean attends() {
+        return name.contains("attention") || name.contains("transformer") || name.contains("stack");
+    }
+}
