@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
@@ -109,6 +110,7 @@ class FullyShardedMemoryTest {
     @ParameterizedTest
     @CsvSource({"ONE, 1", "ONE, 2", "TWO, 1", "TWO, 2", "THREE, 1", "THREE, 2"})
     void ranksHoldAndSendWhatTheStageSays(ZeroStage stage, int microBatches) {
+        DevicesNeeded.assume(RANKS);
         long other = whole() - 4 * MODEL; // workspaces and activations
         assertTrue(other > 0 && other < 64 * MIB, () -> "beside the model " + other);
         List<Use> uses = Ranks.local(RANKS).run(rank -> sharded(rank, stage, microBatches));
