@@ -34,6 +34,35 @@ __device__ inline int64_t divide(int64_t a, int64_t b) {
 template <class T>
 constexpr int kPack = 16 / sizeof(T);
 
+/* A pack as it lies in memory. */
+using Words = Pack<uint32_t, 4>;
+
+template <class T>
+__device__ inline void to_floats(const Words &words, float (&value)[kPack<T>]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      value[i] = __uint_as_float(words.value[i]);
+    } else {
+      two_floats(words.value[i], T{}, value[2 * i], value[2 * i + 1]);
+    }
+  }
+}
+
+template <class T>
+__device__ inline Words to_words(const float (&value)[kPack<T>]) {
+  Words words;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      words.value[i] = __float_as_uint(value[i]);
+    } else {
+      words.value[i] = word_of(value[2 * i], value[2 * i + 1], T{});
+    }
+  }
+  return words;
+}
+
 /* Defines `name`_float32, `name`_float16 and `name`_bfloat16 through define(kernel name, element type). */
 #define FOR_FLOATS(define, name) \
   define(name##_float32, float32) define(name##_float16, float16) define(name##_bfloat16, bfloat16)

@@ -50,6 +50,31 @@ __device__ inline void from_float(float value, float16 &result) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
 }
 
+/* The two numbers of a word, the first in its lower half. */
+__device__ inline void two_floats(uint32_t word, bfloat16, float &first, float &second) {
+  first = __uint_as_float(word << 16);
+  second = __uint_as_float(word & 0xffff0000u);
+}
+
+__device__ inline void two_floats(uint32_t word, float16, float &first, float &second) {
+  asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+      : "=f"(first), "=f"(second)
+      : "r"(word));
+}
+
+/* The word of two numbers, each rounded to nearest even. */
+__device__ inline uint32_t word_of(float first, float second, bfloat16) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  return word;
+}
+
+__device__ inline uint32_t word_of(float first, float second, float16) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  return word;
+}
+
 /* Copies 16 bytes into shared memory without passing registers, or zeros when `there` is false; both addresses are
  * multiples of 16. A thread that has called wait_for_copies sees its copies, after a barrier all see them. */
 __device__ inline void copy_async(float *shared, const float *source, bool there) {
@@ -59,6 +84,24 @@ __device__ inline void copy_async(float *shared, const float *source, bool there
 }
 
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/* The same copy, to an address that was converted before. */
+using SharedAddress = uint32_t;
+__device__ inline SharedAddress shared_address(const void *shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+__device__ inline void copy_async(SharedAddress shared, const void *source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(source) : "memory");
+}
+
+/* Makes a group of the copies that the thread has begun since its last group. */
+__device__ inline void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/* Waits until at most `groups` of the thread's groups, the last ones, are under way. */
+template <int groups>
+__device__ inline void wait_for_copy_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+}
 
 /* Raises *address to value; both are at least 0, where integers have the order of the numbers. */
 __device__ inline void atomic_max(float *address, float value) {

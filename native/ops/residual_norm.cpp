@@ -3,6 +3,7 @@
 #include "checks.h"
 #include "kernel.h"
 #include "residual_norm_arguments.cuh"
+#include "ring_stages.cuh"
 #include "workspace.h"
 
 using namespace chagres::ops;
@@ -10,24 +11,35 @@ using namespace chagres::ops;
 namespace {
 
 constexpr int kLeastPacks = 2, kMostPacks = 4; /* packs of a row that one thread keeps */
-constexpr int kTileBytes = 8 * kThreads * sizeof(float);
+/* Shared memory of a RowRing of `tensors`, by the packs of a row that a thread keeps. */
+constexpr int ring_bytes(int packs, int tensors) {
+  constexpr int kStages[] = {kRingStages<2>, kRingStages<3>, kRingStages<4>};
+  return kStages[packs - kLeastPacks] * tensors * packs * kThreads * 16;
+}
 
-Kernel forward[][3] = {FLOAT_KERNELS("residual_norm.cu", "residual_norm_2"),
-                       FLOAT_KERNELS("residual_norm.cu", "residual_norm_3"),
-                       FLOAT_KERNELS("residual_norm.cu", "residual_norm_4")};
-Kernel backward[][3] = {FLOAT_KERNELS("residual_norm.cu", "norm_gradient_2"),
-                        FLOAT_KERNELS("residual_norm.cu", "norm_gradient_3"),
-                        FLOAT_KERNELS("residual_norm.cu", "norm_gradient_4")};
-/* Two blocks a multiprocessor, 32 rows of up to 3,200 columns, or one: 16 rows of up to 8,192 of them. */
-constexpr int kTileLimit = 16 * (8192 + kTilePad);
-constexpr int kTwoBlocks = 32 * (3200 + kTilePad);
-#define TRANSPOSING(name)                                                                                    \
-  {                                                                                                          \
-    {"residual_norm.cu", name "_float32", kTileLimit}, {"residual_norm.cu", name "_float16", kTileLimit},    \
-        {"residual_norm.cu", name "_bfloat16", kTileLimit}                                                   \
+/* x and residual; h, dy and dresidual. */
+constexpr int kForwardTensors = 2, kBackwardTensors = 3;
+/* Blocks that a multiprocessor's registers suffice for, by packs. */
+constexpr int kForwardBlocks[] = {2, 2, 1}, kTransposingBlocks[] = {2, 2, 1};
+/* What an H200 has: multiprocessors, and shared memory of each, of which every block takes a KiB more than it asks for. Kernels
+ * have a little shared memory besides. */
+constexpr int64_t kMultiprocessors = 132;
+constexpr int kSharedOfMultiprocessor = 228 * 1024, kSharedOfBlock = kSharedOfMultiprocessor - 2048;
+
+#define NORM_KERNELS(name, shared)                                                                  \
+  {                                                                                                 \
+    {"residual_norm.cu", name "_float32", shared}, {"residual_norm.cu", name "_float16", shared},   \
+        {"residual_norm.cu", name "_bfloat16", shared}                                              \
   }
-Kernel transposing[][3] = {TRANSPOSING("norm_transposed_2"), TRANSPOSING("norm_transposed_3"),
-                           TRANSPOSING("norm_transposed_4")};
+Kernel forward[][3] = {NORM_KERNELS("residual_norm_2", ring_bytes(2, kForwardTensors)),
+                       NORM_KERNELS("residual_norm_3", ring_bytes(3, kForwardTensors)),
+                       NORM_KERNELS("residual_norm_4", ring_bytes(4, kForwardTensors))};
+Kernel backward[][3] = {NORM_KERNELS("norm_gradient_2", ring_bytes(2, kBackwardTensors)),
+                        NORM_KERNELS("norm_gradient_3", ring_bytes(3, kBackwardTensors)),
+                        NORM_KERNELS("norm_gradient_4", ring_bytes(4, kBackwardTensors))};
+Kernel transposing[][3] = {NORM_KERNELS("norm_transposed_2", kSharedOfBlock),
+                           NORM_KERNELS("norm_transposed_3", kSharedOfBlock),
+                           NORM_KERNELS("norm_transposed_4", kSharedOfBlock)};
 Kernel partials("residual_norm.cu", "norm_partials");
 
 /* How many threads share a row, and how many packs of it each keeps. */
@@ -43,6 +55,15 @@ Split split(int64_t columns, int dtype) {
   while (result.lanes < kThreads && divide_up(packs, result.lanes) > kMostPacks - 1) result.lanes *= 2;
   result.packs = static_cast<int>(std::max(divide_up(packs, result.lanes), int64_t{kLeastPacks}));
   return result;
+}
+
+/* A block for each of `tiles`, but no more than run at once: a block asks for its next tile while it computes one. */
+Grid persistent(int64_t tiles, int blocks, int shared_bytes) {
+  Grid grid;
+  const int at_once = std::min(blocks, kSharedOfMultiprocessor / (shared_bytes + 1024));
+  grid.x = static_cast<unsigned>(std::min(tiles, kMultiprocessors * at_once));
+  grid.shared_bytes = static_cast<size_t>(shared_bytes);
+  return grid;
 }
 
 NormArguments arguments_of(const OpsResidualNorm &n, const Split &by) {
@@ -84,15 +105,16 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try
   const Split by = split(norm->columns, norm->dtype);
   NormArguments arguments = arguments_of(*norm, by);
   const int kernel = by.packs - kLeastPacks, type = float_index(norm->dtype);
-  Grid grid;
-  if (norm->y8_transposed == nullptr) {
-    grid.x = static_cast<unsigned>(std::min(divide_up(norm->rows, kThreads / by.lanes), kMostBlocks));
-    return launch(function, forward[kernel][type], grid, stream, arguments);
-  }
+  const int ring = ring_bytes(by.packs, kForwardTensors);
+  if (norm->y8_transposed == nullptr)
+    return launch(function, forward[kernel][type],
+                  persistent(divide_up(norm->rows, kThreads / by.lanes), kForwardBlocks[kernel], ring), stream, arguments);
   const int64_t row = norm->columns + kTilePad;
-  arguments.tile_rows = 32 * row <= kTwoBlocks ? 32 : 16;
-  grid.x = static_cast<unsigned>(std::min(divide_up(norm->filled_rows, arguments.tile_rows), kMostBlocks));
-  grid.shared_bytes = static_cast<size_t>(arguments.tile_rows * row);
+  /* 32 rows of a column are a sector of memory that is written whole. */
+  arguments.tile_rows = 32 * row + ring <= kSharedOfBlock ? 32 : 16;
+  arguments.tile_bytes = static_cast<int>(arguments.tile_rows * row);
+  const Grid grid = persistent(divide_up(norm->filled_rows, arguments.tile_rows), kTransposingBlocks[kernel],
+                               arguments.tile_bytes + ring);
   return launch(function, transposing[kernel][type], grid, stream, arguments);
 } OPS_CATCH
 
@@ -105,14 +127,14 @@ int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream) tr
   /* Two blocks a multiprocessor of an H200, as long as the partial sums fit. */
   const int64_t fitting = static_cast<int64_t>(kWorkspaceBytes / sizeof(float)) / (2 * columns);
   const int64_t blocks = std::max(
-      std::min({divide_up(rows, kThreads / by.lanes), int64_t{2 * 132}, fitting}), int64_t{1});
+      std::min({divide_up(rows, kThreads / by.lanes), 2 * kMultiprocessors, fitting}), int64_t{1});
   const Workspace workspace(function, stream);
   if (workspace.status() != OPS_SUCCESS) return workspace.status();
   NormArguments arguments = arguments_of(*norm, by);
   arguments.partial = workspace.floats();
   Grid grid;
   grid.x = static_cast<unsigned>(blocks);
-  grid.shared_bytes = kTileBytes;
+  grid.shared_bytes = static_cast<size_t>(ring_bytes(by.packs, kBackwardTensors)); /* the columns' sums need less */
   const int launched =
       launch(function, backward[by.packs - kLeastPacks][float_index(norm->dtype)], grid, stream, arguments);
   if (launched != OPS_SUCCESS) return launched;

@@ -1,10 +1,12 @@
 /*
  * h = x + residual and its norm in one pass, in FP8 too, and backward with the residual's gradient added. `lanes` threads
- * share a row, P packs each, and keep it in registers: every tensor is read and written once.
+ * share a row, P packs each, and keep it in registers: every tensor is read and written once. The next rows are on their way
+ * while one is computed.
  */
 #include <fp8.cuh>
 #include <partial_sums.cuh>
 #include <residual_norm_arguments.cuh>
+#include <row_ring.cuh>
 
 constexpr int kWarps = kThreads / 32;
 
@@ -16,7 +18,7 @@ __device__ inline void sum_row(float &a, float &b, int lanes) {
     b += __shfl_xor_sync(0xffffffffu, b, distance);
   }
   if (lanes <= 32) return;
-  const int warp = threadIdx.x / 32, warps = lanes / 32, first = warp / warps * warps;
+  const int warp = threadIdx.x / 32, warps = lanes / 32, first = warp & ~(warps - 1);
   __syncthreads();
   if (threadIdx.x % 32 == 0) {
     warp_a[warp] = a;
@@ -42,94 +44,139 @@ __device__ inline void raise(float *amax, float value) {
   atomic_max(amax, value);
 }
 
-/* The packs of a row that one thread keeps: pack p is number p * lanes + lane of the row. */
 #define EACH_PACK(p) _Pragma("unroll") for (int p = 0; p < P; ++p)
 #define EACH_ELEMENT(j) _Pragma("unroll") for (int j = 0; j < N; ++j)
 
-/* One row, that of this thread's lanes. Where rows end before those of the tile, the tile gets zeros. Returns the largest
- * magnitude that the thread has met. */
+/* Words of a vector with an element for each column. */
 template <class T, int P>
-__device__ inline float norm_row(const NormArguments &a, int64_t row, float scale, uint8_t *tile_row) {
-  constexpr int N = kPack<T>;
-  const int lane = threadIdx.x % a.lanes, lanes = a.lanes, width = static_cast<int>(a.columns);
-  const bool inside = row < a.rows;
-  const int64_t start = row * a.columns;
-  Pack<T, N> value[P], other[P];
+__device__ inline void load_columns(const void *vector, const RowPacks<T, P> &packs, Words (&words)[P]) {
   EACH_PACK(p) {
-    const int column = (p * lanes + lane) * N;
-    if (inside && column < width) {
-      value[p] = load_pack<N>(static_cast<const T *>(a.x) + start + column);
-      if (a.residual != nullptr) other[p] = load_pack<N>(static_cast<const T *>(a.residual) + start + column);
+    if (vector != nullptr && packs.has(p)) {
+      words[p] = load_pack<4>(reinterpret_cast<const uint32_t *>(static_cast<const T *>(vector) + packs.column(p)));
+    } else {
+      words[p] = Words{};
     }
   }
-  float sum = 0, squares = 0, unused = 0;
-  EACH_PACK(p) {
-    const int column = (p * lanes + lane) * N;
-    if (inside && column < width) {
-      EACH_ELEMENT(j) {
-        if (a.residual != nullptr)
-          from_float(to_float(value[p].value[j]) + to_float(other[p].value[j]), value[p].value[j]);
-        /* The norm sees what backward will read: the rounded sum. */
-        sum += to_float(value[p].value[j]);
-      }
-      if (a.residual != nullptr) store_pack<N>(static_cast<T *>(a.h) + start + column, value[p]);
-    }
-  }
-  float mu = 0;
-  if (a.centered) {
-    sum_row(sum, unused, lanes);
-    mu = sum / a.columns;
-  }
-  EACH_PACK(p) {
-    if (inside && (p * lanes + lane) * N < width) {
-      EACH_ELEMENT(j) {
-        const float off = to_float(value[p].value[j]) - mu;
-        squares += off * off;
-      }
-    }
-  }
-  unused = 0;
-  sum_row(squares, unused, lanes);
-  const float factor = 1 / sqrtf(squares / a.columns + a.epsilon);
-  if (inside && lane == 0) {
-    if (a.mean != nullptr) a.mean[row] = mu;
-    a.inverse[row] = factor;
-  }
-  float largest = 0;
-  EACH_PACK(p) {
-    const int column = (p * lanes + lane) * N;
-    if (column < width) {
-      float exact[N];
-      EACH_ELEMENT(j) exact[j] = 0;
-      if (inside) {
-        const auto g = load_pack<N>(static_cast<const T *>(a.gamma) + column);
-        Pack<T, N> b, normed;
-        if (a.beta != nullptr) b = load_pack<N>(static_cast<const T *>(a.beta) + column);
-        EACH_ELEMENT(j) {
-          const float scaled = (to_float(value[p].value[j]) - mu) * factor;
-          const float factor_of_column = to_float(g.value[j]) + a.center;
-          exact[j] = a.beta != nullptr ? scaled * factor_of_column + to_float(b.value[j]) : scaled * factor_of_column;
-          from_float(exact[j], normed.value[j]);
-          /* Who casts y afterwards wants the largest of what is in y. */
-          largest = fmaxf(largest, fabsf(a.scale != nullptr ? exact[j] : to_float(normed.value[j])));
-        }
-        if (a.y != nullptr) store_pack<N>(static_cast<T *>(a.y) + start + column, normed);
-      }
-      if (a.scale != nullptr) {
-        Pack<uint32_t, N / 4> quads;
-        _Pragma("unroll") for (int q = 0; q < N / 4; ++q)
-            quads.value[q] = e4m3_of(exact[4 * q] * scale, exact[4 * q + 1] * scale, exact[4 * q + 2] * scale,
-                                     exact[4 * q + 3] * scale);
-        if (inside && a.y8 != nullptr)
-          store_pack<N / 4>(reinterpret_cast<uint32_t *>(a.y8 + start + column), quads);
-        if (tile_row != nullptr)
-          _Pragma("unroll") for (int q = 0; q < N / 4; ++q)
-              reinterpret_cast<uint32_t *>(tile_row + column)[q] = quads.value[q];
-      }
-    }
-  }
-  return largest;
 }
+
+template <class T>
+__device__ inline void store_words(void *tensor, int64_t element, const Words &words) {
+  store_pack<4>(reinterpret_cast<uint32_t *>(static_cast<T *>(tensor) + element), words);
+}
+
+/* What a thread of the forward kernels keeps from row to row. */
+template <class T, int P>
+struct NormThread {
+  const NormArguments &a;
+  RowPacks<T, P> packs;
+  RowRing<T, P, 2> ring;
+  Words gamma[P], beta[P];
+  float scale, largest;
+
+  __device__ NormThread(const NormArguments &arguments, float *shared)
+      : a(arguments),
+        packs(a.lanes, a.columns),
+        ring(shared, packs),
+        scale(a.scale != nullptr ? *a.scale : 1.0f),
+        largest(0) {
+    load_columns<T, P>(a.gamma, packs, gamma);
+    load_columns<T, P>(a.beta, packs, beta);
+  }
+
+  __device__ void ask(int64_t row) {
+    if (row < a.rows) {
+      const int64_t start = row * a.columns;
+      const T *const x = static_cast<const T *>(a.x), *const residual = static_cast<const T *>(a.residual);
+      const T *const rows[2] = {x + start, residual == nullptr ? nullptr : residual + start};
+      ring.ask(rows);
+    }
+    ring.asked();
+  }
+
+  /* One row, that of this thread's lanes. Where rows end before those of the tile, the tile gets zeros. */
+  __device__ void norm_row(int64_t row, uint8_t *tile_row) {
+    constexpr int N = kPack<T>;
+    const bool inside = row < a.rows;
+    const int64_t start = row * a.columns;
+    const float columns = static_cast<float>(packs.width);
+    float value[P][N], sum = 0, squares = 0, unused = 0;
+    ring.wait();
+    EACH_PACK(p) {
+      EACH_ELEMENT(j) value[p][j] = 0;
+      if (inside && packs.has(p)) {
+        to_floats<T>(ring.pack(0, p), value[p]);
+        if (a.residual != nullptr) {
+          float other[N];
+          to_floats<T>(ring.pack(1, p), other);
+          EACH_ELEMENT(j) value[p][j] += other[j];
+          const Words rounded = to_words<T>(value[p]);
+          store_words<T>(a.h, start + packs.column(p), rounded);
+          /* The norm sees what backward will read: the rounded sum. */
+          to_floats<T>(rounded, value[p]);
+        }
+        EACH_ELEMENT(j) sum += value[p][j];
+      }
+    }
+    ring.taken();
+    float mu = 0;
+    if (a.centered) {
+      sum_row(sum, unused, a.lanes);
+      mu = sum / columns;
+    }
+    EACH_PACK(p) {
+      if (inside && packs.has(p)) {
+        EACH_ELEMENT(j) {
+          const float off = value[p][j] - mu;
+          squares += off * off;
+        }
+      }
+    }
+    unused = 0;
+    sum_row(squares, unused, a.lanes);
+    const float factor = 1 / sqrtf(squares / columns + a.epsilon);
+    if (inside && packs.first == 0) {
+      if (a.mean != nullptr) a.mean[row] = mu;
+      a.inverse[row] = factor;
+    }
+    EACH_PACK(p) {
+      if (packs.has(p)) write_pack(p, inside, start + packs.column(p), value[p], mu, factor, tile_row);
+    }
+  }
+
+  __device__ void write_pack(int p, bool inside, int64_t element, const float (&value)[kPack<T>], float mu, float factor,
+                             uint8_t *tile_row) {
+    constexpr int N = kPack<T>;
+    float exact[N], g[N], b[N];
+    EACH_ELEMENT(j) exact[j] = 0;
+    if (inside) {
+      to_floats<T>(gamma[p], g);
+      to_floats<T>(beta[p], b);
+      EACH_ELEMENT(j) {
+        const float scaled = (value[j] - mu) * factor, factor_of_column = g[j] + a.center;
+        exact[j] = a.beta != nullptr ? scaled * factor_of_column + b[j] : scaled * factor_of_column;
+      }
+      if (a.y != nullptr || a.scale == nullptr) {
+        const Words rounded = to_words<T>(exact);
+        if (a.y != nullptr) store_words<T>(a.y, element, rounded);
+        if (a.amax != nullptr && a.scale == nullptr) {
+          /* Who casts y afterwards wants the largest of what is in y. */
+          to_floats<T>(rounded, g);
+          EACH_ELEMENT(j) largest = fmaxf(largest, fabsf(g[j]));
+        }
+      }
+    }
+    if (a.scale == nullptr) return;
+    Pack<uint32_t, N / 4> quads;
+    EACH_ELEMENT(j) largest = fmaxf(largest, fabsf(exact[j]));
+    _Pragma("unroll") for (int q = 0; q < N / 4; ++q)
+        quads.value[q] = e4m3_of(exact[4 * q] * scale, exact[4 * q + 1] * scale, exact[4 * q + 2] * scale,
+                                 exact[4 * q + 3] * scale);
+    if (inside && a.y8 != nullptr) store_pack<N / 4>(reinterpret_cast<uint32_t *>(a.y8 + element), quads);
+    if (tile_row != nullptr)
+      _Pragma("unroll") for (int q = 0; q < N / 4; ++q)
+          reinterpret_cast<uint32_t *>(tile_row + packs.column(p))[q] = quads.value[q];
+  }
+};
 
 /* Writes the tile's rows as columns: a thread turns four rows of four columns, its neighbours the next rows. */
 __device__ inline void write_transposed(const NormArguments &a, const uint8_t *tile, int64_t first) {
@@ -148,19 +195,36 @@ __device__ inline void write_transposed(const NormArguments &a, const uint8_t *t
   }
 }
 
-/* `tile`: room for the rows that are transposed at once; null where none are. */
+/* The rows of a thread: of each tile of `step` rows those from its own on, `apart` from each other; then the block's next tile. */
+struct RowCursor {
+  int64_t tile;
+  int row;
+  __device__ void advance(int mine, int step, int apart) {
+    row += apart;
+    if (row < step) return;
+    row = mine;
+    tile += static_cast<int64_t>(gridDim.x) * step;
+  }
+};
+
+/* `tile`: room for the rows that are transposed at once; null where none are. `shared`: that of the ring. */
 template <class T, int P>
-__device__ inline void residual_norm(const NormArguments &a, uint8_t *tile) {
+__device__ inline void residual_norm(const NormArguments &a, uint8_t *tile, float *shared) {
   const int rows_a_block = kThreads / a.lanes, mine = threadIdx.x / a.lanes;
   const int step = tile != nullptr ? a.tile_rows : rows_a_block;
   const int64_t covered = tile != nullptr ? a.filled_rows : a.rows;
-  const float scale = a.scale != nullptr ? *a.scale : 1.0f;
-  float largest = 0;
+  NormThread<T, P> thread(a, shared);
+  RowCursor next{static_cast<int64_t>(blockIdx.x) * step, mine};
+  for (int stage = 1; stage < kRingStages<P>; ++stage) {
+    thread.ask(next.tile + next.row);
+    next.advance(mine, step, rows_a_block);
+  }
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * step; first < covered;
        first += static_cast<int64_t>(gridDim.x) * step) {
     for (int row = mine; row < step; row += rows_a_block) {
-      uint8_t *const tile_row = tile == nullptr ? nullptr : tile + row * (a.columns + kTilePad);
-      largest = fmaxf(largest, norm_row<T, P>(a, first + row, scale, tile_row));
+      thread.ask(next.tile + next.row);
+      next.advance(mine, step, rows_a_block);
+      thread.norm_row(first + row, tile == nullptr ? nullptr : tile + row * (a.columns + kTilePad));
     }
     if (tile != nullptr) {
       __syncthreads();
@@ -168,8 +232,8 @@ __device__ inline void residual_norm(const NormArguments &a, uint8_t *tile) {
       __syncthreads();
     }
   }
-  if (a.amax != nullptr) raise(a.amax, largest);
-  if (a.scale_inverse != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.scale_inverse = 1 / scale;
+  if (a.amax != nullptr) raise(a.amax, thread.largest);
+  if (a.scale_inverse != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.scale_inverse = 1 / thread.scale;
 }
 
 /* Adds the columns of the rows of a block, in their order, and writes them as one row of partial sums. */
@@ -194,83 +258,105 @@ __device__ inline void write_columns(const float (&sum)[P][N], float *out, int64
 
 template <class T, int P>
 __device__ void norm_gradient(const NormArguments &a) {
+  DYNAMIC_SHARED(shared);
   constexpr int N = kPack<T>;
-  const int lanes = a.lanes, lane = threadIdx.x % lanes, rows_a_block = kThreads / lanes;
-  const int width = static_cast<int>(a.columns);
-  const T *const gamma = static_cast<const T *>(a.gamma);
-  float dgamma[P][N] = {}, dbeta[P][N] = {};
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows_a_block; first < a.rows;
-       first += static_cast<int64_t>(gridDim.x) * rows_a_block) {
-    const int64_t row = first + threadIdx.x / lanes;
-    const bool inside = row < a.rows;
-    const int64_t start = row * a.columns;
-    /* All of the row is asked for at once, what is added last included. */
-    Pack<T, N> value[P], gradient[P], through[P];
-    EACH_PACK(p) {
-      const int column = (p * lanes + lane) * N;
-      if (inside && column < width) {
-        value[p] = load_pack<N>(static_cast<const T *>(a.h) + start + column);
-        gradient[p] = load_pack<N>(static_cast<const T *>(a.dy) + start + column);
-        if (a.dresidual != nullptr) {
-          through[p] = load_pack<N>(static_cast<const T *>(a.dresidual) + start + column);
-        } else {
-          EACH_ELEMENT(j) from_float(0, through[p].value[j]);
-        }
-      }
+  const int lanes = a.lanes, rows_a_block = kThreads / lanes, mine = threadIdx.x / lanes;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * rows_a_block;
+  const RowPacks<T, P> packs(lanes, a.columns);
+  const float columns = static_cast<float>(packs.width);
+  RowRing<T, P, 3> ring(shared, packs);
+  int64_t asked = static_cast<int64_t>(blockIdx.x) * rows_a_block + mine;
+  const auto ask = [&] {
+    if (asked < a.rows) {
+      const int64_t start = asked * a.columns;
+      const T *const through = static_cast<const T *>(a.dresidual);
+      const T *const rows[3] = {static_cast<const T *>(a.h) + start, static_cast<const T *>(a.dy) + start,
+                                through == nullptr ? nullptr : through + start};
+      ring.ask(rows);
     }
+    ring.asked();
+    asked += step;
+  };
+  for (int stage = 1; stage < kRingStages<P>; ++stage) ask();
+  Words factors[P];
+  load_columns<T, P>(a.gamma, packs, factors);
+  float gamma[P][N], dgamma[P][N] = {}, dbeta[P][N] = {};
+  EACH_PACK(p) {
+    to_floats<T>(factors[p], gamma[p]);
+    EACH_ELEMENT(j) gamma[p][j] += a.center;
+  }
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows_a_block; first < a.rows; first += step) {
+    const int64_t row = first + mine;
+    const bool inside = row < a.rows;
     const float mu = inside && a.centered ? a.mean[row] : 0.0f, factor = inside ? a.inverse[row] : 0.0f;
+    ask();
+    ring.wait();
+    /* Both passes read the row in the ring: its numbers would need too many registers between them. */
+    const auto terms = [&](int p, float(&d)[N], float(&normed)[N], float(&scaled)[N]) {
+      to_floats<T>(ring.pack(0, p), normed);
+      to_floats<T>(ring.pack(1, p), d);
+      EACH_ELEMENT(j) {
+        normed[j] = (normed[j] - mu) * factor;
+        scaled[j] = d[j] * gamma[p][j];
+      }
+    };
     float sum = 0, products = 0;
     EACH_PACK(p) {
-      const int column = (p * lanes + lane) * N;
-      if (inside && column < width) {
-        const auto g = load_pack<N>(gamma + column);
+      if (inside && packs.has(p)) {
+        float d[N], normed[N], scaled[N];
+        terms(p, d, normed, scaled);
         EACH_ELEMENT(j) {
-          const float d = to_float(gradient[p].value[j]), normed = (to_float(value[p].value[j]) - mu) * factor;
-          const float scaled = d * (to_float(g.value[j]) + a.center);
-          dgamma[p][j] += d * normed;
-          dbeta[p][j] += d;
-          sum += scaled;
-          products += scaled * normed;
+          dgamma[p][j] += d[j] * normed[j];
+          dbeta[p][j] += d[j];
+          sum += scaled[j];
+          products += scaled[j] * normed[j];
         }
       }
     }
     sum_row(sum, products, lanes);
-    const float mean_of_sum = a.centered ? sum / a.columns : 0.0f, mean_of_products = products / a.columns;
+    const float mean_of_sum = a.centered ? sum / columns : 0.0f, mean_of_products = products / columns;
     EACH_PACK(p) {
-      const int column = (p * lanes + lane) * N;
-      if (inside && column < width) {
-        const auto g = load_pack<N>(gamma + column);
-        EACH_ELEMENT(j) {
-          const float normed = (to_float(value[p].value[j]) - mu) * factor;
-          const float scaled = to_float(gradient[p].value[j]) * (to_float(g.value[j]) + a.center);
-          from_float(factor * (scaled - mean_of_sum - normed * mean_of_products) + to_float(through[p].value[j]),
-                     through[p].value[j]);
+      if (inside && packs.has(p)) {
+        float d[N], normed[N], scaled[N], dh[N];
+        terms(p, d, normed, scaled);
+        if (a.dresidual != nullptr) {
+          to_floats<T>(ring.pack(2, p), dh);
+        } else {
+          EACH_ELEMENT(j) dh[j] = 0;
         }
-        store_pack<N>(static_cast<T *>(a.dh) + start + column, through[p]);
+        EACH_ELEMENT(j) dh[j] = factor * (scaled[j] - mean_of_sum - normed[j] * mean_of_products) + dh[j];
+        store_words<T>(a.dh, row * a.columns + packs.column(p), to_words<T>(dh));
       }
     }
+    ring.taken();
   }
+  wait_for_copies();
   /* Partial sums lie as [2, blocks, columns]: those of gamma, then those of beta. */
   write_columns(dgamma, a.partial + blockIdx.x * a.columns, a.columns, lanes);
   if (a.dbeta != nullptr)
     write_columns(dbeta, a.partial + (static_cast<int64_t>(gridDim.x) + blockIdx.x) * a.columns, a.columns, lanes);
 }
 
-#define FORWARD(name, T, P) \
-  KERNEL(name, const NormArguments a) { residual_norm<T, P>(a, nullptr); }
-#define TRANSPOSING(name, T, P)                                \
-  KERNEL(name, const NormArguments a) {                        \
-    DYNAMIC_SHARED(tile);                                      \
-    residual_norm<T, P>(a, reinterpret_cast<uint8_t *>(tile)); \
+#define FORWARD(blocks, name, T, P)                \
+  KERNEL_OF(blocks, name, const NormArguments a) { \
+    DYNAMIC_SHARED(shared);                        \
+    residual_norm<T, P>(a, nullptr, shared);       \
+  }
+/* The ring's memory lies behind the tile's. */
+#define TRANSPOSING(blocks, name, T, P)                                                 \
+  KERNEL_OF(blocks, name, const NormArguments a) {                                      \
+    DYNAMIC_SHARED(tile);                                                               \
+    residual_norm<T, P>(a, reinterpret_cast<uint8_t *>(tile), tile + a.tile_bytes / 4); \
   }
 #define BACKWARD(blocks, name, T, P) \
   KERNEL_OF(blocks, name, const NormArguments a) { norm_gradient<T, P>(a); }
-#define FORWARD_2(name, T) FORWARD(name, T, 2)
-#define FORWARD_3(name, T) FORWARD(name, T, 3)
-#define FORWARD_4(name, T) FORWARD(name, T, 4)
-#define TRANSPOSING_2(name, T) TRANSPOSING(name, T, 2)
-#define TRANSPOSING_3(name, T) TRANSPOSING(name, T, 3)
-#define TRANSPOSING_4(name, T) TRANSPOSING(name, T, 4)
+/* kForwardBlocks and kTransposingBlocks of residual_norm.cpp are these numbers of blocks. */
+#define FORWARD_2(name, T) FORWARD(2, name, T, 2)
+#define FORWARD_3(name, T) FORWARD(2, name, T, 3)
+#define FORWARD_4(name, T) FORWARD(1, name, T, 4)
+#define TRANSPOSING_2(name, T) TRANSPOSING(2, name, T, 2)
+#define TRANSPOSING_3(name, T) TRANSPOSING(2, name, T, 3)
+#define TRANSPOSING_4(name, T) TRANSPOSING(1, name, T, 4)
 /* Two blocks a multiprocessor hide more latency; with four packs a thread their registers would not suffice. */
 #define BACKWARD_2(name, T) BACKWARD(2, name, T, 2)
 #define BACKWARD_3(name, T) BACKWARD(2, name, T, 3)

@@ -19,7 +19,8 @@ struct NormArguments {
   float epsilon;
   float center; /* what is added to gamma: 0 or 1 */
   int lanes;     /* threads that share a row */
-  int tile_rows; /* rows that a block transposes at once: a multiple of 8 */
+  int tile_rows;  /* rows that a block transposes at once: a multiple of 8 */
+  int tile_bytes; /* of shared memory that they take: a multiple of 16 */
   bool centered; /* the mean is taken off: layer norm */
 };
 

@@ -8,7 +8,7 @@ namespace chagres::ops {
 
 /* The operations cut their sums so that they never need more. The cuts depend on the shape alone: the order of
  * a sum, and so its bits, are the same on every GPU. */
-constexpr size_t kWorkspaceBytes = size_t{264} * 64 * 64 * sizeof(float);
+constexpr size_t kWorkspaceBytes = size_t{528} * 64 * 64 * sizeof(float);
 
 /*
  * kWorkspaceBytes of memory that only work on `stream` uses until the object goes. A stream's first use allocates

@@ -83,9 +83,28 @@ inline void from_float(float value, float32 &result) { result = value; }
 inline void from_float(float value, bfloat16 &result) { result.bits = ::chagres::emulator::encode(6, value); }
 inline void from_float(float value, float16 &result) { result.bits = ::chagres::emulator::encode(5, value); }
 
+template <class T>
+void two_floats(uint32_t word, T, float &first, float &second) {
+  first = to_float(T{static_cast<uint16_t>(word)});
+  second = to_float(T{static_cast<uint16_t>(word >> 16)});
+}
+template <class T>
+uint32_t word_of(float first, float second, T) {
+  T low, high;
+  from_float(first, low);
+  from_float(second, high);
+  return low.bits | static_cast<uint32_t>(high.bits) << 16;
+}
+
+using SharedAddress = char *;
+inline SharedAddress shared_address(void *shared) { return static_cast<char *>(shared); }
+inline void copy_async(SharedAddress shared, const void *source) { std::memcpy(shared, source, 16); }
 inline void copy_async(float *shared, const float *source, bool there) {
   if (there) std::memcpy(shared, source, 16);
   else std::memset(shared, 0, 16);
 }
 inline void wait_for_copies() {}
+inline void end_copy_group() {}
+template <int>
+void wait_for_copy_groups() {}
 inline void atomic_max(float *address, float value) { *address = value > *address ? value : *address; }
