@@ -285,25 +285,34 @@ void attention_times(Session &session, Stopwatch &watch, int64_t heads, int64_t 
 
 }  // namespace
 
-void print_times(Session &session) {
+void print_times(Session &session, const std::string &only) {
   Stopwatch watch(session);
-  for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
-  for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
-  for (int64_t hidden : {320, 1280, 5120}) product_times(session, watch, hidden);
-  for (int64_t columns : {320, 1280, 5120}) norm_times(session, watch, columns);
-  for (int64_t columns : {1280, 5120}) statistics_times(session, watch, columns);
-  attention_times(session, watch, 20, 20, 16);
-  attention_times(session, watch, 20, 20, 24);
-  attention_times(session, watch, 20, 20, 32);
-  attention_times(session, watch, 20, 20, 64);
-  attention_times(session, watch, 40, 40, 128);
-  attention_times(session, watch, 40, 8, 128);
-  rotary_times(session, watch, 20, 20, 16);
-  rotary_times(session, watch, 20, 20, 64);
-  rotary_times(session, watch, 40, 40, 128);
-  rotary_times(session, watch, 32, 8, 128);
-  loss_times(session, watch, 33, 64);
-  loss_times(session, watch, 32000, 32000);
+  const auto wanted = [&](const char *stem) { return only.empty() || only == stem; };
+  if (wanted("elementwise"))
+    for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
+  if (wanted("row_sum"))
+    for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
+  if (wanted("matrix_product"))
+    for (int64_t hidden : {320, 1280, 5120}) product_times(session, watch, hidden);
+  if (wanted("residual_norm"))
+    for (int64_t columns : {320, 1280, 4096, 5120}) norm_times(session, watch, columns);
+  if (wanted("quantization_statistics"))
+    for (int64_t columns : {1280, 5120}) statistics_times(session, watch, columns);
+  if (wanted("attention")) {
+    for (int64_t head_dim : {16, 24, 32, 64}) attention_times(session, watch, 20, 20, head_dim);
+    attention_times(session, watch, 40, 40, 128);
+    attention_times(session, watch, 40, 8, 128);
+  }
+  if (wanted("rotary")) {
+    rotary_times(session, watch, 20, 20, 16);
+    rotary_times(session, watch, 20, 20, 64);
+    rotary_times(session, watch, 40, 40, 128);
+    rotary_times(session, watch, 32, 8, 128);
+  }
+  if (wanted("cross_entropy")) {
+    loss_times(session, watch, 33, 64);
+    loss_times(session, watch, 32000, 32000);
+  }
 }
 
 }  // namespace chagres::tests

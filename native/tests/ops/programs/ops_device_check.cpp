@@ -17,16 +17,51 @@ namespace {
 
 const char *const kUsage =
     "usage: ops_device_check LIBRARY [--cuda-runtime PATH --nvrtc PATH --cache FOLDER] [--seed N] [--large] [--time]\n"
+    "                        [--only STEM]\n"
     "  LIBRARY         libchagres_ops.so, or libchagres_reference.so, which computes in host memory\n"
     "  --cuda-runtime  libcudart.so.13, for libchagres_ops.so; tensors then live on device 0\n"
     "  --nvrtc         libnvrtc.so.13\n"
     "  --cache         folder for compiled kernels\n"
     "  --seed          of the random numbers (default 1)\n"
     "  --large         with sizes that fill a GPU\n"
-    "  --time          then print the times of training's sizes (12 GiB of memory)\n";
+    "  --time          then print the times of training's sizes (12 GiB of memory)\n"
+    "  --only          the cases of one stem alone, such as residual_norm, and its times\n";
+
+struct Cases {
+  const char *stem;
+  void (*run)(Session &session);
+};
+const Cases kCases[] = {
+    {"arguments", argument_cases},
+    {"attention_arguments", attention_argument_cases},
+    {"elementwise", elementwise_cases},
+    {"clip", clip_cases},
+    {"adam", adam_cases},
+    {"loss_scale", loss_scale_cases},
+    {"quantization_statistics", quantization_statistics_cases},
+    {"dropout", dropout_cases},
+    {"drop_path", drop_path_cases},
+    {"rows", rows_cases},
+    {"embedding", embedding_cases},
+    {"row_sum", row_sum_cases},
+    {"matrix_product", matrix_product_cases},
+    {"residual_norm", residual_norm_cases},
+    {"cross_entropy", cross_entropy_cases},
+    {"rotary", rotary_cases},
+    {"attention", attention_cases},
+    {"graph", graph_cases},
+    {"range", range_cases},
+};
+
+bool is_stem(const std::string &text) {
+  for (const Cases &cases : kCases)
+    if (text == cases.stem) return true;
+  return false;
+}
 
 struct Options {
   std::string library, cuda_runtime, nvrtc, cache;
+  std::string only; /* a stem, or empty: all */
   uint64_t seed = 1;
   bool large = false;
   bool time = false;
@@ -41,6 +76,7 @@ bool parse(int count, char **arguments, Options &options) {
     else if (argument == "--cuda-runtime" && !last) options.cuda_runtime = arguments[++i];
     else if (argument == "--nvrtc" && !last) options.nvrtc = arguments[++i];
     else if (argument == "--cache" && !last) options.cache = arguments[++i];
+    else if (argument == "--only" && !last && is_stem(arguments[i + 1])) options.only = arguments[++i];
     else if (argument == "--seed" && !last) options.seed = std::strtoull(arguments[++i], nullptr, 10);
     else if (argument[0] != '-' && options.library.empty()) options.library = argument;
     else return false;
@@ -60,27 +96,10 @@ int check(const Options &options) {
   Report report;
   Session session = {ops, open_shared(options.library), *memory, report, Random(options.seed), options.large};
   printf("%s, seed %llu\n", options.library.c_str(), static_cast<unsigned long long>(options.seed));
-  argument_cases(session);
-  attention_argument_cases(session);
-  elementwise_cases(session);
-  clip_cases(session);
-  adam_cases(session);
-  loss_scale_cases(session);
-  quantization_statistics_cases(session);
-  dropout_cases(session);
-  drop_path_cases(session);
-  rows_cases(session);
-  embedding_cases(session);
-  row_sum_cases(session);
-  matrix_product_cases(session);
-  residual_norm_cases(session);
-  cross_entropy_cases(session);
-  rotary_cases(session);
-  attention_cases(session);
-  graph_cases(session);
-  range_cases(session);
+  for (const Cases &cases : kCases)
+    if (options.only.empty() || options.only == cases.stem) cases.run(session);
   const bool right = report.print();
-  if (options.time) print_times(session);
+  if (options.time) print_times(session, options.only);
   return right ? 0 : 1;
 }
 
