@@ -26,6 +26,12 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class LinearProducts {
+    /**
+     * From so many numbers on, a kernel of ours sums the gradient of the output faster than the product's epilogue, which is a kernel
+     * of its own there: 68 µs in place of 119 for 8,192 rows of 16,384, on an H200.
+     */
+    private static final long SUMMED_APART = 1L << 24;
+
     private final LinearSites sites;
     private final Parameter weight;
     private final @Nullable Parameter bias;
@@ -166,6 +172,7 @@ final class LinearProducts {
                 && sites.learnsBias()
                 && !weight.isFrozen()
                 && x.rows() > 0
+                && x.rows() * bias.shape().count() < SUMMED_APART
                 && !weight.hasGradient()
                 && !bias.hasGradient()) {
             pass.nextGradient(weight);

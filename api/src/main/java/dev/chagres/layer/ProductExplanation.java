@@ -19,7 +19,7 @@ final class ProductExplanation {
         return "ops_matrix_product, " + plan(pass) + ", "
                 + (hasBias
                         ? "the bias in its epilogue, and so the bias gradient in the first backward of a step;"
-                                + " later ones add it by ops_row_sum"
+                                + " later ones, and large ones, sum it by ops_row_sum"
                         : "without bias");
     }
 
