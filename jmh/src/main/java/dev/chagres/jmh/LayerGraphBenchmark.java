@@ -19,7 +19,7 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does one TransformerLayer cost that was captured in a graph, forward and backward, over packed sequences of BFLOAT16: to the
+ * What does one TransformerLayer cost that was captured in a graph, forward and backward, in BFLOAT16: to the
  * host, and to the device?
  *
  * <p>{@code launch} times the host until the launch has returned, beginning with an idle stream; {@code untilIdle} until the
@@ -41,6 +41,10 @@ public class LayerGraphBenchmark {
     @Param({"BF16"})
     public LayerRecipe recipe;
 
+    /** How the sequences are described to attention. */
+    @Param({"DENSE"})
+    public LayerLayout layout;
+
     /** By which of cuBLASLt's kernels its products are computed. */
     @Param({"MEASURED"})
     public ProductPlan productPlan;
@@ -51,7 +55,7 @@ public class LayerGraphBenchmark {
     /** Makes layer and input, checks the output, and captures a step. */
     @Setup
     public void prepare() {
-        step = new LayerStep(shape, recipe, productPlan);
+        step = new LayerStep(shape, recipe, layout, productPlan);
         step.run();
         graph = step.stream().capture(step::run);
     }

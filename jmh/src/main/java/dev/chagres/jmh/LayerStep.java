@@ -14,10 +14,9 @@ import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.ops.ProductPlan;
-import java.util.Arrays;
 import java.util.SplittableRandom;
 
-/** One TransformerLayer and its input: packed sequences of BFLOAT16. */
+/** One TransformerLayer and its input, in BFLOAT16. */
 final class LayerStep implements AutoCloseable {
     private final LayerShape shape;
     private final Device device = Device.open();
@@ -29,7 +28,7 @@ final class LayerStep implements AutoCloseable {
     private final Tensor dy;
 
     /** Makes layer and input, and checks that the output is finite and not constant. */
-    LayerStep(LayerShape shape, LayerRecipe recipe, ProductPlan productPlan) {
+    LayerStep(LayerShape shape, LayerRecipe recipe, LayerLayout layout, ProductPlan productPlan) {
         this.shape = shape;
         dev.chagres.Scope inputs = device.openScope();
         pass = Pass.training(device);
@@ -38,9 +37,7 @@ final class LayerStep implements AutoCloseable {
         layer = new TransformerLayer(config(), plan);
         parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
         recipe.begin(parameters, pass);
-        int[] lengths = new int[shape.batch()];
-        Arrays.fill(lengths, shape.length());
-        sequences = Sequences.packed(inputs, lengths);
+        sequences = layout.sequences(inputs, shape);
         x = normal(inputs, 1);
         dy = normal(inputs, 2);
         run();

@@ -19,7 +19,7 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does one TransformerLayer cost, forward and backward, over packed sequences of BFLOAT16: to the host, and to the
+ * What does one TransformerLayer cost, forward and backward, in BFLOAT16: to the host, and to the
  * device?
  *
  * <p>{@code enqueue} times the host until the last call has returned, beginning with an idle stream; {@code untilIdle} until
@@ -41,6 +41,10 @@ public class TransformerLayerBenchmark {
     @Param({"BF16"})
     public LayerRecipe recipe;
 
+    /** How the sequences are described to attention. */
+    @Param({"DENSE"})
+    public LayerLayout layout;
+
     /** By which of cuBLASLt's kernels its products are computed. */
     @Param({"MEASURED"})
     public ProductPlan productPlan;
@@ -50,7 +54,7 @@ public class TransformerLayerBenchmark {
     /** Makes layer and input, and checks the output. */
     @Setup
     public void prepare() {
-        step = new LayerStep(shape, recipe, productPlan);
+        step = new LayerStep(shape, recipe, layout, productPlan);
     }
 
     /** Waits, so that an enqueue never waits for room in the stream. */
