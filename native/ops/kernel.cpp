@@ -42,14 +42,14 @@ int library_of(const char *function, const Libraries &libraries, const char *sou
 }  // namespace
 
 void *Kernel::load(const char *function, const Libraries &libraries, int device, int &status) {
-  constexpr int kAlwaysAllowed = 48 * 1024; /* shared memory that a kernel may have unasked */
   std::lock_guard<std::mutex> lock(load_mutex);
   void *library = nullptr, *kernel = nullptr;
   status = library_of(function, libraries, source_, device, library);
   if (status != OPS_SUCCESS) return nullptr;
   const CudaRuntime &cuda = libraries.cuda;
   int error = cuda.library_get_kernel(&kernel, library, name_);
-  if (error == 0 && shared_bytes_ > kAlwaysAllowed)
+  /* A kernel may have 48 KiB unasked, of which its own static shared memory is a part. */
+  if (error == 0 && shared_bytes_ > 0)
     error = cuda.kernel_set_attribute_for_device(kernel, kMaxDynamicSharedMemorySize, shared_bytes_, device);
   if (error != 0) {
     status = cuda_failure(function, name_, error);

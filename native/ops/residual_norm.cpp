@@ -12,10 +12,7 @@ namespace {
 
 constexpr int kLeastPacks = 2, kMostPacks = 4; /* packs of a row that one thread keeps */
 /* Shared memory of a RowRing of `tensors`, by the packs of a row that a thread keeps. */
-constexpr int ring_bytes(int packs, int tensors) {
-  constexpr int kStages[] = {kRingStages<2>, kRingStages<3>, kRingStages<4>};
-  return kStages[packs - kLeastPacks] * tensors * packs * kThreads * 16;
-}
+constexpr int ring_bytes(int packs, int tensors) { return kRingStages * tensors * packs * kThreads * 16; }
 
 /* x and residual; h, dy and dresidual. */
 constexpr int kForwardTensors = 2, kBackwardTensors = 3;

@@ -215,7 +215,7 @@ __device__ inline void residual_norm(const NormArguments &a, uint8_t *tile, floa
   const int64_t covered = tile != nullptr ? a.filled_rows : a.rows;
   NormThread<T, P> thread(a, shared);
   RowCursor next{static_cast<int64_t>(blockIdx.x) * step, mine};
-  for (int stage = 1; stage < kRingStages<P>; ++stage) {
+  for (int stage = 1; stage < kRingStages; ++stage) {
     thread.ask(next.tile + next.row);
     next.advance(mine, step, rows_a_block);
   }
@@ -277,7 +277,7 @@ __device__ void norm_gradient(const NormArguments &a) {
     ring.asked();
     asked += step;
   };
-  for (int stage = 1; stage < kRingStages<P>; ++stage) ask();
+  for (int stage = 1; stage < kRingStages; ++stage) ask();
   Words factors[P];
   load_columns<T, P>(a.gamma, packs, factors);
   float gamma[P][N], dgamma[P][N] = {}, dbeta[P][N] = {};

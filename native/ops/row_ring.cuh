@@ -47,7 +47,7 @@ class RowRing {
   }
 
   /* Waits for the row that was asked for first and not yet taken; kRingStages rows are asked for by then. */
-  __device__ void wait() { wait_for_copy_groups<kRingStages<P> - 1>(); }
+  __device__ void wait() { wait_for_copy_groups<kRingStages - 1>(); }
 
   /* Pack p of that row of tensor k. */
   __device__ Words pack(int k, int p) const {
@@ -59,7 +59,7 @@ class RowRing {
 
  private:
   static constexpr int kStageBytes = K * P * kThreads * 16;
-  __device__ static int next(int stage) { return stage + 1 == kRingStages<P> ? 0 : stage + 1; }
+  __device__ static int next(int stage) { return stage + 1 == kRingStages ? 0 : stage + 1; }
 
   const RowPacks<T, P> packs_;
   float *const mine_;

@@ -20,7 +20,8 @@ namespace {
 
 constexpr int kInvalidValue = 1, kInvalidDevice = 101, kNoImage = 209, kSymbolNotFound = 500, kLaunchFailure = 719,
               kCaptureUnsupported = 900;
-constexpr int kAlwaysAllowed = 48 * 1024;
+/* Of the 48 KiB that a kernel may have unasked, less what its static shared memory may take, which nobody counts here. */
+constexpr int kAlwaysAllowed = 47 * 1024;
 constexpr int kDevices = 3; /* two of one architecture */
 constexpr int kCapability[kDevices] = {90, 90, 80};
 
