@@ -25,7 +25,9 @@ final class AttentionBranch extends Layer {
         private @Nullable Sequences sequences;
     }
 
+    /** Of this rank's heads. */
     private final AttentionConfig config;
+
     private final Linear qkv;
     private final DotProductAttention attention;
     /** Null where query, key and value stay in one buffer. */
@@ -37,19 +39,19 @@ final class AttentionBranch extends Layer {
 
     AttentionBranch(long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
         super(plan.name());
-        this.config = config;
+        this.config = RankHeads.of(config, plan);
         long width = (long) config.heads() * config.headDim();
         long keyWidth = (long) config.keyHeads() * config.headDim();
         // The product of query, key and value stands under "qkv" beside the norm before it, as in TE.
-        qkv = new Linear(
+        qkv = Linear.ofSections(
                 hidden,
-                width + 2 * keyWidth,
+                List.of(width, keyWidth, keyWidth),
                 bias,
                 initializer,
                 plan.child("qkv").child("linear"));
-        attention = new DotProductAttention(plan.name(), HeadNorm.behind(config), plan);
-        separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, config, this, plan) : null;
-        projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
+        attention = new DotProductAttention(plan.name(), HeadNorm.behind(this.config), plan);
+        separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, this.config, this, plan) : null;
+        projection = new Linear(width, hidden, bias, ParallelMode.ROW, initializer, plan.child("projection"));
     }
 
     Linear qkv() {

@@ -27,7 +27,9 @@ final class CrossAttentionBranch extends Layer {
         private @Nullable Sequences sequences;
     }
 
+    /** Of this rank's heads. */
     private final AttentionConfig config;
+
     private final FanOut memory;
     private final long memoryColumns;
     private final Linear query;
@@ -42,23 +44,24 @@ final class CrossAttentionBranch extends Layer {
 
     CrossAttentionBranch(CrossAttentionConfig cross, FanOut memory, ModelPlan plan) {
         super(plan.name());
-        config = cross.attention();
+        AttentionConfig whole = cross.attention();
+        config = RankHeads.of(whole, plan);
         this.memory = Checks.given("memory", memory);
         long hidden = cross.hidden();
         memoryColumns = cross.memoryColumns();
         Bias bias = cross.bias();
         Initializer initializer = cross.initializer();
-        long width = (long) config.heads() * config.headDim();
-        long keyWidth = (long) config.keyHeads() * config.headDim();
-        query = new Linear(hidden, width, bias, initializer, plan.child("query"));
-        key = new Linear(memoryColumns, keyWidth, bias, initializer, plan.child("key"));
-        value = new Linear(memoryColumns, keyWidth, bias, initializer, plan.child("value"));
+        long width = (long) whole.heads() * whole.headDim();
+        long keyWidth = (long) whole.keyHeads() * whole.headDim();
+        query = new Linear(hidden, width, bias, ParallelMode.COLUMN, initializer, plan.child("query"));
+        key = new Linear(memoryColumns, keyWidth, bias, ParallelMode.COLUMN, initializer, plan.child("key"));
+        value = new Linear(memoryColumns, keyWidth, bias, ParallelMode.COLUMN, initializer, plan.child("value"));
         QkNorm norm = config.qkNorm();
         int headDim = config.headDim();
         querySide = new AttentionSide(config.heads(), headDim, norm, this, plan.child("q_norm"));
         keySide = new AttentionSide(config.keyHeads(), headDim, norm, this, plan.child("k_norm"));
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(config), plan);
-        projection = new Linear(width, hidden, bias, initializer, plan.child("projection"));
+        projection = new Linear(width, hidden, bias, ParallelMode.ROW, initializer, plan.child("projection"));
     }
 
     Linear query() {

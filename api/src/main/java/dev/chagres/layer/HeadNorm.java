@@ -31,12 +31,14 @@ final class HeadNorm {
     private final SavedPool<Rows> saved;
 
     HeadNorm(QkNorm norm, int headDim, Layer owner, ModelPlan plan) {
+        // Of the gradient of what all heads share a rank computes the term of its heads.
+        ModelPlan shared = plan.withPartialGradients();
         this.headDim = headDim;
         epsilon = norm.epsilon();
         kind = norm.kind();
         layer = switch (norm.kind()) {
-            case RMS_NORM -> NormLayer.of(NormConfig.rmsNorm(headDim).withEpsilon(epsilon), plan);
-            case LAYER_NORM -> NormLayer.of(NormConfig.layerNorm(headDim).withEpsilon(epsilon), plan);
+            case RMS_NORM -> NormLayer.of(NormConfig.rmsNorm(headDim).withEpsilon(epsilon), shared);
+            case LAYER_NORM -> NormLayer.of(NormConfig.layerNorm(headDim).withEpsilon(epsilon), shared);
             case L2, NONE -> null;
         };
         saved = new SavedPool<>(owner, Rows::new);

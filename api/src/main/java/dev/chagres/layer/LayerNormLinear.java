@@ -24,13 +24,35 @@ public final class LayerNormLinear extends PreNorm {
 
     /** Declares the parameters in {@code plan}, the product's bias where it is present. */
     public LayerNormLinear(NormConfig normConfig, long outputs, Bias bias, Initializer initializer, ModelPlan plan) {
+        this(normConfig, outputs, bias, ParallelMode.NONE, initializer, plan);
+    }
+
+    /**
+     * Declares in {@code plan} the norm's parameters and what this rank has of the product's.
+     *
+     * @param outputs of the whole product
+     * @param mode {@link ParallelMode#NONE} or {@link ParallelMode#COLUMN}: what the norm gives is whole on each rank
+     * @throws IllegalArgumentException when the mode is {@link ParallelMode#ROW}, or the plan's tensor-parallel ranks do not divide the
+     *     outputs
+     */
+    public LayerNormLinear(
+            NormConfig normConfig,
+            long outputs,
+            Bias bias,
+            ParallelMode mode,
+            Initializer initializer,
+            ModelPlan plan) {
+        if (Checks.given("mode", mode) == ParallelMode.ROW) {
+            throw new IllegalArgumentException(
+                    "mode: expected NONE or COLUMN, for a norm reads whole rows, got ROW; use Linear");
+        }
         Checks.given("normConfig", normConfig);
         Checks.given("bias", bias);
         Checks.given("initializer", initializer);
         Checks.given("plan", plan);
         this(
                 NormLayer.of(normConfig, plan.child("norm")),
-                new Linear(normConfig.size(), outputs, bias, initializer, plan.child("linear")),
+                new Linear(normConfig.size(), outputs, bias, mode, initializer, plan.child("linear")),
                 plan);
     }
 

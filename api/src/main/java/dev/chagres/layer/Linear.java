@@ -6,6 +6,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -15,6 +16,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Where the pass has a recipe ({@link Pass#autocast}) and both sizes of the weight are multiples of 16, its three products
  * run in eight bits: input, weight and the gradient of the output are cast; the bias and all results keep their types.
+ *
+ * <p>In a plan of {@link dev.chagres.model.TensorParallel} ranks a {@link ParallelMode} says whether they split it, and how.
  *
  * <p>Threading: the device's thread.
  *
@@ -29,6 +32,7 @@ public final class Linear extends Layer {
     private final long outputs;
     private final Parameter weight;
     private final @Nullable Parameter bias;
+    private final LinearSplit split;
     private final LinearSites sites;
     private final LinearInput input;
     private final GradientOperand outputGradient;
@@ -50,21 +54,40 @@ public final class Linear extends Layer {
      * @throws IllegalArgumentException when a size is not positive
      */
     public Linear(long inputs, long outputs, Bias bias, Initializer initializer, ModelPlan plan) {
-        Checks.given("bias", bias);
-        Checks.given("initializer", initializer);
-        this(Checks.given("plan", plan).declare("weight", initializer, outputs, inputs), bias, plan);
+        this(inputs, outputs, bias, ParallelMode.NONE, initializer, plan);
     }
 
-    private Linear(Parameter weight, Bias bias, ModelPlan plan) {
+    /**
+     * Declares in {@code plan} what this rank has of the weight and, where it is present, the bias.
+     *
+     * @param inputs of the whole product; of a {@link ParallelMode#ROW} this rank reads its part of them
+     * @param outputs of the whole product; of a {@link ParallelMode#COLUMN} this rank computes its part of them
+     * @throws IllegalArgumentException when a size is not positive, or the plan's tensor-parallel ranks do not divide what is split
+     */
+    public Linear(long inputs, long outputs, Bias bias, ParallelMode mode, Initializer initializer, ModelPlan plan) {
+        Checks.given("bias", bias);
+        Checks.given("initializer", initializer);
+        LinearSplit split = LinearSplit.of(Checks.given("mode", mode), inputs, outputs, Checks.given("plan", plan));
+        this(split.declareWeight(initializer, plan), split, bias, plan);
+    }
+
+    /** Makes a {@link ParallelMode#COLUMN} whose outputs have sections of these sizes: a rank has a part of each. */
+    static Linear ofSections(long inputs, List<Long> sections, Bias bias, Initializer initializer, ModelPlan plan) {
+        LinearSplit split = LinearSplit.ofSections(inputs, sections, plan);
+        return new Linear(split.declareWeight(initializer, plan), split, bias, plan);
+    }
+
+    private Linear(Parameter weight, LinearSplit split, Bias bias, ModelPlan plan) {
         super(plan.name());
         inputs = weight.shape().size(1);
         outputs = weight.shape().size(0);
         this.weight = weight;
-        this.bias = bias == Bias.PRESENT ? plan.declare("bias", Initializer.zeros(), outputs) : null;
+        this.split = split;
+        this.bias = bias == Bias.PRESENT ? split.declareBias(plan) : null;
         sites = new LinearSites(weight, this.bias, plan);
         input = new LinearInput(sites);
         outputGradient = new GradientOperand(sites);
-        products = new LinearProducts(sites, outputGradient);
+        products = new LinearProducts(sites, outputGradient, split);
     }
 
     /**
@@ -89,10 +112,24 @@ public final class Linear extends Layer {
         if (Checks.given("weight", weight).shape().rank() != 2) {
             throw new IllegalArgumentException("weight: expected a matrix [out, in], got " + weight);
         }
-        return new Linear(weight, Checks.given("bias", bias), Checks.given("plan", plan));
+        Checks.given("plan", plan);
+        if (weight.split() != null) {
+            throw new IllegalArgumentException(
+                    "weight: expected a whole one, which every rank has, got " + weight + " of " + weight.wholeShape());
+        }
+        return new Linear(
+                weight,
+                LinearSplit.whole(weight.shape().size(1), weight.shape().size(0)),
+                Checks.given("bias", bias),
+                plan);
     }
 
-    /** Returns the weight [out, in]. */
+    /** Returns how it is split among the plan's tensor-parallel ranks. */
+    public ParallelMode parallelMode() {
+        return split.mode();
+    }
+
+    /** Returns the weight [out, in], or what this rank has of it. */
     public Parameter weight() {
         return weight;
     }
@@ -103,7 +140,7 @@ public final class Linear extends Layer {
     }
 
     /**
-     * Returns the bias [out].
+     * Returns the bias [out], or what this rank has of it.
      *
      * @throws IllegalStateException when there is none
      */
@@ -197,11 +234,12 @@ public final class Linear extends Layer {
                 .with("in", inputs)
                 .with("out", outputs)
                 .withUnlessUsual("bias", bias == null ? Bias.ABSENT : Bias.PRESENT, Bias.PRESENT)
+                .withUnlessUsual("parallel", split.mode(), ParallelMode.NONE)
                 .toString();
     }
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        return name() + ": " + sites.explain(pass);
+        return name() + ": " + sites.explain(pass) + split.explain(bias != null);
     }
 }

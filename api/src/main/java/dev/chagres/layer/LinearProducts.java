@@ -36,33 +36,48 @@ final class LinearProducts {
     private final Parameter weight;
     private final @Nullable Parameter bias;
     private final GradientOperand gradient;
+    private final LinearSplit split;
+    /** What the product itself adds: nothing where its result is summed over ranks first. */
+    private final @Nullable Parameter addedBias;
 
     /** {@code gradient}: the gradient of the output, prepared before the products of backward. */
-    LinearProducts(LinearSites sites, GradientOperand gradient) {
+    LinearProducts(LinearSites sites, GradientOperand gradient, LinearSplit split) {
         this.sites = sites;
         weight = sites.weight();
         bias = sites.bias();
         this.gradient = gradient;
+        this.split = split;
+        addedBias = split.sumsOutput() ? null : bias;
     }
 
-    /** Enqueues {@code y = x W^T + b}. */
+    /** Enqueues {@code y = x W^T + b}, of a row-parallel layer summed over the ranks before b is added. */
     void product(Operand x, Tensor y, Pass pass) {
-        Quantizers present = x.quantizers();
-        if (present != null) {
-            quantizedProduct(x, y, present, pass);
-            return;
-        }
         if (x.rows() == 0) {
             return;
         }
+        Quantizers present = x.quantizers();
+        if (present == null) {
+            wholeProduct(x, y, pass);
+        } else {
+            quantizedProduct(x, y, present, pass);
+        }
+        if (split.sumsOutput()) {
+            split.sumOutput(y, pass);
+            if (bias != null) {
+                LinearSplit.addBias(y, bias.weight(), pass);
+            }
+        }
+    }
+
+    private void wholeProduct(Operand x, Tensor y, Pass pass) {
         Tensor w = weight.weight();
         Stream stream = pass.stream();
-        if (bias == null) {
+        if (addedBias == null) {
             MatrixProduct.product(
                     x.whole(), Transpose.NO, w, Transpose.YES, y, Output.OVERWRITE, pass.productPlan(), stream);
         } else {
             MatrixProduct.productBias(
-                    x.whole(), Transpose.NO, w, Transpose.YES, bias.weight(), y, pass.productPlan(), stream);
+                    x.whole(), Transpose.NO, w, Transpose.YES, addedBias.weight(), y, pass.productPlan(), stream);
         }
     }
 
@@ -72,7 +87,7 @@ final class LinearProducts {
         QuantizedTensor w = sites.weightCopies(present, pass);
         Accumulator accumulator = present.recipe().accumulator(Product.FORWARD);
         Stream stream = pass.stream();
-        if (bias == null) {
+        if (addedBias == null) {
             MatrixProduct.product(
                     a,
                     Transpose.NO,
@@ -85,7 +100,15 @@ final class LinearProducts {
                     stream);
         } else {
             MatrixProduct.productBias(
-                    a, Transpose.NO, w, Transpose.YES, bias.weight(), filled, accumulator, pass.productPlan(), stream);
+                    a,
+                    Transpose.NO,
+                    w,
+                    Transpose.YES,
+                    addedBias.weight(),
+                    filled,
+                    accumulator,
+                    pass.productPlan(),
+                    stream);
         }
         cut(filled, y, pass);
     }
@@ -128,13 +151,17 @@ final class LinearProducts {
         }
     }
 
-    /** Enqueues {@code dx = dy W}. */
+    /** Enqueues {@code dx = dy W}, of a column-parallel layer summed over the ranks. */
     void inputGradient(Operand x, Tensor dx, Pass pass) {
+        if (x.rows() > 0) {
+            inputGradientOfRank(x, dx, pass);
+            split.sumInputGradient(dx, pass);
+        }
+    }
+
+    private void inputGradientOfRank(Operand x, Tensor dx, Pass pass) {
         Quantizers present = gradient.quantizers();
         Stream stream = pass.stream();
-        if (x.rows() == 0) {
-            return;
-        }
         if (present == null) {
             MatrixProduct.product(
                     gradient.whole(),

@@ -13,6 +13,7 @@ import dev.chagres.ops.MatrixProduct;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm.Transpose;
+import java.util.Collections;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -40,11 +41,18 @@ final class MlpBranch extends Layer {
         super(plan.name());
         activation = new MlpActivation(config.activation(), config.clampedSwiglu());
         recomputation = config.recomputation();
-        inner = config.inner();
+        inner = plan.tensorParallel().share("inner", plan.name(), config.inner());
         long hidden = config.hidden();
-        long columns = config.activation().inputColumns(inner);
-        fc1 = new Linear(hidden, columns, config.bias(), config.inputInitializer(), plan.child("fc1"));
-        fc2 = new Linear(inner, hidden, config.bias(), config.outputInitializer(), plan.child("fc2"));
+        // A rank has some columns of the activation, and of what gates them.
+        int sections = Math.toIntExact(config.activation().inputColumns(1));
+        fc1 = Linear.ofSections(
+                hidden,
+                Collections.nCopies(sections, config.inner()),
+                config.bias(),
+                config.inputInitializer(),
+                plan.child("fc1"));
+        fc2 = new Linear(
+                config.inner(), hidden, config.bias(), ParallelMode.ROW, config.outputInitializer(), plan.child("fc2"));
     }
 
     Linear fc1() {

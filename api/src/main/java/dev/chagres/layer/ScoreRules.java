@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
@@ -9,9 +10,12 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterSplit;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.AttentionScores;
 import dev.chagres.ops.AttentionScores.Alignment;
 import dev.chagres.te.SoftmaxType;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -47,6 +51,7 @@ final class ScoreRules {
     }
 
     private final AttentionConfig config;
+    private final TensorParallel ranks;
     /** FLOAT32 [h], of the learnable softmax. */
     private final @Nullable Parameter sinks;
 
@@ -55,9 +60,21 @@ final class ScoreRules {
 
     ScoreRules(AttentionConfig config, @Nullable ModelPlan plan) {
         this.config = config;
-        sinks = plan != null && config.softmaxType() == SoftmaxType.LEARNABLE
-                ? plan.declareAs(DType.FLOAT32, "softmax_offset", Initializer.zeros(), config.heads())
-                : null;
+        ranks = plan == null ? TensorParallel.none() : plan.tensorParallel();
+        sinks = plan != null && config.softmaxType() == SoftmaxType.LEARNABLE ? declareSinks(plan) : null;
+    }
+
+    private Parameter declareSinks(ModelPlan plan) {
+        long heads = config.heads();
+        if (!ranks.isSplit()) {
+            return plan.declareAs(DType.FLOAT32, "softmax_offset", Initializer.zeros(), heads);
+        }
+        long all = heads * ranks.size();
+        return plan.declareAs(
+                DType.FLOAT32,
+                "softmax_offset",
+                Initializer.zeros(),
+                new ParameterSplit(new Shape(all), 0, List.of(all), ranks.rank(), ranks.size()));
     }
 
     void alibi(Alibi newAlibi) {
@@ -69,7 +86,13 @@ final class ScoreRules {
     }
 
     void bias(FanOut newBiases) {
-        biases = Checks.given("biases", newBiases);
+        Checks.given("biases", newBiases);
+        if (ranks.isSplit()) {
+            throw new IllegalArgumentException("biases: expected none where heads are divided among " + ranks.size()
+                    + " tensor-parallel ranks, for their gradient would be that of this rank's heads alone, got "
+                    + newBiases);
+        }
+        biases = newBiases;
     }
 
     @Nullable

@@ -38,7 +38,7 @@ final class FirstWeights implements AutoCloseable {
         long key = CounterRandom.key(seed, parameter.name());
         for (long begin = first; begin < end; begin += PIECE) {
             long count = Math.min(PIECE, end - begin);
-            draw(parameter.initializer(), key, target.dtype(), begin, count);
+            draw(parameter, key, target.dtype(), begin, count);
             try (Scope piece = scope.open()) {
                 piece.view(target, offset + begin - first, count).copyFrom(scope.stream(), host);
             }
@@ -46,12 +46,14 @@ final class FirstWeights implements AutoCloseable {
         }
     }
 
-    private void draw(Initializer initializer, long key, DType dtype, long begin, long count) {
+    private void draw(Parameter parameter, long key, DType dtype, long begin, long count) {
         MemorySegment target = host.segment();
+        Initializer initializer = parameter.initializer();
+        ParameterSplit split = parameter.split();
         LongStream.range(0, (count + TASK - 1) / TASK).parallel().forEach(task -> {
             long end = Math.min(count, (task + 1) * TASK);
             for (long i = task * TASK; i < end; i++) {
-                float value = initializer.value(key, begin + i);
+                float value = initializer.value(key, split == null ? begin + i : split.element(begin + i));
                 switch (dtype) {
                     case FLOAT32 -> target.setAtIndex(ValueLayout.JAVA_FLOAT, i, value);
                     case BFLOAT16 -> target.setAtIndex(ValueLayout.JAVA_SHORT, i, DType.toBfloat16(value));

@@ -39,42 +39,73 @@ public final class ModelPlan {
         private final List<Parameter> all = new ArrayList<>();
         private final Set<String> names = new HashSet<>();
         private final List<QuantizerSite> sites = new ArrayList<>();
+        private final TensorParallel tensorParallel;
         private int ranks = 1;
 
-        private Shared(Grouping grouping) {
+        private Shared(Grouping grouping, TensorParallel tensorParallel) {
             this.grouping = grouping;
+            this.tensorParallel = tensorParallel;
         }
     }
 
     private final String prefix;
     private final String group;
+    private final Gradients gradients;
     private final Shared shared;
+
+    /** What a rank's gradients of parameters declared here are. */
+    private enum Gradients {
+        /** Those of the rank's part, or the same on all tensor-parallel ranks. */
+        WHOLE,
+        /** A term of the sum over tensor-parallel ranks. */
+        PARTIAL
+    }
 
     /** Begins an empty plan. */
     public ModelPlan() {
-        this("", "", new Shared(Grouping.ON));
+        this(TensorParallel.none());
     }
 
-    private ModelPlan(String prefix, String group, Shared shared) {
+    /** Begins an empty plan of what one of several tensor-parallel ranks has of a model. */
+    public ModelPlan(TensorParallel tensorParallel) {
+        this("", "", Gradients.WHOLE, new Shared(Grouping.ON, Checks.given("tensorParallel", tensorParallel)));
+    }
+
+    private ModelPlan(String prefix, String group, Gradients gradients, Shared shared) {
         this.prefix = prefix;
         this.group = group;
+        this.gradients = gradients;
         this.shared = shared;
     }
 
     /** Begins an empty plan whose {@link #group} is no more than {@link #child}: all parameters form one group. */
     public static ModelPlan ungrouped() {
-        return new ModelPlan("", "", new Shared(Grouping.OFF));
+        return new ModelPlan("", "", Gradients.WHOLE, new Shared(Grouping.OFF, TensorParallel.none()));
     }
 
     /** Returns the part of this plan whose names begin with {@code name} and a dot, in the same group. */
     public ModelPlan child(String name) {
-        return new ModelPlan(prefix + Checks.given("name", name) + ".", group, shared);
+        return new ModelPlan(prefix + Checks.given("name", name) + ".", group, gradients, shared);
     }
 
     /** Returns the part of this plan whose names begin with {@code name} and a dot, as a group of its own. */
     public ModelPlan group(String name) {
         String full = prefix + Checks.given("name", name);
-        return new ModelPlan(full + ".", shared.grouping == Grouping.ON ? full : group, shared);
+        return new ModelPlan(full + ".", shared.grouping == Grouping.ON ? full : group, gradients, shared);
+    }
+
+    /** Returns the ranks among which layers that are declared here are split. */
+    public TensorParallel tensorParallel() {
+        return shared.tensorParallel;
+    }
+
+    /**
+     * For authors of layers: returns this part for whole parameters of which each tensor-parallel rank computes a term of the gradient,
+     * such as a norm of its heads. {@link Parameters#completeGradients} adds the terms up.
+     */
+    public ModelPlan withPartialGradients() {
+        Gradients summed = shared.tensorParallel.isSplit() ? Gradients.PARTIAL : Gradients.WHOLE;
+        return new ModelPlan(prefix, group, summed, shared);
     }
 
     /** Returns the name of this part without the dot behind it, such as {@code layers.0}; empty for the whole plan. */
@@ -90,7 +121,41 @@ public final class ModelPlan {
      *     bytes can be counted of
      */
     public Parameter declare(String name, Initializer initializer, long... sizes) {
-        return declare(name, initializer, null, sizes);
+        return declare(name, initializer, null, new Shape(Checks.given("sizes", sizes)), null);
+    }
+
+    /**
+     * For authors of layers: declares a parameter of the model's type of which this rank keeps a part. It begins as that part of the
+     * whole one begins.
+     *
+     * @param name behind this part's prefix
+     * @throws IllegalArgumentException as {@link #declare(String, Initializer, long...)}, or when the split is one among other ranks
+     *     than the plan's
+     */
+    public Parameter declare(String name, Initializer initializer, ParameterSplit split) {
+        ensureOwn(split);
+        return declare(name, initializer, null, split.shape(), split);
+    }
+
+    /**
+     * For authors of layers: declares a parameter of a type of its own of which this rank keeps a part.
+     *
+     * @param name behind this part's prefix
+     * @param dtype FLOAT32, BFLOAT16 or FLOAT16
+     * @throws IllegalArgumentException as {@link #declareAs(DType, String, Initializer, long...)}, or when the split is one among other
+     *     ranks than the plan's
+     */
+    public Parameter declareAs(DType dtype, String name, Initializer initializer, ParameterSplit split) {
+        ensureOwn(split);
+        return declare(name, initializer, floats(dtype), split.shape(), split);
+    }
+
+    private void ensureOwn(ParameterSplit split) {
+        TensorParallel own = shared.tensorParallel;
+        if (Checks.given("split", split).rank() != own.rank() || split.ranks() != own.size()) {
+            throw new IllegalArgumentException("split: expected the part of " + own + ", got that of rank "
+                    + split.rank() + " of " + split.ranks());
+        }
     }
 
     /**
@@ -102,22 +167,26 @@ public final class ModelPlan {
      *     be more elements than bytes can be counted of
      */
     public Parameter declareAs(DType dtype, String name, Initializer initializer, long... sizes) {
+        return declare(name, initializer, floats(dtype), new Shape(Checks.given("sizes", sizes)), null);
+    }
+
+    private static DType floats(DType dtype) {
         if (!Checks.given("dtype", dtype).isFloat()) {
             throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
         }
-        return declare(name, initializer, dtype, sizes);
+        return dtype;
     }
 
-    private Parameter declare(String name, Initializer initializer, @Nullable DType dtype, long... sizes) {
+    private Parameter declare(
+            String name, Initializer initializer, @Nullable DType dtype, Shape shape, @Nullable ParameterSplit split) {
         String full = prefix + Checks.given("name", name);
         Checks.given("initializer", initializer);
-        for (long size : Checks.given("sizes", sizes)) {
+        for (long size : shape.sizes()) {
             if (size < 1) {
-                throw new IllegalArgumentException(full + ": expected positive sizes, got " + new Shape(sizes));
+                throw new IllegalArgumentException(full + ": expected positive sizes, got " + shape);
             }
         }
-        Shape shape = new Shape(sizes);
-        if (sizes.length == 0 || isTooMany(shape)) {
+        if (shape.rank() == 0 || isTooMany(shape)) {
             throw new IllegalArgumentException(full + ": expected 1 to " + Shape.MAX_RANK
                     + " dimensions and, with all declared before it, at most " + MOST_ELEMENTS + " elements, got "
                     + shape);
@@ -126,7 +195,7 @@ public final class ModelPlan {
             throw new IllegalArgumentException("name: " + full + " is declared already; give each layer a part"
                     + " of the plan of its own, such as plan.child(\"fc1\")");
         }
-        Parameter parameter = new Parameter(full, shape, initializer, dtype);
+        Parameter parameter = new Parameter(full, shape, initializer, dtype, split, gradients == Gradients.PARTIAL);
         shared.all.add(parameter);
         shared.groups.computeIfAbsent(group, key -> new ArrayList<>()).add(parameter);
         return parameter;

@@ -24,6 +24,10 @@ public final class Parameter {
     private final Shape shape;
     private final Initializer initializer;
     private final @Nullable DType ownType;
+    /** Null where this rank has all of it. */
+    private final @Nullable ParameterSplit split;
+
+    private final boolean partial;
     private boolean frozen;
     private WeightStorage storage = WeightStorage.MODEL_TYPE;
     private int group;
@@ -38,11 +42,19 @@ public final class Parameter {
     /** The owner's generation in which the gradient was written last. */
     private int written = NEVER;
 
-    Parameter(String name, Shape shape, Initializer initializer, @Nullable DType ownType) {
+    Parameter(
+            String name,
+            Shape shape,
+            Initializer initializer,
+            @Nullable DType ownType,
+            @Nullable ParameterSplit split,
+            boolean partial) {
         this.name = name;
         this.shape = shape;
         this.initializer = initializer;
         this.ownType = ownType;
+        this.split = split;
+        this.partial = partial;
     }
 
     /** Returns the full name, such as {@code layers.0.attention.qkv.linear.weight}. */
@@ -50,9 +62,24 @@ public final class Parameter {
         return name;
     }
 
-    /** Returns the shape. */
+    /** Returns the shape of what this rank has of it. */
     public Shape shape() {
         return shape;
+    }
+
+    /** Returns which part of it this tensor-parallel rank keeps, null where it keeps all. */
+    public @Nullable ParameterSplit split() {
+        return split;
+    }
+
+    /** Returns the shape of the whole parameter, of which tensor-parallel ranks may keep a part each. */
+    public Shape wholeShape() {
+        return split == null ? shape : split.whole();
+    }
+
+    /** Returns whether the gradient is the sum over tensor-parallel ranks of what each computes. */
+    boolean isPartial() {
+        return partial;
     }
 
     /** Returns how the parameter begins. */
@@ -151,6 +178,9 @@ public final class Parameter {
         ParameterUse use = present.use();
         if (use != null) {
             use.writing(this);
+        }
+        if (partial) {
+            present.ensureUnsummed(this);
         }
         if (written == present.generation()) {
             return Output.ADD;

@@ -1,9 +1,11 @@
 package dev.chagres.model;
 
 import dev.chagres.DType;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -14,6 +16,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class ParameterSharing {
+    private static final long LONGEST_PIECE = 1L << 30;
+
     private final Parameters parameters;
     private final List<PlacedGroup> groups;
     /** Null where this process has the whole model. */
@@ -122,6 +126,32 @@ public final class ParameterSharing {
         if (!fits) {
             throw new IllegalArgumentException(
                     "tensor: expected the shape of " + parameter + ", got " + Checks.describe(tensor));
+        }
+    }
+
+    /**
+     * Returns the gradients that this rank counts in a norm over all tensor-parallel ranks, so that each element is counted once: rank
+     * 0 counts all of its own, the others those of which they keep a part. None is longer than 2^30 elements.
+     *
+     * @param scope hands out the views
+     */
+    public List<Tensor> counted(Scope scope) {
+        List<Tensor> counted = new ArrayList<>();
+        if (parameters.tensorParallel().rank() == 0) {
+            addPieces(parameters.gradients(), scope, counted);
+            return counted;
+        }
+        for (Parameter parameter : parameters.all()) {
+            if (parameter.split() != null && !parameter.isFrozen()) {
+                addPieces(parameter.gradient(), scope, counted);
+            }
+        }
+        return counted;
+    }
+
+    private static void addPieces(Tensor gradient, Scope scope, List<Tensor> pieces) {
+        for (long begin = 0; begin < gradient.count(); begin += LONGEST_PIECE) {
+            pieces.add(scope.view(gradient, begin, Math.min(LONGEST_PIECE, gradient.count() - begin)));
         }
     }
 

@@ -39,6 +39,8 @@ public final class Parameters implements AutoCloseable {
     /** Null where this process has the whole model. */
     private final @Nullable ParameterShard shard;
 
+    private final TensorParallel tensorParallel;
+    private final PartialGradients partials;
     private final List<QuantizerSite> quantizers;
     private final List<AutoCloseable> adopted = new ArrayList<>();
     private boolean closed;
@@ -51,6 +53,8 @@ public final class Parameters implements AutoCloseable {
         this.dtype = dtype;
         steps = new StepCount(scope.stream(), this::ensureOpen);
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
+        tensorParallel = plan.tensorParallel();
+        partials = new PartialGradients(all, tensorParallel, scope.stream());
         Part weightPart = shard == null ? null : shard.weights();
         long weightParts = weightPart == null ? 1 : weightPart.count();
         long gradientParts = shard == null ? 1 : shard.updated().count();
@@ -74,6 +78,11 @@ public final class Parameters implements AutoCloseable {
         for (int i = 0; i < groups.size(); i++) {
             int group = i;
             groups.get(i).members().forEach(parameter -> parameter.group(group));
+        }
+        if (tensorParallel.isSplit()) {
+            NormOverRanks norm = new NormOverRanks(scope, tensorParallel.group());
+            adopted.add(norm);
+            sharing.step(norm);
         }
         layout.places().forEach((parameter, place) -> {
             parameter.lie(place);
@@ -135,6 +144,11 @@ public final class Parameters implements AutoCloseable {
         if (Checks.given("plan", plan).ranks() % parts != 0) {
             throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
                     + "; call plan.padGroups(" + parts + ")");
+        }
+        if (plan.tensorParallel().isSplit()) {
+            throw new IllegalArgumentException(
+                    "plan: expected whole layers, for parts of groups are cut out of them, got" + " those of "
+                            + plan.tensorParallel());
         }
         return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard);
     }
@@ -240,7 +254,12 @@ public final class Parameters implements AutoCloseable {
         return quantizers;
     }
 
-    /** Returns the number of elements of all parameters, without alignment. */
+    /** Returns the ranks among which layers are split. */
+    public TensorParallel tensorParallel() {
+        return tensorParallel;
+    }
+
+    /** Returns the number of elements of all parameters as this rank has them, without alignment. */
     public long count() {
         return all.stream().mapToLong(p -> p.shape().count()).sum();
     }
@@ -263,7 +282,8 @@ public final class Parameters implements AutoCloseable {
 
     /**
      * Enqueues zeroing of the gradients that no backward pass of this step has written, so that a norm or an optimizer sees 0
-     * there. A second call in one step does nothing.
+     * there, and the sums over tensor-parallel ranks of those that each has computed a term of. A second call in one step does
+     * nothing.
      */
     public void completeGradients() {
         ParameterUse use = sharing.use();
@@ -276,6 +296,12 @@ public final class Parameters implements AutoCloseable {
         for (int i = 0; i < all.size(); i++) {
             all.get(i).completeGradient(scope.stream());
         }
+        partials.sum(steps.generation());
+    }
+
+    /** Refuses a backward call that would add a term to a gradient that was summed over the ranks. */
+    void ensureUnsummed(Parameter parameter) {
+        partials.ensureUnsummed(parameter, steps.generation());
     }
 
     /** Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them. */

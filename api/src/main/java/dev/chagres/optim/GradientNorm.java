@@ -20,6 +20,8 @@ import org.jspecify.annotations.Nullable;
  * gives the factor 0, and an optimizer that is given this object skips the step. With a {@link LossScaler} the norm is that of the
  * unscaled gradients, the factor divides by the scale too, and the scaler learns of the step.
  *
+ * <p>Of tensor-parallel ranks each computes the norm over all: what every rank has counts once.
+ *
  * <p>Threading: the device's thread.
  *
  * <p>Source: Pascanu et al., On the difficulty of training recurrent neural networks (2013);
@@ -68,14 +70,13 @@ public final class GradientNorm {
         this.parameters = parameters;
         this.maxNorm = maxNorm;
         this.scaler = scaler;
-        Tensor gradients = parameters.gradients();
         Scope scope = parameters.scope();
         partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
         norm = scope.tensor(DType.FLOAT32, 1);
         skip = scope.tensor(DType.INT32, 1);
         scale = scope.tensor(DType.FLOAT32, 1);
         skip.zero(scope.stream());
-        lists = TensorLists.ofRange(scope, 0, gradients.count(), gradients);
+        lists = TensorLists.of(parameters.sharing().counted(scope).toArray(Tensor[]::new));
         parameters.adopt(lists);
     }
 

@@ -8,6 +8,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.model.GroupPiece;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.NormOverRanks;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;

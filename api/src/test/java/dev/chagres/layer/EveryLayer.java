@@ -9,7 +9,9 @@ import dev.chagres.model.CounterRandom;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.model.WeightStorage;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
@@ -48,19 +50,31 @@ final class EveryLayer implements AutoCloseable {
             WeightStorage storage,
             UnaryOperator<Layer> wrapper,
             Consumer<ModelPlan> change) {
+        this(device, kind, dtype, recipe, storage, wrapper, change, TensorParallel.none());
+    }
+
+    EveryLayer(
+            Device device,
+            LayerKind kind,
+            DType dtype,
+            @Nullable Recipe recipe,
+            WeightStorage storage,
+            UnaryOperator<Layer> wrapper,
+            Consumer<ModelPlan> change,
+            TensorParallel ranks) {
         this.device = device;
         this.dtype = dtype;
         inputs = device.openScope();
-        ModelPlan plan = new ModelPlan();
+        ModelPlan plan = new ModelPlan(ranks);
         layer = wrapper.apply(kind.maker().make(plan.group("layer"), memory, inputs));
         plan.declare("unused", Initializer.zeros(), 1);
         change.accept(plan);
         parameters = Parameters.allocate(device, plan, dtype, 1, storage);
         for (Parameter parameter : parameters.all()) {
             boolean matrix = parameter.shape().rank() == 2;
-            float size = matrix ? (float) (1 / Math.sqrt(parameter.shape().size(1))) : 0.2f;
+            float size = matrix ? (float) (1 / Math.sqrt(parameter.wholeShape().size(1))) : 0.2f;
             float middle = !matrix && parameter.name().endsWith("weight") ? 1 : 0;
-            fill(parameter.weight(), CounterRandom.key(2, parameter.name()), middle, size);
+            fill(parameter.weight(), parameter.split(), CounterRandom.key(2, parameter.name()), middle, size);
         }
         quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe);
         sequences = Sequences.packed(inputs, LENGTHS).withKeys(Sequences.packed(inputs, 2, 3, 0, 4));
@@ -71,9 +85,14 @@ final class EveryLayer implements AutoCloseable {
     }
 
     private void fill(Tensor tensor, long key, float middle, float size) {
+        fill(tensor, null, key, middle, size);
+    }
+
+    private void fill(Tensor tensor, @Nullable ParameterSplit split, long key, float middle, float size) {
         float[] values = new float[(int) tensor.count()];
         for (int i = 0; i < values.length; i++) {
-            values[i] = (float) (middle + size * CounterRandom.normal(key, i));
+            long element = split == null ? i : split.element(i);
+            values[i] = (float) (middle + size * CounterRandom.normal(key, element));
         }
         tensor.set(device.stream(), values);
     }

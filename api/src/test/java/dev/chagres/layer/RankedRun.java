@@ -26,6 +26,7 @@ import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.TensorParallelState;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -141,9 +142,21 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
 
     /** Trains on one rank that accumulates {@code parts} micro-batches in each step. */
     static RankedRun ofOne(int parts, DType dtype, Variant variant) {
+        return ofOne(parts, dtype, variant, SmallModel.LAYER);
+    }
+
+    /** Trains of other layers. */
+    static RankedRun ofOne(int parts, DType dtype, Variant variant, TransformerLayerConfig layer) {
         try (Device device = Device.open();
-                SmallModel model =
-                        new SmallModel(device, dtype, variant.dropout(), variant.wrapper(), variant.frozen());
+                SmallModel model = new SmallModel(
+                        device,
+                        dtype,
+                        variant.dropout(),
+                        variant.wrapper(),
+                        variant.frozen(),
+                        plan -> Parameters.allocate(device, plan, dtype, 7),
+                        new ModelPlan(),
+                        layer);
                 AdamW optimizer = new AdamW(model.parameters, ADAM);
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
@@ -177,14 +190,33 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
 
     /** Trains as one rank of several. */
     static RankedRun of(Rank rank, Sharing sharing, int microBatches, DType dtype, Variant variant) {
+        return of(rank, sharing, microBatches, dtype, variant, new ModelPlan(), SmallModel.LAYER);
+    }
+
+    /** Trains as one of several data-parallel ranks, whose layers may be split, of other layers. */
+    static RankedRun of(
+            Rank rank,
+            Sharing sharing,
+            int microBatches,
+            DType dtype,
+            Variant variant,
+            ModelPlan empty,
+            TransformerLayerConfig layer) {
         Device device = rank.device();
         Stream stream = device.stream();
         Strategy[] made = new Strategy[1];
-        try (SmallModel model =
-                        new SmallModel(device, dtype, variant.dropout(), variant.wrapper(), variant.frozen(), plan -> {
+        try (SmallModel model = new SmallModel(
+                        device,
+                        dtype,
+                        variant.dropout(),
+                        variant.wrapper(),
+                        variant.frozen(),
+                        plan -> {
                             made[0] = sharing.share(plan, dtype, rank);
                             return made[0].parameters();
-                        });
+                        },
+                        empty,
+                        layer);
                 Strategy strategy = made[0];
                 AdamW optimizer = new AdamW(model.parameters, ADAM);
                 Pass pass = Pass.training(device);
@@ -240,7 +272,14 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                     optimizer, (name, tensor) -> all.put(name, new Saved(tensor.shape(), tensor.toFloats(stream))));
             return all;
         }
-        return saved(State.of(strategy.parameters().state(), optimizer.state()), stream);
+        Parameters parameters = strategy.parameters();
+        Map<String, Saved> all = new LinkedHashMap<>();
+        // @start region="gather"
+        State state = State.of(parameters.state(), optimizer.state());
+        TensorParallelState.gather(
+                parameters, state, (name, tensor) -> all.put(name, new Saved(tensor.shape(), tensor.toFloats(stream))));
+        // @end
+        return all;
     }
 
     /**

@@ -24,6 +24,8 @@ final class SmallModel implements AutoCloseable {
     static final int LAYERS = 4;
     static final int HIDDEN = 32;
     static final int VOCABULARY = 24;
+    static final TransformerLayerConfig LAYER =
+            TransformerLayerConfig.encoder(HIDDEN, AttentionConfig.of(2, 16, AttentionMask.none()));
     static final int[] LENGTHS = {7, 1, 12, 5};
 
     /** Everything that a step produces. */
@@ -33,7 +35,7 @@ final class SmallModel implements AutoCloseable {
 
     final Device device;
     final DType dtype;
-    final ModelPlan plan = new ModelPlan();
+    final ModelPlan plan;
     final Embedding embedding;
     final Layer layers;
     final Layer head;
@@ -52,12 +54,23 @@ final class SmallModel implements AutoCloseable {
             UnaryOperator<Layer> wrapper,
             Consumer<ModelPlan> frozen,
             Function<ModelPlan, Parameters> memory) {
+        this(device, dtype, dropout, wrapper, frozen, memory, new ModelPlan(), LAYER);
+    }
+
+    SmallModel(
+            Device device,
+            DType dtype,
+            float dropout,
+            UnaryOperator<Layer> wrapper,
+            Consumer<ModelPlan> frozen,
+            Function<ModelPlan, Parameters> memory,
+            ModelPlan plan,
+            TransformerLayerConfig base) {
         this.device = device;
         this.dtype = dtype;
+        this.plan = plan;
         embedding = new Embedding(VOCABULARY, HIDDEN, WEIGHTS, plan.group("embedding"));
-        AttentionConfig attention = AttentionConfig.of(2, 16, AttentionMask.none());
-        TransformerLayerConfig config = TransformerLayerConfig.encoder(HIDDEN, attention)
-                .withInitializer(WEIGHTS)
+        TransformerLayerConfig config = base.withInitializer(WEIGHTS)
                 .withHiddenDropout(Dropout.of(dropout))
                 .withDropPath(Dropout.of(dropout));
         List<TransformerLayer> stack = new ArrayList<>();
@@ -75,7 +88,7 @@ final class SmallModel implements AutoCloseable {
         frozen.accept(plan);
         parameters = memory.apply(plan);
         inputs = device.openScope();
-        RotaryEmbedding rotary = RotaryEmbedding.of(inputs, 64, 16);
+        RotaryEmbedding rotary = RotaryEmbedding.of(inputs, 64, base.attention().headDim());
         stack.forEach(layer -> layer.rotate(rotary));
     }
 

@@ -7,7 +7,6 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
@@ -151,14 +150,14 @@ public final class Esm2Training implements TrainingModel {
 
     /**
      * Makes what one of several ranks has of a model: of each step's micro-batches it computes those whose number modulo the number of
-     * ranks is its own, and the gradients of all ranks are summed. Each rank is given all batches. A step's result has this rank's part of
-     * the loss; the parts add up.
+     * data-parallel ranks is its own, and the gradients of all ranks are summed. Each rank is given all batches. A step's result has this
+     * rank's part of the loss; the parts add up. Ranks that split layers compute the same micro-batches and have the same part.
      */
     static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {
         RankStrategy chosen = plan.layout().strategy();
         Mesh mesh = chosen.mesh(plan, rank);
         AtomicReference<Strategy> made = new AtomicReference<>();
-        Esm2 model = new Esm2(rank.device(), config, new ModelPlan(), declared -> {
+        Esm2 model = new Esm2(rank.device(), config, chosen.begin(mesh), declared -> {
             made.set(chosen.share(declared, plan, rank, mesh));
             return made.get().parameters();
         });
@@ -166,8 +165,8 @@ public final class Esm2Training implements TrainingModel {
         made.get().follow(training.pass);
         training.strategy = made.get();
         training.mesh = mesh;
-        training.rank = rank.index();
-        training.ranks = rank.count();
+        training.rank = plan.layout().dataRank(rank.index());
+        training.ranks = plan.layout().dataRanks();
         return training;
     }
 
@@ -367,7 +366,9 @@ public final class Esm2Training implements TrainingModel {
 
     @Override
     public long parameterCount() {
-        return model.parameters().count();
+        return model.parameters().all().stream()
+                .mapToLong(parameter -> parameter.wholeShape().count())
+                .sum();
     }
 
     @Override

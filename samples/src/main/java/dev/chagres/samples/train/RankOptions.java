@@ -15,24 +15,27 @@ final class RankOptions {
             names = "--ranks",
             paramLabel = "N",
             description =
-                    "data-parallel ranks, threads with a device each, that share out the micro-batches of a step: N times"
-                            + " as many as --accumulate says (default: 1, or those of --mesh)")
+                    "ranks, threads with a device each, that share out the micro-batches of a step, N times as many as"
+                            + " --accumulate says, or with tp each layer (default: 1, or those of --mesh)")
     private @Nullable Integer ranks;
 
     @Option(
             names = "--strategy",
             converter = OptionWords.OfStrategy.class,
-            paramLabel = "ddp|zero1|zero2|zero3|hsdp",
+            paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp",
             description =
                     "what ranks share out: nothing, the optimizer's state, gradients too, weights too, weights too of"
-                            + " each of several copies (default: ddp, with --mesh hsdp)")
+                            + " each of several copies, each layer's heads and columns (default: ddp, with --mesh hsdp or"
+                            + " tp)")
     private @Nullable RankStrategy strategy;
 
     @Option(
             names = "--mesh",
             converter = OfMesh.class,
-            paramLabel = "replicate=R,shard=S",
-            description = "R copies of the model, each shared out among S ranks, for --strategy hsdp")
+            paramLabel = "replicate=R,shard=S|tensor=T",
+            description =
+                    "R copies of the model, each shared out among S ranks, for --strategy hsdp, or with its layers"
+                            + " split among T, for --strategy tp")
     private @Nullable MeshShape mesh;
 
     @Option(
@@ -66,6 +69,7 @@ final class RankOptions {
             return switch (word.toLowerCase(Locale.ROOT)) {
                 case "replicate" -> MeshDimension.REPLICATE;
                 case "shard" -> MeshDimension.SHARD;
+                case "tensor" -> MeshDimension.TENSOR;
                 default -> throw wrong(value);
             };
         }
@@ -82,7 +86,12 @@ final class RankOptions {
 
     /** Returns what ranks share out. */
     RankStrategy strategy() {
-        return strategy != null ? strategy : mesh != null ? RankStrategy.HSDP : RankStrategy.DDP;
+        if (strategy != null) {
+            return strategy;
+        }
+        return mesh == null
+                ? RankStrategy.DDP
+                : mesh.size(MeshDimension.TENSOR) > 1 ? RankStrategy.TP : RankStrategy.HSDP;
     }
 
     /** Returns the ranks as the plan has them. */
@@ -90,8 +99,12 @@ final class RankOptions {
         return new RankLayout(
                 count(),
                 strategy(),
-                mesh != null ? mesh : MeshShape.ofOne().with(MeshDimension.SHARD, count()),
+                mesh != null ? mesh : MeshShape.ofOne().with(shared(), count()),
                 optimizer != null ? optimizer : OptimizerSharding.EACH_COPY);
+    }
+
+    private MeshDimension shared() {
+        return strategy() == RankStrategy.TP ? MeshDimension.TENSOR : MeshDimension.SHARD;
     }
 
     /**
@@ -105,11 +118,16 @@ final class RankOptions {
             throw new IllegalArgumentException("--ranks: expected " + mesh.ranks() + ", as many as --mesh " + mesh
                     + " has, or none, got " + count());
         }
-        if (mesh != null && strategy() != RankStrategy.HSDP) {
-            throw new IllegalArgumentException("--mesh: expected --strategy hsdp beside it, got " + strategy());
+        if (mesh != null) {
+            check(mesh);
         }
         if (mesh == null && strategy() == RankStrategy.HSDP) {
             throw new IllegalArgumentException("--mesh: expected replicate=R,shard=S beside --strategy hsdp, got none");
+        }
+        if (strategy() == RankStrategy.TP && optimizer != null) {
+            throw new IllegalArgumentException(
+                    "--shard-optimizer: expected --strategy hsdp beside it, whose optimizer's"
+                            + " state is shared out, got tp");
         }
         if (mesh == null && optimizer != null) {
             throw new IllegalArgumentException(
@@ -118,6 +136,20 @@ final class RankOptions {
         if (strategy() != RankStrategy.DDP && count() == 1) {
             throw new IllegalArgumentException(
                     "--strategy: expected ddp, or --ranks above 1 to share something out, got " + strategy());
+        }
+    }
+
+    private void check(MeshShape given) {
+        if (strategy() != RankStrategy.HSDP && strategy() != RankStrategy.TP) {
+            throw new IllegalArgumentException("--mesh: expected --strategy hsdp or tp beside it, got " + strategy());
+        }
+        MeshDimension other = strategy() == RankStrategy.TP ? MeshDimension.SHARD : MeshDimension.TENSOR;
+        if (given.size(other) > 1) {
+            throw new IllegalArgumentException("--mesh: expected replicate=R,"
+                    + (strategy() == RankStrategy.TP
+                            ? "tensor=T beside --strategy tp"
+                            : "shard=S beside --strategy hsdp")
+                    + ", got " + given);
         }
     }
 }

@@ -3,10 +3,12 @@ package dev.chagres.samples.train;
 import dev.chagres.DType;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
@@ -25,7 +27,9 @@ enum RankStrategy {
     /** Parts of everything. */
     ZERO3,
     /** Parts of everything of one of several copies. */
-    HSDP;
+    HSDP,
+    /** A part of each layer's matrices, of one of one or more copies. */
+    TP;
 
     /** Takes memory for what {@code rank} keeps of the parameters of {@code declared}; {@code mesh} is there where this needs one. */
     Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank, @Nullable Mesh mesh) {
@@ -41,13 +45,24 @@ enum RankStrategy {
                         .withOptimizer(plan.layout().optimizer());
                 yield FullySharded.allocate(declared, dtype, seed, config, Objects.requireNonNull(mesh));
             }
+            case TP ->
+                DataParallel.of(
+                        Parameters.allocate(rank.device(), declared, dtype, seed),
+                        Objects.requireNonNull(mesh).along(MeshDimension.REPLICATE));
         };
     }
 
     /** Returns the mesh that this needs; null where it needs none. */
     @Nullable
     Mesh mesh(TrainingPlan plan, Rank rank) {
-        return this == HSDP ? Mesh.of(rank.communicator(), plan.layout().mesh()) : null;
+        return this == HSDP || this == TP
+                ? Mesh.of(rank.communicator(), plan.layout().mesh())
+                : null;
+    }
+
+    /** Returns an empty plan, of which {@code mesh} says among which ranks its layers are split. */
+    ModelPlan begin(@Nullable Mesh mesh) {
+        return mesh == null ? new ModelPlan() : new ModelPlan(TensorParallel.of(mesh.along(MeshDimension.TENSOR)));
     }
 
     @Override

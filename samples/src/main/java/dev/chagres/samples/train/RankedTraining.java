@@ -19,8 +19,8 @@ import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * ESM-2 trained by data-parallel ranks, threads of this program with a device each: micro-batch m of a step belongs to rank m modulo
- * their number. What {@link Esm2Training} does is asked of every rank, and returns when all have done it.
+ * ESM-2 trained by several ranks, threads of this program with a device each: micro-batch m of a step belongs to data-parallel rank m
+ * modulo their number, and to all ranks that split its layers. What {@link Esm2Training} does is asked of every rank, and returns when all have done it.
  *
  * <p>Threading: confined to the thread that made it.
  */
@@ -134,9 +134,18 @@ final class RankedTraining implements TrainingModel {
             return part;
         });
         result.set(
-                parts.stream().mapToDouble(StepResult::loss).sum(),
+                lossOf(parts),
                 parts.getFirst().gradNorm(),
                 parts.stream().mapToDouble(StepResult::millis).max().orElseThrow());
+    }
+
+    /** Ranks that split layers have computed the same loss. */
+    private double lossOf(List<StepResult> parts) {
+        double loss = 0;
+        for (int rank = 0; rank < parts.size(); rank += plan.layout().tensorRanks()) {
+            loss += parts.get(rank).loss();
+        }
+        return loss;
     }
 
     /** Returns those of rank 0. */

@@ -61,7 +61,9 @@ final class ReportWriter implements AutoCloseable {
                     .put("packing", plan.packing())
                     .put("context", plan.shape().context())
                     .put("tokensPerStep", plan.shape().tokensPerStep())
-                    .put("accumulate", plan.shape().microBatches() / plan.ranks())
+                    .put(
+                            "accumulate",
+                            plan.shape().microBatches() / plan.layout().dataRanks())
                     .put("ranks", plan.ranks())
                     .put("strategy", plan.layout().toString())
                     .put("learningRate", rate(plan.schedule().peak()))

@@ -195,9 +195,9 @@ final class TrainOptions {
         }
         requireAtLeast("--accumulate", accumulate, 1);
         ranks.check();
-        if ((long) accumulate * ranks.count() > Integer.MAX_VALUE) {
+        if ((long) accumulate * dataRanks() > Integer.MAX_VALUE) {
             throw new IllegalArgumentException("--accumulate, --ranks: expected at most " + Integer.MAX_VALUE
-                    + " micro-batches in all, got " + accumulate + " on each of " + ranks.count());
+                    + " micro-batches in all, got " + accumulate + " on each of " + dataRanks());
         }
         if (ranks.count() > 1 && graph == GraphChoice.ON) {
             throw new IllegalArgumentException(
@@ -257,8 +257,8 @@ final class TrainOptions {
             throw new IllegalArgumentException(
                     "--graph: " + refusal + " (--packing on, --accumulate 1); leave --graph out, or change those");
         }
-        boolean captured =
-                graph == GraphChoice.ON || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && refusal == null);
+        boolean captured = graph == GraphChoice.ON
+                || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && ranks.count() == 1 && refusal == null);
         return captured ? Steps.CAPTURED : Steps.ENQUEUED;
     }
 
@@ -271,6 +271,7 @@ final class TrainOptions {
     TrainingPlan plan(boolean gpu, int devices) {
         requireDevices(gpu, devices);
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
+        requireHeads(size);
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
@@ -308,7 +309,7 @@ final class TrainOptions {
                     packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED,
                     budget,
                     context,
-                    accumulate * ranks.count());
+                    accumulate * dataRanks());
         } catch (IllegalArgumentException e) {
             String text = String.valueOf(e.getMessage());
             throw new IllegalArgumentException(
@@ -326,19 +327,31 @@ final class TrainOptions {
         }
     }
 
+    /** Returns among how many ranks the micro-batches of a step are shared out. */
+    private int dataRanks() {
+        return ranks.layout().dataRanks();
+    }
+
+    private void requireHeads(Esm2Size size) {
+        int tensor = ranks.layout().tensorRanks();
+        if (size.heads() % tensor != 0) {
+            throw new IllegalArgumentException("--strategy: expected as many ranks for tp as divide the " + size.heads()
+                    + " heads of --model " + size + ", got " + tensor);
+        }
+    }
+
     /** Checks that the tokens of a step can be shared out among micro-batches that each have room for the longest sequence. */
     private void requireShares(int budget) {
-        long microBatches = (long) accumulate * ranks.count();
+        long microBatches = (long) accumulate * dataRanks();
         long multiple = microBatches * BatchShape.TOKEN_MULTIPLE;
         long least = microBatches * roundUp(context);
         if (microBatches == 1 || (budget % multiple == 0 && budget >= least)) {
             return;
         }
-        String shared = ranks.count() == 1
+        String copies = dataRanks() == ranks.count() ? "--ranks " + dataRanks() : dataRanks() + " copies of --mesh";
+        String shared = dataRanks() == 1
                 ? "--accumulate " + accumulate
-                : accumulate == 1
-                        ? "--ranks " + ranks.count()
-                        : "--accumulate " + accumulate + " on each of --ranks " + ranks.count();
+                : accumulate == 1 ? copies : "--accumulate " + accumulate + " on each of " + copies;
         long fitting = Math.max(least, budget / multiple * multiple);
         throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + multiple + " from " + least
                 + " on, for " + microBatches + " micro-batches share it (" + shared + "), each with a multiple of "

@@ -172,6 +172,14 @@ class AccumulationTest {
         compare(one, train(1, "on", "--mesh=replicate=2,shard=2", "--shard-optimizer=" + optimizer));
     }
 
+    /** The tiny model has four heads. */
+    @Test
+    @Tag("L2")
+    void ranksThatSplitLayersTakeTheSameSteps() throws IOException {
+        compare(train(2, "on"), train(2, "on", "--ranks=4", "--strategy=tp"));
+        compare(train(4, "off"), train(2, "off", "--mesh=replicate=2,tensor=2"));
+    }
+
     @Test
     void moreRanksThanDevicesAreToldInOneLine() {
         var err = new ByteArrayOutputStream();

@@ -70,18 +70,25 @@ class TrainOptionsTest {
                         + " sequence fits; got 512",
                 "--ranks 0 | --ranks: expected at least 1, got 0",
                 "--strategy zero2 | --strategy: expected ddp, or --ranks above 1 to share something out, got zero2",
-                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, got fsdp",
+                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, got fsdp",
                 "--mesh shard=x | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard=x",
-                "--mesh tensor=2 | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4,"
-                        + " got tensor=2",
+                "--mesh context=2 | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4,"
+                        + " got context=2",
                 "--mesh shard=2,shard=2 | Invalid value for option '--mesh': expected numbers of ranks, such as"
                         + " replicate=2,shard=4, got shard=2,shard=2",
                 "--mesh shard | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard",
                 "--mesh replicate=2,shard=2 --ranks 2 | --ranks: expected 4, as many as --mesh replicate=2,shard=2 has, or"
                         + " none, got 2",
-                "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp beside it, got zero3",
+                "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp or tp beside it, got zero3",
+                "--mesh shard=2,tensor=2 | --mesh: expected replicate=R,tensor=T beside --strategy tp, got shard=2,tensor=2",
+                "--mesh shard=2,tensor=2 --strategy hsdp | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got"
+                        + " shard=2,tensor=2",
+                "--mesh tensor=2 --shard-optimizer all-ranks | --shard-optimizer: expected --strategy hsdp beside it, whose"
+                        + " optimizer's state is shared out, got tp",
+                "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
+                        + " --model 8M, got 3",
                 "--strategy hsdp --ranks 4 | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got none",
                 "--ranks 2 --shard-optimizer all-ranks | --shard-optimizer: expected --mesh beside it, without which there is"
                         + " one copy, got none",

@@ -1,29 +1,30 @@
-package dev.chagres.sharding;
+package dev.chagres.model;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.model.ShardedStep;
+import dev.chagres.internal.Checks;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
 
 /**
- * The norm of what ranks have in parts: that of the vector of their norms.
+ * For sharding: the norm of what ranks have in parts: that of the vector of their norms.
  *
  * <p>Threading: the device's thread.
  */
-final class NormOverRanks implements ShardedStep, AutoCloseable {
+public final class NormOverRanks implements ShardedStep, AutoCloseable {
     private final Communicator communicator;
     private final Stream stream;
     private final Tensor norms;
     private final Tensor partials;
     private final TensorLists lists;
 
-    NormOverRanks(Scope scope, Communicator communicator) {
-        this.communicator = communicator;
-        stream = scope.stream();
+    /** Takes a little memory of {@code scope}, for the ranks of {@code communicator}. */
+    public NormOverRanks(Scope scope, Communicator communicator) {
+        this.communicator = Checks.given("communicator", communicator);
+        stream = Checks.given("scope", scope).stream();
         norms = scope.tensor(DType.FLOAT32, communicator.ranks());
         partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
         lists = TensorLists.ofRange(scope, 0, norms.count(), norms);
@@ -35,6 +36,7 @@ final class NormOverRanks implements ShardedStep, AutoCloseable {
         MultiTensor.l2norm(skip, lists, partials, norm, stream);
     }
 
+    /** Frees lists of the host; the memory goes with its scope. A second call does nothing. */
     @Override
     public void close() {
         lists.close();

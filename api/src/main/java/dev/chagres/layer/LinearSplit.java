@@ -1,0 +1,127 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterSplit;
+import dev.chagres.model.TensorParallel;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.ops.Rows;
+import java.util.List;
+
+/**
+ * How a linear layer is split among tensor-parallel ranks: what a rank declares, and what is summed over the ranks.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: the operators f and g of Shoeybi et al., Megatron-LM (2019).
+ */
+final class LinearSplit {
+    private final ParallelMode mode;
+    private final TensorParallel ranks;
+    private final long inputs;
+    private final long outputs;
+    /** Sizes along the dimension that is split. */
+    private final List<Long> sections;
+
+    private LinearSplit(ParallelMode mode, TensorParallel ranks, long inputs, long outputs, List<Long> sections) {
+        this.mode = mode;
+        this.ranks = ranks;
+        this.inputs = inputs;
+        this.outputs = outputs;
+        this.sections = sections;
+    }
+
+    /** Splits the whole product as {@code mode} says among the ranks of {@code plan}. */
+    static LinearSplit of(ParallelMode mode, long inputs, long outputs, ModelPlan plan) {
+        return switch (mode) {
+            case NONE -> whole(inputs, outputs);
+            case COLUMN -> ofSections(inputs, List.of(outputs), plan);
+            case ROW -> {
+                TensorParallel ranks = plan.tensorParallel();
+                ranks.share("inputs", plan.name(), inputs);
+                yield new LinearSplit(ParallelMode.ROW, ranks, inputs, outputs, List.of(inputs));
+            }
+        };
+    }
+
+    /** Returns that of a layer that every rank has. */
+    static LinearSplit whole(long inputs, long outputs) {
+        return new LinearSplit(ParallelMode.NONE, TensorParallel.none(), inputs, outputs, List.of(outputs));
+    }
+
+    /** Splits the outputs, which have sections of these sizes. */
+    static LinearSplit ofSections(long inputs, List<Long> sections, ModelPlan plan) {
+        TensorParallel ranks = plan.tensorParallel();
+        long outputs = 0;
+        for (long section : sections) {
+            ranks.share("outputs", plan.name(), section);
+            outputs += section;
+        }
+        return new LinearSplit(ParallelMode.COLUMN, ranks, inputs, outputs, sections);
+    }
+
+    ParallelMode mode() {
+        return mode;
+    }
+
+    /** Declares what this rank has of the weight [out, in]. */
+    Parameter declareWeight(Initializer initializer, ModelPlan plan) {
+        return ranks.isSplit()
+                ? plan.declare("weight", initializer, part(mode == ParallelMode.ROW ? 1 : 0, outputs, inputs))
+                : plan.declare("weight", initializer, outputs, inputs);
+    }
+
+    /** Declares what this rank has of the bias [out]: of a row-parallel layer all. */
+    Parameter declareBias(ModelPlan plan) {
+        return ranks.isSplit() && mode == ParallelMode.COLUMN
+                ? plan.declare("bias", Initializer.zeros(), part(0, outputs))
+                : plan.declare("bias", Initializer.zeros(), outputs);
+    }
+
+    private ParameterSplit part(int dimension, long... sizes) {
+        return new ParameterSplit(new Shape(sizes), dimension, sections, ranks.rank(), ranks.size());
+    }
+
+    /** Returns whether each rank's product is a term of the output, to which the bias is added once. */
+    boolean sumsOutput() {
+        return ranks.isSplit() && mode == ParallelMode.ROW;
+    }
+
+    /** Enqueues the sum of the output's terms over the ranks. */
+    void sumOutput(Tensor y, Pass pass) {
+        ranks.sum(y, pass.stream());
+    }
+
+    /** Enqueues the sum over the ranks of the gradient of an input that is the same on all of them. */
+    void sumInputGradient(Tensor dx, Pass pass) {
+        if (mode == ParallelMode.COLUMN) {
+            ranks.sum(dx, pass.stream());
+        }
+    }
+
+    /** Enqueues {@code y[t] = y[t] + bias} for each row. */
+    static void addBias(Tensor y, Tensor bias, Pass pass) {
+        Tensor zeros = pass.temporary().tensor(DType.INT32, y.size(0));
+        zeros.zero(pass.stream());
+        Tensor rows = pass.temporary().like(y);
+        Rows.gatherRows(pass.temporary().view(bias, 0, 1, bias.count()), zeros, rows, pass.stream());
+        Elementwise.add(y, rows, y, pass.stream());
+    }
+
+    /** Says what is summed over the ranks, behind what is said of the products; nothing where a rank has all. */
+    String explain(boolean hasBias) {
+        if (!ranks.isSplit()) {
+            return "";
+        }
+        return mode == ParallelMode.COLUMN
+                ? "; rows of the weight on each of " + ranks.size()
+                        + " ranks, over which backward sums the input's gradient by ncclAllReduce"
+                : "; columns of the weight on each of " + ranks.size()
+                        + " ranks, over which forward sums the output by ncclAllReduce"
+                        + (hasBias ? ", before ops_gather_rows and ops_add add the bias" : "");
+    }
+}

@@ -1,0 +1,52 @@
+package dev.chagres.model;
+
+import dev.chagres.Stream;
+import dev.chagres.nccl.Communicator;
+import java.util.List;
+
+/**
+ * Adds up the gradients of which each tensor-parallel rank has computed a term, in one call, once a step.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class PartialGradients {
+    private static final int NEVER = -1;
+
+    private final List<Parameter> parameters;
+    private final TensorParallel ranks;
+    private final Stream stream;
+    private final Runnable sums = this::enqueue;
+    /** The generation of gradients that was summed last. */
+    private int summed = NEVER;
+
+    PartialGradients(List<Parameter> all, TensorParallel ranks, Stream stream) {
+        this.ranks = ranks;
+        this.stream = stream;
+        parameters = all.stream()
+                .filter(parameter -> parameter.isPartial() && !parameter.isFrozen())
+                .toList();
+    }
+
+    /** Enqueues the sums, unless this generation of gradients has them. */
+    void sum(int generation) {
+        if (parameters.isEmpty() || summed == generation) {
+            return;
+        }
+        Communicator.group(sums);
+        summed = generation;
+    }
+
+    private void enqueue() {
+        for (int i = 0; i < parameters.size(); i++) {
+            ranks.sum(parameters.get(i).gradient(), stream);
+        }
+    }
+
+    void ensureUnsummed(Parameter parameter, int generation) {
+        if (summed == generation) {
+            throw new IllegalStateException("gradient of " + parameter.name() + ": summed over the " + ranks.size()
+                    + " tensor-parallel ranks already, got another backward call; call norm.compute() after the step's"
+                    + " last backward call, and the optimizer's step before the next");
+        }
+    }
+}

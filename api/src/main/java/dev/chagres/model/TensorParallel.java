@@ -1,0 +1,126 @@
+package dev.chagres.model;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The ranks among which the layers of a {@link ModelPlan} are split: each computes some of the heads of an attention and some of the
+ * columns inside an MLP, for the same tokens. TE's {@code tp_group} and {@code tp_size}.
+ *
+ * <p>All ranks make the same calls of layers, over the same tokens.
+ *
+ * {@snippet file="dev/chagres/layer/TensorParallelTest.java" region="plan"}
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Shoeybi et al., Megatron-LM: Training multi-billion parameter language models using model parallelism (2019); TE's
+ * {@code set_tensor_parallel_group}.
+ */
+public final class TensorParallel {
+    private static final TensorParallel NONE = new TensorParallel(null);
+
+    /** Null where nothing is split. */
+    private final @Nullable Communicator group;
+
+    private TensorParallel(@Nullable Communicator group) {
+        this.group = group;
+    }
+
+    /** Returns that of a plan whose layers are whole. */
+    public static TensorParallel none() {
+        return NONE;
+    }
+
+    /**
+     * Splits layers among the ranks of {@code group}, such as a mesh's along its dimension {@code TENSOR}. Among one rank they stay
+     * whole.
+     *
+     * @param group closed after the last call of a layer
+     */
+    public static TensorParallel of(Communicator group) {
+        return Checks.given("group", group).ranks() == 1 ? NONE : new TensorParallel(group);
+    }
+
+    /** Returns the number of ranks: 1 where layers are whole. */
+    public int size() {
+        return group == null ? 1 : group.ranks();
+    }
+
+    /** Returns this rank's number, from 0 on. */
+    public int rank() {
+        return group == null ? 0 : group.rank();
+    }
+
+    /** Returns whether layers are split. */
+    public boolean isSplit() {
+        return group != null;
+    }
+
+    /**
+     * Returns the communicator of the ranks.
+     *
+     * @throws IllegalStateException where layers are whole
+     */
+    public Communicator group() {
+        Communicator present = group;
+        if (present == null) {
+            throw new IllegalStateException(
+                    "group: expected layers that are split among ranks, got whole ones; ask" + " isSplit() first");
+        }
+        return present;
+    }
+
+    /**
+     * Returns a rank's share of {@code count}.
+     *
+     * @param what named in the error, such as {@code heads}
+     * @param layer named in the error
+     * @throws IllegalArgumentException when the ranks do not divide it
+     */
+    public long share(String what, String layer, long count) {
+        if (count % size() != 0) {
+            throw new IllegalArgumentException(what + ": " + (layer.isEmpty() ? "the layer" : layer)
+                    + " expected a multiple of the " + size() + " tensor-parallel ranks, among which they are divided,"
+                    + " got " + count);
+        }
+        return count / size();
+    }
+
+    /**
+     * Enqueues {@code tensor = sum over ranks of tensor}; nothing where layers are whole or there are no elements.
+     *
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void sum(Tensor tensor, Stream stream) {
+        Communicator present = group;
+        if (present != null && tensor.count() > 0) {
+            present.allReduce(tensor, tensor, Reduction.SUM, stream);
+        }
+    }
+
+    /**
+     * Enqueues {@code value = max over ranks of value} for each of {@code values} in one call; nothing where layers are whole.
+     *
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void max(List<Tensor> values, Stream stream) {
+        Communicator present = group;
+        if (present != null) {
+            Communicator.group(() -> {
+                for (int i = 0; i < values.size(); i++) {
+                    present.allReduce(values.get(i), values.get(i), Reduction.MAX, stream);
+                }
+            });
+        }
+    }
+
+    @Override
+    public String toString() {
+        return isSplit() ? "tensor-parallel rank " + rank() + " of " + size() : "whole layers";
+    }
+}

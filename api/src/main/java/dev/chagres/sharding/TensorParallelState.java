@@ -1,0 +1,102 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterSplit;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
+import dev.chagres.model.TensorParallel;
+import dev.chagres.ops.Rows;
+import java.util.function.BiConsumer;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Gathers the state of a model whose layers are split among tensor-parallel ranks: what one rank that has the whole model would save.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class TensorParallelState {
+    private final TensorParallel ranks;
+    private final Stream stream;
+    private final Parameters parameters;
+
+    private TensorParallelState(Parameters parameters) {
+        this.parameters = parameters;
+        ranks = parameters.tensorParallel();
+        stream = parameters.scope().stream();
+    }
+
+    /**
+     * Hands out each tensor of {@code state} as that of the whole model, one after another, with the names and shapes that the state has
+     * of a model that is not split. Each rank calls it, with the same state.
+     *
+     * {@snippet file="dev/chagres/layer/RankedRun.java" region="gather"}
+     *
+     * @param parameters whose layers are split, or whole
+     * @param state of the parameters, joined with their optimizer's or not
+     * @param sink is handed each tensor on every rank, until it returns
+     * @throws IllegalArgumentException when the state has tensors of a split parameter in another type than FLOAT32, BFLOAT16 or
+     *     FLOAT16, such as an optimizer's remainders
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public static void gather(Parameters parameters, State state, BiConsumer<String, Tensor> sink) {
+        Checks.given("sink", sink);
+        TensorParallelState gathering = new TensorParallelState(Checks.given("parameters", parameters));
+        Checks.given("state", state).tensors().forEach((name, tensor) -> gathering.handOut(name, tensor, sink));
+    }
+
+    private void handOut(String name, Tensor tensor, BiConsumer<String, Tensor> sink) {
+        ParameterSplit split = splitOf(name, tensor);
+        if (split == null) {
+            sink.accept(name, tensor);
+            return;
+        }
+        if (!tensor.dtype().isFloat()) {
+            throw new IllegalArgumentException("state: expected parts of FLOAT32, BFLOAT16 or FLOAT16, got " + tensor
+                    + " called " + name + "; keep masters of FLOAT32");
+        }
+        try (Scope room = stream.device().openScope(stream)) {
+            sink.accept(name, whole(tensor, split, room));
+        }
+    }
+
+    /** Returns how a tensor with this name is split: as the parameter that the name begins with; null where it is whole. */
+    private @Nullable ParameterSplit splitOf(String name, Tensor tensor) {
+        for (Parameter parameter : parameters.all()) {
+            boolean named = name.equals(parameter.name()) || name.startsWith(parameter.name() + ".");
+            if (named && tensor.count() == parameter.shape().count()) {
+                return parameter.split();
+            }
+        }
+        return null;
+    }
+
+    private Tensor whole(Tensor part, ParameterSplit split, Scope room) {
+        Tensor parts = room.tensor(part.dtype(), part.count() * ranks.size());
+        ranks.group().allGather(part, parts, stream);
+        long run = split.run();
+        long runs = parts.count() / run;
+        Tensor index = room.tensor(DType.INT32, runs);
+        index.set(stream, places(split, run, Math.toIntExact(runs)));
+        Tensor whole = room.tensor(part.dtype(), runs, run);
+        Rows.scatterRows(room.view(parts, 0, runs, run), index, whole, stream);
+        return room.view(whole, 0, split.whole());
+    }
+
+    /** Returns where in the whole the runs of all ranks' parts lie. */
+    private int[] places(ParameterSplit split, long run, int runs) {
+        int[] places = new int[runs];
+        int each = runs / ranks.size();
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            ParameterSplit of = split.of(rank);
+            for (int i = 0; i < each; i++) {
+                places[rank * each + i] = Math.toIntExact(of.element(i * run) / run);
+            }
+        }
+        return places;
+    }
+}
