@@ -51,7 +51,7 @@ final class AttentionBranch extends Layer {
                 plan.child("qkv").child("linear"));
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(this.config), plan);
         separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, this.config, this, plan) : null;
-        projection = new Linear(width, hidden, bias, ParallelMode.ROW, initializer, plan.child("projection"));
+        projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
     }
 
     Linear qkv() {
@@ -75,7 +75,8 @@ final class AttentionBranch extends Layer {
     protected void run(Tensor x, Tensor y, Pass pass) {
         Stream stream = pass.stream();
         Sequences sequences = pass.sequences().queries();
-        sequences.checkTokens("x", x, x.size(0));
+        long rows = qkv.sites().split().productRows(x.size(0));
+        sequences.checkTokens("x", x, rows);
         RotaryEmbedding present = rotary;
         if (present != null) {
             present.checkSequences(sequences, stream);
@@ -85,7 +86,7 @@ final class AttentionBranch extends Layer {
         qkv.input().prepare(x, heads.x, keptIn, pass);
         // Apart, nobody reads the buffer a second time.
         Scope projectedIn = separate == null ? pass.kept() : pass.temporary();
-        Tensor projected = projectedIn.tensor(x.dtype(), x.size(0), qkv.outputColumns(x.size(1)));
+        Tensor projected = projectedIn.tensor(x.dtype(), rows, qkv.outputColumns(x.size(1)));
         qkv.products().product(heads.x, projected, pass);
         Tensor attended = separate == null
                 ? attendPacked(projected, present, sequences, pass)
@@ -115,10 +116,11 @@ final class AttentionBranch extends Layer {
             discard(pass);
             return;
         }
+        long rows = projection.sites().split().productRows(dy.size(0));
         Tensor dattended = pass.temporary()
-                .tensor(dy.dtype(), dy.size(0), projection.weight().shape().size(1));
-        Tensor dqkv = pass.temporary()
-                .tensor(dy.dtype(), dy.size(0), qkv.weight().shape().size(0));
+                .tensor(dy.dtype(), rows, projection.weight().shape().size(1));
+        Tensor dqkv =
+                pass.temporary().tensor(dy.dtype(), rows, qkv.weight().shape().size(0));
         last.inputGradient(heads.attended, dattended, pass);
         if (separate == null) {
             attention.backwardPacked(dattended, dqkv, pass);

@@ -46,6 +46,10 @@ final class CrossAttentionBranch extends Layer {
         super(plan.name());
         AttentionConfig whole = cross.attention();
         config = RankHeads.of(whole, plan);
+        if (plan.tensorParallel().isSequenceParallel()) {
+            throw new IllegalArgumentException("plan: " + plan.name()
+                    + " expected ranks that have all tokens between layers, got " + plan.tensorParallel());
+        }
         this.memory = Checks.given("memory", memory);
         long hidden = cross.hidden();
         memoryColumns = cross.memoryColumns();

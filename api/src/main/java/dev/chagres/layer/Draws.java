@@ -154,6 +154,11 @@ final class Draws implements AutoCloseable {
 
     /** Returns seed and offset of the next draw, INT64 [2], in {@code target}. */
     Tensor next(Scope target) {
+        return next(target, 0);
+    }
+
+    /** Returns those of the next draw with {@code skipped} numbers of the counter left out. */
+    Tensor next(Scope target, int skipped) {
         Tensor table = offsets;
         if (table == null) {
             table = take();
@@ -163,7 +168,7 @@ final class Draws implements AutoCloseable {
         }
         Tensor state = target.tensor(DType.INT64, 2);
         FusedAttention.extractSeedAndOffset(
-                state, Checks.given("word", present.word), target.view(table, site, 1), 0, stream);
+                state, Checks.given("word", present.word), target.view(table, site, 1), skipped, stream);
         site++;
         return state;
     }

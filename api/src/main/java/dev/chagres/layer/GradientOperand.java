@@ -54,7 +54,7 @@ final class GradientOperand {
      * @param amax the largest magnitude of dy, if the kernel that computed dy found it; null otherwise
      */
     void prepare(Tensor dy, @Nullable Tensor amax, Operand x, Pass pass) {
-        whole = dy;
+        whole = sites.split().gatheredGradient(dy, pass);
         quantizers = null;
         columnSums = null;
         Quantizers present = x.quantizers();

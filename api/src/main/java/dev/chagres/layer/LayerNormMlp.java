@@ -22,7 +22,7 @@ public final class LayerNormMlp extends PreNorm {
     public LayerNormMlp(MlpConfig config, ModelPlan plan) {
         Checks.given("config", config);
         Checks.given("plan", plan);
-        this(NormLayer.of(config.norm(), plan.child("norm")), new MlpBranch(config, plan), plan);
+        this(NormLayer.of(config.norm(), plan.child("norm").forTokenParts()), new MlpBranch(config, plan), plan);
     }
 
     private LayerNormMlp(NormLayer norm, MlpBranch mlp, ModelPlan plan) {

@@ -67,8 +67,20 @@ public final class Linear extends Layer {
     public Linear(long inputs, long outputs, Bias bias, ParallelMode mode, Initializer initializer, ModelPlan plan) {
         Checks.given("bias", bias);
         Checks.given("initializer", initializer);
-        LinearSplit split = LinearSplit.of(Checks.given("mode", mode), inputs, outputs, Checks.given("plan", plan));
+        if (Checks.given("plan", plan).tensorParallel().isSequenceParallel() && mode != ParallelMode.NONE) {
+            throw new IllegalArgumentException(
+                    "mode: " + plan.name() + " expected NONE where ranks are sequence-parallel,"
+                            + " for a Linear gives as many tokens as it reads, got " + mode + "; LayerNormMlp and"
+                            + " MultiheadAttention split products there");
+        }
+        LinearSplit split = LinearSplit.of(Checks.given("mode", mode), inputs, outputs, plan);
         this(split.declareWeight(initializer, plan), split, bias, plan);
+    }
+
+    /** Makes a {@link ParallelMode#ROW} of a branch, which may have a part of the tokens outside. */
+    static Linear ofRows(long inputs, long outputs, Bias bias, Initializer initializer, ModelPlan plan) {
+        LinearSplit split = LinearSplit.of(ParallelMode.ROW, inputs, outputs, plan);
+        return new Linear(split.declareWeight(initializer, plan), split, bias, plan);
     }
 
     /** Makes a {@link ParallelMode#COLUMN} whose outputs have sections of these sizes: a rank has a part of each. */
@@ -84,7 +96,7 @@ public final class Linear extends Layer {
         this.weight = weight;
         this.split = split;
         this.bias = bias == Bias.PRESENT ? split.declareBias(plan) : null;
-        sites = new LinearSites(weight, this.bias, plan);
+        sites = new LinearSites(weight, this.bias, split, plan);
         input = new LinearInput(sites);
         outputGradient = new GradientOperand(sites);
         products = new LinearProducts(sites, outputGradient, split);

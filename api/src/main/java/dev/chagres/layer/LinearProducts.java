@@ -56,13 +56,14 @@ final class LinearProducts {
             return;
         }
         Quantizers present = x.quantizers();
+        Tensor term = split.term(y, ParallelMode.ROW, pass);
         if (present == null) {
-            wholeProduct(x, y, pass);
+            wholeProduct(x, term, pass);
         } else {
-            quantizedProduct(x, y, present, pass);
+            quantizedProduct(x, term, present, pass);
         }
         if (split.sumsOutput()) {
-            split.sumOutput(y, pass);
+            split.sumOutput(term, y, pass);
             if (bias != null) {
                 LinearSplit.addBias(y, bias.weight(), pass);
             }
@@ -72,12 +73,13 @@ final class LinearProducts {
     private void wholeProduct(Operand x, Tensor y, Pass pass) {
         Tensor w = weight.weight();
         Stream stream = pass.stream();
+        Tensor read = split.gatheredInput(x.whole(), pass);
         if (addedBias == null) {
             MatrixProduct.product(
-                    x.whole(), Transpose.NO, w, Transpose.YES, y, Output.OVERWRITE, pass.productPlan(), stream);
+                    read, Transpose.NO, w, Transpose.YES, y, Output.OVERWRITE, pass.productPlan(), stream);
         } else {
             MatrixProduct.productBias(
-                    x.whole(), Transpose.NO, w, Transpose.YES, addedBias.weight(), y, pass.productPlan(), stream);
+                    read, Transpose.NO, w, Transpose.YES, addedBias.weight(), y, pass.productPlan(), stream);
         }
     }
 
@@ -120,20 +122,12 @@ final class LinearProducts {
         }
         Tensor w = weight.weight();
         Stream stream = pass.stream();
+        Tensor read = split.gatheredInput(x.whole(), pass);
         if (bias == null) {
-            MatrixProduct.productGelu(
-                    x.whole(), Transpose.NO, w, Transpose.YES, before, after, pass.productPlan(), stream);
+            MatrixProduct.productGelu(read, Transpose.NO, w, Transpose.YES, before, after, pass.productPlan(), stream);
         } else {
             MatrixProduct.productBiasGelu(
-                    x.whole(),
-                    Transpose.NO,
-                    w,
-                    Transpose.YES,
-                    bias.weight(),
-                    before,
-                    after,
-                    pass.productPlan(),
-                    stream);
+                    read, Transpose.NO, w, Transpose.YES, bias.weight(), before, after, pass.productPlan(), stream);
         }
     }
 
@@ -154,8 +148,9 @@ final class LinearProducts {
     /** Enqueues {@code dx = dy W}, of a column-parallel layer summed over the ranks. */
     void inputGradient(Operand x, Tensor dx, Pass pass) {
         if (x.rows() > 0) {
-            inputGradientOfRank(x, dx, pass);
-            split.sumInputGradient(dx, pass);
+            Tensor term = split.term(dx, ParallelMode.COLUMN, pass);
+            inputGradientOfRank(x, term, pass);
+            split.sumInputGradient(term, dx, pass);
         }
     }
 
@@ -206,7 +201,7 @@ final class LinearProducts {
             pass.nextGradient(bias);
             MatrixProduct.productBiasGradient(
                     gradient.whole(),
-                    x.whole(),
+                    split.gatheredInput(x.whole(), pass),
                     Transpose.NO,
                     bias.gradient(),
                     weight.gradient(),
@@ -216,7 +211,7 @@ final class LinearProducts {
         }
         // The product's epilogue can write a bias gradient, but not add to one.
         if (!weight.isFrozen()) {
-            weightGradient(x.whole(), pass);
+            weightGradient(split.gatheredInput(x.whole(), pass), pass);
         }
         sumBiasGradient(pass);
     }

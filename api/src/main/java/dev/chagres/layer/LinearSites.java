@@ -23,13 +23,15 @@ import org.jspecify.annotations.Nullable;
 final class LinearSites {
     private final Parameter weight;
     private final @Nullable Parameter bias;
+    private final LinearSplit split;
     private final QuantizerSite input;
     private final QuantizerSite cachedWeight;
     private final QuantizerSite gradient;
 
-    LinearSites(Parameter weight, @Nullable Parameter bias, ModelPlan plan) {
+    LinearSites(Parameter weight, @Nullable Parameter bias, LinearSplit split, ModelPlan plan) {
         this.weight = weight;
         this.bias = bias;
+        this.split = split;
         input = plan.quantizer("input", Role.INPUT);
         cachedWeight = plan.quantizer("weight", weight);
         gradient = plan.quantizer("output_gradient", Role.GRADIENT);
@@ -103,7 +105,21 @@ final class LinearSites {
             throw new IllegalStateException(own.name() + ": expected pass.autocast with the quantizers of its own"
                     + " parameters, got those of others; call pass.autocast or pass.noAutocast before this layer");
         }
-        return present.covers(input) && cachedWeight.fits() ? present : null;
+        if (!present.covers(input) || !cachedWeight.fits()) {
+            return null;
+        }
+        if (split.sharesTokens()) {
+            throw new IllegalStateException(
+                    own.name() + ": expected no recipe where ranks are sequence-parallel, for what"
+                            + " they gather is in the model's type, got " + present
+                            + "; leave TensorParallel.withSequenceParallel out, or call pass.noAutocast()");
+        }
+        return present;
+    }
+
+    /** Returns how the layer is split among ranks. */
+    LinearSplit split() {
+        return split;
     }
 
     /** Returns the weight in eight bits, cast now if no pass of this step has done so. */

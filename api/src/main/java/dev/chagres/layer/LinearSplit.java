@@ -86,20 +86,61 @@ final class LinearSplit {
         return new ParameterSplit(new Shape(sizes), dimension, sections, ranks.rank(), ranks.size());
     }
 
+    /** Returns whether a rank has a part of the tokens outside of the layers that are split. */
+    boolean sharesTokens() {
+        return ranks.isSequenceParallel() && mode != ParallelMode.NONE;
+    }
+
+    /** Returns the tokens that products compute where {@code rows} stand outside. */
+    long productRows(long rows) {
+        return sharesTokens() ? rows * ranks.size() : rows;
+    }
+
+    /** Returns the input of the products of a column-parallel layer: all tokens, gathered where a rank has a part of them. */
+    Tensor gatheredInput(Tensor x, Pass pass) {
+        return mode == ParallelMode.COLUMN && sharesTokens() ? gathered(x, pass) : x;
+    }
+
+    /** Returns the gradient of the output of a row-parallel layer, likewise. */
+    Tensor gatheredGradient(Tensor dy, Pass pass) {
+        return mode == ParallelMode.ROW && sharesTokens() ? gathered(dy, pass) : dy;
+    }
+
+    private Tensor gathered(Tensor part, Pass pass) {
+        Tensor whole = pass.temporary().tensor(part.dtype(), productRows(part.size(0)), part.size(1));
+        ranks.gather(part, whole, pass.stream());
+        return whole;
+    }
+
+    /** Returns where each rank writes its term of a sum that ends in {@code sum}. */
+    Tensor term(Tensor sum, ParallelMode summed, Pass pass) {
+        return mode == summed && sharesTokens()
+                ? pass.temporary().tensor(sum.dtype(), productRows(sum.size(0)), sum.size(1))
+                : sum;
+    }
+
     /** Returns whether each rank's product is a term of the output, to which the bias is added once. */
     boolean sumsOutput() {
         return ranks.isSplit() && mode == ParallelMode.ROW;
     }
 
-    /** Enqueues the sum of the output's terms over the ranks. */
-    void sumOutput(Tensor y, Pass pass) {
-        ranks.sum(y, pass.stream());
+    /** Enqueues the sum of the ranks' terms of the output, or of the rank's part of the tokens. */
+    void sumOutput(Tensor term, Tensor y, Pass pass) {
+        sum(term, y, pass);
     }
 
-    /** Enqueues the sum over the ranks of the gradient of an input that is the same on all of them. */
-    void sumInputGradient(Tensor dx, Pass pass) {
+    /** Enqueues the sum over the ranks of the gradient of an input that is the same on all of them, or of which each has a part. */
+    void sumInputGradient(Tensor term, Tensor dx, Pass pass) {
         if (mode == ParallelMode.COLUMN) {
-            ranks.sum(dx, pass.stream());
+            sum(term, dx, pass);
+        }
+    }
+
+    private void sum(Tensor term, Tensor sum, Pass pass) {
+        if (sharesTokens()) {
+            ranks.reduceScatter(term, sum, pass.stream());
+        } else {
+            ranks.sum(sum, pass.stream());
         }
     }
 
@@ -116,6 +157,15 @@ final class LinearSplit {
     String explain(boolean hasBias) {
         if (!ranks.isSplit()) {
             return "";
+        }
+        if (sharesTokens()) {
+            return "; " + (mode == ParallelMode.COLUMN ? "rows" : "columns") + " of the weight on each of "
+                    + ranks.size() + " ranks, "
+                    + (mode == ParallelMode.COLUMN
+                            ? "whose tokens ncclAllGather gathers, in backward again, where ncclReduceScatter sums the"
+                                    + " input's gradient"
+                            : "over which ncclReduceScatter sums the output, whose gradient ncclAllGather gathers"
+                                    + (hasBias ? "; ops_gather_rows and ops_add add the bias" : ""));
         }
         return mode == ParallelMode.COLUMN
                 ? "; rows of the weight on each of " + ranks.size()

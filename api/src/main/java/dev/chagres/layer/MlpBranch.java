@@ -51,8 +51,7 @@ final class MlpBranch extends Layer {
                 config.bias(),
                 config.inputInitializer(),
                 plan.child("fc1"));
-        fc2 = new Linear(
-                config.inner(), hidden, config.bias(), ParallelMode.ROW, config.outputInitializer(), plan.child("fc2"));
+        fc2 = Linear.ofRows(config.inner(), hidden, config.bias(), config.outputInitializer(), plan.child("fc2"));
     }
 
     Linear fc1() {
@@ -76,7 +75,7 @@ final class MlpBranch extends Layer {
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         Inner inside = saved.take();
-        long rows = x.size(0);
+        long rows = fc1.sites().split().productRows(x.size(0));
         fc1.input().prepare(x, inside.x, pass.isSaving() && keepsBefore() ? pass.kept() : null, pass);
         Tensor filled = before(rows, fc1.outputColumns(x.size(1)), x.dtype(), pass);
         Tensor before = EightBitCopies.first(pass.kept(), filled, rows);
@@ -145,7 +144,7 @@ final class MlpBranch extends Layer {
         fc2.outputGradient().prepare(dy, inside.after, pass);
         if (fc2.requiresGradient()) {
             if (recomputation == Recomputation.ACTIVATION) {
-                activateAgain(inside, dy.size(0), pass);
+                activateAgain(inside, fc2.sites().split().productRows(dy.size(0)), pass);
             }
             fc2.products().parameterGradients(inside.after, pass);
         }
@@ -153,7 +152,8 @@ final class MlpBranch extends Layer {
             return;
         }
         if (!castGradientOfActivation(dy, inside, pass)) {
-            Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), dy.size(0));
+            long rows = fc2.sites().split().productRows(dy.size(0));
+            Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), rows);
             Tensor dbefore = pass.temporary().like(before);
             Tensor amax =
                     fc2.outputGradient().isQuantized() ? fc1.outputGradient().takeAmax(inside.x, pass) : null;
@@ -170,7 +170,7 @@ final class MlpBranch extends Layer {
     private void multiplyAgain(Inner inside, Pass pass) {
         Scope temporary = pass.temporary();
         Tensor x = inside.input.get();
-        long rows = x.size(0);
+        long rows = fc1.sites().split().productRows(x.size(0));
         long columns = fc1.weight().shape().size(0);
         Tensor filled = inside.after.isQuantized()
                 ? EightBitCopies.zeroFilled(temporary, x.dtype(), rows, columns, pass.stream())
@@ -254,9 +254,16 @@ final class MlpBranch extends Layer {
                 && KernelChoice.activation(activation.kind(), dy.dtype()) == ActivationKernel.EPILOGUE) {
             Tensor weight = fc2.sites().wholeWeight(inside.after, pass);
             MatrixProduct.productGeluGradient(
-                    dy, Transpose.NO, weight, Transpose.NO, before, dbefore, pass.productPlan(), stream);
+                    fc2.outputGradient().whole(),
+                    Transpose.NO,
+                    weight,
+                    Transpose.NO,
+                    before,
+                    dbefore,
+                    pass.productPlan(),
+                    stream);
         } else if (activation.kind().isGated()) {
-            Tensor dafter = pass.temporary().tensor(dy.dtype(), dy.size(0), inner);
+            Tensor dafter = pass.temporary().tensor(dy.dtype(), before.size(0), inner);
             fc2.products().inputGradient(inside.after, dafter, pass);
             activation.backward(dafter, before, dbefore, amax, stream);
         } else {

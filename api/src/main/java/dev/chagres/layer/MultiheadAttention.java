@@ -51,7 +51,7 @@ public final class MultiheadAttention extends PreNorm {
         Checks.given("initializer", initializer);
         Checks.given("plan", plan);
         this(
-                NormLayer.of(norm, plan.child("qkv").child("norm")),
+                NormLayer.of(norm, plan.child("qkv").child("norm").forTokenParts()),
                 new AttentionBranch(norm.size(), config, bias, initializer, plan),
                 plan);
     }

@@ -4,6 +4,8 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.DropPath;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
@@ -35,12 +37,35 @@ final class ResidualDropout {
         }
     }
 
+    /** Values that one number of the counter drops. */
+    private static final int DRAWN_AT_ONCE = 4;
+
     private final Dropout values;
     private final Dropout paths;
+    private final TensorParallel ranks;
 
-    ResidualDropout(Dropout values, Dropout paths) {
+    private ResidualDropout(Dropout values, Dropout paths, TensorParallel ranks) {
         this.values = values;
         this.paths = paths;
+        this.ranks = ranks;
+    }
+
+    /**
+     * Makes what {@code config} says.
+     *
+     * @throws IllegalArgumentException when a rank's part of the tokens could not draw as all tokens do
+     */
+    static ResidualDropout of(TransformerLayerConfig config, ModelPlan plan) {
+        TensorParallel ranks = plan.tensorParallel();
+        if (ranks.isSequenceParallel() && !config.dropPath().isNone()) {
+            throw new IllegalArgumentException("dropPath: " + plan.name() + " expected none where " + ranks.size()
+                    + " sequence-parallel ranks have parts of sequences, got " + config.dropPath());
+        }
+        if (ranks.isSequenceParallel() && config.hidden() % DRAWN_AT_ONCE != 0) {
+            throw new IllegalArgumentException("hidden: " + plan.name() + " expected a multiple of " + DRAWN_AT_ONCE
+                    + " columns for " + ranks.size() + " sequence-parallel ranks, got " + config.hidden());
+        }
+        return new ResidualDropout(config.hiddenDropout(), config.dropPath(), ranks);
     }
 
     /** Returns whether forward in {@code pass} leaves anything out. */
@@ -67,11 +92,14 @@ final class ResidualDropout {
         }
     }
 
-    private void dropValues(Tensor added, Tensor stream, Tensor sum, @Nullable Drawn drawn, Pass pass) {
+    private void dropValues(Tensor added, Tensor stream, Tensor sum, @Nullable Drawn kept, Pass pass) {
         Tensor mask = pass.kept().tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(added.count()));
-        dev.chagres.ops.Dropout.dropoutAdd(added, stream, sum, mask, pass.draw(), values.probability(), pass.stream());
-        if (drawn != null) {
-            drawn.mask.set(mask);
+        // A rank's part of the tokens is dropped by its part of the mask of all tokens.
+        long before = ranks.isSequenceParallel() ? ranks.rank() * added.count() : 0;
+        Tensor drawn = pass.draws().next(pass.kept(), Math.toIntExact(before / DRAWN_AT_ONCE));
+        dev.chagres.ops.Dropout.dropoutAdd(added, stream, sum, mask, drawn, values.probability(), pass.stream());
+        if (kept != null) {
+            kept.mask.set(mask);
         }
     }
 

@@ -81,8 +81,9 @@ public final class TransformerLayer extends Layer {
                 ? null
                 : new CrossAttention(cross, memory, plan.child("cross_attention"));
         mlp = new LayerNormMlp(config.mlp(), plan.child("mlp"));
-        outputNorm = normsOutput ? NormLayer.of(config.norm(), plan.child("norm")) : null;
-        ResidualDropout dropout = new ResidualDropout(config.hiddenDropout(), config.dropPath());
+        outputNorm =
+                normsOutput ? NormLayer.of(config.norm(), plan.child("norm").forTokenParts()) : null;
+        ResidualDropout dropout = ResidualDropout.of(config, plan);
         if (order == BranchOrder.PARALLEL) {
             stream = new ResidualStream(
                     this, dropout, config.residual(), outputNorm, new ParallelBranches(plan.name(), attention, mlp));

@@ -114,6 +114,15 @@ public final class ModelPlan {
     }
 
     /**
+     * Returns this part for layers that read a rank's part of the tokens, such as a norm between {@code TokenScatter} and {@code
+     * TokenGather}: where ranks are sequence-parallel each computes a term of the gradients. Layers that are split themselves, such as a
+     * {@code TransformerLayer}, say so of their own norms.
+     */
+    public ModelPlan forTokenParts() {
+        return shared.tensorParallel.isSequenceParallel() ? withPartialGradients() : this;
+    }
+
+    /**
      * Declares a parameter of the model's type.
      *
      * @param name behind this part's prefix
@@ -195,7 +204,8 @@ public final class ModelPlan {
             throw new IllegalArgumentException("name: " + full + " is declared already; give each layer a part"
                     + " of the plan of its own, such as plan.child(\"fc1\")");
         }
-        Parameter parameter = new Parameter(full, shape, initializer, dtype, split, gradients == Gradients.PARTIAL);
+        Parameter parameter =
+                new Parameter(full, shape, initializer, dtype, split, split == null && gradients == Gradients.PARTIAL);
         shared.all.add(parameter);
         shared.groups.computeIfAbsent(group, key -> new ArrayList<>()).add(parameter);
         return parameter;

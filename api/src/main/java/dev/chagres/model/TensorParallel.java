@@ -22,13 +22,22 @@ import org.jspecify.annotations.Nullable;
  * {@code set_tensor_parallel_group}.
  */
 public final class TensorParallel {
-    private static final TensorParallel NONE = new TensorParallel(null);
+    private static final TensorParallel NONE = new TensorParallel(null, Tokens.ALL);
+
+    /** Which tokens a rank has between layers. */
+    private enum Tokens {
+        ALL,
+        PART
+    }
 
     /** Null where nothing is split. */
     private final @Nullable Communicator group;
 
-    private TensorParallel(@Nullable Communicator group) {
+    private final Tokens tokens;
+
+    private TensorParallel(@Nullable Communicator group, Tokens tokens) {
         this.group = group;
+        this.tokens = tokens;
     }
 
     /** Returns that of a plan whose layers are whole. */
@@ -43,7 +52,25 @@ public final class TensorParallel {
      * @param group closed after the last call of a layer
      */
     public static TensorParallel of(Communicator group) {
-        return Checks.given("group", group).ranks() == 1 ? NONE : new TensorParallel(group);
+        return Checks.given("group", group).ranks() == 1 ? NONE : new TensorParallel(group, Tokens.ALL);
+    }
+
+    /**
+     * Returns the same ranks with sequence parallelism: between its branches a layer's residual stream and norms have a part of the
+     * tokens on each rank, the r-th of as many equal ones as there are ranks. A branch gathers the tokens that it reads, and reduces and
+     * scatters what it gives, in place of a sum over the ranks. A {@code TokenScatter} stands before such layers, a {@code TokenGather}
+     * behind them.
+     *
+     * <p>Source: Korthikanti et al., Reducing activation recomputation in large transformer models (2022); TE's {@code
+     * sequence_parallel}.
+     */
+    public TensorParallel withSequenceParallel() {
+        return group == null ? this : new TensorParallel(group, Tokens.PART);
+    }
+
+    /** Returns whether a rank has a part of the tokens between the branches of layers. */
+    public boolean isSequenceParallel() {
+        return tokens == Tokens.PART;
     }
 
     /** Returns the number of ranks: 1 where layers are whole. */
@@ -104,6 +131,34 @@ public final class TensorParallel {
     }
 
     /**
+     * Enqueues {@code whole[i R .. (i + 1) R) = part of rank i}, for parts of R rows.
+     *
+     * @param part [R, columns]
+     * @param whole [N R, columns] in the same type
+     * @throws IllegalStateException where layers are whole
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void gather(Tensor part, Tensor whole, Stream stream) {
+        if (whole.count() > 0) {
+            group().allGather(part, whole, stream);
+        }
+    }
+
+    /**
+     * Enqueues {@code part = sum over ranks of whole[r R .. (r + 1) R)}, r being this rank.
+     *
+     * @param whole [N R, columns]
+     * @param part [R, columns] in the same type
+     * @throws IllegalStateException where layers are whole
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void reduceScatter(Tensor whole, Tensor part, Stream stream) {
+        if (whole.count() > 0) {
+            group().reduceScatter(whole, part, Reduction.SUM, stream);
+        }
+    }
+
+    /**
      * Enqueues {@code value = max over ranks of value} for each of {@code values} in one call; nothing where layers are whole.
      *
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
@@ -121,6 +176,9 @@ public final class TensorParallel {
 
     @Override
     public String toString() {
-        return isSplit() ? "tensor-parallel rank " + rank() + " of " + size() : "whole layers";
+        return isSplit()
+                ? "tensor-parallel rank " + rank() + " of " + size()
+                        + (isSequenceParallel() ? ", sequence-parallel" : "")
+                : "whole layers";
     }
 }

@@ -56,6 +56,9 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         PLAIN,
         DROPOUT,
         RECOMPUTED,
+        /** Tokens in multiples of 8, which sequence-parallel ranks divide. */
+        EIGHTS,
+        RECOMPUTED_EIGHTS,
         FROZEN_BOTTOM,
         DELAYED_SCALING,
         CURRENT_SCALING,
@@ -82,7 +85,11 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         }
 
         UnaryOperator<Layer> wrapper() {
-            return this == RECOMPUTED ? Recomputed::new : UnaryOperator.identity();
+            return this == RECOMPUTED || this == RECOMPUTED_EIGHTS ? Recomputed::new : UnaryOperator.identity();
+        }
+
+        private int multiple() {
+            return this == EIGHTS || this == RECOMPUTED_EIGHTS ? 8 : 1;
         }
 
         Consumer<ModelPlan> frozen() {
@@ -117,17 +124,24 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
     }
 
     /** Forward and backward of a part; returns its part of the loss. */
-    private static float part(SmallModel model, Pass pass, int step, int part, Tensor divisor) {
+    private static float part(SmallModel model, Pass pass, int step, int part, Tensor divisor, Variant variant) {
         int[] lengths = lengths(part);
         int[][] batch = batch(step, part);
         if (lengths.length == 0) {
             lengths = new int[] {1}; // a token without a label: its gradients are 0
             batch = new int[][] {{0}, {-100}};
         }
+        int filled = -batch[0].length & (variant.multiple() - 1);
+        if (filled > 0) { // with a sequence without labels
+            lengths = Arrays.copyOf(lengths, lengths.length + 1);
+            lengths[lengths.length - 1] = filled;
+            int tokens = batch[0].length;
+            batch = new int[][] {Arrays.copyOf(batch[0], tokens + filled), Arrays.copyOf(batch[1], tokens + filled)};
+            Arrays.fill(batch[1], tokens, tokens + filled, -100);
+        }
         pass.seed(5, step, part);
         pass.sequences(Sequences.packed(pass.scope(), lengths));
-        Tensor embedded = model.embedding.forward(model.ints(pass.scope(), batch[0]), pass);
-        Tensor logits = model.head.forward(model.layers.forward(embedded, pass), pass);
+        Tensor logits = model.logits(pass, model.ints(pass.scope(), batch[0]));
         Tensor loss = model.crossEntropy.forward(logits, model.ints(pass.scope(), batch[1]), divisor, pass);
         float value = loss.toFloats(model.device.stream())[0];
         model.backward(pass);
@@ -176,7 +190,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 for (int part = 0; part < parts; part++) {
                     if (lengths(part).length > 0) {
                         pass.begin();
-                        losses[step] += part(model, pass, step, part, divisor);
+                        losses[step] += part(model, pass, step, part, divisor, variant);
                     }
                 }
                 norm.compute();
@@ -244,7 +258,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                         if (i == microBatches - 1) {
                             strategy.lastMicroBatch();
                         }
-                        losses[step] += part(model, pass, step, part, labelled);
+                        losses[step] += part(model, pass, step, part, labelled, variant);
                     }
                 }
                 strategy.sumGradients();

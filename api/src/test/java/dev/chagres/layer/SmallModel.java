@@ -37,7 +37,9 @@ final class SmallModel implements AutoCloseable {
     final DType dtype;
     final ModelPlan plan;
     final Embedding embedding;
+    final TokenScatter scatter;
     final Layer layers;
+    final TokenGather gather;
     final Layer head;
     final CrossEntropy crossEntropy = new CrossEntropy(VOCABULARY - 1);
     final Parameters parameters;
@@ -71,8 +73,10 @@ final class SmallModel implements AutoCloseable {
         this.plan = plan;
         embedding = new Embedding(VOCABULARY, HIDDEN, WEIGHTS, plan.group("embedding"));
         TransformerLayerConfig config = base.withInitializer(WEIGHTS)
-                .withHiddenDropout(Dropout.of(dropout))
-                .withDropPath(Dropout.of(dropout));
+                .withHiddenDropout(dropout > 0 ? Dropout.of(dropout) : base.hiddenDropout())
+                .withDropPath(dropout > 0 ? Dropout.of(dropout) : base.dropPath());
+        scatter = new TokenScatter(plan);
+        gather = new TokenGather(plan);
         List<TransformerLayer> stack = new ArrayList<>();
         for (int i = 0; i < LAYERS; i++) {
             stack.add(new TransformerLayer(config, plan.group("layers." + i)));
@@ -121,11 +125,17 @@ final class SmallModel implements AutoCloseable {
     Tensor logits(Pass pass, int[] ids, int... lengths) {
         pass.begin();
         pass.sequences(Sequences.packed(pass.scope(), lengths));
-        return head.forward(layers.forward(embedding.forward(ints(pass.scope(), ids), pass), pass), pass);
+        return logits(pass, ints(pass.scope(), ids));
+    }
+
+    Tensor logits(Pass pass, Tensor ids) {
+        Tensor embedded = scatter.forward(embedding.forward(ids, pass), pass);
+        return head.forward(gather.forward(layers.forward(embedded, pass), pass), pass);
     }
 
     void backward(Pass pass) {
-        embedding.backward(layers.backward(head.backward(crossEntropy.backward(pass), pass), pass), pass);
+        Tensor dy = gather.backward(head.backward(crossEntropy.backward(pass), pass), pass);
+        embedding.backward(scatter.backward(layers.backward(dy, pass), pass), pass);
     }
 
     /** One forward and backward pass over the usual batch, and what came out. */

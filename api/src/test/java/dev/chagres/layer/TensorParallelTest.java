@@ -25,6 +25,7 @@ import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.te.Activation;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
@@ -158,20 +159,31 @@ class TensorParallelTest {
 
     /** Trains {@code tensor} ranks a copy, and as many copies as there are ranks for. */
     private static void train(int ranks, int tensor, int microBatches, Variant variant) {
+        train(ranks, tensor, microBatches, variant, LAYER, UnaryOperator.identity());
+    }
+
+    private static void train(
+            int ranks,
+            int tensor,
+            int microBatches,
+            Variant variant,
+            TransformerLayerConfig layer,
+            UnaryOperator<TensorParallel> change) {
         DevicesNeeded.assume(ranks);
         int copies = ranks / tensor;
-        RankedRun expected = RankedRun.ofOne(copies * microBatches, DType.FLOAT32, variant, LAYER);
+        RankedRun expected = RankedRun.ofOne(copies * microBatches, DType.FLOAT32, variant, layer);
         MeshShape shape =
                 MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.TENSOR, tensor);
         List<RankedRun> runs = Ranks.local(ranks).run(rank -> {
             try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
                 // @start region="plan"
-                ModelPlan plan = new ModelPlan(TensorParallel.of(mesh.along(MeshDimension.TENSOR)));
+                TensorParallel tensorParallel = TensorParallel.of(mesh.along(MeshDimension.TENSOR));
                 // @end
+                ModelPlan plan = new ModelPlan(change.apply(tensorParallel));
                 Communicator data = mesh.along(MeshDimension.REPLICATE);
                 Rank copy = new Rank(data.rank(), data.ranks(), rank.device(), data);
                 return RankedRun.of(
-                        copy, TensorParallelTest::copies, microBatches, DType.FLOAT32, variant, plan, LAYER);
+                        copy, TensorParallelTest::copies, microBatches, DType.FLOAT32, variant, plan, layer);
             }
         });
         for (int i = 0; i < tensor; i++) {
@@ -200,6 +212,41 @@ class TensorParallelTest {
     })
     void ranksThatSplitLayersTrainAsOne(int ranks, int tensor, int microBatches, Variant variant) {
         train(ranks, tensor, microBatches, variant);
+    }
+
+    /** What stands in a layer that sequence-parallel ranks train. */
+    private enum Inside {
+        USUAL(UnaryOperator.identity()),
+        NORMED_OUTPUT(layer -> layer.withNormPlacement(NormPlacement.OUTPUT)),
+        PARALLEL(layer -> layer.withBranchOrder(BranchOrder.PARALLEL).withBias(Bias.ABSENT)),
+        NORMED_HEADS(layer -> layer.withNorm(NormConfig.rmsNorm(SmallModel.HIDDEN))
+                .withAttention(MANY_HEADS.withQkNorm(QkNorm.of(QkNorm.Kind.RMS_NORM)))),
+        GATED(layer -> layer.withMlp(layer.mlp()
+                .withActivation(Activation.SWIGLU)
+                .withRecomputation(MlpConfig.Recomputation.FC1_AND_ACTIVATION)));
+
+        private final UnaryOperator<TransformerLayerConfig> change;
+
+        Inside(UnaryOperator<TransformerLayerConfig> change) {
+            this.change = change;
+        }
+    }
+
+    /** Each rank has a part of the tokens between branches, and drops by its part of one mask. */
+    @ParameterizedTest
+    @CsvSource({
+        "2, 2, 3, EIGHTS, USUAL",
+        "4, 4, 3, RECOMPUTED_EIGHTS, USUAL",
+        "8, 8, 3, EIGHTS, USUAL",
+        "4, 2, 2, EIGHTS, USUAL",
+        "2, 2, 4, EIGHTS, NORMED_OUTPUT",
+        "4, 4, 4, EIGHTS, PARALLEL",
+        "2, 2, 3, EIGHTS, NORMED_HEADS",
+        "2, 2, 4, EIGHTS, GATED"
+    })
+    void sequenceParallelRanksTrainAsOne(int ranks, int tensor, int microBatches, Variant variant, Inside inside) {
+        TransformerLayerConfig layer = inside.change.apply(LAYER.withHiddenDropout(Dropout.of(0.1f)));
+        train(ranks, tensor, microBatches, variant, layer, TensorParallel::withSequenceParallel);
     }
 
     @Test

@@ -13,6 +13,8 @@ import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
+import dev.chagres.layer.TokenGather;
+import dev.chagres.layer.TokenScatter;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.Initializer;
@@ -23,6 +25,8 @@ import java.util.function.Function;
 
 /**
  * ESM-2: {@code loss = crossEntropy(decoder(norm(gelu(dense(norm(layers(embedding(ids))))))), labels)}.
+ *
+ * <p>In a plan of tensor-parallel ranks the layers are split among them; embedding and head are computed by each.
  *
  * <p>Pre-norm encoder layers with rotary positions, biases and GELU; the decoder's weight is the embedding's table. Left
  * out, as in most training of it: the scaling of embeddings by the share of masked tokens. No dropout, as published.
@@ -40,9 +44,15 @@ public final class Esm2 implements AutoCloseable {
     private static final Initializer WEIGHTS = Initializer.normal(0.02f);
 
     private final Embedding embedding;
+    /** Before layers of which sequence-parallel ranks have a part of the tokens each. */
+    private final TokenScatter scatter;
+
     private final Sequential layers;
-    /** The last norm and the head. */
-    private final Sequential tail;
+    private final LayerNorm norm;
+    /** Behind those layers and their norm. */
+    private final TokenGather gather;
+
+    private final Esm2Head head;
 
     private final CrossEntropy crossEntropy = new CrossEntropy(EsmVocabulary.SIZE);
     private final Parameters parameters;
@@ -85,10 +95,10 @@ public final class Esm2 implements AutoCloseable {
         AttentionConfig attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none());
         TransformerLayerConfig layer = TransformerLayerConfig.encoder(hidden, attention);
         layers = Sequential.of(config.layers(), i -> new TransformerLayer(layer, plan.group("layers." + i)));
-        tail = new Sequential(
-                "tail",
-                new LayerNorm(NormConfig.layerNorm(hidden), plan.group("norm")),
-                new Esm2Head(hidden, WEIGHTS, embedding.weight(), plan.group("head")));
+        scatter = new TokenScatter(plan);
+        norm = new LayerNorm(NormConfig.layerNorm(hidden), plan.group("norm").forTokenParts());
+        gather = new TokenGather(plan);
+        head = new Esm2Head(hidden, WEIGHTS, embedding.weight(), plan.group("head"));
         scope = device.openScope();
         try {
             RotaryEmbedding rotary = RotaryEmbedding.of(scope, config.context(), config.headDim());
@@ -113,7 +123,9 @@ public final class Esm2 implements AutoCloseable {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor logits(Tensor ids, Pass pass) {
-        return tail.forward(layers.forward(embedding.forward(ids, pass), pass), pass);
+        Tensor x = scatter.forward(embedding.forward(ids, pass), pass);
+        Tensor y = gather.forward(norm.forward(layers.forward(x, pass), pass), pass);
+        return head.forward(y, pass);
     }
 
     /**
@@ -149,9 +161,9 @@ public final class Esm2 implements AutoCloseable {
     }
 
     private void backward(Tensor dlogits, Pass pass) {
-        Tensor gradient = tail.backward(dlogits, pass);
+        Tensor gradient = norm.backward(gather.backward(head.backward(dlogits, pass), pass), pass);
         layers.backward(gradient, gradient, pass);
-        embedding.backward(gradient, pass);
+        embedding.backward(scatter.backward(gradient, pass), pass);
     }
 
     /** Frees parameters and gradients. A second call does nothing. */

@@ -157,7 +157,7 @@ public final class Esm2Training implements TrainingModel {
         RankStrategy chosen = plan.layout().strategy();
         Mesh mesh = chosen.mesh(plan, rank);
         AtomicReference<Strategy> made = new AtomicReference<>();
-        Esm2 model = new Esm2(rank.device(), config, chosen.begin(mesh), declared -> {
+        Esm2 model = new Esm2(rank.device(), config, RankStrategy.begin(plan.layout(), mesh), declared -> {
             made.set(chosen.share(declared, plan, rank, mesh));
             return made.get().parameters();
         });

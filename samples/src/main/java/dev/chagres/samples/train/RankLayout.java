@@ -11,8 +11,10 @@ import dev.chagres.sharding.OptimizerSharding;
  * @param strategy what each rank keeps of the model
  * @param mesh copies of the model, and the ranks of each by what they share out
  * @param optimizer among which ranks what the optimizer keeps is shared out, where there are several copies
+ * @param sequenceParallel whether ranks that split layers have a part of the tokens each between their branches
  */
-record RankLayout(int count, RankStrategy strategy, MeshShape mesh, OptimizerSharding optimizer) {
+record RankLayout(
+        int count, RankStrategy strategy, MeshShape mesh, OptimizerSharding optimizer, boolean sequenceParallel) {
     /** Returns among how many ranks each layer is split. */
     int tensorRanks() {
         return mesh.size(MeshDimension.TENSOR);
@@ -31,6 +33,6 @@ record RankLayout(int count, RankStrategy strategy, MeshShape mesh, OptimizerSha
     @Override
     public String toString() {
         boolean meshed = strategy == RankStrategy.HSDP || (strategy == RankStrategy.TP && dataRanks() > 1);
-        return meshed ? strategy + " " + mesh : strategy.toString();
+        return (meshed ? strategy + " " + mesh : strategy.toString()) + (sequenceParallel ? ", sequence-parallel" : "");
     }
 }

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.train.BatchShape;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.ITypeConverter;
@@ -44,6 +45,13 @@ final class RankOptions {
             paramLabel = "each-copy|all-ranks",
             description = "with --mesh, among which ranks the optimizer's state is shared out (default: each-copy)")
     private @Nullable OptimizerSharding optimizer;
+
+    @Option(
+            names = "--sequence-parallel",
+            description =
+                    "with --strategy tp, each rank keeps a part of the tokens between the branches of layers, which"
+                            + " takes less memory")
+    private boolean sequenceParallel;
 
     /** Reads sizes by dimension, such as {@code replicate=2,shard=4}. */
     static final class OfMesh implements ITypeConverter<MeshShape> {
@@ -100,7 +108,8 @@ final class RankOptions {
                 count(),
                 strategy(),
                 mesh != null ? mesh : MeshShape.ofOne().with(shared(), count()),
-                optimizer != null ? optimizer : OptimizerSharding.EACH_COPY);
+                optimizer != null ? optimizer : OptimizerSharding.EACH_COPY,
+                sequenceParallel);
     }
 
     private MeshDimension shared() {
@@ -129,6 +138,9 @@ final class RankOptions {
                     "--shard-optimizer: expected --strategy hsdp beside it, whose optimizer's"
                             + " state is shared out, got tp");
         }
+        if (sequenceParallel) {
+            checkSequenceParallel();
+        }
         if (mesh == null && optimizer != null) {
             throw new IllegalArgumentException(
                     "--shard-optimizer: expected --mesh beside it, without which there is one copy, got none");
@@ -136,6 +148,20 @@ final class RankOptions {
         if (strategy() != RankStrategy.DDP && count() == 1) {
             throw new IllegalArgumentException(
                     "--strategy: expected ddp, or --ranks above 1 to share something out, got " + strategy());
+        }
+    }
+
+    private void checkSequenceParallel() {
+        if (strategy() != RankStrategy.TP) {
+            throw new IllegalArgumentException(
+                    "--sequence-parallel: expected --strategy tp beside it, whose ranks split layers, got "
+                            + strategy());
+        }
+        int tensor = layout().tensorRanks();
+        if (BatchShape.TOKEN_MULTIPLE % tensor != 0) {
+            throw new IllegalArgumentException(
+                    "--sequence-parallel: expected ranks for tp that divide " + BatchShape.TOKEN_MULTIPLE
+                            + ", of which the tokens of a micro-batch are a multiple, got " + tensor);
         }
     }
 

@@ -61,8 +61,12 @@ enum RankStrategy {
     }
 
     /** Returns an empty plan, of which {@code mesh} says among which ranks its layers are split. */
-    ModelPlan begin(@Nullable Mesh mesh) {
-        return mesh == null ? new ModelPlan() : new ModelPlan(TensorParallel.of(mesh.along(MeshDimension.TENSOR)));
+    static ModelPlan begin(RankLayout layout, @Nullable Mesh mesh) {
+        if (mesh == null) {
+            return new ModelPlan();
+        }
+        TensorParallel ranks = TensorParallel.of(mesh.along(MeshDimension.TENSOR));
+        return new ModelPlan(layout.sequenceParallel() ? ranks.withSequenceParallel() : ranks);
     }
 
     @Override

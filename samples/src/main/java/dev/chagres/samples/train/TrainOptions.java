@@ -273,6 +273,7 @@ final class TrainOptions {
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
         requireHeads(size);
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
+        requireWhole(precision);
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         BatchShape shape = shape(gpu ? GPU_TOKENS : CPU_TOKENS);
@@ -330,6 +331,14 @@ final class TrainOptions {
     /** Returns among how many ranks the micro-batches of a step are shared out. */
     private int dataRanks() {
         return ranks.layout().dataRanks();
+    }
+
+    private void requireWhole(TrainingRecipe precision) {
+        if (ranks.layout().sequenceParallel() && precision.eightBit().isPresent()) {
+            throw new IllegalArgumentException(
+                    "--recipe: expected bf16, fp16 or fp32 beside --sequence-parallel, for what"
+                            + " its ranks gather is in the model's type, got " + precision);
+        }
     }
 
     private void requireHeads(Esm2Size size) {

@@ -177,7 +177,7 @@ class AccumulationTest {
     @Tag("L2")
     void ranksThatSplitLayersTakeTheSameSteps() throws IOException {
         compare(train(2, "on"), train(2, "on", "--ranks=4", "--strategy=tp"));
-        compare(train(4, "off"), train(2, "off", "--mesh=replicate=2,tensor=2"));
+        compare(train(4, "off"), train(2, "off", "--mesh=replicate=2,tensor=2", "--sequence-parallel"));
     }
 
     @Test

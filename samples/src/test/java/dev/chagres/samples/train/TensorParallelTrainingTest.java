@@ -40,7 +40,8 @@ class TensorParallelTrainingTest {
     /** Loss and norm of one step. */
     private record Step(double loss, double norm) {}
 
-    private static TrainingPlan plan(int copies, int tensor, int microBatches, TrainingRecipe recipe) {
+    private static TrainingPlan plan(
+            int copies, int tensor, int microBatches, TrainingRecipe recipe, boolean sequenceParallel) {
         MeshShape mesh = MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.TENSOR, tensor);
         return new TrainingPlan(
                 Esm2Size.TINY,
@@ -48,7 +49,7 @@ class TensorParallelTrainingTest {
                 new BatchShape(BatchLayout.PACKED, 256, CONTEXT, microBatches),
                 recipe,
                 ProductPlan.FIRST,
-                new RankLayout(copies * tensor, RankStrategy.TP, mesh, OptimizerSharding.EACH_COPY),
+                new RankLayout(copies * tensor, RankStrategy.TP, mesh, OptimizerSharding.EACH_COPY, sequenceParallel),
                 Steps.ENQUEUED,
                 0,
                 STEPS,
@@ -78,19 +79,24 @@ class TensorParallelTrainingTest {
 
     @ParameterizedTest
     @CsvSource({
-        "1, 1, 1, FP32",
-        "1, 2, 1, FP32",
-        "1, 3, 1, FP32",
-        "1, 4, 2, FP32",
-        "1, 8, 1, FP32",
-        "2, 2, 2, FP32",
-        "2, 3, 4, FP32",
-        "1, 4, 1, BF16",
-        "1, 2, 1, FP8_DELAYED"
+        "1, 1, 1, FP32, false",
+        "1, 2, 1, FP32, false",
+        "1, 3, 1, FP32, false",
+        "1, 4, 2, FP32, false",
+        "1, 8, 1, FP32, false",
+        "2, 2, 2, FP32, false",
+        "2, 3, 4, FP32, false",
+        "1, 4, 1, BF16, false",
+        "1, 2, 1, FP8_DELAYED, false",
+        "1, 2, 1, FP32, true",
+        "2, 4, 2, FP32, true",
+        "1, 8, 1, FP32, true",
+        "1, 2, 1, BF16, true"
     })
-    void ranksTakeTheStepsOfOne(int copies, int tensor, int microBatches, TrainingRecipe recipe) {
+    void ranksTakeTheStepsOfOne(
+            int copies, int tensor, int microBatches, TrainingRecipe recipe, boolean sequenceParallel) {
         Assumptions.assumeTrue(Device.count() >= copies * tensor, "skipped: fewer devices than ranks");
-        TrainingPlan plan = plan(copies, tensor, microBatches, recipe);
+        TrainingPlan plan = plan(copies, tensor, microBatches, recipe, sequenceParallel);
         List<Step> expected;
         try (Device device = Device.open()) {
             expected = steps(DevicePlatform.training(device, CONFIG, plan), plan);

@@ -87,6 +87,12 @@ class TrainOptionsTest {
                         + " shard=2,tensor=2",
                 "--mesh tensor=2 --shard-optimizer all-ranks | --shard-optimizer: expected --strategy hsdp beside it, whose"
                         + " optimizer's state is shared out, got tp",
+                "--ranks 2 --sequence-parallel | --sequence-parallel: expected --strategy tp beside it, whose ranks split layers,"
+                        + " got ddp",
+                "--ranks 3 --strategy tp --sequence-parallel | --sequence-parallel: expected ranks for tp that divide 16, of"
+                        + " which the tokens of a micro-batch are a multiple, got 3",
+                "--ranks 2 --strategy tp --sequence-parallel --recipe fp8-block | --recipe: expected bf16, fp16 or fp32 beside"
+                        + " --sequence-parallel, for what its ranks gather is in the model's type, got fp8-block",
                 "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
                         + " --model 8M, got 3",
                 "--strategy hsdp --ranks 4 | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got none",
