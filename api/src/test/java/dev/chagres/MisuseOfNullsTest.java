@@ -20,6 +20,7 @@ import dev.chagres.layer.Linear;
 import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.NormPlacement;
+import dev.chagres.layer.ParallelMode;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.ResidualSource;
 import dev.chagres.layer.TransformerLayerConfig;
@@ -32,7 +33,11 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.State;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.model.WeightStorage;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.UniqueId;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.LossScaler;
@@ -92,6 +97,7 @@ class MisuseOfNullsTest {
     private final Map<Class<?>, Supplier<?>> samples = new HashMap<>();
     private Device device;
     private Parameters parameters;
+    private Communicator communicator;
 
     @BeforeEach
     void open() {
@@ -102,6 +108,11 @@ class MisuseOfNullsTest {
         parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
         AttentionConfig attention = AttentionConfig.of(8, 8, AttentionMask.none());
         CuSeqlens lengths = CuSeqlens.ofLengths(scope, 8);
+        communicator = Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
+        sample(Communicator.class, communicator);
+        sample(TensorParallel.class, TensorParallel.none());
+        sample(ParallelMode.class, ParallelMode.NONE);
+        sample(Shape.class, Shape.of(8));
         sample(Device.class, device);
         sample(Scope.class, scope);
         sample(dev.chagres.Stream.class, device.stream());
@@ -195,6 +206,7 @@ class MisuseOfNullsTest {
     @AfterEach
     void close() {
         parameters.close();
+        communicator.close();
         device.close();
     }
 

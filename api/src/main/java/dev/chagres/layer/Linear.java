@@ -67,6 +67,7 @@ public final class Linear extends Layer {
     public Linear(long inputs, long outputs, Bias bias, ParallelMode mode, Initializer initializer, ModelPlan plan) {
         Checks.given("bias", bias);
         Checks.given("initializer", initializer);
+        Checks.given("mode", mode);
         if (Checks.given("plan", plan).tensorParallel().isSequenceParallel() && mode != ParallelMode.NONE) {
             throw new IllegalArgumentException(
                     "mode: " + plan.name() + " expected NONE where ranks are sequence-parallel,"

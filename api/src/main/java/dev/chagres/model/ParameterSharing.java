@@ -136,9 +136,10 @@ public final class ParameterSharing {
      * @param scope hands out the views
      */
     public List<Tensor> counted(Scope scope) {
+        Tensor gradients = parameters.gradients(); // refuses closed parameters
         List<Tensor> counted = new ArrayList<>();
         if (parameters.tensorParallel().rank() == 0) {
-            addPieces(parameters.gradients(), scope, counted);
+            addPieces(gradients, scope, counted);
             return counted;
         }
         for (Parameter parameter : parameters.all()) {

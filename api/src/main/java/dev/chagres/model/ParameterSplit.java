@@ -25,13 +25,14 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
      * @throws IllegalArgumentException when they do not, or there is no such dimension or rank
      */
     public ParameterSplit {
-        if (dimension < 0 || dimension >= Checks.given("whole", whole).rank()) {
+        Checks.given("whole", whole);
+        sections = List.copyOf(Checks.given("sections", sections));
+        if (dimension < 0 || dimension >= whole.rank()) {
             throw new IllegalArgumentException("dimension: expected 0 to " + (whole.rank() - 1) + ", got " + dimension);
         }
         if (rank < 0 || rank >= ranks) {
             throw new IllegalArgumentException("rank: expected one of " + ranks + ", got " + rank);
         }
-        sections = List.copyOf(Checks.given("sections", sections));
         long sum = 0;
         for (long section : sections) {
             if (section < 1 || section % ranks != 0) {

@@ -71,12 +71,13 @@ public final class GradientNorm {
         this.maxNorm = maxNorm;
         this.scaler = scaler;
         Scope scope = parameters.scope();
+        Tensor[] counted = parameters.sharing().counted(scope).toArray(Tensor[]::new);
         partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
         norm = scope.tensor(DType.FLOAT32, 1);
         skip = scope.tensor(DType.INT32, 1);
         scale = scope.tensor(DType.FLOAT32, 1);
         skip.zero(scope.stream());
-        lists = TensorLists.of(parameters.sharing().counted(scope).toArray(Tensor[]::new));
+        lists = TensorLists.of(counted);
         parameters.adopt(lists);
     }
 
