@@ -247,7 +247,7 @@ public final class Linear extends Layer {
                 .with("in", inputs)
                 .with("out", outputs)
                 .withUnlessUsual("bias", bias == null ? Bias.ABSENT : Bias.PRESENT, Bias.PRESENT)
-                .withUnlessUsual("parallel", split.mode(), ParallelMode.NONE)
+                .withUnlessUsual("parallel", split.isSplit() ? split.mode() : ParallelMode.NONE, ParallelMode.NONE)
                 .toString();
     }
 

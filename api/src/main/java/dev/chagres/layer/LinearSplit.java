@@ -68,6 +68,11 @@ final class LinearSplit {
         return mode;
     }
 
+    /** Returns whether a rank has a part of the weight. */
+    boolean isSplit() {
+        return ranks.isSplit();
+    }
+
     /** Declares what this rank has of the weight [out, in]. */
     Parameter declareWeight(Initializer initializer, ModelPlan plan) {
         return ranks.isSplit()
