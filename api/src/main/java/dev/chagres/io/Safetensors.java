@@ -55,17 +55,10 @@ public final class Safetensors {
      *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0
      */
     public static void load(Path file, State state, Stream stream) {
-        List<TensorSpec> expected = new ArrayList<>();
-        state.tensors().forEach((name, tensor) -> expected.add(new TensorSpec(name, tensor.dtype(), tensor.shape())));
-        state.numbers().keySet().forEach(name -> expected.add(new TensorSpec(name, DType.INT64, SCALAR)));
         try (SafetensorsFile opened = SafetensorsFile.open(file);
                 HostBuffer host = HostBuffer.pinned(stream.device(), PIECE_BYTES);
                 Scope views = stream.device().openScope(stream)) {
-            opened.entriesExactly(expected);
-            Map<String, Long> numbers =
-                    numbers(file, opened, state, host.segment().asSlice(0, Long.BYTES));
-            state.tensors()
-                    .forEach((name, tensor) -> checkElements(file, opened.entry(name), state.values(name), host));
+            Map<String, Long> numbers = ensureFits(opened, List.of(), state, host);
             state.tensors().forEach((name, tensor) -> {
                 Checks.on(stream, name, tensor);
                 read(opened.entry(name), tensor, host, stream, views);
@@ -76,14 +69,56 @@ public final class Safetensors {
         state.loaded();
     }
 
-    private static Map<String, Long> numbers(Path file, SafetensorsFile opened, State state, MemorySegment piece) {
+    /**
+     * For sharding: checks that a file has exactly what {@code shared} and {@code state} name, and numbers and elements that {@code
+     * state} may have, as {@link #load} does before it loads anything.
+     *
+     * @param shared tensors whose elements lie on several ranks
+     * @param host memory to read elements into
+     * @return the file's numbers by their names
+     * @throws SafetensorsException as {@link #load} does
+     * @throws IllegalArgumentException when the memory has not 8 bytes, or a name comes twice
+     */
+    public static Map<String, Long> ensureFits(
+            SafetensorsFile file, List<TensorSpec> shared, State state, HostBuffer host) {
+        List<TensorSpec> expected = new ArrayList<>(Checks.<TensorSpec>givenAll("shared", shared));
+        expected.addAll(specs(state));
+        MemorySegment memory = Checks.given("host", host).segment();
+        if (memory.byteSize() < Long.BYTES) {
+            throw new IllegalArgumentException(
+                    "host: expected at least " + Long.BYTES + " bytes, got " + memory.byteSize());
+        }
+        Checks.given("file", file).entriesExactly(expected);
+        Map<String, Long> numbers = numbers(file, state, memory.asSlice(0, Long.BYTES));
+        state.tensors()
+                .keySet()
+                .forEach(name -> checkElements(file.path(), file.entry(name), state.values(name), memory));
+        return numbers;
+    }
+
+    /** Returns names, types and shapes of what {@link #save} writes of {@code state}. */
+    public static List<TensorSpec> specs(State state) {
+        List<TensorSpec> specs = new ArrayList<>();
+        Checks.given("state", state)
+                .tensors()
+                .forEach((name, tensor) -> specs.add(new TensorSpec(name, tensor.dtype(), tensor.shape())));
+        state.numbers().keySet().forEach(name -> specs.add(number(name)));
+        return specs;
+    }
+
+    /** Returns the spec of a number that the host keeps: an INT64 scalar. */
+    public static TensorSpec number(String name) {
+        return new TensorSpec(name, DType.INT64, SCALAR);
+    }
+
+    private static Map<String, Long> numbers(SafetensorsFile file, State state, MemorySegment piece) {
         Map<String, Long> values = new LinkedHashMap<>();
         state.numbers().forEach((name, number) -> {
-            opened.entry(name).copyTo(piece);
+            file.entry(name).copyTo(piece);
             long value = piece.get(ValueLayout.JAVA_LONG, 0);
             if (!number.takes(value)) {
                 throw SafetensorsException.of(
-                        file, name, "expected a number from 0 to " + number.most() + ", got " + value, null);
+                        file.path(), name, "expected a number from 0 to " + number.most() + ", got " + value, null);
             }
             values.put(name, value);
         });
@@ -91,9 +126,10 @@ public final class Safetensors {
     }
 
     /** Reads the elements of a tensor that may not have any, and throws for one that it may not have. */
-    private static void checkElements(Path file, SafetensorsEntry entry, Values may, HostBuffer host) {
-        for (long offset = 0; may != Values.ANY && offset < entry.byteSize(); offset += PIECE_BYTES) {
-            MemorySegment piece = host.segment().asSlice(0, Math.min(PIECE_BYTES, entry.byteSize() - offset));
+    private static void checkElements(Path file, SafetensorsEntry entry, Values may, MemorySegment host) {
+        long most = host.byteSize() / Float.BYTES * Float.BYTES;
+        for (long offset = 0; may != Values.ANY && offset < entry.byteSize(); offset += most) {
+            MemorySegment piece = host.asSlice(0, Math.min(most, entry.byteSize() - offset));
             entry.copyTo(offset, piece);
             for (long i = 0; i < piece.byteSize() / Float.BYTES; i++) {
                 float value = piece.getAtIndex(ValueLayout.JAVA_FLOAT, i);
@@ -144,7 +180,7 @@ public final class Safetensors {
     private record HostNumber(String name, State.Number number) implements TensorSource {
         @Override
         public TensorSpec spec() {
-            return new TensorSpec(name, DType.INT64, SCALAR);
+            return Safetensors.number(name);
         }
 
         @Override

@@ -22,6 +22,21 @@ public final class SafetensorsException extends RuntimeException {
         this.tensor = tensor;
     }
 
+    private SafetensorsException(String text, Path file, @Nullable String tensor) {
+        super(text);
+        this.file = file.toString();
+        this.tensor = tensor;
+    }
+
+    /**
+     * For sharding: returns what another rank threw, whose text this is.
+     *
+     * @param tensor the name of the tensor at fault; null when the file as a whole is
+     */
+    public static SafetensorsException ofRank(String text, Path file, @Nullable String tensor) {
+        return new SafetensorsException(text, file, tensor);
+    }
+
     /** Of the file as a whole. */
     static SafetensorsException of(Path file, String text, @Nullable Throwable cause) {
         return new SafetensorsException(file, null, text, cause);

@@ -51,6 +51,11 @@ public final class ParameterSharing {
         return parameters.vector(type);
     }
 
+    /** Returns what {@link Parameters#state()} has beside weights: the number of steps, and what is done after loading. */
+    public State stepState() {
+        return parameters.stepState();
+    }
+
     /**
      * Tells {@code newUse} from now on when weights are read and gradients written.
      *

@@ -359,6 +359,14 @@ public final class Parameters implements AutoCloseable {
         for (Parameter parameter : all) {
             state.tensor(parameter.name(), parameter.weight());
         }
+        return withStep(state);
+    }
+
+    State stepState() {
+        return withStep(new State.Builder());
+    }
+
+    private State withStep(State.Builder state) {
         return state.number("step", steps::step, steps::restore, Long.MAX_VALUE - 1)
                 .afterLoading(this::restored)
                 .build();

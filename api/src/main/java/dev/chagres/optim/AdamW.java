@@ -370,9 +370,28 @@ public final class AdamW implements AutoCloseable {
                 state.tensor(parameter.name() + ".exp_avg_sq", masters.part(square, parameter));
             }
         }
+        return withStep(state);
+    }
+
+    /**
+     * For sharding: returns what {@link #state()} has beside {@link #vectors()}: the number of steps, and what is done after loading.
+     *
+     * @throws IllegalStateException when this is closed
+     */
+    public State stepState() {
+        ensureOpen();
+        return withStep(new State.Builder());
+    }
+
+    private State withStep(State.Builder state) {
         return state.number("optimizer.step", numbers::taken, numbers::restore, Integer.MAX_VALUE)
                 .lastAfterLoading(masters::keepLoaded)
                 .build();
+    }
+
+    /** Returns the parameters that this updates. */
+    public Parameters parameters() {
+        return parameters;
     }
 
     /**

@@ -5,7 +5,10 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.optim.AdamW;
+import java.util.List;
 
 /**
  * Data-parallel training: each rank has the whole model, and the gradients of all ranks are summed before the optimizer's step, so that
@@ -112,6 +115,11 @@ public final class DataParallel extends Strategy {
     @Override
     void restart() {
         buckets.restart();
+    }
+
+    @Override
+    ShardedState stateOf(AdamW optimizer, State others) {
+        return new ShardedState(this, List.of(), State.of(parameters.state(), optimizer.state(), others));
     }
 
     /** Says which buckets are summed, in which order, and how many of them while backward ran in this step. */

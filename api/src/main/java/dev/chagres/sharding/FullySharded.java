@@ -13,9 +13,11 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
+import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
 import dev.chagres.sharding.ShardedGradients.MicroBatch;
+import java.util.List;
 import java.util.Map;
 import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
@@ -259,6 +261,20 @@ public final class FullySharded extends Strategy {
                     });
                 }
             }
+        }
+    }
+
+    @Override
+    ShardedState stateOf(AdamW optimizer, State others) {
+        List<SharedTensor> shared = new SharedTensors(parameters, ranks, stage()).of(optimizer.vectors());
+        State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), others);
+        return new ShardedState(this, shared, own);
+    }
+
+    @Override
+    void loaded() {
+        if (weights != null) {
+            weights.changed();
         }
     }
 

@@ -42,14 +42,23 @@ record ShardedRanks(
         return new Part(copy.rank(), copy.ranks());
     }
 
-    /** Returns what this rank keeps in {@code stage}: where all ranks update, those of one part lie side by side. */
+    /** Returns what this rank keeps in {@code stage}. */
     ParameterShard shard(ZeroStage stage) {
-        Part weights = stage == ZeroStage.THREE ? part() : null;
+        return shard(all.rank(), stage);
+    }
+
+    /**
+     * Returns what {@code rank} of all keeps in {@code stage}: ranks of a copy are neighbours, and where all ranks update, those of one
+     * part lie side by side.
+     */
+    ParameterShard shard(int rank, ZeroStage stage) {
+        Part part = new Part(rank % copy.ranks(), copy.ranks());
+        Part weights = stage == ZeroStage.THREE ? part : null;
         if (!splitsOptimizer()) {
-            return new ParameterShard(part(), weights);
+            return new ParameterShard(part, weights);
         }
-        Communicator others = Checks.given("copies", copies);
-        Part updated = new Part(copy.rank() * others.ranks() + others.rank(), copy.ranks() * others.ranks());
+        int others = Checks.given("copies", copies).ranks();
+        Part updated = new Part(part.index() * others + rank / copy.ranks(), copy.ranks() * others);
         return new ParameterShard(updated, weights);
     }
 

@@ -9,8 +9,10 @@ import dev.chagres.layer.Pass;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterUse;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.optim.AdamW;
 import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
 import java.util.List;
@@ -211,6 +213,31 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         }
     }
 
+    /**
+     * Returns what must be saved to go on exactly, with the names, types and shapes that {@link Parameters#state()}, {@link AdamW#state()}
+     * and {@code others} have of a model that is not shared out. Each rank calls it, with the same states.
+     *
+     * @param optimizer of these parameters
+     * @param others what is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, numbers
+     *     of one's own
+     * @throws IllegalArgumentException when the optimizer is that of other parameters, or two states have a name in common
+     * @throws IllegalStateException when this or the optimizer is closed, or its masters are remainders and shared out
+     */
+    public final ShardedState state(AdamW optimizer, State... others) {
+        ensureOpen();
+        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
+            throw new IllegalArgumentException(
+                    "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
+        }
+        return stateOf(optimizer, State.of(others));
+    }
+
+    /** Everything was loaded: what this has made of the old weights and gradients is of no use. */
+    final void stateLoaded() {
+        beginStep();
+        loaded();
+    }
+
     private void beginStep() {
         summed = false;
         last = false;
@@ -248,6 +275,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /** A step begins, or its gradients are forgotten. */
     abstract void restart();
+
+    /** Returns the whole state of the model and of {@code others}. */
+    abstract ShardedState stateOf(AdamW optimizer, State others);
+
+    /** Weights were loaded, each rank's own. */
+    void loaded() {}
 
     /** An optimizer has updated the weights. */
     void stepped() {}

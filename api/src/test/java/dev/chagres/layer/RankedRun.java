@@ -12,6 +12,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
+import dev.chagres.io.Safetensors;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -25,8 +26,10 @@ import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -99,6 +102,20 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         }
     }
 
+    /**
+     * The steps that a run makes, from {@code first} to before {@code end}.
+     *
+     * @param loaded the file of the state that the run begins with; null for first weights
+     * @param saved where the last state goes; null for nowhere
+     */
+    record Span(
+            int first,
+            int end,
+            @Nullable Path loaded,
+            @Nullable Path saved) {
+        static final Span ALL = new Span(0, STEPS, null, null);
+    }
+
     /** Makes a strategy for the parameters of a plan. */
     interface Sharing {
         Strategy share(ModelPlan plan, DType dtype, Rank rank);
@@ -156,11 +173,21 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
 
     /** Trains on one rank that accumulates {@code parts} micro-batches in each step. */
     static RankedRun ofOne(int parts, DType dtype, Variant variant) {
-        return ofOne(parts, dtype, variant, SmallModel.LAYER);
+        return ofOne(parts, dtype, variant, SmallModel.LAYER, Span.ALL);
+    }
+
+    /** Trains some of the steps. */
+    static RankedRun ofOne(int parts, DType dtype, Variant variant, Span span) {
+        return ofOne(parts, dtype, variant, SmallModel.LAYER, span);
     }
 
     /** Trains of other layers. */
     static RankedRun ofOne(int parts, DType dtype, Variant variant, TransformerLayerConfig layer) {
+        return ofOne(parts, dtype, variant, layer, Span.ALL);
+    }
+
+    private static RankedRun ofOne(
+            int parts, DType dtype, Variant variant, TransformerLayerConfig layer, Span span) {
         try (Device device = Device.open();
                 SmallModel model = new SmallModel(
                         device,
@@ -175,13 +202,17 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Stream stream = device.stream();
-            variant.autocast(model.parameters, pass);
+            Quantizers quantizers = variant.autocast(model.parameters, pass);
+            State whole = State.of(model.parameters.state(), optimizer.state(), stateOf(quantizers));
+            if (span.loaded != null) {
+                Safetensors.load(span.loaded, whole, stream);
+            }
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor divisor = scope.tensor(DType.INT32, 1);
             Map<String, Saved> first = saved(model.parameters.state(), stream);
             float[] losses = new float[STEPS];
             float[] norms = new float[STEPS];
-            for (int step = 0; step < STEPS; step++) {
+            for (int step = span.first; step < span.end; step++) {
                 int count = 0;
                 for (int part = 0; part < parts; part++) {
                     count += labelled(step, part);
@@ -197,14 +228,26 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 norms[step] = norm.norm().toFloats(stream)[0];
                 optimizer.step(RATE, norm);
             }
+            if (span.saved != null) {
+                Safetensors.save(span.saved, whole, stream, Map.of());
+            }
             State state = State.of(model.parameters.state(), optimizer.state());
             return new RankedRun(losses, norms, first, saved(state, stream));
         }
     }
 
+    private static State stateOf(@Nullable Quantizers quantizers) {
+        return quantizers == null ? State.of() : quantizers.state();
+    }
+
     /** Trains as one rank of several. */
     static RankedRun of(Rank rank, Sharing sharing, int microBatches, DType dtype, Variant variant) {
-        return of(rank, sharing, microBatches, dtype, variant, new ModelPlan(), SmallModel.LAYER);
+        return of(rank, sharing, microBatches, dtype, variant, new ModelPlan(), SmallModel.LAYER, Span.ALL);
+    }
+
+    /** Trains some of the steps. */
+    static RankedRun of(Rank rank, Sharing sharing, int microBatches, DType dtype, Variant variant, Span span) {
+        return of(rank, sharing, microBatches, dtype, variant, new ModelPlan(), SmallModel.LAYER, span);
     }
 
     /** Trains as one of several data-parallel ranks, whose layers may be split, of other layers. */
@@ -216,6 +259,18 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             Variant variant,
             ModelPlan empty,
             TransformerLayerConfig layer) {
+        return of(rank, sharing, microBatches, dtype, variant, empty, layer, Span.ALL);
+    }
+
+    private static RankedRun of(
+            Rank rank,
+            Sharing sharing,
+            int microBatches,
+            DType dtype,
+            Variant variant,
+            ModelPlan empty,
+            TransformerLayerConfig layer,
+            Span span) {
         Device device = rank.device();
         Stream stream = device.stream();
         Strategy[] made = new Strategy[1];
@@ -246,7 +301,11 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             if (quantizers != null) {
                 strategy.reduceAmax(quantizers);
             }
-            for (int step = 0; step < STEPS; step++) {
+            ShardedState whole = strategy.state(optimizer, stateOf(quantizers));
+            if (span.loaded != null) {
+                whole.load(span.loaded);
+            }
+            for (int step = span.first; step < span.end; step++) {
                 labelled.set(stream, labelled(step, rank, microBatches));
                 // @start region="step"
                 strategy.sumOverRanks(labelled);
@@ -266,6 +325,9 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 // @end
                 norms[step] = norm.norm().toFloats(stream)[0];
                 optimizer.step(RATE, norm);
+            }
+            if (span.saved != null) {
+                whole.save(span.saved, Map.of());
             }
             return new RankedRun(losses, norms, first, state(strategy, optimizer, stream));
         }

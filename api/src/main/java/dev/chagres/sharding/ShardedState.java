@@ -1,0 +1,194 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.HostBuffer;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.io.Safetensors;
+import dev.chagres.io.SafetensorsEntry;
+import dev.chagres.io.SafetensorsFile;
+import dev.chagres.io.SafetensorsWriter;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
+import dev.chagres.model.State;
+import java.lang.foreign.MemorySegment;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.zip.CRC32C;
+
+/**
+ * What must be saved of a model that ranks train together to go on exactly, with the names, types and shapes that it has on one rank.
+ *
+ * <p>The file of {@link #save} is the one that {@link Safetensors#save} writes of {@code State.of(parameters.state(),
+ * optimizer.state(), …)} on one rank with the same numbers, byte for byte. So it is loaded by as many ranks as there are then, under any
+ * {@link Strategy}, or by {@link Safetensors#load} on one.
+ *
+ * <p>Rank 0 has the file. Tensors travel one after another, in pieces of at most 16 MB, so that no device and no host ever has more of
+ * the model than it keeps.
+ *
+ * {@snippet file="dev/chagres/layer/ShardedStateTest.java" region="saved"}
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: PyTorch's {@code get_model_state_dict} and {@code set_model_state_dict} with full tensors from rank 0.
+ */
+public final class ShardedState {
+    private final Strategy strategy;
+    /** Those that are shared out, then those of {@link #own}. */
+    private final List<SharedTensor> tensors;
+
+    private final List<TensorSpec> shared;
+    /** What every rank has whole. */
+    private final State own;
+
+    ShardedState(Strategy strategy, List<SharedTensor> sharedTensors, State own) {
+        this.strategy = strategy;
+        this.own = own;
+        shared = sharedTensors.stream().map(SharedTensor::spec).toList();
+        int ranks = strategy.communicator.ranks();
+        tensors = new ArrayList<>(sharedTensors);
+        own.tensors().forEach((name, tensor) -> tensors.add(SharedTensor.whole(name, tensor, ranks)));
+    }
+
+    /** Returns names, types and shapes of what a file of this state holds; a number of the host is an INT64 scalar. */
+    public List<TensorSpec> specs() {
+        List<TensorSpec> specs = new ArrayList<>(shared);
+        specs.addAll(Safetensors.specs(own));
+        return List.copyOf(specs);
+    }
+
+    /**
+     * Writes a file on rank 0, after the work enqueued on the parameters' stream. Each rank calls it and waits. The file is written
+     * aside and then takes the old one's place; a failure leaves the old one.
+     *
+     * @param file of rank 0; what other ranks name is not used
+     * @param metadata text that goes into the header, that of rank 0
+     * @throws dev.chagres.io.SafetensorsException on every rank, when the file cannot be written
+     * @throws IllegalStateException when the strategy is closed, or ranks have other states
+     * @throws CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void save(Path file, Map<String, String> metadata) {
+        Checks.given("file", file);
+        Checks.given("metadata", metadata);
+        transfer(transfer -> {
+            List<TensorSource> sources = new ArrayList<>();
+            for (int i = 0; i < tensors.size(); i++) {
+                sources.add(new Gathered(i, tensors.get(i).spec(), transfer));
+            }
+            own.numbers().forEach((name, number) -> {
+                long[] value = {number.reader().getAsLong()};
+                sources.add(TensorSource.of(Safetensors.number(name), MemorySegment.ofArray(value)));
+            });
+            SafetensorsWriter.write(file, sources, metadata);
+        });
+    }
+
+    /**
+     * Reads a file on rank 0 that has exactly what {@link #specs} names, and gives each rank its parts. Each rank calls it and waits.
+     * Names, types and shapes are compared first, then numbers and the elements of tensors that are limited are read: where any does not
+     * fit nothing is loaded, and the error lists all names, types and shapes.
+     *
+     * <p>Gradients of the step under way are forgotten.
+     *
+     * @param file of rank 0; what other ranks name is not used
+     * @throws dev.chagres.io.SafetensorsException on every rank with the same text, as {@link Safetensors#load} does
+     * @throws IllegalStateException when the strategy is closed, or ranks have other states
+     * @throws CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void load(Path file) {
+        Checks.given("file", file);
+        transfer(transfer -> {
+            try (SafetensorsFile opened = SafetensorsFile.open(file);
+                    HostBuffer host = HostBuffer.pinned(strategy.stream.device(), StateTransfer.PIECE_BYTES)) {
+                Map<String, Long> numbers = Safetensors.ensureFits(opened, shared, own, host);
+                for (int i = 0; i < tensors.size(); i++) {
+                    read(i, opened, host, transfer);
+                }
+                int index = 0;
+                for (long value : numbers.values()) {
+                    transfer.number(index++, value);
+                }
+            }
+        });
+        strategy.stateLoaded();
+        own.loaded();
+    }
+
+    private void read(int index, SafetensorsFile file, HostBuffer host, StateTransfer transfer) {
+        SafetensorsEntry entry = file.entry(tensors.get(index).spec().name());
+        for (long offset = 0; offset < entry.byteSize(); offset += StateTransfer.PIECE_BYTES) {
+            long bytes = Math.min(StateTransfer.PIECE_BYTES, entry.byteSize() - offset);
+            MemorySegment piece = host.segment().asSlice(0, bytes);
+            entry.copyTo(offset, piece);
+            transfer.scatter(index, offset, piece);
+        }
+    }
+
+    /** What rank 0 does while the others follow. */
+    private interface Leading {
+        void run(StateTransfer transfer);
+    }
+
+    private void transfer(Leading leading) {
+        strategy.ensureOpen();
+        Stream stream = strategy.stream;
+        if (Inside.capture(stream) != null) {
+            throw new CaptureException("ShardedState: expected a stream that does not capture, got " + stream
+                    + "; save and load between steps");
+        }
+        ensureSame();
+        List<State.Number> numbers = List.copyOf(own.numbers().values());
+        try (StateTransfer transfer = new StateTransfer(strategy.communicator, stream, tensors, numbers)) {
+            if (strategy.communicator.rank() == SharedTensor.ROOT) {
+                transfer.lead(() -> leading.run(transfer));
+            } else {
+                transfer.follow();
+            }
+        }
+    }
+
+    /** Ranks that name other tensors would hang, or mix them up. */
+    private void ensureSame() {
+        CRC32C checksum = new CRC32C();
+        specs().forEach(spec -> checksum.update(spec.toString().getBytes(StandardCharsets.UTF_8)));
+        Stream stream = strategy.stream;
+        try (Scope scope = stream.device().openScope(stream)) {
+            Tensor mine = scope.tensor(DType.INT64, 1);
+            Tensor all = scope.tensor(DType.INT64, strategy.communicator.ranks());
+            mine.set(stream, checksum.getValue());
+            strategy.communicator.allGather(mine, all, stream);
+            strategy.communicator.synchronize(stream);
+            long[] values = all.toLongs(stream);
+            for (int rank = 1; rank < values.length; rank++) {
+                if (values[rank] != values[0]) {
+                    throw new IllegalStateException("state: expected the same tensors on all ranks, got others on rank "
+                            + rank + " than on rank 0; pass the same optimizer and states, in the same order, on each");
+                }
+            }
+        }
+    }
+
+    /** A tensor whose bytes are collected on rank 0 when the writer asks for them. */
+    private record Gathered(int index, TensorSpec spec, StateTransfer transfer) implements TensorSource {
+        @Override
+        public void copyTo(long offset, MemorySegment target) {
+            transfer.gather(index, offset, target);
+        }
+    }
+
+    /** Returns how many tensors and numbers there are, and of which strategy. */
+    @Override
+    public String toString() {
+        return "state of " + strategy + ": " + tensors.size() + " tensors, "
+                + own.numbers().size() + " numbers";
+    }
+}

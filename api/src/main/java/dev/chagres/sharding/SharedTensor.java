@@ -1,0 +1,96 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.io.TensorSpec;
+import dev.chagres.model.ParameterShard.Part;
+import dev.chagres.nccl.Communicator;
+import java.util.Collections;
+import java.util.List;
+import java.util.stream.IntStream;
+
+/**
+ * A tensor of the state of a whole model, and which of its elements each rank holds. It is a stretch of a piece of a group, of which rank
+ * r holds {@code parts[r]}.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * @param spec name, type and shape of the whole tensor
+ * @param vector this rank's parts of all pieces, one after another
+ * @param pieceOffset first element of the piece where all parts lie together
+ * @param pieceCount elements of the piece, a multiple of the number of parts
+ * @param offset first element of the tensor in the piece
+ * @param parts by rank
+ */
+record SharedTensor(TensorSpec spec, Tensor vector, long pieceOffset, long pieceCount, long offset, List<Part> parts) {
+    /** Of all ranks, the one that has the file. */
+    static final int ROOT = 0;
+
+    /** Returns a tensor of which each rank has all. */
+    static SharedTensor whole(String name, Tensor tensor, int ranks) {
+        TensorSpec spec = new TensorSpec(name, tensor.dtype(), tensor.shape());
+        return new SharedTensor(spec, tensor, 0, tensor.count(), 0, Collections.nCopies(ranks, new Part(0, 1)));
+    }
+
+    /** Of elements {@code first} to before {@code first + count} of the tensor, the first that {@code rank} holds. */
+    private long begin(int rank, long first) {
+        return Math.max(first, parts.get(rank).begin(pieceCount) - offset);
+    }
+
+    private long held(int rank, long first, long count) {
+        Part part = parts.get(rank);
+        long end = Math.min(first + count, part.begin(pieceCount) + part.of(pieceCount) - offset);
+        return end - begin(rank, first);
+    }
+
+    /** Of several ranks that hold the same elements, the first one gives them. */
+    private boolean gives(int rank, long first, long count) {
+        return held(rank, first, count) > 0 && parts.indexOf(parts.get(rank)) == rank;
+    }
+
+    /** Returns what this rank, {@code rank}, holds of those elements. */
+    private Tensor own(int rank, long first, long count, Scope views) {
+        Part part = parts.get(rank);
+        long place = part.of(pieceOffset) + begin(rank, first) + offset - part.begin(pieceCount);
+        return views.view(vector, place, held(rank, first, count));
+    }
+
+    /** Returns the place in {@code elements}, which begin with {@code first}, of what {@code rank} holds of them. */
+    private Tensor place(Tensor elements, int rank, long first, Scope views) {
+        return views.view(elements, begin(rank, first) - first, held(rank, first, elements.count()));
+    }
+
+    /** Enqueues the collection of {@code elements}, from {@code first} on, on the root; elsewhere their memory is not written. */
+    void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
+        long count = elements.count();
+        if (all.rank() != ROOT) {
+            if (gives(all.rank(), first, count)) {
+                all.send(own(all.rank(), first, count, views), ROOT, stream);
+            }
+            return;
+        }
+        if (gives(ROOT, first, count)) {
+            place(elements, ROOT, first, views).copyFrom(stream, own(ROOT, first, count, views));
+        }
+        int[] givers = IntStream.range(ROOT + 1, all.ranks())
+                .filter(rank -> gives(rank, first, count))
+                .toArray();
+        if (givers.length > 0) {
+            Communicator.group(() -> {
+                for (int rank : givers) {
+                    all.receive(place(elements, rank, first, views), rank, stream);
+                }
+            });
+        }
+    }
+
+    /** Enqueues the distribution of the root's {@code elements}, from {@code first} on, to the ranks that hold them. */
+    void scatter(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
+        all.broadcast(elements, elements, ROOT, stream);
+        long count = elements.count();
+        if (held(all.rank(), first, count) > 0) {
+            own(all.rank(), first, count, views).copyFrom(stream, place(elements, all.rank(), first, views));
+        }
+    }
+}

@@ -1,0 +1,210 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.model.State;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
+import java.lang.foreign.MemorySegment;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The way of a state between rank 0, which has the file, and the others. Rank 0 says what comes next, piece by piece, and the others
+ * take part in it; so a failure of the file ends all of them.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class StateTransfer implements AutoCloseable {
+    /** Of a tensor's bytes that travel at a time; a multiple of every element's size. */
+    static final long PIECE_BYTES = 16L << 20;
+
+    /** What comes next: its number, and three that belong to it. */
+    private static final int WORDS = 4;
+
+    private static final int GATHER = 0;
+    private static final int SCATTER = 1;
+    private static final int NUMBER = 2;
+    private static final int DONE = 3;
+    private static final int FAILED = 4;
+    /** Of a failure that has no file, or no tensor. */
+    private static final int NONE = -1;
+
+    private final Communicator all;
+    private final Stream stream;
+    private final List<SharedTensor> tensors;
+    private final List<State.Number> numbers;
+    private final Scope room;
+    private final Tensor next;
+    private final Tensor piece;
+
+    StateTransfer(Communicator all, Stream stream, List<SharedTensor> tensors, List<State.Number> numbers) {
+        this.all = all;
+        this.stream = stream;
+        this.tensors = tensors;
+        this.numbers = numbers;
+        long largest = tensors.stream()
+                .mapToLong(tensor -> tensor.spec().byteSize())
+                .max()
+                .orElse(0);
+        room = stream.device().openScope(stream);
+        next = room.tensor(DType.INT64, WORDS);
+        piece = room.tensor(DType.BYTE, Math.min(largest, PIECE_BYTES));
+    }
+
+    /** On rank 0: runs {@code body}, which calls the methods below, and lets the others go; they throw what it throws. */
+    void lead(Runnable body) {
+        try {
+            body.run();
+        } catch (RankFailedException failure) {
+            throw failure;
+        } catch (RuntimeException | Error failure) {
+            try {
+                tell(failure);
+            } catch (RuntimeException later) {
+                failure.addSuppressed(later);
+            }
+            throw failure;
+        }
+        say(DONE, 0, 0, 0);
+    }
+
+    /** On rank 0: fills {@code target} with the bytes of tensor {@code index} from byte {@code offset} on. */
+    void gather(int index, long offset, MemorySegment target) {
+        int size = tensors.get(index).spec().dtype().byteSize();
+        for (long done = 0; done < target.byteSize(); done += piece.byteSize()) {
+            MemorySegment part = target.asSlice(done, Math.min(piece.byteSize(), target.byteSize() - done));
+            long first = (offset + done) / size;
+            long count = part.byteSize() / size;
+            say(GATHER, index, first, count);
+            try (Scope views = room.open()) {
+                gather(index, first, count, views).copyTo(stream, part);
+            }
+            all.synchronize(stream);
+        }
+    }
+
+    /** On rank 0: writes the bytes of {@code source} to tensor {@code index} from byte {@code offset} on; at most a piece. */
+    void scatter(int index, long offset, MemorySegment source) {
+        int size = tensors.get(index).spec().dtype().byteSize();
+        long count = source.byteSize() / size;
+        say(SCATTER, index, offset / size, count);
+        try (Scope views = room.open()) {
+            elements(index, count, views).copyFrom(stream, source);
+        }
+        scatter(index, offset / size, count);
+        all.synchronize(stream);
+    }
+
+    /** On rank 0: gives number {@code index} the same value everywhere. */
+    void number(int index, long value) {
+        say(NUMBER, index, value, 0);
+        numbers.get(index).writer().accept(value);
+    }
+
+    /** On the other ranks: does what rank 0 says, and throws what it has thrown. */
+    void follow() {
+        while (true) {
+            long[] words = hear();
+            int index = (int) words[1];
+            switch ((int) words[0]) {
+                case GATHER -> {
+                    try (Scope views = room.open()) {
+                        gather(index, words[2], words[3], views);
+                    }
+                }
+                case SCATTER -> scatter(index, words[2], words[3]);
+                case NUMBER -> numbers.get(index).writer().accept(words[2]);
+                case FAILED -> throw told((int) words[1], (int) words[2], (int) words[3]);
+                default -> {
+                    return;
+                }
+            }
+        }
+    }
+
+    private Tensor elements(int index, long count, Scope views) {
+        return views.reinterpret(piece, tensors.get(index).spec().dtype(), 0, count);
+    }
+
+    private Tensor gather(int index, long first, long count, Scope views) {
+        Tensor elements = elements(index, count, views);
+        tensors.get(index).gather(first, elements, all, stream, views);
+        return elements;
+    }
+
+    private void scatter(int index, long first, long count) {
+        try (Scope views = room.open()) {
+            tensors.get(index).scatter(first, elements(index, count, views), all, stream, views);
+        }
+    }
+
+    private void say(long... words) {
+        next.set(stream, words);
+        all.broadcast(next, next, SharedTensor.ROOT, stream);
+        all.synchronize(stream);
+    }
+
+    private long[] hear() {
+        all.broadcast(null, next, SharedTensor.ROOT, stream);
+        all.synchronize(stream);
+        return next.toLongs(stream);
+    }
+
+    private void tell(Throwable failure) {
+        String file = "";
+        String tensor = null;
+        String text = Checks.describe(failure);
+        boolean ofFile = failure instanceof SafetensorsException;
+        if (failure instanceof SafetensorsException known) {
+            file = known.file().toString();
+            tensor = known.tensor().orElse(null);
+            text = String.valueOf(known.getMessage());
+        }
+        byte[] first = file.getBytes(StandardCharsets.UTF_8);
+        byte[] second = tensor == null ? new byte[0] : tensor.getBytes(StandardCharsets.UTF_8);
+        byte[] third = text.getBytes(StandardCharsets.UTF_8);
+        byte[] bytes = Arrays.copyOf(first, first.length + second.length + third.length);
+        System.arraycopy(second, 0, bytes, first.length, second.length);
+        System.arraycopy(third, 0, bytes, first.length + second.length, third.length);
+        say(FAILED, ofFile ? first.length : NONE, tensor == null ? NONE : second.length, third.length);
+        try (Scope scope = room.open()) {
+            Tensor message = scope.tensor(DType.BYTE, bytes.length);
+            message.set(stream, bytes);
+            all.broadcast(message, message, SharedTensor.ROOT, stream);
+            all.synchronize(stream);
+        }
+    }
+
+    private RuntimeException told(int fileLength, int tensorLength, int textLength) {
+        int first = Math.max(0, fileLength);
+        int second = Math.max(0, tensorLength);
+        byte[] bytes;
+        try (Scope scope = room.open()) {
+            Tensor message = scope.tensor(DType.BYTE, first + second + textLength);
+            all.broadcast(null, message, SharedTensor.ROOT, stream);
+            all.synchronize(stream);
+            bytes = message.toBytes(stream);
+        }
+        String text = new String(bytes, first + second, textLength, StandardCharsets.UTF_8);
+        if (fileLength == NONE) {
+            return new IllegalStateException("rank " + SharedTensor.ROOT + ", which has the file, failed: " + text);
+        }
+        @Nullable
+        String tensor = tensorLength == NONE ? null : new String(bytes, first, second, StandardCharsets.UTF_8);
+        Path file = Path.of(new String(bytes, 0, first, StandardCharsets.UTF_8));
+        return SafetensorsException.ofRank(text, file, tensor);
+    }
+
+    @Override
+    public void close() {
+        room.close();
+    }
+}

@@ -1,0 +1,336 @@
+package dev.chagres.layer;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.bindings.Provider;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.layer.RankedRun.Span;
+import dev.chagres.layer.RankedRun.Variant;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.AdamW;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ShardedState;
+import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.ZeroStage;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Consumer;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** What ranks save is the file of one rank, whatever they share out, and any ranks go on from it. */
+@Tag("L0")
+@Tag("L2")
+class ShardedStateTest {
+    private static final long SEED = 7;
+    private static final int HALF = 3;
+    private static final int END = 6;
+
+    @TempDir
+    private Path folder;
+
+    /** How many ranks keep what; a hybrid has two copies. */
+    private enum Kept {
+        DDP,
+        ONE,
+        TWO,
+        THREE,
+        HYBRID_TWO,
+        HYBRID_EACH,
+        HYBRID_ALL;
+
+        RankedRun run(Rank rank, int microBatches, DType type, Variant variant, Span span) {
+            if (this == DDP) {
+                return RankedRun.of(
+                        rank,
+                        (plan, dtype, r) ->
+                                DataParallel.of(Parameters.allocate(r.device(), plan, dtype, SEED), r.communicator()),
+                        microBatches,
+                        type,
+                        variant,
+                        span);
+            }
+            boolean hybrid = name().startsWith("HYBRID");
+            int copies = hybrid ? 2 : 1;
+            FullyShardedConfig config = FullyShardedConfig.of(
+                            this == ONE
+                                    ? ZeroStage.ONE
+                                    : this == TWO || this == HYBRID_TWO ? ZeroStage.TWO : ZeroStage.THREE)
+                    .withOptimizer(this == HYBRID_ALL ? OptimizerSharding.ALL_RANKS : OptimizerSharding.EACH_COPY);
+            MeshShape shape = MeshShape.ofOne()
+                    .with(MeshDimension.REPLICATE, copies)
+                    .with(MeshDimension.SHARD, rank.count() / copies);
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                return RankedRun.of(
+                        rank,
+                        (plan, dtype, r) -> FullySharded.allocate(plan, dtype, SEED, config, mesh),
+                        microBatches,
+                        type,
+                        variant,
+                        span);
+            }
+        }
+
+        List<RankedRun> run(int ranks, int parts, DType dtype, Variant variant, Span span) {
+            return Ranks.local(ranks).run(rank -> run(rank, parts / ranks, dtype, variant, span));
+        }
+    }
+
+    private static float loss(List<RankedRun> runs, int step) {
+        float sum = 0;
+        for (RankedRun run : runs) {
+            sum += run.losses()[step];
+        }
+        return sum;
+    }
+
+    private static void assertSameBytes(Path expected, Path actual) throws IOException {
+        assertEquals(-1, Files.mismatch(expected, actual), expected.getFileName() + " and " + actual.getFileName());
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "DDP, 2, THREE, 4, 4, FLOAT32, DROPOUT",
+        "ONE, 3, TWO, 2, 6, FLOAT32, PLAIN",
+        "TWO, 4, HYBRID_ALL, 4, 4, FLOAT32, FROZEN_BOTTOM",
+        "THREE, 4, DDP, 2, 4, FLOAT32, RECOMPUTED",
+        "THREE, 3, ONE, 1, 3, BFLOAT16, PLAIN",
+        "HYBRID_EACH, 4, THREE, 2, 4, FLOAT32, PLAIN",
+        "HYBRID_ALL, 8, HYBRID_TWO, 4, 8, BFLOAT16, PLAIN",
+        "DDP, 2, ONE, 4, 4, BFLOAT16, DELAYED_SCALING",
+        "THREE, 2, HYBRID_EACH, 4, 4, BFLOAT16, DELAYED_SCALING",
+        "HYBRID_ALL, 4, DDP, 2, 4, BFLOAT16, CURRENT_SCALING"
+    })
+    void ranksGoOnFromWhatOthersSaved(
+            Kept kept, int ranks, Kept later, int laterRanks, int parts, DType dtype, Variant variant)
+            throws IOException {
+        DevicesNeeded.assume(Math.max(ranks, laterRanks));
+        Path half = folder.resolve("half");
+        Path end = folder.resolve("end");
+        List<RankedRun> straight = kept.run(ranks, parts, dtype, variant, new Span(0, END, null, end));
+        kept.run(ranks, parts, dtype, variant, new Span(0, HALF, null, half));
+
+        Path resumed = folder.resolve("resumed");
+        List<RankedRun> again = kept.run(ranks, parts, dtype, variant, new Span(HALF, END, half, resumed));
+        if (Provider.current() == Provider.REFERENCE) {
+            for (int step = HALF; step < END; step++) {
+                assertEquals(loss(straight, step), loss(again, step), "loss of step " + step);
+            }
+            assertSameBytes(end, resumed);
+        }
+
+        Path byOthers = folder.resolve("others");
+        later.run(laterRanks, parts, dtype, variant, new Span(HALF, HALF, half, byOthers));
+        assertSameBytes(half, byOthers);
+        Path byOne = folder.resolve("one");
+        RankedRun.ofOne(parts, dtype, variant, new Span(HALF, HALF, half, byOne));
+        assertSameBytes(half, byOne);
+
+        List<RankedRun> others = later.run(laterRanks, parts, dtype, variant, new Span(HALF, END, half, null));
+        RankedRun one = RankedRun.ofOne(parts, dtype, variant, new Span(HALF, END, half, null));
+        double tolerance = dtype == DType.BFLOAT16 ? 1e-2 : Provider.current() == Provider.REFERENCE ? 1e-5 : 1e-3;
+        for (int step = HALF; step < END; step++) {
+            float loss = loss(straight, step);
+            assertEquals(loss, loss(others, step), tolerance * loss, "loss of step " + step);
+            assertEquals(loss, one.losses()[step], tolerance * loss, "loss of step " + step + " on one rank");
+        }
+    }
+
+    /** Before the first step, ranks save the bytes that one rank saves. */
+    @ParameterizedTest
+    @CsvSource({
+        "DDP, 3, BFLOAT16, DELAYED_SCALING",
+        "ONE, 3, BFLOAT16, BLOCK_SCALING",
+        "TWO, 2, FLOAT32, FROZEN_BOTTOM",
+        "THREE, 8, BFLOAT16, DELAYED_SCALING",
+        "HYBRID_EACH, 6, FLOAT32, PLAIN",
+        "HYBRID_ALL, 6, BFLOAT16, FROZEN_BOTTOM"
+    })
+    void theFileIsThatOfOneRank(Kept kept, int ranks, DType dtype, Variant variant) throws IOException {
+        DevicesNeeded.assume(ranks);
+        Path one = folder.resolve("one");
+        Path several = folder.resolve("several");
+        RankedRun.ofOne(ranks, dtype, variant, new Span(0, 0, null, one));
+        kept.run(ranks, ranks, dtype, variant, new Span(0, 0, null, several));
+        assertSameBytes(one, several);
+    }
+
+    private static ModelPlan linear(int features) {
+        ModelPlan plan = new ModelPlan();
+        new Linear(features, 16, Initializer.normal(0.1f), plan.group("layer"));
+        return plan;
+    }
+
+    private static void withState(int ranks, ZeroStage stage, int features, Consumer<ShardedState> body) {
+        Ranks.local(ranks).each(rank -> {
+            try (Strategy strategy =
+                            FullySharded.allocate(linear(features), DType.FLOAT32, SEED, stage, rank.communicator());
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                body.accept(strategy.state(optimizer));
+            }
+        });
+    }
+
+    @Test
+    void example() {
+        Path file = folder.resolve("run.safetensors");
+        Ranks.local(2).each(rank -> {
+            try (Strategy strategy = FullySharded.allocate(
+                            linear(16), DType.FLOAT32, SEED, ZeroStage.THREE, rank.communicator());
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                // @start region="saved"
+                ShardedState state = strategy.state(optimizer);
+                state.save(file, Map.of()); // each rank calls both; rank 0 has the file
+                state.load(file);
+                // @end
+                assertEquals("state of " + strategy + ": 6 tensors, 2 numbers", state.toString());
+                assertEquals(8, state.specs().size());
+            }
+        });
+    }
+
+    /** Every rank tells every difference, and keeps what it has. */
+    @Test
+    void aFileThatDiffersIsLoadedByNoRank() {
+        Path file = folder.resolve("a");
+        Path before = folder.resolve("before");
+        Path after = folder.resolve("after");
+        withState(1, ZeroStage.ONE, 32, state -> state.save(file, Map.of()));
+        withState(3, ZeroStage.THREE, 16, state -> {
+            state.save(before, Map.of());
+            SafetensorsException failure = assertThrows(SafetensorsException.class, () -> state.load(file));
+            assertEquals(
+                    file + ": the file holds other tensors than expected: 0 missing, 0 unexpected, 3 of another type or"
+                            + " shape; nothing was loaded\n  different: expected \"layer.weight\" F32[16, 16], got \"layer.weight\""
+                            + " F32[16, 32]\n  different: expected \"layer.weight.exp_avg\" F32[16, 16], got"
+                            + " \"layer.weight.exp_avg\" F32[16, 32]\n  different: expected \"layer.weight.exp_avg_sq\" F32[16, 16],"
+                            + " got \"layer.weight.exp_avg_sq\" F32[16, 32]",
+                    failure.getMessage());
+            assertEquals(file, failure.file());
+            assertTrue(failure.tensor().isEmpty());
+            state.save(after, Map.of()); // ranks can go on
+        });
+        assertEquals(0, compare(before, after));
+    }
+
+    private static int compare(Path one, Path other) {
+        try {
+            return Files.mismatch(one, other) == -1 ? 0 : 1;
+        } catch (IOException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    @Test
+    void aNumberThatCannotBeIsNamedOnEveryRank() {
+        Path file = folder.resolve("a");
+        Ranks.local(2).each(rank -> {
+            try (Strategy strategy =
+                            FullySharded.allocate(linear(16), DType.FLOAT32, SEED, ZeroStage.TWO, rank.communicator());
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                long[] own = {70 + rank.index()};
+                State large = new State.Builder()
+                        .number("data.sequences", () -> own[0], value -> own[0] = value, 100)
+                        .build();
+                State small = new State.Builder()
+                        .number("data.sequences", () -> own[0], value -> own[0] = value, 10)
+                        .build();
+                strategy.state(optimizer, large).save(file, Map.of());
+                SafetensorsException failure = assertThrows(
+                        SafetensorsException.class,
+                        () -> strategy.state(optimizer, small).load(file));
+                assertEquals(
+                        file + ": tensor \"data.sequences\": expected a number from 0 to 10, got 70",
+                        failure.getMessage());
+                assertEquals("data.sequences", failure.tensor().orElseThrow());
+                assertEquals(70 + rank.index(), own[0]);
+                strategy.state(optimizer, large).load(file);
+                assertEquals(70, own[0], "that of rank 0");
+            }
+        });
+    }
+
+    @Test
+    void aFileThatCannotBeWrittenIsNamedOnEveryRank() throws IOException {
+        Path file = Files.writeString(folder.resolve("a"), "older");
+        Path nowhere = folder.resolve("b").resolve("c");
+        withState(2, ZeroStage.THREE, 16, state -> {
+            SafetensorsException failure =
+                    assertThrows(SafetensorsException.class, () -> state.save(nowhere, Map.of()));
+            assertTrue(failure.getMessage().startsWith(nowhere + ": "), failure.getMessage());
+            RuntimeException other =
+                    assertThrows(RuntimeException.class, () -> state.save(file, Map.of("key", "\ud800")));
+            assertTrue(
+                    other.getMessage()
+                            .contains("metadata: expected texts that UTF-8 can hold, got half a surrogate pair"),
+                    other.getMessage());
+        });
+        assertEquals("older", Files.readString(file));
+        assertFalse(Files.exists(nowhere));
+    }
+
+    @Test
+    void misuse() {
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    try (Strategy strategy = FullySharded.allocate(
+                                    linear(16), DType.FLOAT32, SEED, ZeroStage.ONE, rank.communicator());
+                            AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                        State.Builder own = new State.Builder();
+                        if (rank.index() == 1) {
+                            own.number("mine", () -> 0, value -> {}, 0);
+                        }
+                        strategy.state(optimizer, own.build()).save(folder.resolve("a"), Map.of());
+                    }
+                }));
+        assertEquals(
+                "state: expected the same tensors on all ranks, got others on rank 1 than on rank 0; pass the same"
+                        + " optimizer and states, in the same order, on each",
+                failure.getCause().getMessage());
+        Ranks.local(1).each(rank -> {
+            try (Parameters others = Parameters.allocate(rank.device(), linear(16), DType.FLOAT32, SEED);
+                    AdamW foreign = new AdamW(others, AdamW.Config.standard());
+                    Parameters parameters = Parameters.allocate(rank.device(), linear(16), DType.FLOAT32, SEED);
+                    AdamW optimizer = new AdamW(parameters, AdamW.Config.standard())) {
+                Strategy strategy = DataParallel.of(parameters, rank.communicator());
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "optimizer: expected that of this strategy's parameters, got that of others: " + foreign,
+                        () -> strategy.state(foreign));
+                ShardedState state = strategy.state(optimizer);
+                strategy.close();
+                assertThrown(
+                        IllegalStateException.class,
+                        "the " + strategy + " is closed",
+                        () -> state.load(folder.resolve("a")));
+            }
+        });
+        assertArrayEquals(new String[0], folder.toFile().list());
+    }
+}
