@@ -3,12 +3,16 @@ package dev.chagres.layer;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.Provider;
+import dev.chagres.io.SafetensorsFile;
 import dev.chagres.layer.RankedRun.Sharing;
+import dev.chagres.layer.RankedRun.Span;
 import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
@@ -23,13 +27,21 @@ import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.CollectiveBytes;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -37,10 +49,40 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Tag("L0")
 @Tag("L2")
 class RankedRecipesTest {
-    private static Sharing sharing(String strategy) {
-        return (plan, dtype, rank) -> strategy.equals("DDP")
-                ? DataParallel.of(Parameters.allocate(rank.device(), plan, dtype, 7), rank.communicator())
-                : FullySharded.allocate(plan, dtype, 7, ZeroStage.valueOf(strategy), rank.communicator());
+    @TempDir
+    private Path folder;
+
+    /** How many ranks keep what; a hybrid has two copies. */
+    private enum Kept {
+        DDP,
+        ONE,
+        TWO,
+        THREE,
+        HYBRID_EACH,
+        HYBRID_ALL;
+
+        private RankedRun run(Rank rank, int microBatches, Variant variant, Span span) {
+            if (this == DDP) {
+                Sharing sharing = (plan, dtype, r) ->
+                        DataParallel.of(Parameters.allocate(r.device(), plan, dtype, 7), r.communicator());
+                return RankedRun.of(rank, sharing, microBatches, DType.BFLOAT16, variant, span);
+            }
+            boolean hybrid = ordinal() > THREE.ordinal();
+            FullyShardedConfig config = FullyShardedConfig.of(hybrid ? ZeroStage.THREE : ZeroStage.valueOf(name()))
+                    .withOptimizer(this == HYBRID_ALL ? OptimizerSharding.ALL_RANKS : OptimizerSharding.EACH_COPY);
+            int copies = hybrid ? 2 : 1;
+            MeshShape shape = MeshShape.ofOne()
+                    .with(MeshDimension.REPLICATE, copies)
+                    .with(MeshDimension.SHARD, rank.count() / copies);
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                Sharing sharing = (plan, dtype, r) -> FullySharded.allocate(plan, dtype, 7, config, mesh);
+                return RankedRun.of(rank, sharing, microBatches, DType.BFLOAT16, variant, span);
+            }
+        }
+
+        private List<RankedRun> run(int ranks, int microBatches, Variant variant, Span span) {
+            return Ranks.local(ranks).run(rank -> run(rank, microBatches, variant, span));
+        }
     }
 
     @ParameterizedTest
@@ -53,31 +95,67 @@ class RankedRecipesTest {
         "TWO, 3, 1, DELAYED_SCALING",
         "TWO, 4, 1, BLOCK_SCALING",
         "THREE, 2, 2, DELAYED_SCALING",
+        "THREE, 3, 1, DELAYED_SCALING",
         "THREE, 3, 1, CURRENT_SCALING",
-        "THREE, 4, 1, BLOCK_SCALING"
+        "THREE, 4, 1, BLOCK_SCALING",
+        "HYBRID_EACH, 4, 1, DELAYED_SCALING",
+        "HYBRID_ALL, 4, 1, CURRENT_SCALING",
+        "HYBRID_ALL, 6, 1, BLOCK_SCALING"
     })
-    void ranksComputeWhatOneRankAccumulates(String strategy, int ranks, int microBatches, Variant variant) {
+    void ranksComputeWhatOneRankAccumulates(Kept kept, int ranks, int microBatches, Variant variant) {
         DevicesNeeded.assume(ranks);
         RankedRun expected = RankedRun.ofOne(ranks * microBatches, DType.BFLOAT16, variant);
-        List<RankedRun> actual = Ranks.local(ranks)
-                .run(rank -> RankedRun.of(rank, sharing(strategy), microBatches, DType.BFLOAT16, variant));
+        List<RankedRun> actual = kept.run(ranks, microBatches, variant, Span.ALL);
         for (int step = 0; step < RankedRun.STEPS; step++) {
-            float loss = 0;
-            for (RankedRun run : actual) {
-                loss += run.losses()[step];
-            }
-            // Sums in another order round to other weights of 16 bits.
-            assertEquals(expected.losses()[step], loss, 1e-2 * expected.losses()[step], "loss of step " + step);
+            float loss = loss(actual, step);
+            // Sums in another order may one day round a weight of 16 bits to its neighbour.
+            boolean same = Provider.current() == Provider.REFERENCE && (variant != Variant.BLOCK_SCALING || step < 10);
+            double tolerance = same ? 1e-6 : 1e-2;
+            assertEquals(expected.losses()[step], loss, tolerance * loss, "loss of step " + step);
         }
-        float first = 0;
         for (RankedRun run : actual) {
-            first += run.losses()[0];
             RankedRun.assertClose(expected.first(), run.first(), 0);
             run.state()
                     .forEach((name, saved) -> assertArrayEquals(
                             actual.getFirst().state().get(name).values(), saved.values(), name + " on all ranks"));
         }
+        float first = loss(actual, 0);
         assertEquals(expected.losses()[0], first, 1e-5 * first, "the same casts");
+    }
+
+    private static float loss(List<RankedRun> runs, int step) {
+        float sum = 0;
+        for (RankedRun run : runs) {
+            sum += run.losses()[step];
+        }
+        return sum;
+    }
+
+    /** What a rank computes that only takes part in another's micro-batch leaves scales and their history as they are. */
+    @ParameterizedTest
+    @CsvSource({"DDP, 3, 1", "TWO, 2, 2", "THREE, 2, 2", "THREE, 4, 1", "HYBRID_EACH, 4, 1", "HYBRID_ALL, 8, 1"})
+    void scalesAfterAStepAreThoseOfOneRank(Kept kept, int ranks, int microBatches) {
+        DevicesNeeded.assume(ranks);
+        Path one = folder.resolve("one");
+        Path several = folder.resolve("several");
+        RankedRun.ofOne(ranks * microBatches, DType.BFLOAT16, Variant.DELAYED_SCALING, new Span(0, 1, null, one));
+        kept.run(ranks, microBatches, Variant.DELAYED_SCALING, new Span(0, 1, null, several));
+        int compared = 0;
+        try (SafetensorsFile expected = SafetensorsFile.open(one);
+                SafetensorsFile actual = SafetensorsFile.open(several)) {
+            for (String name : expected.entries().keySet()) {
+                if (name.endsWith(".scale") || name.endsWith(".amax_history")) {
+                    assertEquals(
+                            -1,
+                            expected.entry(name)
+                                    .bytes()
+                                    .mismatch(actual.entry(name).bytes()),
+                            name);
+                    compared++;
+                }
+            }
+        }
+        assertTrue(compared > 20, compared + " scales and histories");
     }
 
     private static ModelPlan linear() {

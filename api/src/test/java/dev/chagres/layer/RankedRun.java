@@ -144,9 +144,10 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
     private static float part(SmallModel model, Pass pass, int step, int part, Tensor divisor, Variant variant) {
         int[] lengths = lengths(part);
         int[][] batch = batch(step, part);
-        if (lengths.length == 0) {
-            lengths = new int[] {1}; // a token without a label: its gradients are 0
-            batch = new int[][] {{0}, {-100}};
+        if (lengths.length == 0) { // takes part in one that has sequences, whose labels do not count
+            lengths = lengths(part - 1);
+            batch = batch(step, part - 1);
+            Arrays.fill(batch[1], -100);
         }
         int filled = -batch[0].length & (variant.multiple() - 1);
         if (filled > 0) { // with a sequence without labels
