@@ -7,6 +7,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
+import dev.chagres.model.State;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
@@ -30,9 +31,12 @@ import dev.chagres.train.StepGraph;
 import dev.chagres.train.StepReadback;
 import dev.chagres.train.StepResult;
 import dev.chagres.train.UploadRing;
+import java.nio.file.Path;
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.BooleanSupplier;
@@ -357,6 +361,27 @@ public final class Esm2Training implements TrainingModel {
     @Override
     public void result(StepResult result) {
         readback.read(result);
+    }
+
+    @Override
+    public void save(Path file, long sequences, Map<String, String> description) {
+        state().save(file, sequences, description);
+    }
+
+    @Override
+    public void load(Path file) {
+        state().load(file);
+    }
+
+    private TrainingState state() {
+        List<State> others = new ArrayList<>();
+        if (quantizers != null) {
+            others.add(quantizers.state());
+        }
+        if (lossScaler != null) {
+            others.add(lossScaler.state());
+        }
+        return new TrainingState(optimizer, others, strategy, stream);
     }
 
     @Override

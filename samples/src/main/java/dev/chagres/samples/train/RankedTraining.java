@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.samples.esm.Esm2Config;
@@ -7,8 +8,10 @@ import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.train.Batch;
 import dev.chagres.train.StepResult;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
@@ -98,6 +101,9 @@ final class RankedTraining implements TrainingModel {
 
     private static RuntimeException failed(@Nullable Throwable cause) {
         if (cause instanceof RankFailedException failure) {
+            if (failure.getCause() instanceof SafetensorsException file) {
+                return file; // of rank 0's file, on every rank
+            }
             return new TrainingException(String.valueOf(failure.getMessage()), failure);
         }
         return cause instanceof RuntimeException unchecked ? unchecked : new IllegalStateException(cause);
@@ -146,6 +152,16 @@ final class RankedTraining implements TrainingModel {
             loss += parts.get(rank).loss();
         }
         return loss;
+    }
+
+    @Override
+    public void save(Path file, long sequences, Map<String, String> description) {
+        tell(training -> training.save(file, sequences, description));
+    }
+
+    @Override
+    public void load(Path file) {
+        tell(training -> training.load(file));
     }
 
     /** Returns those of rank 0. */

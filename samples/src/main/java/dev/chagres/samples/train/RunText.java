@@ -41,6 +41,18 @@ final class RunText {
                 plan.seed());
     }
 
+    /** Says where the run begins, if not with first weights. */
+    void resumes(SavedRun saved) {
+        if (plan.saving().resumed() != null) {
+            out.printf(
+                    Locale.ROOT,
+                    "resuming %s after %,d steps and %,d sequences%n",
+                    plan.saving().resumed(),
+                    saved.steps(),
+                    saved.sequences());
+        }
+    }
+
     /** Begins the line of the warm-up: it may take long, and nothing else is seen of it. */
     void beginWarmUp(boolean gpu) {
         out.print(gpu ? "building kernels and attention plans: " : "getting ready: ");

@@ -177,6 +177,9 @@ final class TrainOptions {
     @Option(names = "--plot", converter = FileOption.class, paramLabel = "FILE.png", description = "draw the loss")
     private @Nullable Path plot;
 
+    @Mixin
+    private final SaveOptions saving = new SaveOptions();
+
     /** Returns the provider that was asked for, null when the system property is to decide. */
     @Nullable
     String provider() {
@@ -221,6 +224,7 @@ final class TrainOptions {
         requireOtherPart("--plot", plot, "--fasta", fasta);
         requireOtherPart("--plot", plot, "--report", report);
         requireOtherPart("--report", report, "--plot", plot);
+        checkSaving();
         if (context < MaskedProteins.SHORTEST_CONTEXT) {
             throw new IllegalArgumentException("--context: expected at least " + MaskedProteins.SHORTEST_CONTEXT
                     + " (<cls>, one residue, <eos>), got " + context);
@@ -229,6 +233,15 @@ final class TrainOptions {
         if (tokensPerStep != null && ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
             steps(shape(tokensPerStep), false);
         }
+    }
+
+    private void checkSaving() {
+        saving.check();
+        requireDifferent("--save", saving.save(), "--fasta", fasta);
+        requireDifferent("--save", saving.save(), "--report", report);
+        requireDifferent("--save", saving.save(), "--plot", plot);
+        requireDifferent("--report", report, "--resume", saving.resume());
+        requireDifferent("--plot", plot, "--resume", saving.resume());
     }
 
     private void checkStatistics() {
@@ -290,6 +303,7 @@ final class TrainOptions {
                 steps,
                 new LearningRateSchedule(peak, warmUp, steps, decay, LAST_RATE),
                 seed,
+                saving.plan(),
                 report,
                 plot);
     }

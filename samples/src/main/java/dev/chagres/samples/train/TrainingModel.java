@@ -3,7 +3,9 @@ package dev.chagres.samples.train;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.train.Batch;
 import dev.chagres.train.StepResult;
+import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
@@ -45,6 +47,22 @@ public interface TrainingModel extends AutoCloseable {
     default List<CastStatistics> castStatistics() {
         return List.of();
     }
+
+    /**
+     * Writes what a later run needs to go on, after the steps enqueued so far. The file takes the old one's place when it is whole.
+     *
+     * @param sequences taken from the data so far
+     * @param description texts that go into the file, by key
+     * @throws dev.chagres.io.SafetensorsException when it cannot be written; the old file is then as it was
+     */
+    void save(Path file, long sequences, Map<String, String> description);
+
+    /**
+     * Goes on from what {@link #save} wrote. Called before the first step.
+     *
+     * @throws dev.chagres.io.SafetensorsException when the file cannot be read, or is that of another model; nothing is loaded then
+     */
+    void load(Path file);
 
     /** Returns whether a step whose gradients are not finite changes nothing but the scale of the loss. */
     boolean skipsSteps();

@@ -24,6 +24,7 @@ import org.jspecify.annotations.Nullable;
  * @param steps how many updates
  * @param schedule the learning rate by step
  * @param seed what data order, masks and first weights follow from
+ * @param saving where the state goes, and which one the run begins with
  * @param report where the report goes, null for none
  * @param plot where the picture goes, null for none
  */
@@ -39,6 +40,7 @@ record TrainingPlan(
         int steps,
         LearningRateSchedule schedule,
         long seed,
+        SavingPlan saving,
         @Nullable Path report,
         @Nullable Path plot) {
 

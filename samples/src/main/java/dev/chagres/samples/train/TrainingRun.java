@@ -34,6 +34,10 @@ final class TrainingRun {
     private final Consumer<StepMetrics> reported;
     private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
     private final StepResult result = new StepResult();
+    private final long[] sequences = new long[STEPS_IN_FLIGHT];
+    private long uploadedSequences;
+    private int unreported;
+    private @Nullable StateSaver saver;
     private int skippedInARow;
     private volatile boolean stopRequested;
 
@@ -60,6 +64,11 @@ final class TrainingRun {
         }
     }
 
+    /** Saves the state where {@code newSaver} says so, and at the end. */
+    void saveBy(StateSaver newSaver) {
+        saver = newSaver;
+    }
+
     /** Asks the run to end after the step that is under way, also where it waits for data. */
     void stop() {
         stopRequested = true;
@@ -77,22 +86,48 @@ final class TrainingRun {
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
     int run(int steps) throws InterruptedException {
-        if (steps == 0 || stopRequested || !upload(0)) {
+        return run(new SavedRun(0, 0), steps);
+    }
+
+    /**
+     * Trains, going on after an earlier run.
+     *
+     * @param before what was done already
+     * @param steps how many steps at most, those before included
+     * @return how many were done and reported now
+     * @throws TrainingException as {@link #run(int)}, and when the state cannot be saved
+     * @throws dev.chagres.samples.data.FastaException when the data fails
+     * @throws InterruptedException when the thread is interrupted while it waits for a batch
+     */
+    int run(SavedRun before, int steps) throws InterruptedException {
+        int first = before.steps();
+        uploadedSequences = before.sequences();
+        unreported = first;
+        if (first >= steps || stopRequested || !upload(first)) {
             return 0;
         }
-        int step = 0;
+        int step = first;
         boolean more = true;
         while (more) {
             model.step(metrics[step % STEPS_IN_FLIGHT].learningRate());
             int next = step + 1;
             more = next < steps && !stopRequested && upload(next);
-            if (step > 0) {
-                report(step - 1);
+            reportBefore(step);
+            StateSaver present = saver;
+            if (present != null && (more ? present.isDue(next) : present.isAsked())) {
+                reportBefore(next); // What a step has spoilt is not saved.
+                present.save(sequences[step % STEPS_IN_FLIGHT]);
             }
             step = next;
         }
-        report(step - 1);
-        return step;
+        reportBefore(step);
+        return step - first;
+    }
+
+    private void reportBefore(int step) {
+        for (; unreported < step; unreported++) {
+            report(unreported);
+        }
     }
 
     /** Takes the next batch to the device; false when there is none. */
@@ -102,6 +137,10 @@ final class TrainingRun {
             return false;
         }
         model.upload(batch);
+        for (int i = 0; i < batch.microBatches(); i++) {
+            uploadedSequences += batch.microBatch(i).realSequences();
+        }
+        sequences[step % STEPS_IN_FLIGHT] = uploadedSequences;
         metrics[step % STEPS_IN_FLIGHT].begin(step + 1, batch, model.flops(batch), learningRate.at(step));
         batches.recycle(batch);
         return true;
@@ -112,9 +151,7 @@ final class TrainingRun {
         try {
             return batches.take();
         } catch (RuntimeException e) {
-            for (int open = Math.max(0, step - 2); open < step; open++) {
-                report(open);
-            }
+            reportBefore(step);
             throw e;
         }
     }

@@ -9,6 +9,7 @@ import dev.chagres.train.BatchSource;
 import dev.chagres.train.SequencePacker;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
+import java.nio.file.Path;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -34,6 +35,10 @@ final class TrainingSession {
     private final LossCurve losses = new LossCurve();
 
     private @Nullable String explained;
+    /** Steps of the run that this one goes on from. */
+    private int begun;
+
+    private @Nullable Path saved;
 
     private volatile boolean stopRequested;
     private volatile @Nullable BatchSource data;
@@ -96,8 +101,10 @@ final class TrainingSession {
     }
 
     private void makeSteps(RunFiles files) throws InterruptedException {
-        var sequences = new ShuffledSequences(plan.source(), plan.seed(), ShuffledSequences.WINDOW_RESIDUES);
-        try (var batches = new BatchSource(new SequencePacker(plan.shape(), new MaskedProteins(sequences)), BATCHES)) {
+        StateSaver.ensureWritable(plan);
+        SavedRun before = SavedRun.of(plan);
+        begun = before.steps();
+        try (var batches = new BatchSource(new SequencePacker(plan.shape(), sequences(before)), BATCHES)) {
             data = batches;
             if (stopRequested) {
                 return;
@@ -111,13 +118,31 @@ final class TrainingSession {
                 RunDescription description = describe(model);
                 files.begin(description);
                 text.announce(description);
+                text.resumes(before);
+                var saver = new StateSaver(plan, model);
+                saver.load();
                 requireReader();
                 warmUp(model, first);
                 requireReader();
                 try (Progress progress = progress()) {
-                    loop(model, batches, files, progress);
+                    loop(model, batches, files, progress, saver, before);
+                } finally {
+                    saved = saver.written();
                 }
             }
+        }
+    }
+
+    /** Returns the data that an earlier run has not taken. */
+    private MaskedProteins sequences(SavedRun before) {
+        var all = new MaskedProteins(
+                new ShuffledSequences(plan.source(), plan.seed(), ShuffledSequences.WINDOW_RESIDUES));
+        try {
+            before.skip(all, () -> stopRequested);
+            return all;
+        } catch (RuntimeException e) {
+            all.close();
+            throw e;
         }
     }
 
@@ -144,7 +169,13 @@ final class TrainingSession {
         err.println("train: " + failure + "; training goes on for --report or --plot");
     }
 
-    private void loop(TrainingModel model, BatchSource batches, RunFiles files, Progress progress)
+    private void loop(
+            TrainingModel model,
+            BatchSource batches,
+            RunFiles files,
+            Progress progress,
+            StateSaver saver,
+            SavedRun before)
             throws InterruptedException {
         var loop = new TrainingRun(model, batches, step -> plan.schedule().at(step + 1), peakFlops, step -> {
             files.add(step, plan.measures(step.step()) ? model.castStatistics() : List.of());
@@ -155,12 +186,13 @@ final class TrainingSession {
             recent.add(step);
             progress.add(step);
         });
+        loop.saveBy(saver);
         run = loop;
         if (stopRequested) {
             loop.stop();
         }
         try {
-            loop.run(plan.steps());
+            loop.run(before, plan.steps());
         } finally {
             explained = model.explainSteps();
         }
@@ -185,7 +217,7 @@ final class TrainingSession {
 
     private void summarize() {
         if (stopRequested) {
-            text.stopped(totals.steps());
+            text.stopped(begun + totals.steps());
         }
         if (totals.steps() == 0) {
             return;
@@ -196,6 +228,9 @@ final class TrainingSession {
         }
         if (plan.report() != null) {
             text.wrote("report", plan.report());
+        }
+        if (saved != null) {
+            text.wrote("state", saved);
         }
     }
 

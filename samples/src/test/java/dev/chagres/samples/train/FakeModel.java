@@ -2,14 +2,17 @@ package dev.chagres.samples.train;
 
 import dev.chagres.train.Batch;
 import dev.chagres.train.StepResult;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
 /** Stands for a model in tests of the loop: its loss is a number made of the batch, and it notes what is called. */
 final class FakeModel implements TrainingModel {
     final List<String> calls = new ArrayList<>();
+    final List<Long> saved = new ArrayList<>();
     boolean noting = true;
     boolean spoilStep3;
     boolean lossScaling;
@@ -54,6 +57,17 @@ final class FakeModel implements TrainingModel {
                 spoilStep3 && read == 3 ? Double.NaN : losses[read % 4],
                 read >= overflowFrom ? Double.POSITIVE_INFINITY : 1.5,
                 10 * read);
+    }
+
+    @Override
+    public void save(Path file, long sequences, Map<String, String> description) {
+        note("save", stepped);
+        saved.add(sequences);
+    }
+
+    @Override
+    public void load(Path file) {
+        note("load", stepped);
     }
 
     @Override

@@ -43,6 +43,7 @@ class ReportWriterTest {
             100,
             new LearningRateSchedule(4e-4f, 7, 100, LearningRateSchedule.Decay.LINEAR, 0.1f),
             42,
+            SavingPlan.NONE,
             null,
             null);
     private static final RunDescription RUN = new RunDescription(

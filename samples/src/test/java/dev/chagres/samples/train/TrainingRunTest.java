@@ -24,6 +24,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
+import picocli.CommandLine;
 
 @Tag("L0")
 @Timeout(60)
@@ -47,6 +48,28 @@ class TrainingRunTest {
         }
         assertEquals(
                 "[upload0, step0, upload1, step1, upload2, result0, step2, result1, result2]", model.calls.toString());
+    }
+
+    /** A step is read, so that nothing spoilt is saved, before the state that it has made is. */
+    @Test
+    void theStateIsSavedBetweenSteps() throws InterruptedException {
+        var options = new TrainOptions();
+        new CommandLine(options).parseArgs("--save=x", "--save-every=2");
+        TrainingPlan plan = options.plan(false, 1);
+        for (int steps : new int[] {3, 4}) {
+            var fresh = new FakeModel();
+            try (BatchSource batches = shipped()) {
+                var run = new TrainingRun(fresh, batches, step -> 1, Double.NaN, step -> {});
+                run.saveBy(new StateSaver(plan, fresh));
+                assertEquals(steps - 1, run.run(new SavedRun(1, 100), steps));
+            }
+            assertEquals(
+                    steps == 3
+                            ? "[upload0, step0, upload1, result0, save1, step1, result1, save2]"
+                            : "[upload0, step0, upload1, result0, save1, step1, upload2, step2, result1, result2, save3]",
+                    fresh.calls.toString());
+            assertTrue(fresh.saved.getFirst() > 100 && fresh.saved.getLast() > fresh.saved.getFirst());
+        }
     }
 
     @Test

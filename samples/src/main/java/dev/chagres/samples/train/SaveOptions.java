@@ -1,0 +1,59 @@
+package dev.chagres.samples.train;
+
+import java.nio.file.Path;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/** Options of {@code train} that say where the state of a run goes, and which one it begins with. */
+final class SaveOptions {
+    @Option(
+            names = "--save",
+            converter = FileOption.class,
+            paramLabel = "FILE",
+            description = "write what a later run needs to go on, as safetensors, when this one ends, by Ctrl-C too")
+    private @Nullable Path save;
+
+    @Option(
+            names = "--save-every",
+            paramLabel = "N",
+            description = "with --save, replace the file after each Nth step, too (default: 0, only at the end)")
+    private int every;
+
+    @Option(
+            names = "--resume",
+            converter = FileOption.class,
+            paramLabel = "FILE",
+            description = "go on from a file of --save, up to --steps in all, with any --ranks and --strategy")
+    private @Nullable Path resume;
+
+    /** Returns where the state goes, null for nowhere. */
+    @Nullable
+    Path save() {
+        return save;
+    }
+
+    /** Returns the file that the run begins with, null for none. */
+    @Nullable
+    Path resume() {
+        return resume;
+    }
+
+    /** Returns the files as the plan has them. */
+    SavingPlan plan() {
+        return new SavingPlan(save, every, resume);
+    }
+
+    /**
+     * Checks what does not depend on other options.
+     *
+     * @throws IllegalArgumentException when an option has no usable value; the text names it
+     */
+    void check() {
+        TrainOptions.requireAtLeast("--save-every", every, 0);
+        TrainOptions.requireName("--save", save);
+        TrainOptions.requireName("--resume", resume);
+        if (every != 0 && save == null) {
+            throw new IllegalArgumentException("--save-every: expected --save beside it, which is written, got none");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import dev.chagres.io.SafetensorsEntry;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.io.SafetensorsFile;
+import dev.chagres.train.TokenSequences;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.file.Path;
+import java.util.Map;
+import java.util.function.BooleanSupplier;
+
+/**
+ * How far the run was whose file a run begins with.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param steps its updates
+ * @param sequences what it took from the data
+ */
+record SavedRun(int steps, long sequences) {
+    /** The number of sequences in the file. */
+    static final String SEQUENCES = "data.sequences";
+
+    private static final String STEPS = "step";
+    private static final SavedRun NEW = new SavedRun(0, 0);
+
+    /** Returns the texts of a file that a run of {@code plan} writes, by key. */
+    static Map<String, String> description(TrainingPlan plan) {
+        return Map.of(
+                "program",
+                "chagres train",
+                "model",
+                plan.size().label(),
+                "recipe",
+                plan.recipe().toString(),
+                "seed",
+                Long.toString(plan.seed()));
+    }
+
+    /**
+     * Reads how far the run was that {@code plan} resumes.
+     *
+     * @throws TrainingException when the file cannot be read, is none of {@code --save}, or is that of a run of another model, recipe or
+     *     seed, or of so many steps that none is left
+     */
+    static SavedRun of(TrainingPlan plan) {
+        Path path = plan.saving().resumed();
+        if (path == null) {
+            return NEW;
+        }
+        try (SafetensorsFile file = SafetensorsFile.open(path)) {
+            for (String key : new String[] {"program", "model", "recipe", "seed"}) {
+                String expected = description(plan).get(key);
+                String got = file.metadata().get(key);
+                if (got == null || !got.equals(expected)) {
+                    throw new TrainingException("--resume: " + path + ": expected a file of " + key + " " + expected
+                            + ", got " + (got == null ? "none that --save has written" : got));
+                }
+            }
+            long steps = number(file, STEPS);
+            if (steps >= plan.steps()) {
+                throw new TrainingException("--steps: expected more than the " + steps + " that " + path
+                        + " has made already, for steps count in all, got " + plan.steps());
+            }
+            return new SavedRun((int) steps, number(file, SEQUENCES));
+        } catch (SafetensorsException e) {
+            throw new TrainingException("--resume: " + e.getMessage(), e);
+        }
+    }
+
+    private static long number(SafetensorsFile file, String name) {
+        SafetensorsEntry entry = file.entry(name);
+        if (entry.dtype() != DType.INT64 || !entry.shape().equals(Shape.of())) {
+            throw new TrainingException("--resume: " + file.path() + ": expected a number, got " + entry);
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment value = arena.allocate(ValueLayout.JAVA_LONG);
+            entry.copyTo(value);
+            long number = value.get(ValueLayout.JAVA_LONG, 0);
+            if (number < 0) {
+                throw new TrainingException(
+                        "--resume: " + file.path() + ": expected " + name + " from 0 on, got " + number);
+            }
+            return number;
+        }
+    }
+
+    /** Leaves out what the earlier run took from the data, unless {@code stopped} says so earlier. */
+    void skip(TokenSequences data, BooleanSupplier stopped) {
+        for (long i = 0; i < sequences && !stopped.getAsBoolean() && data.advance(); i++) {
+            // Advancing is all.
+        }
+    }
+}

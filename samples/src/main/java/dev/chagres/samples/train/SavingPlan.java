@@ -1,0 +1,18 @@
+package dev.chagres.samples.train;
+
+import java.nio.file.Path;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Where the state of a run goes, and which one it begins with.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param file where it goes when the run ends, null for nowhere
+ * @param every it goes there after each step whose number divides by this, too; 0 for none
+ * @param resumed the file that the run begins with, null for first weights
+ */
+record SavingPlan(@Nullable Path file, int every, @Nullable Path resumed) {
+    /** Nothing is saved, and first weights begin. */
+    static final SavingPlan NONE = new SavingPlan(null, 0, null);
+}

@@ -1,0 +1,96 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.io.SafetensorsException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Saves and loads the state of a run where its plan says so.
+ *
+ * <p>Threading: confined to the model's thread.
+ */
+final class StateSaver {
+    private final TrainingPlan plan;
+    private final TrainingModel model;
+    private boolean saved;
+
+    StateSaver(TrainingPlan plan, TrainingModel model) {
+        this.plan = plan;
+        this.model = model;
+    }
+
+    /**
+     * Checks, before anything is computed, that the file can be written.
+     *
+     * @throws TrainingException when it cannot
+     */
+    static void ensureWritable(TrainingPlan plan) {
+        Path file = plan.saving().file();
+        if (file == null) {
+            return;
+        }
+        Path folder = file.toAbsolutePath().getParent();
+        if (folder == null || !Files.isDirectory(folder) || !Files.isWritable(folder)) {
+            throw new TrainingException(
+                    "--save: expected a file in a folder that can be written, got " + file + "; make the folder first");
+        }
+        if (Files.exists(file) && !Files.isRegularFile(file)) {
+            throw new TrainingException("--save: expected a file or a new name, got " + file
+                    + (Files.isDirectory(file) ? ", a folder" : ", which is none"));
+        }
+    }
+
+    /**
+     * Loads what the run begins with, if the plan names it.
+     *
+     * @throws TrainingException when the file does not fit the model
+     */
+    void load() {
+        Path file = plan.saving().resumed();
+        if (file == null) {
+            return;
+        }
+        try {
+            model.load(file);
+        } catch (SafetensorsException e) {
+            throw new TrainingException("--resume: " + e.getMessage(), e);
+        }
+    }
+
+    /** Returns whether the state is to be saved after so many steps, though the run goes on. */
+    boolean isDue(int steps) {
+        int every = plan.saving().every();
+        return every != 0 && steps % every == 0;
+    }
+
+    /** Returns whether the state is saved at the end. */
+    boolean isAsked() {
+        return plan.saving().file() != null;
+    }
+
+    /**
+     * Replaces the file.
+     *
+     * @param sequences taken from the data so far
+     * @throws TrainingException when it cannot be written
+     */
+    void save(long sequences) {
+        Path file = plan.saving().file();
+        if (file == null) {
+            return;
+        }
+        try {
+            model.save(file, sequences, SavedRun.description(plan));
+            saved = true;
+        } catch (SafetensorsException e) {
+            throw new TrainingException("--save: " + e.getMessage(), e);
+        }
+    }
+
+    /** Returns the file when it was written, null before. */
+    @Nullable
+    Path written() {
+        return saved ? plan.saving().file() : null;
+    }
+}

@@ -1,0 +1,72 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.Stream;
+import dev.chagres.io.Safetensors;
+import dev.chagres.model.State;
+import dev.chagres.optim.AdamW;
+import dev.chagres.sharding.Strategy;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What a run must save to go on with the same bits: weights, what the optimizer, the recipe and the loss scaler keep, and how many
+ * sequences were taken from the data. Of several ranks each calls the same method, and rank 0 has the file.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class TrainingState {
+    private final AdamW optimizer;
+    private final State others;
+    private final @Nullable Strategy strategy;
+    private final Stream stream;
+    private long sequences;
+
+    /**
+     * Names what is to be saved.
+     *
+     * @param others beside weights and optimizer
+     * @param strategy of several ranks, null of one
+     */
+    TrainingState(AdamW optimizer, List<State> others, @Nullable Strategy strategy, Stream stream) {
+        this.optimizer = optimizer;
+        State data = new State.Builder()
+                .number(SavedRun.SEQUENCES, () -> sequences, value -> sequences = value, Long.MAX_VALUE)
+                .build();
+        this.others = State.of(State.of(others.toArray(State[]::new)), data);
+        this.strategy = strategy;
+        this.stream = stream;
+    }
+
+    /**
+     * Replaces {@code file}, or leaves it.
+     *
+     * @throws dev.chagres.io.SafetensorsException when it cannot be written
+     */
+    void save(Path file, long newSequences, Map<String, String> description) {
+        sequences = newSequences;
+        if (strategy == null) {
+            Safetensors.save(file, ofOneRank(), stream, description);
+        } else {
+            strategy.state(optimizer, others).save(file, description);
+        }
+    }
+
+    /**
+     * Loads all of {@code file}, or nothing.
+     *
+     * @throws dev.chagres.io.SafetensorsException when it cannot be read, or does not hold exactly this
+     */
+    void load(Path file) {
+        if (strategy == null) {
+            Safetensors.load(file, ofOneRank(), stream);
+        } else {
+            strategy.state(optimizer, others).load(file);
+        }
+    }
+
+    private State ofOneRank() {
+        return State.of(optimizer.parameters().state(), optimizer.state(), others);
+    }
+}

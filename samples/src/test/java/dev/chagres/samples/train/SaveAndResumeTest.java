@@ -1,0 +1,187 @@
+package dev.chagres.samples.train;
+
+import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.bindings.Provider;
+import dev.chagres.io.SafetensorsFile;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** {@code --save} and {@code --resume} through the whole program. */
+@Tag("L0")
+class SaveAndResumeTest {
+    private static final boolean REFERENCE = Provider.current() == Provider.REFERENCE;
+    private static final int STEPS = 6;
+
+    private final ByteArrayOutputStream out = new ByteArrayOutputStream();
+    private final ByteArrayOutputStream err = new ByteArrayOutputStream();
+
+    @TempDir
+    private Path folder;
+
+    private int run(String... arguments) {
+        out.reset();
+        err.reset();
+        String[] common = {
+            "--model=tiny", "--context=64", "--tokens-per-step=512", "--decay=constant", "--warm-up-steps=2"
+        };
+        return Train.run(
+                DevicePlatform::open,
+                new StandardOutput(out, StandardCharsets.UTF_8),
+                new PrintStream(err, true, StandardCharsets.UTF_8),
+                Stream.concat(
+                                Arrays.stream(common).filter(option -> !isGiven(option, arguments)),
+                                Arrays.stream(arguments))
+                        .toArray(String[]::new));
+    }
+
+    private static boolean isGiven(String option, String... arguments) {
+        String name = option.substring(0, option.indexOf('=') + 1);
+        return Arrays.stream(arguments).anyMatch(argument -> argument.startsWith(name));
+    }
+
+    private String told() {
+        return err.toString(StandardCharsets.UTF_8).strip();
+    }
+
+    /** Trains with the options, in words, and returns the steps of the report. */
+    private List<Map<String, Object>> train(String options, String... more) throws IOException {
+        Path report = folder.resolve("r.jsonl");
+        List<String> arguments = new ArrayList<>(List.of(options.split(" ")));
+        arguments.addAll(List.of(more));
+        arguments.add("--report=" + report);
+        assertEquals(0, run(arguments.toArray(String[]::new)), this::told);
+        var steps = new ArrayList<Map<String, Object>>();
+        for (String line : Files.readAllLines(report)) {
+            steps.add(JSON.std.mapFrom(line));
+        }
+        return steps.subList(1, steps.size());
+    }
+
+    private static double loss(Map<String, Object> step) {
+        return ((Number) step.get("loss")).doubleValue();
+    }
+
+    @ParameterizedTest
+    @Tag("L2")
+    @CsvSource({
+        "--recipe=fp32 --accumulate=4, --recipe=fp32 --ranks=4 --strategy=zero3",
+        "--recipe=fp16, --recipe=fp16",
+        "--recipe=fp8-delayed --ranks=2, --recipe=fp8-delayed --accumulate=2",
+        "--recipe=fp32 --ranks=2 --strategy=zero1 --accumulate=2, --recipe=fp32 --ranks=4 --strategy=ddp",
+        "--recipe=bf16 --mesh=replicate=2;shard=2 --shard-optimizer=all-ranks, --recipe=bf16 --ranks=2"
+                + " --strategy=zero2 --accumulate=2"
+    })
+    void aRunGoesOnWhereAnotherEnded(String options, String later) throws IOException {
+        String mine = options.replace(';', ',');
+        Path half = folder.resolve("half");
+        Path end = folder.resolve("end");
+        List<Map<String, Object>> whole = train(mine, "--steps=" + STEPS, "--save=" + end);
+        assertTrue(out.toString(StandardCharsets.UTF_8).contains("state: " + end));
+        train(mine, "--steps=3", "--save=" + half);
+        Path resumed = folder.resolve("resumed");
+        List<Map<String, Object>> rest = train(mine, "--steps=" + STEPS, "--resume=" + half, "--save=" + resumed);
+        assertTrue(out.toString(StandardCharsets.UTF_8).contains("resuming " + half + " after 3 steps and "));
+        List<Map<String, Object>> others = train(later, "--steps=" + STEPS, "--resume=" + half);
+        assertEquals(STEPS - 3, rest.size());
+        for (int i = 0; i < rest.size(); i++) {
+            Map<String, Object> expected = whole.get(3 + i);
+            for (String key : new String[] {"step", "tokens", "paddedTokens", "learningRate"}) {
+                assertEquals(expected.get(key), rest.get(i).get(key), key);
+                assertEquals(expected.get(key), others.get(i).get(key), key);
+            }
+            double loss = loss(expected);
+            assertEquals(loss, loss(rest.get(i)), REFERENCE ? 0 : 1e-2 * loss, "loss of step " + (4 + i));
+            double tolerance = REFERENCE && mine.contains("fp32") ? 1e-5 : 1e-2;
+            assertEquals(loss, loss(others.get(i)), tolerance * loss, "loss of step " + (4 + i) + " by others");
+        }
+        if (REFERENCE) {
+            assertEquals(-1, Files.mismatch(end, resumed));
+        }
+    }
+
+    /** Other micro-batches take other sequences in a step; none comes twice, and none is left out. */
+    @Test
+    void theDataGoesOnAtTheNextSequence() throws IOException {
+        Path one = folder.resolve("one");
+        Path other = folder.resolve("other");
+        train("--steps=3", "--save=" + one);
+        train("--steps=4 --tokens-per-step=1024 --accumulate=2", "--resume=" + one, "--save=" + other);
+        try (SafetensorsFile before = SafetensorsFile.open(one);
+                SafetensorsFile after = SafetensorsFile.open(other)) {
+            long first = before.entry("data.sequences").bytes().get(JAVA_LONG_UNALIGNED, 0);
+            long second = after.entry("data.sequences").bytes().get(JAVA_LONG_UNALIGNED, 0);
+            assertTrue(first > 3 * 7 && second > first + 10, first + " and " + second);
+            assertEquals("42", after.metadata().get("seed"));
+        }
+    }
+
+    private void assertRefused(int status, String text, String... options) {
+        assertEquals(status, run(options), this::told);
+        assertTrue(told().contains(text), told());
+    }
+
+    @Test
+    void whatCannotBeResumedIsToldBeforeAnythingIsComputed() throws IOException {
+        Path file = folder.resolve("state");
+        train("--steps=2", "--save=" + file);
+        byte[] before = Files.readAllBytes(file);
+        assertRefused(
+                1,
+                "train: --steps: expected more than the 2 that " + file
+                        + " has made already, for steps count in all, got 2",
+                "--steps=2",
+                "--resume=" + file);
+        assertRefused(
+                1,
+                "train: --resume: " + file + ": expected a file of seed 7, got 42",
+                "--steps=3",
+                "--seed=7",
+                "--resume=" + file);
+        assertRefused(
+                1,
+                "train: --resume: " + file + ": expected a file of model 8M, got tiny",
+                "--steps=3",
+                "--model=8M",
+                "--resume=" + file);
+        Path none = folder.resolve("none");
+        assertRefused(
+                1, "train: --resume: " + none + ": expected a safetensors file, got no such file", "--resume=" + none);
+        Path damaged = Files.write(folder.resolve("damaged"), Arrays.copyOf(before, before.length - 5));
+        assertRefused(1, "train: --resume: " + damaged + ": ", "--steps=3", "--resume=" + damaged);
+        assertRefused(
+                1,
+                "train: --save: expected a file in a folder that can be written, got " + none.resolve("x")
+                        + "; make the folder first",
+                "--save=" + none.resolve("x"));
+        assertRefused(
+                1, "train: --save: expected a file or a new name, got " + folder + ", a folder", "--save=" + folder);
+        assertRefused(2, "--save-every: expected --save beside it, which is written, got none", "--save-every=2");
+        assertRefused(
+                2,
+                "--save: " + file + " is the file of --report; name another one",
+                "--save=" + file,
+                "--report=" + file);
+        assertArrayEquals(before, Files.readAllBytes(file));
+        assertFalse(Files.exists(none));
+    }
+}
