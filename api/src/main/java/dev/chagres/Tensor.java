@@ -330,6 +330,24 @@ public final class Tensor {
         Transfer.fromDevice(this, Transfer.on(this, stream), source);
     }
 
+    /**
+     * Enqueues {@code this[to] = source[from]}, row by row; the other elements stay.
+     *
+     * @param to elements of this tensor, in the order of its memory
+     * @param source of the same type, on the same device
+     * @param from as many rows and columns as {@code to}
+     * @throws IllegalArgumentException when types, rows, columns or devices differ, elements do not lie within a tensor, or the tensors
+     *     share memory
+     */
+    public void copyFrom(Stream stream, Rectangle to, Tensor source, Rectangle from) {
+        Transfer.rectangle(
+                this,
+                Transfer.on(this, stream),
+                Given.given("to", to),
+                Given.given("source", source),
+                Given.given("from", from));
+    }
+
     /** Enqueues zeroing of every byte. */
     public void zero(Stream stream) {
         Transfer.zero(this, Transfer.on(this, stream));

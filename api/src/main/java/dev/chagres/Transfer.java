@@ -20,6 +20,8 @@ final class Transfer {
     private static final int HOST_TO_DEVICE = 1;
     private static final int DEVICE_TO_HOST = 2;
     private static final int DEVICE_TO_DEVICE = 3;
+    /** Bytes from row to row that every device takes. */
+    private static final long MOST_PITCH = Integer.MAX_VALUE;
 
     private Transfer() {}
 
@@ -157,6 +159,15 @@ final class Transfer {
             throw new IllegalArgumentException("source: expected " + tensor.count() + " elements of " + tensor.dtype()
                     + ", got " + source.count() + " of " + source.dtype());
         }
+        ensureCopies(tensor, source);
+        Status.cuda(
+                AddressCalls.cudaMemcpyAsync(
+                        tensor.address(), source.address(), tensor.byteSize(), DEVICE_TO_DEVICE, stream),
+                "cudaMemcpyAsync");
+        written(tensor);
+    }
+
+    private static void ensureCopies(Tensor tensor, Tensor source) {
         ElementChecks.ensureWritable(tensor);
         if (source.device() != tensor.device()) {
             throw new IllegalArgumentException("source: expected a tensor of device "
@@ -164,11 +175,57 @@ final class Transfer {
                     + source.device().index());
         }
         ensureApart(tensor, source);
-        Status.cuda(
-                AddressCalls.cudaMemcpyAsync(
-                        tensor.address(), source.address(), tensor.byteSize(), DEVICE_TO_DEVICE, stream),
-                "cudaMemcpyAsync");
+    }
+
+    /** Enqueues a copy of rows of {@code source}, of the same type, on the same device. */
+    static void rectangle(Tensor tensor, MemorySegment stream, Rectangle to, Tensor source, Rectangle from) {
+        if (source.dtype() != tensor.dtype()) {
+            throw new IllegalArgumentException(
+                    "source: expected elements of " + tensor.dtype() + ", got " + source.dtype());
+        }
+        if (from.rows() != to.rows() || from.columns() != to.columns()) {
+            throw new IllegalArgumentException("from: expected " + to.rows() + " rows of " + to.columns()
+                    + " elements, as many as to, got " + from.rows() + " of " + from.columns());
+        }
+        ensureWithin("to", to, tensor);
+        ensureWithin("from", from, source);
+        ensureCopies(tensor, source);
+        int size = tensor.dtype().byteSize();
+        long target = tensor.address() + to.offset() * size;
+        long begin = source.address() + from.offset() * size;
+        long width = to.columns() * size;
+        boolean dense = to.pitch() == to.columns() && from.pitch() == from.columns();
+        if (dense || to.rows() == 1) {
+            copy(target, begin, to.rows() * width, stream);
+        } else if (Math.max(to.pitch(), from.pitch()) * size <= MOST_PITCH) {
+            Status.cuda(
+                    CudaRuntime.cudaMemcpy2DAsync(
+                            MemorySegment.ofAddress(target),
+                            to.pitch() * size,
+                            MemorySegment.ofAddress(begin),
+                            from.pitch() * size,
+                            width,
+                            to.rows(),
+                            DEVICE_TO_DEVICE,
+                            stream),
+                    "cudaMemcpy2DAsync");
+        } else {
+            for (long row = 0; row < to.rows(); row++) {
+                copy(target + row * to.pitch() * size, begin + row * from.pitch() * size, width, stream);
+            }
+        }
         written(tensor);
+    }
+
+    private static void copy(long target, long source, long bytes, MemorySegment stream) {
+        Status.cuda(AddressCalls.cudaMemcpyAsync(target, source, bytes, DEVICE_TO_DEVICE, stream), "cudaMemcpyAsync");
+    }
+
+    private static void ensureWithin(String argument, Rectangle rectangle, Tensor tensor) {
+        if (rectangle.end() > tensor.count()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected elements within " + tensor.dtype() + tensor.shape() + ", got " + rectangle);
+        }
     }
 
     /** Enqueues zeroing of every byte. */
