@@ -73,6 +73,33 @@ class TrainingRunTest {
     }
 
     @Test
+    void aRunThatIsStoppedSavesItsLastStep() throws InterruptedException {
+        var options = new TrainOptions();
+        new CommandLine(options).parseArgs("--save=x");
+        try (BatchSource batches = shipped()) {
+            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {});
+            run.saveBy(new StateSaver(options.plan(false, 1), model));
+            model.onStep = run::stop;
+            assertEquals(1, run.run(100));
+        }
+        assertEquals("[upload0, step0, result0, save1]", model.calls.toString());
+    }
+
+    /** What a step has spoilt is not saved over what was good. */
+    @Test
+    void aSpoiltStepIsNotSaved() {
+        var options = new TrainOptions();
+        new CommandLine(options).parseArgs("--save=x", "--save-every=1");
+        model.spoilStep3 = true;
+        try (BatchSource batches = shipped()) {
+            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {});
+            run.saveBy(new StateSaver(options.plan(false, 1), model));
+            assertThrows(TrainingException.class, () -> run.run(100));
+        }
+        assertEquals(2, model.saved.size());
+    }
+
+    @Test
     void reportsEachStepOnceWithItsOwnBatch() throws InterruptedException {
         var expected = new ArrayList<String>();
         try (BatchSource batches = shipped()) {
