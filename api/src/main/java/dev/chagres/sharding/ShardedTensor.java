@@ -75,7 +75,7 @@ public final class ShardedTensor {
      * and shape with, bit for bit. The whole tensor exists nowhere. Waits.
      *
      * @param metadata of floats, without summands
-     * @param seed the same on each rank
+     * @param draw what the numbers follow from, the same on each rank
      * @param scope what has the result's memory
      * @throws IllegalArgumentException when the mesh has another shape than the metadata's, the type is no float, or a placement is Partial
      */
