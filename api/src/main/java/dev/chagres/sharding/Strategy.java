@@ -221,13 +221,18 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * @param others what is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, numbers
      *     of one's own
      * @throws IllegalArgumentException when the optimizer is that of other parameters, or two states have a name in common
-     * @throws IllegalStateException when this or the optimizer is closed, or its masters are remainders and shared out
+     * @throws IllegalStateException when this or the optimizer is closed, its masters are remainders and shared out, or layers are
+     *     split among tensor-parallel ranks
      */
     public final ShardedState state(AdamW optimizer, State... others) {
         ensureOpen();
         if (Checks.given("optimizer", optimizer).parameters() != parameters) {
             throw new IllegalArgumentException(
                     "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
+        }
+        if (parameters.tensorParallel().isSplit()) {
+            throw new IllegalStateException("state: expected whole layers, got those of " + parameters.tensorParallel()
+                    + "; hand their state out with TensorParallelState.gather");
         }
         return stateOf(optimizer, State.of(others));
     }

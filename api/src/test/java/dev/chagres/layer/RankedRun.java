@@ -26,7 +26,6 @@ import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
 import java.nio.file.Path;
@@ -187,8 +186,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         return ofOne(parts, dtype, variant, layer, Span.ALL);
     }
 
-    private static RankedRun ofOne(
-            int parts, DType dtype, Variant variant, TransformerLayerConfig layer, Span span) {
+    private static RankedRun ofOne(int parts, DType dtype, Variant variant, TransformerLayerConfig layer, Span span) {
         try (Device device = Device.open();
                 SmallModel model = new SmallModel(
                         device,
@@ -302,9 +300,8 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             if (quantizers != null) {
                 strategy.reduceAmax(quantizers);
             }
-            ShardedState whole = strategy.state(optimizer, stateOf(quantizers));
             if (span.loaded != null) {
-                whole.load(span.loaded);
+                strategy.state(optimizer, stateOf(quantizers)).load(span.loaded);
             }
             for (int step = span.first; step < span.end; step++) {
                 labelled.set(stream, labelled(step, rank, microBatches));
@@ -328,7 +325,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 optimizer.step(RATE, norm);
             }
             if (span.saved != null) {
-                whole.save(span.saved, Map.of());
+                strategy.state(optimizer, stateOf(quantizers)).save(span.saved, Map.of());
             }
             return new RankedRun(losses, norms, first, state(strategy, optimizer, stream));
         }

@@ -17,6 +17,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import dev.chagres.sharding.DataParallel;
@@ -366,6 +367,21 @@ class ShardedStateTest {
                         IllegalStateException.class,
                         "the " + strategy + " is closed",
                         () -> state.load(folder.resolve("a")));
+            }
+        });
+        Ranks.local(2).each(rank -> {
+            TensorParallel ranks = TensorParallel.of(rank.communicator());
+            ModelPlan plan = new ModelPlan(ranks);
+            new LayerNormMlp(MlpConfig.gelu(16), plan.group("layer"));
+            try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, SEED);
+                    AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                    Mesh mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
+                    Strategy strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
+                assertThrown(
+                        IllegalStateException.class,
+                        "state: expected whole layers, got those of " + ranks
+                                + "; hand their state out with TensorParallelState.gather",
+                        () -> strategy.state(optimizer));
             }
         });
         assertArrayEquals(new String[0], folder.toFile().list());

@@ -237,6 +237,10 @@ final class TrainOptions {
 
     private void checkSaving() {
         saving.check();
+        if (ranks.strategy() == RankStrategy.TP && (saving.save() != null || saving.resume() != null)) {
+            throw new IllegalArgumentException((saving.save() != null ? "--save" : "--resume")
+                    + ": expected another --strategy than tp, for a file holds whole layers, got tp");
+        }
         requireDifferent("--save", saving.save(), "--fasta", fasta);
         requireDifferent("--save", saving.save(), "--report", report);
         requireDifferent("--save", saving.save(), "--plot", plot);

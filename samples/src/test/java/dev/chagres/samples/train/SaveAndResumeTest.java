@@ -182,6 +182,12 @@ class SaveAndResumeTest {
                 "--save: " + file + " is the file of --report; name another one",
                 "--save=" + file,
                 "--report=" + file);
+        assertRefused(
+                2,
+                "--resume: expected another --strategy than tp, for a file holds whole layers, got tp",
+                "--ranks=2",
+                "--strategy=tp",
+                "--resume=" + file);
         assertArrayEquals(before, Files.readAllBytes(file));
         assertFalse(Files.exists(none));
     }

@@ -55,6 +55,7 @@ class TensorParallelTrainingTest {
                 STEPS,
                 new LearningRateSchedule(1e-3f, 0, STEPS, LearningRateSchedule.Decay.LINEAR, 0.1f),
                 7,
+                SavingPlan.NONE,
                 null,
                 null);
     }
