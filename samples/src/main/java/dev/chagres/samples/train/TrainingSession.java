@@ -56,7 +56,9 @@ final class TrainingSession {
         this.out = out;
         this.err = err;
         this.text = new RunText(out.text(), plan);
-        this.peakFlops = platform.isGpu() ? PeakRate.flopsPerSecond(platform.device(), plan.recipe()) : Double.NaN;
+        this.peakFlops = platform.isGpu()
+                ? plan.ranks() * PeakRate.flopsPerSecond(platform.device(), plan.recipe())
+                : Double.NaN;
     }
 
     /**
