@@ -190,6 +190,9 @@ final class Transfer {
         ensureWithin("to", to, tensor);
         ensureWithin("from", from, source);
         ensureCopies(tensor, source);
+        if (to.rows() == 0 || to.columns() == 0) {
+            return; // Rows and pitch of no elements may be any numbers.
+        }
         int size = tensor.dtype().byteSize();
         long target = tensor.address() + to.offset() * size;
         long begin = source.address() + from.offset() * size;

@@ -46,6 +46,27 @@ class RectangleTest {
         }
     }
 
+    @Test
+    void rowsWithoutElementsChangeNothing() {
+        try (Device device = Device.open();
+                Scope scope = device.openScope()) {
+            Stream stream = device.stream();
+            Tensor x = scope.tensor(DType.INT32, 2);
+            Tensor y = scope.tensor(DType.INT32, 2);
+            x.set(stream, new int[] {1, 2});
+            y.set(stream, new int[] {3, 4});
+            for (Rectangle none : new Rectangle[] {
+                new Rectangle(0, 1L << 30, 0, 1L << 31),
+                new Rectangle(0, Long.MAX_VALUE, 0, 0),
+                new Rectangle(0, 0, 1L << 61, 1L << 62),
+                new Rectangle(2, 0, 3, Long.MAX_VALUE)
+            }) {
+                x.copyFrom(stream, none, y, none);
+                assertArrayEquals(new int[] {1, 2}, x.toInts(stream), none.toString());
+            }
+        }
+    }
+
     private static Rectangle drawn(SplittableRandom random, int rows, int columns) {
         return new Rectangle(random.nextInt(4), rows, columns, columns + random.nextInt(3));
     }
