@@ -121,26 +121,38 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
                 throw new IllegalArgumentException("bytes: expected metadata of form " + FORM + ", got form " + form);
             }
             DType dtype = dtype(left.get());
-            long[] sizes = new long[Math.clamp(left.get(), 0, Shape.MAX_RANK)];
+            int rank = left.get();
             int dimensions = left.get();
-            if (dimensions != MeshDimension.values().length
-                    || left.remaining() != Long.BYTES * sizes.length + (Integer.BYTES + 1) * dimensions) {
+            if (rank < 0
+                    || rank > Shape.MAX_RANK
+                    || dimensions != MeshDimension.values().length
+                    || left.remaining() != Long.BYTES * rank + (Integer.BYTES + 1) * dimensions) {
                 throw new IllegalArgumentException(
                         "bytes: expected metadata of a tensor, got " + bytes.length + " bytes that are none");
             }
-            for (int i = 0; i < sizes.length; i++) {
-                sizes[i] = left.getLong();
-            }
-            MeshShape mesh = MeshShape.ofOne();
-            Placements placements = Placements.replicated();
+            return read(dtype, rank, left);
+        } catch (BufferUnderflowException tooFew) {
+            throw new IllegalArgumentException(
+                    "bytes: expected metadata of a tensor, got " + bytes.length + " bytes that are cut short", tooFew);
+        }
+    }
+
+    private static ShardedTensorMetadata read(DType dtype, int rank, ByteBuffer left) {
+        long[] sizes = new long[rank];
+        for (int i = 0; i < rank; i++) {
+            sizes[i] = left.getLong();
+        }
+        MeshShape mesh = MeshShape.ofOne();
+        Placements placements = Placements.replicated();
+        try {
             for (MeshDimension dimension : MeshDimension.values()) {
                 mesh = mesh.with(dimension, left.getInt());
                 placements = placements.with(dimension, placement(left.get()));
             }
             return new ShardedTensorMetadata(dtype, Shape.of(sizes), mesh, placements);
-        } catch (BufferUnderflowException tooFew) {
+        } catch (IllegalArgumentException damaged) {
             throw new IllegalArgumentException(
-                    "bytes: expected metadata of a tensor, got " + bytes.length + " bytes that are cut short", tooFew);
+                    "bytes: expected metadata of a tensor, got damaged ones: " + damaged.getMessage(), damaged);
         }
     }
 

@@ -18,6 +18,6 @@ record Stretch(long begin, long count) {
     static Stretch of(long size, int ranks, int rank) {
         long largest = largest(size, ranks);
         long begin = Math.min(size, rank * largest);
-        return new Stretch(begin, Math.min(size, begin + largest) - begin);
+        return new Stretch(begin, Math.min(largest, size - begin));
     }
 }

@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
@@ -18,6 +19,7 @@ import dev.chagres.sharding.Placement.Partial;
 import dev.chagres.sharding.Placement.Shard;
 import java.util.Arrays;
 import java.util.SplittableRandom;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -164,6 +166,21 @@ class ShardedTensorTest {
         }
     }
 
+    @Test
+    void stretchesOfTheLongestDimensionCoverIt() {
+        for (int ranks : new int[] {1, 2, 3, 7, Integer.MAX_VALUE}) {
+            long end = 0;
+            for (int rank : ranks > 8
+                    ? new int[] {ranks - 2, ranks - 1}
+                    : IntStream.range(0, ranks).toArray()) {
+                Stretch stretch = Stretch.of(Long.MAX_VALUE, ranks, rank);
+                assertTrue(ranks > 8 || stretch.begin() == end, stretch.toString());
+                end = stretch.begin() + stretch.count();
+            }
+            assertEquals(Long.MAX_VALUE, end, ranks + " ranks");
+        }
+    }
+
     @ParameterizedTest
     @CsvSource({
         "SHARD, 1, TENSOR, 1",
@@ -264,6 +281,20 @@ class ShardedTensorTest {
                 IllegalArgumentException.class,
                 "bytes: expected metadata of a tensor, got 2 bytes that are cut short",
                 () -> ShardedTensorMetadata.of(Arrays.copyOf(bytes, 2)));
+        ShardedTensorMetadata scalar =
+                new ShardedTensorMetadata(DType.FLOAT32, Shape.of(), MeshShape.ofOne(), Placements.replicated());
+        byte[] negativeRank = scalar.toBytes();
+        negativeRank[2] = -1;
+        assertThrown(
+                IllegalArgumentException.class,
+                "bytes: expected metadata of a tensor, got 29 bytes that are none",
+                () -> ShardedTensorMetadata.of(negativeRank));
+        byte[] noRanks = scalar.toBytes();
+        noRanks[7] = 0;
+        assertThrown(
+                IllegalArgumentException.class,
+                "bytes: expected metadata of a tensor, got damaged ones: size: expected at least 1 along PIPELINE, got 0",
+                () -> ShardedTensorMetadata.of(noRanks));
         Ranks.local(2).each(rank -> {
             try (Mesh mesh = Mesh.of(rank.communicator(), metadata(0).mesh());
                     Scope scope = rank.device().openScope()) {
