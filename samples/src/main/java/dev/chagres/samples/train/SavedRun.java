@@ -25,6 +25,7 @@ record SavedRun(int steps, long sequences) {
     /** The number of sequences in the file. */
     static final String SEQUENCES = "data.sequences";
 
+    private static final String PROGRAM = "chagres train";
     private static final String STEPS = "step";
     private static final SavedRun NEW = new SavedRun(0, 0);
 
@@ -32,7 +33,7 @@ record SavedRun(int steps, long sequences) {
     static Map<String, String> description(TrainingPlan plan) {
         return Map.of(
                 "program",
-                "chagres train",
+                PROGRAM,
                 "model",
                 plan.size().label(),
                 "recipe",
@@ -53,12 +54,18 @@ record SavedRun(int steps, long sequences) {
             return NEW;
         }
         try (SafetensorsFile file = SafetensorsFile.open(path)) {
-            for (String key : new String[] {"program", "model", "recipe", "seed"}) {
+            String program = file.metadata().get("program");
+            if (!PROGRAM.equals(program)) {
+                throw new TrainingException("--resume: " + path + ": expected a file that --save has written, got "
+                        + (program == null ? "another" : "one of " + program));
+            }
+            for (String key : new String[] {"model", "recipe", "seed"}) {
                 String expected = description(plan).get(key);
                 String got = file.metadata().get(key);
                 if (got == null || !got.equals(expected)) {
                     throw new TrainingException("--resume: " + path + ": expected a file of " + key + " " + expected
-                            + ", got " + (got == null ? "none that --save has written" : got));
+                            + ", got "
+                            + (got == null ? "none that --save has written" : got + "; give --" + key + " " + got));
                 }
             }
             long steps = number(file, STEPS);

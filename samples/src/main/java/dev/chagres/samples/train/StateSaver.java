@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.io.SafetensorsException;
+import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
@@ -30,7 +31,7 @@ final class StateSaver {
         if (file == null) {
             return;
         }
-        Path folder = file.toAbsolutePath().getParent();
+        Path folder = replaced(file).toAbsolutePath().getParent();
         if (folder == null || !Files.isDirectory(folder) || !Files.isWritable(folder)) {
             throw new TrainingException(
                     "--save: expected a file in a folder that can be written, got " + file + "; make the folder first");
@@ -38,6 +39,18 @@ final class StateSaver {
         if (Files.exists(file) && !Files.isRegularFile(file)) {
             throw new TrainingException("--save: expected a file or a new name, got " + file
                     + (Files.isDirectory(file) ? ", a folder" : ", which is none"));
+        }
+    }
+
+    /** Returns the file behind a link, which is the one that is replaced. */
+    private static Path replaced(Path file) {
+        try {
+            return Files.isSymbolicLink(file) ? file.toRealPath() : file;
+        } catch (IOException e) {
+            throw new TrainingException(
+                    "--save: expected a file or a new name, got " + file
+                            + ", a link to a file that is not there; remove the link or make that file",
+                    e);
         }
     }
 

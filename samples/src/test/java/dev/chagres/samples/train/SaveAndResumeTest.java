@@ -154,7 +154,7 @@ class SaveAndResumeTest {
                 "--resume=" + file);
         assertRefused(
                 1,
-                "train: --resume: " + file + ": expected a file of seed 7, got 42",
+                "train: --resume: " + file + ": expected a file of seed 7, got 42; give --seed 42",
                 "--steps=3",
                 "--seed=7",
                 "--resume=" + file);
@@ -188,6 +188,12 @@ class SaveAndResumeTest {
                 "--ranks=2",
                 "--strategy=tp",
                 "--resume=" + file);
+        Path link = Files.createSymbolicLink(folder.resolve("link"), none);
+        assertRefused(
+                1,
+                "train: --save: expected a file or a new name, got " + link
+                        + ", a link to a file that is not there; remove the link or make that file",
+                "--save=" + link);
         assertArrayEquals(before, Files.readAllBytes(file));
         assertFalse(Files.exists(none));
     }
