@@ -89,6 +89,8 @@ public final class SafetensorsWriter {
 
     private static void checkMetadata(Map<String, String> metadata) {
         metadata.forEach((key, value) -> {
+            Checks.given("metadata: a key", key);
+            Checks.given("metadata: the text of " + Names.quoted(key), value);
             if (!Names.isUnicode(key) || !Names.isUnicode(value)) {
                 throw new IllegalArgumentException(
                         "metadata: expected texts that UTF-8 can hold, got half a surrogate pair in "

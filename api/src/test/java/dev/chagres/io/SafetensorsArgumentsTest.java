@@ -13,6 +13,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.function.BiConsumer;
@@ -70,6 +71,14 @@ class SafetensorsArgumentsTest {
                 IllegalArgumentException.class,
                 "metadata: expected texts that UTF-8 can hold, got half a surrogate pair in \"k\"",
                 () -> SafetensorsWriter.write(file, List.of(), Map.of("k", "\ud800")));
+        assertThrown(
+                NullPointerException.class,
+                "metadata: the text of \"k\": expected a value, got null",
+                () -> SafetensorsWriter.write(file, List.of(), Collections.singletonMap("k", null)));
+        assertThrown(
+                NullPointerException.class,
+                "metadata: a key: expected a value, got null",
+                () -> SafetensorsWriter.write(file, List.of(), Collections.singletonMap(null, "v")));
         assertThrown(
                 IllegalArgumentException.class,
                 "metadata: expected keys of at most 65536 characters, got \"" + "k".repeat(200)
