@@ -1,11 +1,12 @@
-/* NCCL's communicators among threads of this process: the rendezvous of their ranks. */
-#include <unistd.h>
+/* NCCL's communicators: the rendezvous of their ranks. */
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 #include <utility>
 
 #include "nccl/nccl.h"
+#include "nccl/shared_world.h"
 
 namespace chagres::reference {
 
@@ -17,40 +18,34 @@ constexpr size_t kIdBytes = 128;
 /* ncclUniqueId: by value across the interface. The first bytes are ours. */
 struct UniqueId {
   char magic[16];
-  uint64_t process;
-  uint64_t words[2];
+  uint64_t host;
+  WorldId id;
   char rest[kIdBytes - 40];
 };
 static_assert(sizeof(UniqueId) == kIdBytes, "size of ncclUniqueId");
 constexpr char kMagic[16] = "chagres-ref";
 
-/* Worlds that ranks may still join. */
-std::mutex worlds_mutex;
-std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<World>> &worlds() {
-  static auto *map = new std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<World>>;
-  return *map;
+/* The same for all processes until the host starts anew. */
+uint64_t host_number() {
+  static const uint64_t number = [] {
+    std::ifstream file("/proc/sys/kernel/random/boot_id");
+    std::string words;
+    std::getline(file, words);
+    uint64_t hash = 0xcbf29ce484222325;
+    for (const char letter : words) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
+    return hash;
+  }();
+  return number;
 }
 
-Outcome find_world(const UniqueId &id, int ranks, std::shared_ptr<World> *world) {
+Outcome check_id(const UniqueId &id) {
   if (std::memcmp(id.magic, kMagic, sizeof(kMagic)) != 0) {
     return {kNcclInvalidArgument, "argument \"commId\" was not made by this library's ncclGetUniqueId"};
   }
-  if (id.process != static_cast<uint64_t>(getpid())) {
-    return {kNcclSystemError, "argument \"commId\" is another process's: the reference joins threads of one process"};
+  if (id.host != host_number()) {
+    return {kNcclSystemError, "argument \"commId\" is another host's: the reference joins threads and processes of one host"};
   }
-  std::lock_guard<std::mutex> lock(worlds_mutex);
-  auto &known = worlds()[{id.words[0], id.words[1]}];
-  if (known == nullptr) known = std::make_shared<World>(ranks);
-  if (known->ranks() != ranks) {
-    return {kNcclInvalidArgument, text("argument \"nranks\" is ", ranks, ", another rank says ", known->ranks())};
-  }
-  *world = known;
   return {};
-}
-
-void forget_world(const UniqueId &id) {
-  std::lock_guard<std::mutex> lock(worlds_mutex);
-  worlds().erase({id.words[0], id.words[1]});
 }
 
 /* Waits for the other ranks, unless a group does. */
@@ -67,13 +62,13 @@ int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device
                            " (CHAGRES_REFERENCE_DEVICES says how many)");
   }
   std::shared_ptr<World> world;
-  Outcome outcome = find_world(id, ranks, &world);
+  Outcome outcome = check_id(id);
+  if (outcome.code == kNcclSuccess) outcome = world_to_join(id.id, ranks, &world);
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
   NewComm comm({world, rank, device, false, kNcclOps, {}});
   outcome = world->join(rank, device);
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
   const int code = submit({comm.get(), nullptr, nullptr});
-  if (group().depth == 0) forget_world(id);
   if (code == kNcclSuccess || group().depth > 0) *handle = comm.release();
   return code;
 }
@@ -131,8 +126,8 @@ CHAGRES_EXPORT ncclResult_t ncclGetUniqueId(UniqueId *id) try {
   std::random_device device;
   *id = UniqueId{};
   std::memcpy(id->magic, kMagic, sizeof(kMagic));
-  id->process = static_cast<uint64_t>(getpid());
-  for (uint64_t &word : id->words) word = static_cast<uint64_t>(device()) << 32 | device();
+  id->host = host_number();
+  for (uint64_t &word : id->id.words) word = static_cast<uint64_t>(device()) << 32 | device();
   return kNcclSuccess;
 } CHAGRES_NCCL_CATCH
 
@@ -178,7 +173,6 @@ CHAGRES_EXPORT ncclResult_t ncclCommInitAll(void **comms_out, int count, const i
       code = nccl_caught("ncclCommInitAll");
     }
   }
-  forget_world(id);
   if (depth_before > 0) return code;
   const std::vector<Deferred> operations = std::move(group().operations);
   group() = {};

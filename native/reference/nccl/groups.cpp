@@ -1,5 +1,6 @@
 /* NCCL's groups, and the errors of this thread. */
 #include "nccl/nccl.h"
+#include "nccl/shared_world.h"
 
 #include <map>
 #include <new>
@@ -52,17 +53,25 @@ Outcome finish(const std::vector<Deferred> &operations) {
     if (first.code == kNcclSuccess) first = outcome;
   };
   std::vector<std::shared_ptr<Pending>> pending(operations.size());
+  const SharedWorld::UnderWay none_later; /* what is thrown here leaves nothing that would be written later */
   for (size_t i = 0; i < operations.size(); ++i) {
     if (operations[i].post) keep(operations[i].post(&pending[i]));
   }
-  for (size_t i = 0; i < operations.size(); ++i) {
-    const Comm &comm = *operations[i].comm;
+  const auto settle = [&](size_t i) {
+    Comm &comm = *operations[i].comm;
     if (!operations[i].post) {
-      keep(comm.world->wait_for_all_to_join());
+      keep(comm.world->wait_for_all_to_join(comm.rank));
+      if (std::shared_ptr<World> settled = comm.world->settled()) comm.world = std::move(settled);
     } else if (pending[i] != nullptr) {
       const Outcome outcome = comm.world->wait(comm.rank, pending[i]);
       if (outcome.code == kNcclSuccess && operations[i].then) operations[i].then(*pending[i]);
       keep(outcome);
+    }
+  };
+  /* Peers in other processes need this thread; those in this one need what was posted alone. */
+  for (const bool driven : {true, false}) {
+    for (size_t i = 0; i < operations.size(); ++i) {
+      if (driven == (pending[i] != nullptr && pending[i]->driven)) settle(i);
     }
   }
   return first;
@@ -104,7 +113,7 @@ using namespace chagres::reference;
 
 CHAGRES_EXPORT const char *ncclGetErrorString(ncclResult_t result) {
   static const char *const texts[] = {
-      "no error",          "the CUDA runtime failed", "a system call failed or ranks are in different processes",
+      "no error",          "the CUDA runtime failed", "a system call failed or ranks are on different hosts",
       "internal error",    "invalid argument",        "invalid usage",
       "another rank failed, left or was too late", "in progress"};
   return result >= 0 && result < 8 ? texts[result] : "unknown result code";

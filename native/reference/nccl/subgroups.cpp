@@ -13,7 +13,7 @@ constexpr int kShrinkAbort = 1;
 
 /* Where the ranks stand in a world of their own, in this order; the others have no part in it. */
 void settle(const std::vector<int> &ranks, const std::vector<int> &devices, std::vector<Place> *places) {
-  const auto world = std::make_shared<World>(devices);
+  const auto world = std::make_shared<ThreadWorld>(devices);
   for (size_t i = 0; i < ranks.size(); ++i) (*places)[static_cast<size_t>(ranks[i])] = {world, static_cast<int>(i)};
 }
 
@@ -52,31 +52,39 @@ Outcome check_excluded(const int *excluded, int count, const Comm &comm) {
 
 }  // namespace
 
-World::World(const std::vector<int> &devices) : members_(devices.size()), joined_(static_cast<int>(devices.size())) {
+std::map<int, std::vector<int>> ranks_by_color(const std::vector<std::pair<int, int>> &colors_and_keys) {
+  std::map<int, std::vector<int>> by_color;
+  for (size_t rank = 0; rank < colors_and_keys.size(); ++rank) {
+    const int color = colors_and_keys[rank].first;
+    if (color != kNoColor) by_color[color].push_back(static_cast<int>(rank));
+  }
+  for (auto &[color, all] : by_color) {
+    std::stable_sort(all.begin(), all.end(), [&](int a, int b) {
+      return colors_and_keys[static_cast<size_t>(a)].second < colors_and_keys[static_cast<size_t>(b)].second;
+    });
+  }
+  return by_color;
+}
+
+ThreadWorld::ThreadWorld(const std::vector<int> &devices) : members_(devices.size()), joined_(static_cast<int>(devices.size())) {
   for (size_t rank = 0; rank < devices.size(); ++rank) {
     members_[rank].joined = true;
     members_[rank].device = devices[rank];
   }
 }
 
-void World::split(Round &round) const {
+void ThreadWorld::split(Round &round) const {
   round.places.resize(members_.size());
-  std::map<int, std::vector<int>> by_color;
-  for (int rank = 0; rank < ranks(); ++rank) {
-    const int color = round.given[static_cast<size_t>(rank)].color;
-    if (color != kNoColor) by_color[color].push_back(rank);
-  }
-  for (auto &[color, all] : by_color) {
-    std::stable_sort(all.begin(), all.end(), [&](int a, int b) {
-      return round.given[static_cast<size_t>(a)].key < round.given[static_cast<size_t>(b)].key;
-    });
+  std::vector<std::pair<int, int>> named;
+  for (const Contribution &given : round.given) named.emplace_back(given.color, given.key);
+  for (const auto &[color, all] : ranks_by_color(named)) {
     std::vector<int> devices;
     for (const int rank : all) devices.push_back(members_[static_cast<size_t>(rank)].device);
     settle(all, devices, &round.places);
   }
 }
 
-Outcome World::post_shrink(int rank, const std::vector<int> &excluded, bool abort, std::shared_ptr<Pending> *pending) {
+Outcome ThreadWorld::post_shrink(int rank, const std::vector<int> &excluded, bool abort, std::shared_ptr<Pending> *pending) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!abort && failure_.code != kNcclSuccess) return failure_;
   if (abort) fail_all(kNcclRemoteError, text("Rank ", rank, " shrank the communicator and ended what was under way"));
@@ -108,7 +116,7 @@ Outcome World::post_shrink(int rank, const std::vector<int> &excluded, bool abor
   return {};
 }
 
-void World::revoke(int rank) {
+void ThreadWorld::revoke(int rank) {
   std::lock_guard<std::mutex> lock(mutex_);
   fail_all(kNcclRemoteError, text("Rank ", rank, " revoked the communicator"));
 }

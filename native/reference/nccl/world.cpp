@@ -21,19 +21,6 @@ bool reduces(Collective kind) {
   return kind == Collective::AllReduce || kind == Collective::Reduce || kind == Collective::ReduceScatter;
 }
 
-bool same(const Signature &a, const Signature &b) {
-  return a.kind == b.kind && a.count == b.count && a.dtype == b.dtype && (!reduces(a.kind) || a.op == b.op) &&
-         (!has_root(a.kind) || a.root == b.root);
-}
-
-std::string signature_text(const Signature &signature) {
-  if (signature.kind == Collective::Split) return collective_name(signature.kind);
-  std::string out = text(collective_name(signature.kind), " of ", signature.count, " ", kDtypeNames[signature.dtype]);
-  if (reduces(signature.kind)) out += text(", ", kOpNames[signature.op]);
-  if (has_root(signature.kind)) out += text(", root ", signature.root);
-  return out;
-}
-
 void copy(void *target, const void *source, size_t bytes) {
   if (target != source && bytes > 0) std::memmove(target, source, bytes);
 }
@@ -58,6 +45,21 @@ void reduce_range(const Signature &signature, const std::vector<Source> &sources
 
 }  // namespace
 
+const char *nccl_dtype_name(int dtype) { return kDtypeNames[dtype]; }
+
+bool same(const Signature &a, const Signature &b) {
+  return a.kind == b.kind && a.count == b.count && a.dtype == b.dtype && (!reduces(a.kind) || a.op == b.op) &&
+         (!has_root(a.kind) || a.root == b.root);
+}
+
+std::string signature_text(const Signature &signature) {
+  if (signature.kind == Collective::Split) return collective_name(signature.kind);
+  std::string out = text(collective_name(signature.kind), " of ", signature.count, " ", kDtypeNames[signature.dtype]);
+  if (reduces(signature.kind)) out += text(", ", kOpNames[signature.op]);
+  if (has_root(signature.kind)) out += text(", root ", signature.root);
+  return out;
+}
+
 const char *collective_name(Collective kind) {
   static const char *const names[] = {"AllReduce", "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AlltoAll",
                                       "Gather",    "Scatter",   "Split"};
@@ -73,18 +75,18 @@ std::chrono::seconds collective_timeout() {
   return timeout;
 }
 
-Outcome World::fail_all(int code, const std::string &text) {
+Outcome ThreadWorld::fail_all(int code, const std::string &text) {
   if (failure_.code == kNcclSuccess) failure_ = {code, text};
   changed_.notify_all();
   return failure_;
 }
 
-Outcome World::failure() {
+Outcome ThreadWorld::failure() {
   std::lock_guard<std::mutex> lock(mutex_);
   return failure_;
 }
 
-Outcome World::join(int rank, int device) {
+Outcome ThreadWorld::join(int rank, int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (failure_.code != kNcclSuccess) return failure_;
   Member &member = members_[static_cast<size_t>(rank)];
@@ -101,7 +103,7 @@ Outcome World::join(int rank, int device) {
   return {};
 }
 
-Outcome World::wait_for_all_to_join() {
+Outcome ThreadWorld::wait_for_all_to_join(int) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto ready = [&] { return joined_ == ranks() || failure_.code != kNcclSuccess; };
   if (!changed_.wait_for(lock, collective_timeout(), ready)) {
@@ -115,7 +117,12 @@ Outcome World::wait_for_all_to_join() {
   return joined_ == ranks() ? Outcome{} : failure_;
 }
 
-Outcome World::post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending) {
+bool ThreadWorld::all_joined() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return joined_ == ranks();
+}
+
+Outcome ThreadWorld::post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (failure_.code != kNcclSuccess) return failure_;
   for (size_t other = 0; other < members_.size(); ++other) {
@@ -162,7 +169,7 @@ Outcome World::post(int rank, const Signature &signature, const Contribution &gi
   return {};
 }
 
-void World::compute(Round &round) const {
+void ThreadWorld::compute(Round &round) const {
   const Signature &signature = round.signature;
   const size_t bytes = signature.count * nccl_dtype_size(signature.dtype);
   const std::vector<Contribution> &given = round.given;
@@ -210,17 +217,17 @@ void World::compute(Round &round) const {
   }
 }
 
-Outcome World::post_send(int rank, int peer, const void *send, size_t count, int dtype,
+Outcome ThreadWorld::post_send(int rank, int peer, const void *send, size_t count, int dtype,
                          std::shared_ptr<Pending> *pending) {
   return post_transfer(rank, peer, true, send, nullptr, count, dtype, pending);
 }
 
-Outcome World::post_receive(int rank, int peer, void *receive, size_t count, int dtype,
+Outcome ThreadWorld::post_receive(int rank, int peer, void *receive, size_t count, int dtype,
                             std::shared_ptr<Pending> *pending) {
   return post_transfer(peer, rank, false, nullptr, receive, count, dtype, pending);
 }
 
-Outcome World::post_transfer(int from, int to, bool sending, const void *source, void *target, size_t count, int dtype,
+Outcome ThreadWorld::post_transfer(int from, int to, bool sending, const void *source, void *target, size_t count, int dtype,
                              std::shared_ptr<Pending> *pending) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (failure_.code != kNcclSuccess) return failure_;
@@ -263,7 +270,7 @@ Outcome World::post_transfer(int from, int to, bool sending, const void *source,
 }
 
 /* mutex_ held */
-std::string World::missing_ranks(const std::shared_ptr<Pending> &pending) const {
+std::string ThreadWorld::missing_ranks(const std::shared_ptr<Pending> &pending) const {
   for (const auto &round : rounds_) {
     if (round != pending) continue;
     std::string missing;
@@ -291,7 +298,7 @@ std::string World::missing_ranks(const std::shared_ptr<Pending> &pending) const 
   return "the others";
 }
 
-Outcome World::wait(int rank, const std::shared_ptr<Pending> &pending) {
+Outcome ThreadWorld::wait(int rank, const std::shared_ptr<Pending> &pending) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto ready = [&] {
     return pending->done || (failure_.code != kNcclSuccess && !pending->outlives_failure);
@@ -303,7 +310,7 @@ Outcome World::wait(int rank, const std::shared_ptr<Pending> &pending) {
   return pending->done ? Outcome{} : failure_;
 }
 
-void World::leave(int rank, bool aborted) {
+void ThreadWorld::leave(int rank, bool aborted) {
   std::lock_guard<std::mutex> lock(mutex_);
   Member &member = members_[static_cast<size_t>(rank)];
   member.left = true;

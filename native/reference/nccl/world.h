@@ -1,6 +1,6 @@
 /*
- * Communicators among threads of one process. Ranks share a World; each posts its operations there, the one that makes an
- * operation complete computes it for all, the others wait.
+ * Communicators. Ranks share a World, in which each posts its operations. Among threads of one process the one that makes an
+ * operation complete computes it for all, the others wait; shared_world.h has what happens among processes.
  */
 #ifndef CHAGRES_WORLD_H
 #define CHAGRES_WORLD_H
@@ -81,6 +81,10 @@ struct Signature {
   int dtype, op, root;
 };
 
+bool same(const Signature &a, const Signature &b);
+std::string signature_text(const Signature &signature);
+const char *nccl_dtype_name(int dtype);
+
 class World;
 
 /* Where a rank of a communicator stands in one that is made from it; no world: the rank has no part in it. */
@@ -99,37 +103,72 @@ struct Contribution {
 
 /* Something a rank waits for. */
 struct Pending {
+  Pending() = default;
+  Pending(const Pending &) = delete;
+  Pending &operator=(const Pending &) = delete;
+  virtual ~Pending() = default;
   bool done = false;
+  bool driven = false; /* by the thread that waits for it: it moves only meanwhile */
   bool outlives_failure = false; /* a failed communicator completes it all the same */
   std::vector<Place> places;     /* by rank, of a split or shrink */
 };
 
 class World {
  public:
-  explicit World(int ranks) : members_(static_cast<size_t>(ranks)) {}
-  explicit World(const std::vector<int> &devices); /* whose ranks have joined */
+  World() = default;
+  World(const World &) = delete;
+  World &operator=(const World &) = delete;
+  virtual ~World() = default;
 
-  int ranks() const { return static_cast<int>(members_.size()); }
+  virtual int ranks() const = 0;
 
-  Outcome join(int rank, int device);
-  Outcome wait_for_all_to_join();
+  virtual Outcome join(int rank, int device) = 0;
+  virtual Outcome wait_for_all_to_join(int rank) = 0;
+  virtual bool all_joined() = 0;
 
   /* Posts without waiting. */
-  Outcome post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending);
-  Outcome post_send(int rank, int peer, const void *send, size_t count, int dtype, std::shared_ptr<Pending> *pending);
-  Outcome post_receive(int rank, int peer, void *receive, size_t count, int dtype, std::shared_ptr<Pending> *pending);
-  Outcome wait(int rank, const std::shared_ptr<Pending> &pending);
+  virtual Outcome post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending) = 0;
+  virtual Outcome post_send(int rank, int peer, const void *send, size_t count, int dtype,
+                            std::shared_ptr<Pending> *pending) = 0;
+  virtual Outcome post_receive(int rank, int peer, void *receive, size_t count, int dtype,
+                               std::shared_ptr<Pending> *pending) = 0;
+  virtual Outcome wait(int rank, const std::shared_ptr<Pending> &pending) = 0;
 
   /* Posts that the rank goes on without the excluded ranks, which do not call this. `abort`: whatever failed before. */
-  Outcome post_shrink(int rank, const std::vector<int> &excluded, bool abort, std::shared_ptr<Pending> *pending);
+  virtual Outcome post_shrink(int rank, const std::vector<int> &excluded, bool abort, std::shared_ptr<Pending> *pending) = 0;
 
   /* Ends what is under way with an error, for good. */
-  void revoke(int rank);
+  virtual void revoke(int rank) = 0;
 
   /* The rank's communicator is gone: who waits for it, or will, gets an error. */
-  void leave(int rank, bool aborted);
+  virtual void leave(int rank, bool aborted) = 0;
 
-  Outcome failure(); /* the first one; it stays */
+  virtual Outcome failure() = 0; /* the first one; it stays */
+
+  /* What the ranks go on with when all have joined; null: this one. */
+  virtual std::shared_ptr<World> settled() { return nullptr; }
+};
+
+/* Ranks that are threads of this process. */
+class ThreadWorld final : public World {
+ public:
+  explicit ThreadWorld(int ranks) : members_(static_cast<size_t>(ranks)) {}
+  explicit ThreadWorld(const std::vector<int> &devices); /* whose ranks have joined */
+
+  int ranks() const override { return static_cast<int>(members_.size()); }
+  Outcome join(int rank, int device) override;
+  Outcome wait_for_all_to_join(int rank) override;
+  bool all_joined() override;
+  Outcome post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending) override;
+  Outcome post_send(int rank, int peer, const void *send, size_t count, int dtype,
+                    std::shared_ptr<Pending> *pending) override;
+  Outcome post_receive(int rank, int peer, void *receive, size_t count, int dtype,
+                       std::shared_ptr<Pending> *pending) override;
+  Outcome wait(int rank, const std::shared_ptr<Pending> &pending) override;
+  Outcome post_shrink(int rank, const std::vector<int> &excluded, bool abort, std::shared_ptr<Pending> *pending) override;
+  void revoke(int rank) override;
+  void leave(int rank, bool aborted) override;
+  Outcome failure() override;
 
  private:
   struct Member {
@@ -173,6 +212,9 @@ class World {
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> transfers_; /* by sender and receiver */
   std::vector<std::shared_ptr<Shrink>> shrinks_;                                   /* that are not complete */
 };
+
+/* Where the ranks that name a color stand in a world of their own, by color: their numbers, ordered by key. */
+std::map<int, std::vector<int>> ranks_by_color(const std::vector<std::pair<int, int>> &colors_and_keys);
 
 /* How long a rank waits for others before it calls that an error: CHAGRES_REFERENCE_NCCL_TIMEOUT seconds, default 330:
  * behind the five minutes of the api, which names who did not come. */
