@@ -91,6 +91,19 @@ final class GroupProgress implements CallObserver {
     @Override
     public void ends(Direction direction, Pass pass) {
         BitSet used = frames.get(--depth);
+        boolean done = false;
+        try {
+            settle(direction, pass, used);
+            done = true;
+        } finally {
+            if (!done) {
+                // A collective that begins here may fail. The call then fails, which ends it.
+                depth++;
+            }
+        }
+    }
+
+    private void settle(Direction direction, Pass pass, BitSet used) {
         if (direction == Direction.BACKWARD) {
             undone(pass.calls().savedCount());
         } else if (pass.isSaving()) {
