@@ -2,6 +2,7 @@ package dev.chagres.nccl;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.bindings.NcclException;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.internal.Inside;
@@ -36,6 +37,7 @@ final class Endpoint implements AutoCloseable {
     private final DeviceState state;
     private final CommunicatorConfig config;
     private final @Nullable Meeting meeting;
+    private final @Nullable Peers peers;
     private final int ranks;
     private final int rank;
     private final Leaks.@Nullable Trace trace;
@@ -53,16 +55,25 @@ final class Endpoint implements AutoCloseable {
     /** The number of the wait that the thread is in, 0 outside; {@link Watch} reads it. */
     @SuppressWarnings("unused") // through WAITING
     private long waiting;
+    /** When the thread came to the call that it is in, or was in last. */
+    private long waitsSince;
     /** Graphs that have recorded calls of this communicator. */
     private int graphs;
 
     /** How CUDA treats the thread's calls while one of its streams captures, before NCCL was called; -1 outside of such a call. */
     private int modeBefore = -1;
 
-    Endpoint(Device device, CommunicatorConfig config, @Nullable Meeting meeting, MemorySegment handle) {
+    /** {@code meeting} is where its ranks meet that are threads of this program, {@code peers} what is known of those that are not. */
+    Endpoint(
+            Device device,
+            CommunicatorConfig config,
+            @Nullable Meeting meeting,
+            @Nullable Peers peers,
+            MemorySegment handle) {
         this.device = device;
         this.config = config;
         this.meeting = meeting;
+        this.peers = peers;
         this.handle = handle;
         state = Inside.state(device);
         MemorySegment out = state.out();
@@ -74,6 +85,9 @@ final class Endpoint implements AutoCloseable {
         trace = Leaks.opened(toString());
         if (meeting != null) {
             meeting.add(this);
+        }
+        if (peers != null) {
+            peers.add(this);
         }
         state.get(OpenEndpoints.OF_DEVICE).add(this);
         Watch.add(this);
@@ -94,6 +108,11 @@ final class Endpoint implements AutoCloseable {
     @Nullable
     Meeting meeting() {
         return meeting;
+    }
+
+    @Nullable
+    Peers peers() {
+        return peers;
     }
 
     int ranks() {
@@ -169,6 +188,7 @@ final class Endpoint implements AutoCloseable {
 
     /** Waits until the peers have come to what was published. The wait that {@link Watch} ends begins here, and goes on in NCCL. */
     void meet() {
+        waitsSince = System.nanoTime();
         WAITING.setRelease(this, ++waits);
         if (state.capture() != null) {
             modeBefore = CaptureModes.exchange(state, CaptureModes.RELAXED);
@@ -211,7 +231,34 @@ final class Endpoint implements AutoCloseable {
         if (present != null) {
             throw present.exception();
         }
-        Status.nccl(status, function instanceof Operation named ? named.function() : function.toString());
+        try {
+            Status.nccl(status, function instanceof Operation named ? named.function() : function.toString());
+        } catch (NcclException refused) {
+            throw peers == null || status != Nccl.ncclRemoteError() ? refused : lost(peers, refused);
+        }
+    }
+
+    /** What a rank throws whose peers in other processes are gone: NCCL does not say which. */
+    private RankFailedException lost(Peers others, NcclException refused) {
+        others.awaitWord(this);
+        RankFailure told = failure();
+        return told != null
+                ? told.exception()
+                : new RankFailedException(called() + ": " + refused.getMessage(), List.of(), refused);
+    }
+
+    /** Says that a rank in another process has failed. Any thread. */
+    void peerFailed(int other, Throwable cause) {
+        String text = called() + ": " + RankFailure.thrown(other, cause).text();
+        fail(new RankFailure(List.of(other), text, cause));
+    }
+
+    private String called() {
+        if (waits == 0) {
+            return toString();
+        }
+        long millis = (System.nanoTime() - waitsSince) / 1_000_000;
+        return this + ", " + (waiting() == 0 ? "after " + call() : "in " + call() + " waited " + millis + " ms");
     }
 
     /** Returns the number of the wait that the thread is in, 0 outside. Any thread. */
@@ -230,7 +277,9 @@ final class Endpoint implements AutoCloseable {
         if (meeting != null) {
             meeting.fail(first);
         } else {
-            failure = first;
+            synchronized (call) { // The first one stays.
+                failure = failure == null ? first : failure;
+            }
             revokeFromOutside();
         }
     }
@@ -292,6 +341,9 @@ final class Endpoint implements AutoCloseable {
             Watch.remove(this);
             if (meeting != null) {
                 meeting.remove(this);
+            }
+            if (peers != null) {
+                peers.remove(this);
             }
             state.get(OpenEndpoints.OF_DEVICE).remove(this);
             Leaks.closed(trace);

@@ -57,10 +57,10 @@ final class Membership {
         }
         Opening opening = new Opening(device.index(), id, ranks, rank, config);
         if (meeting == null) {
-            return new Endpoint(device, config, null, opening.within(config.timeout()));
+            return new Endpoint(device, config, null, id.peers(), opening.within(config.timeout()));
         }
         try {
-            return new Endpoint(device, config, meeting, opening.call());
+            return new Endpoint(device, config, meeting, null, opening.call());
         } catch (NcclException refused) {
             // A rank that NCCL refuses will not come: the others need not wait for it.
             meeting.fail(RankFailure.thrown(rank, refused));
@@ -103,7 +103,7 @@ final class Membership {
         Meeting above = parent.meeting();
         String place = "split " + parent.counts().collectives() + " color " + color;
         Meeting meeting = above == null ? null : above.split(place, ranks);
-        return new Endpoint(parent.device(), config, meeting, made);
+        return new Endpoint(parent.device(), config, meeting, parent.peers(), made);
     }
 
     static void splitWithoutPart(Endpoint parent) {
@@ -136,7 +136,7 @@ final class Membership {
             MemorySegment list = arena.allocateFrom(ValueLayout.JAVA_INT, sorted);
             int status = Nccl.ncclCommShrink(handle, list, sorted.length, out, write(config, arena), flags);
             Status.nccl(status, "ncclCommShrink");
-            return new Endpoint(parent.device(), config, meeting, out.get(ValueLayout.ADDRESS, 0));
+            return new Endpoint(parent.device(), config, meeting, parent.peers(), out.get(ValueLayout.ADDRESS, 0));
         }
     }
 

@@ -19,6 +19,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: made and called on the device's thread, once.
  */
 final class Opening {
+    /** How often it is asked whether a rank has failed meanwhile. */
+    private static final long LOOK_NANOS = 50_000_000;
+
     private final int device;
     private final UniqueId id;
     private final int ranks;
@@ -68,9 +71,10 @@ final class Opening {
         long left = timeout.toNanos();
         lock.lock();
         try {
-            while (opened == null && thrown == null && left > 0) {
+            while (opened == null && thrown == null && left > 0 && peerFailure() == null) {
                 try {
-                    left = changed.awaitNanos(left);
+                    long slice = Math.min(left, LOOK_NANOS);
+                    left += changed.awaitNanos(slice) - slice;
                 } catch (InterruptedException _) {
                     // The wait has an end of its own; the thread finds the interrupt after it.
                     interrupted = true;
@@ -83,6 +87,11 @@ final class Opening {
                 Thread.currentThread().interrupt();
             }
         }
+    }
+
+    private Peers.@Nullable Failed peerFailure() {
+        Peers peers = id.peers();
+        return peers == null ? null : peers.failed();
     }
 
     private MemorySegment result(Duration timeout) {
@@ -98,6 +107,10 @@ final class Opening {
             throw refused;
         }
         abandoned = true;
+        Peers.Failed peer = peerFailure();
+        if (peer != null) {
+            throw RankFailure.thrown(peer.rank(), peer.cause()).exception();
+        }
         throw new RankFailedException(
                 "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open waited "
                         + timeout.toMillis() + " ms: not all ranks came; which, is not known, for ranks may be in other"

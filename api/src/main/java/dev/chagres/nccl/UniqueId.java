@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Ranks that are threads of one program share this object. They then know of each other: opening names a rank that never
  * comes, a timeout names the ranks that are behind, and {@link #fail} releases all. Once {@link #toBytes()} was called, ranks may
- * be in other processes, and none of that is known.
+ * be in other processes, and of those nothing is known but what {@link #fail} is told.
  *
  * <p>Threading: thread-safe.
  *
@@ -23,6 +23,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class UniqueId {
     private final byte[] bytes;
+    private final Peers peers = new Peers();
     private boolean travels;
     private @Nullable Meeting meeting;
     /** What failed before any rank had come. */
@@ -80,7 +81,8 @@ public final class UniqueId {
     /**
      * Says that {@code rank} has failed: its peers that share this object throw a {@link RankFailedException} from the collective
      * that they are in or call next, from all communicators of this identifier and from those split from them or shrunk with the rank in
-     * them. A rank that opens the communicator later throws it from there.
+     * them. A rank that opens the communicator later throws it from there. Where ranks are in other processes, each says in its own what
+     * it has heard of them.
      *
      * @param rank the rank that failed
      * @param cause what it threw
@@ -88,6 +90,11 @@ public final class UniqueId {
     public void fail(int rank, Throwable cause) {
         RankFailure failed = RankFailure.thrown(rank, Checks.given("cause", cause));
         Meeting present;
+        Peers told = peers();
+        if (told != null) {
+            told.fail(rank, cause);
+            return;
+        }
         synchronized (this) {
             present = meeting;
             if (present == null && early == null) {
@@ -97,6 +104,11 @@ public final class UniqueId {
         if (present != null) {
             present.thrown(rank, cause);
         }
+    }
+
+    /** Returns what is known of ranks in other processes, or null when there are none. */
+    synchronized @Nullable Peers peers() {
+        return travels ? peers : null;
     }
 
     /** Returns where ranks of this program meet, or null when ranks may be elsewhere. */

@@ -6,9 +6,10 @@ import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.UniqueId;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
- * Runs one body on several ranks: threads of this program, each with its device and its end of a communicator.
+ * Runs one body on several ranks, threads of this program or processes, each with its device and its end of a communicator.
  *
  * <p>A rank that throws releases the others from whatever collective they wait in, and {@link #run} throws a {@link
  * RankFailedException} that names it. A rank that does not come to a collective within the configured timeout counts as failed.
@@ -20,10 +21,16 @@ import java.util.List;
 public final class Ranks {
     private final int count;
     private final CommunicatorConfig config;
+    /** Null where ranks are threads of this program. */
+    private final @Nullable RankEnvironment environment;
 
-    private Ranks(int count, CommunicatorConfig config) {
+    private final String what;
+
+    private Ranks(int count, CommunicatorConfig config, @Nullable RankEnvironment environment, String what) {
         this.count = count;
         this.config = config;
+        this.environment = environment;
+        this.what = what;
     }
 
     /**
@@ -39,12 +46,47 @@ public final class Ranks {
                     + " ranks, for each needs a device of its own, got " + count
                     + "; on the reference CHAGRES_REFERENCE_DEVICES says how many there are");
         }
-        return new Ranks(count, CommunicatorConfig.standard());
+        return new Ranks(count, CommunicatorConfig.standard(), null, "");
+    }
+
+    /**
+     * Returns ranks that are processes, of which this one is one: {@code ./chagres launch}, torchrun, Slurm, Open MPI or a Kubernetes
+     * indexed job has started it, and its variables say which. Ranks meet at {@code CHAGRES_STORE_ADDRESS} and {@code CHAGRES_STORE_PORT},
+     * where rank 0 listens, and share the secret of {@code CHAGRES_STORE_SECRET} or of the file that {@code CHAGRES_STORE_SECRET_FILE} names.
+     *
+     * @throws IllegalArgumentException when a variable is absent or has no usable value; the text names it
+     */
+    public static Ranks fromEnvironment() {
+        RankEnvironment environment = RankEnvironment.of(System.getenv());
+        return new Ranks(environment.count(), CommunicatorConfig.standard(), environment, "");
+    }
+
+    /** Returns whether {@code ./chagres launch} has started this process as one of several ranks. */
+    public static boolean areLaunched() {
+        return RankEnvironment.isLaunched(System.getenv());
+    }
+
+    /** Returns the rank that this process is; -1 where ranks are threads of it. */
+    public int processRank() {
+        return environment == null ? -1 : environment.rank();
+    }
+
+    /** Returns which device is this process's, counted among those of its host; -1 where ranks are threads of it. */
+    public int processDevice() {
+        return environment == null ? -1 : environment.localRank();
+    }
+
+    /**
+     * Returns the same ranks with a word for what they do. Ranks in processes of their own compare it first, and refuse to run when it
+     * differs: say everything that must be the same.
+     */
+    public Ranks withPurpose(String newWhat) {
+        return new Ranks(count, config, environment, Checks.given("newWhat", newWhat));
     }
 
     /** Returns the same ranks with another configuration of their communicator. */
     public Ranks withConfig(CommunicatorConfig newConfig) {
-        return new Ranks(count, Checks.given("newConfig", newConfig));
+        return new Ranks(count, Checks.given("newConfig", newConfig), environment, what);
     }
 
     /** Returns N. */
@@ -53,14 +95,20 @@ public final class Ranks {
     }
 
     /**
-     * Runs {@code body} once on each rank and waits for all.
+     * Runs {@code body} once on each rank and waits for all. Where ranks are processes, each calls this, and its body runs on the calling
+     * thread.
      *
      * @param <T> a rank's result
-     * @return the results by rank
-     * @throws RankFailedException when a rank throws, with what it threw as cause, or does not come to a collective
+     * @return the results by rank; where ranks are processes, that of this one alone
+     * @throws RankFailedException when a rank throws, with what it threw as cause, does not come to a collective, or its process ends
+     * @throws IllegalStateException where ranks are processes: when one does not come within the timeout, comes twice, or does something
+     *     else; the text names it
      */
     public <T> List<T> run(Rank.Body<T> body) {
         Checks.given("body", body);
+        if (environment != null) {
+            return List.of(ProcessRun.result(environment, what, config, body));
+        }
         LocalRun<T> run = new LocalRun<>(count, config, UniqueId.create(), body);
         return run.results();
     }
@@ -69,6 +117,7 @@ public final class Ranks {
      * Runs {@code body} once on each rank and waits for all, where there is no result.
      *
      * @throws RankFailedException as {@link #run}
+     * @throws IllegalStateException as {@link #run}
      */
     public void each(Action body) {
         Checks.given("body", body);
@@ -81,7 +130,9 @@ public final class Ranks {
     /** Returns the number of ranks. */
     @Override
     public String toString() {
-        return count + (count == 1 ? " rank" : " ranks") + " of this process";
+        return environment == null
+                ? count + (count == 1 ? " rank" : " ranks") + " of this process"
+                : "rank " + environment.rank() + " of " + count + " processes";
     }
 
     /**

@@ -1,0 +1,81 @@
+package dev.chagres.nccl;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import java.util.concurrent.locks.ReentrantLock;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What a rank is told of ranks in other processes: the communicators that it shares with them, and which of them failed.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class Peers {
+    /** How long a rank that NCCL gave an error waits to be told why: NCCL may notice it before the others have said whose it was. */
+    private static final long WORD_NANOS = TimeUnit.SECONDS.toNanos(1);
+
+    private static final long PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(1);
+
+    /** A rank that failed, as the communicator of all ranks numbers it. */
+    record Failed(int rank, Throwable cause) {}
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final List<Endpoint> endpoints = new ArrayList<>();
+    private @Nullable Failed failed;
+
+    void add(Endpoint endpoint) {
+        lock.lock();
+        try {
+            endpoints.add(endpoint);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    void remove(Endpoint endpoint) {
+        lock.lock();
+        try {
+            endpoints.remove(endpoint);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Returns the first rank that failed, or null. */
+    @Nullable
+    Failed failed() {
+        lock.lock();
+        try {
+            return failed;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Ends what the communicators that are open now wait for. One that is shrunk from them later works. */
+    void fail(int rank, Throwable cause) {
+        List<Endpoint> open;
+        lock.lock();
+        try {
+            if (failed == null) {
+                failed = new Failed(rank, cause);
+            }
+            open = List.copyOf(endpoints);
+        } finally {
+            lock.unlock();
+        }
+        for (Endpoint endpoint : open) {
+            endpoint.peerFailed(rank, cause);
+        }
+    }
+
+    /** Waits a moment for the word of who failed: NCCL says that a rank is gone, and not which. */
+    void awaitWord(Endpoint endpoint) {
+        long end = System.nanoTime() + WORD_NANOS;
+        while (endpoint.failure() == null && System.nanoTime() < end) {
+            LockSupport.parkNanos(PAUSE_NANOS);
+        }
+    }
+}

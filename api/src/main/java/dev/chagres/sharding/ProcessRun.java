@@ -1,0 +1,72 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Device;
+import dev.chagres.internal.Checks;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.nccl.UniqueId;
+import java.util.List;
+
+/**
+ * One run of a body on the rank that this process is.
+ *
+ * <p>Threading: confined.
+ */
+final class ProcessRun {
+    private static final int NO_BYTES = 0;
+
+    private ProcessRun() {}
+
+    static <T> T result(RankEnvironment environment, String what, CommunicatorConfig config, Rank.Body<T> body) {
+        int rank = environment.rank();
+        try (Device device = Device.open(device(environment))) {
+            byte[] made = rank == 0 ? UniqueId.create().toBytes() : new byte[NO_BYTES];
+            try (TcpStore store = TcpStore.join(environment, what, made, config.timeout())) {
+                return runBody(environment, store, device, config, body);
+            }
+        }
+    }
+
+    /** A launcher may show each process one GPU alone; then that is its device, whatever its rank. */
+    private static int device(RankEnvironment environment) {
+        int devices = Device.count();
+        int local = devices == 1 ? 0 : environment.localRank();
+        if (local >= devices) {
+            throw new IllegalStateException(
+                    "rank " + environment.rank() + ": expected a device for each rank of this host, got " + devices
+                            + " devices, and local rank " + local + " from " + environment.launcher());
+        }
+        return local;
+    }
+
+    private static <T> T runBody(
+            RankEnvironment environment, TcpStore store, Device device, CommunicatorConfig config, Rank.Body<T> body) {
+        UniqueId id = UniqueId.of(store.shared());
+        store.onFailure((text, other) -> id.fail(other, new RankEndedException(text)));
+        int rank = environment.rank();
+        int count = environment.count();
+        try (Communicator communicator = Communicator.open(device, id, count, rank, config)) {
+            T result = body.run(new Rank(rank, count, device, communicator));
+            device.synchronize();
+            store.done();
+            // A communicator that is closed while a peer still works is an error there.
+            TcpStore.Failure failed = store.awaitAll();
+            if (failed != null) {
+                throw new RankFailedException(
+                        "rank " + failed.rank() + " failed after rank " + rank + " had finished: " + failed.text(),
+                        List.of(failed.rank()),
+                        null);
+            }
+            return result;
+        } catch (RankFailedException other) {
+            throw other;
+        } catch (Throwable thrown) {
+            store.fail(Checks.describe(thrown));
+            throw new RankFailedException(
+                    "rank " + rank + " (of 0 to " + (count - 1) + ") failed: " + Checks.describe(thrown),
+                    List.of(rank),
+                    thrown);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+package dev.chagres.sharding;
+
+import java.io.BufferedInputStream;
+import java.io.BufferedOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.MessageDigest;
+import java.security.SecureRandom;
+import java.util.Arrays;
+import javax.crypto.Mac;
+import javax.crypto.spec.SecretKeySpec;
+
+/**
+ * One end of a connection to the store: what both ends write alike.
+ *
+ * <p>Threading: one thread reads, writes are thread-safe.
+ */
+final class StoreMessages implements AutoCloseable {
+    /** What a message begins with. */
+    enum Kind {
+        /** To the store: a rank and what it is of; its number and a text follow. */
+        HELLO,
+        /** From the store: all ranks have come; bytes follow. */
+        READY,
+        /** From the store: they never will; a text follows. */
+        REFUSED,
+        /** Both ways: a rank has failed; its number and a text follow. */
+        FAILED,
+        /** To the store: this rank has finished. From it: all have. */
+        DONE
+    }
+
+    private static final long MAGIC = 0x6368616772657331L;
+    private static final int NONCE = 32;
+    private static final int LONGEST = 1 << 16;
+    private static final SecureRandom RANDOM = new SecureRandom();
+
+    private final Socket socket;
+    private final DataInputStream in;
+    private final DataOutputStream out;
+
+    StoreMessages(Socket socket) throws IOException {
+        this.socket = socket;
+        socket.setTcpNoDelay(true);
+        socket.setKeepAlive(true);
+        in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
+        out = new DataOutputStream(new BufferedOutputStream(socket.getOutputStream()));
+    }
+
+    /** Waits for each following read no longer than this; 0 is without an end. */
+    void timeout(int millis) throws IOException {
+        socket.setSoTimeout(millis);
+    }
+
+    /**
+     * Proves to the other end that this one knows the secret, and asks the same of it.
+     *
+     * @return whether the other end knows it
+     */
+    boolean prove(RankEnvironment.Secret secret, String self, String other) throws IOException {
+        byte[] own = new byte[NONCE];
+        RANDOM.nextBytes(own);
+        synchronized (out) {
+            out.writeLong(MAGIC);
+            out.write(own);
+            out.flush();
+        }
+        if (in.readLong() != MAGIC) {
+            return false;
+        }
+        byte[] theirs = in.readNBytes(NONCE);
+        synchronized (out) {
+            out.write(code(secret, self, theirs, own));
+            out.flush();
+        }
+        byte[] proof = in.readNBytes(NONCE);
+        return MessageDigest.isEqual(proof, code(secret, other, own, theirs));
+    }
+
+    private static byte[] code(RankEnvironment.Secret secret, String who, byte[] asked, byte[] own) {
+        try {
+            Mac mac = Mac.getInstance("HmacSHA256");
+            mac.init(new SecretKeySpec(secret.bytes(), "HmacSHA256"));
+            mac.update(who.getBytes(StandardCharsets.US_ASCII));
+            mac.update(asked);
+            return mac.doFinal(own);
+        } catch (GeneralSecurityException impossible) { // Every Java platform has it.
+            throw new IllegalStateException(impossible);
+        }
+    }
+
+    /** Returns a text as the bytes of a message, cut off where it is too long for one. */
+    static byte[] bytes(String text) {
+        byte[] all = text.getBytes(StandardCharsets.UTF_8);
+        return all.length <= LONGEST ? all : Arrays.copyOf(all, LONGEST);
+    }
+
+    void send(Kind kind, int number, byte[] bytes) throws IOException {
+        synchronized (out) {
+            out.writeByte(kind.ordinal());
+            out.writeInt(number);
+            out.writeInt(bytes.length);
+            out.write(bytes);
+            out.flush();
+        }
+    }
+
+    /** A message that came. */
+    record Message(Kind kind, int number, byte[] bytes) {
+        String text() {
+            return new String(bytes, StandardCharsets.UTF_8);
+        }
+    }
+
+    Message receive() throws IOException {
+        int kind = in.readUnsignedByte();
+        int number = in.readInt();
+        int length = in.readInt();
+        if (kind >= Kind.values().length || length < 0 || length > LONGEST) {
+            throw new IOException("no message of a rank's store came");
+        }
+        byte[] bytes = in.readNBytes(length);
+        return new Message(Kind.values()[kind], number, bytes);
+    }
+
+    @Override
+    public void close() {
+        try {
+            socket.close();
+        } catch (IOException _) {
+            // Nobody writes to it any more.
+        }
+    }
+}
