@@ -22,6 +22,21 @@ final class DevicePlatform implements Platform {
         this.device = device;
     }
 
+    /** Returns what opens a device of this process's provider. */
+    static Platform.Opener opener() {
+        return new Platform.Opener() {
+            @Override
+            public Platform open() {
+                return DevicePlatform.open(0);
+            }
+
+            @Override
+            public Platform open(int device) {
+                return DevicePlatform.open(device);
+            }
+        };
+    }
+
     /**
      * Opens the device.
      *
@@ -29,8 +44,12 @@ final class DevicePlatform implements Platform {
      * @throws dev.chagres.bindings.NativeException when the provider's libraries cannot be opened
      */
     static DevicePlatform open() {
+        return open(0);
+    }
+
+    private static DevicePlatform open(int index) {
         try {
-            return new DevicePlatform(Device.open());
+            return new DevicePlatform(Device.open(Math.min(index, Device.count() - 1)));
         } catch (IllegalArgumentException e) {
             throw new TrainingException(String.valueOf(e.getMessage()), e);
         }

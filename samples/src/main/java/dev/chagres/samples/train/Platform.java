@@ -17,6 +17,15 @@ interface Platform extends AutoCloseable {
          * @throws TrainingException when there is none
          */
         Platform open();
+
+        /**
+         * Opens it on one of several devices.
+         *
+         * @throws TrainingException when there is none
+         */
+        default Platform open(int device) {
+            return open();
+        }
     }
 
     /** Returns {@code cuda} or {@code reference}. */

@@ -12,9 +12,15 @@ import dev.chagres.sharding.OptimizerSharding;
  * @param mesh copies of the model, and the ranks of each by what they share out
  * @param optimizer among which ranks what the optimizer keeps is shared out, where there are several copies
  * @param sequenceParallel whether ranks that split layers have a part of the tokens each between their branches
+ * @param places where the ranks run
  */
 record RankLayout(
-        int count, RankStrategy strategy, MeshShape mesh, OptimizerSharding optimizer, boolean sequenceParallel) {
+        int count,
+        RankStrategy strategy,
+        MeshShape mesh,
+        OptimizerSharding optimizer,
+        boolean sequenceParallel,
+        RankPlaces places) {
     /** Returns among how many ranks each layer is split. */
     int tensorRanks() {
         return mesh.size(MeshDimension.TENSOR);

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.Ranks;
 import dev.chagres.train.BatchShape;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
@@ -53,6 +54,15 @@ final class RankOptions {
                             + " takes less memory")
     private boolean sequenceParallel;
 
+    @Option(
+            names = "--launched",
+            description =
+                    "this process is one rank of several, as the variables of torchrun, srun, mpirun or a Kubernetes indexed"
+                            + " job say; ./chagres launch needs no such word")
+    private boolean launched;
+
+    private @Nullable Ranks processes;
+
     /** Reads sizes by dimension, such as {@code replicate=2,shard=4}. */
     static final class OfMesh implements ITypeConverter<MeshShape> {
         @Override
@@ -89,7 +99,22 @@ final class RankOptions {
 
     /** Returns the number of ranks. */
     int count() {
-        return ranks != null ? ranks : mesh != null ? mesh.ranks() : 1;
+        return ranks != null ? ranks : processes != null ? processes.count() : mesh != null ? mesh.ranks() : 1;
+    }
+
+    /** Returns whether ranks are processes. */
+    boolean areProcesses() {
+        return processes != null;
+    }
+
+    /** Returns whether another process tells of the run. */
+    boolean isSilent() {
+        return processes != null && processes.processRank() > 0;
+    }
+
+    /** Returns which device of this host is this process's. */
+    int device() {
+        return processes == null ? 0 : processes.processDevice();
     }
 
     /** Returns what ranks share out. */
@@ -109,7 +134,8 @@ final class RankOptions {
                 strategy(),
                 mesh != null ? mesh : MeshShape.ofOne().with(shared(), count()),
                 optimizer != null ? optimizer : OptimizerSharding.EACH_COPY,
-                sequenceParallel);
+                sequenceParallel,
+                processes != null ? RankPlaces.PROCESSES : RankPlaces.THREADS);
     }
 
     private MeshDimension shared() {
@@ -122,6 +148,14 @@ final class RankOptions {
      * @throws IllegalArgumentException when an option has no usable value; the text names it
      */
     void check() {
+        if (launched || Ranks.areLaunched()) {
+            Ranks present = Ranks.fromEnvironment();
+            processes = present;
+            if (count() != present.count()) {
+                throw new IllegalArgumentException("--ranks: expected " + present.count()
+                        + ", as many as there are processes, or none, got " + count());
+            }
+        }
         TrainOptions.requireAtLeast("--ranks", count(), 1);
         if (mesh != null && mesh.ranks() != count()) {
             throw new IllegalArgumentException("--ranks: expected " + mesh.ranks() + ", as many as --mesh " + mesh

@@ -12,6 +12,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
@@ -22,13 +23,16 @@ import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * ESM-2 trained by several ranks, threads of this program with a device each: micro-batch m of a step belongs to data-parallel rank m
- * modulo their number, and to all ranks that split its layers. What {@link Esm2Training} does is asked of every rank, and returns when all have done it.
+ * ESM-2 trained by several ranks with a device each: micro-batch m of a step belongs to data-parallel rank m modulo their number, and to
+ * all ranks that split its layers. What {@link Esm2Training} does is asked of every rank, and returns when all have done it. Ranks are threads
+ * of this program; or processes, each of which has one and asks it the same.
  *
  * <p>Threading: confined to the thread that made it.
  */
 final class RankedTraining implements TrainingModel {
     private static final Consumer<Esm2Training> END = training -> {};
+    /** Of a step's result: loss, milliseconds, memory. */
+    private static final int NUMBERS = 3;
 
     private final TrainingPlan plan;
     private final Esm2Config config;
@@ -37,6 +41,10 @@ final class RankedTraining implements TrainingModel {
     private final long parameterCount;
     private final boolean skipsSteps;
     private boolean closed;
+    /** Null where ranks are threads; for the rank's thread. */
+    private @Nullable RankNumbers numbers;
+
+    private long memoryBytes;
 
     /**
      * Starts the ranks and makes the model on each.
@@ -46,13 +54,26 @@ final class RankedTraining implements TrainingModel {
     RankedTraining(TrainingPlan plan) {
         this.plan = plan;
         config = Esm2Config.of(plan.size(), plan.shape().context());
-        Ranks ranks = local(plan.ranks());
-        for (int i = 0; i < plan.ranks(); i++) {
+        Ranks ranks = processes() ? Ranks.fromEnvironment().withPurpose(purpose(plan)) : local(plan.ranks());
+        for (int i = 0; i < (processes() ? 1 : plan.ranks()); i++) {
             work.add(new LinkedBlockingQueue<>());
         }
         Thread.ofPlatform().daemon().name("ranks").start(() -> run(ranks));
         parameterCount = ask(Esm2Training::parameterCount).getFirst();
         skipsSteps = ask(Esm2Training::skipsSteps).getFirst();
+    }
+
+    private boolean processes() {
+        return plan.layout().places() == RankPlaces.PROCESSES;
+    }
+
+    /** Everything that must be the same in all processes. */
+    private static String purpose(TrainingPlan plan) {
+        return "Chagres " + BuildVersion.text() + ", ESM-2 " + plan.size().label() + ", "
+                + plan.source().name() + ", " + plan.shape() + ", " + plan.recipe() + ", " + plan.layout() + ", "
+                + plan.productPlan()
+                + ", " + plan.steps() + " steps, " + plan.schedule() + ", seed " + plan.seed() + ", statistics "
+                + plan.fp8Statistics() + ", " + plan.saving();
     }
 
     private static Ranks local(int count) {
@@ -67,14 +88,18 @@ final class RankedTraining implements TrainingModel {
         try {
             ranks.each(this::serve);
             ended.complete(true);
+        } catch (IllegalStateException refused) { // Processes did not come together.
+            ended.completeExceptionally(new TrainingException(String.valueOf(refused.getMessage()), refused));
         } catch (Throwable failure) {
             ended.completeExceptionally(failure);
         }
     }
 
     private void serve(Rank rank) throws InterruptedException {
-        BlockingQueue<Consumer<Esm2Training>> queue = work.get(rank.index());
-        try (Esm2Training training = DevicePlatform.training(rank, config, plan)) {
+        BlockingQueue<Consumer<Esm2Training>> queue = work.get(processes() ? 0 : rank.index());
+        try (Esm2Training training = DevicePlatform.training(rank, config, plan);
+                RankNumbers gathering = processes() ? new RankNumbers(rank, NUMBERS) : null) {
+            numbers = gathering;
             for (Consumer<Esm2Training> next = queue.take(); next != END; next = queue.take()) {
                 next.accept(training);
             }
@@ -118,7 +143,26 @@ final class RankedTraining implements TrainingModel {
 
     @Override
     public void warmUp(Batch example, BooleanSupplier stopped) {
-        tell(training -> training.warmUp(example, stopped));
+        // Processes begin together: each would stop elsewhere.
+        tell(training -> training.warmUp(example, processes() ? () -> false : stopped));
+    }
+
+    @Override
+    public boolean agree(boolean goOn) {
+        if (!processes()) {
+            return goOn;
+        }
+        long[] all = ask(_ -> gather(goOn ? 1 : 0, 0, 0)).getFirst();
+        for (int i = 0; i < all.length; i += NUMBERS) {
+            if (all[i] == 0) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private long[] gather(long first, long second, long third) {
+        return Objects.requireNonNull(numbers).gather(first, second, third);
     }
 
     @Override
@@ -135,14 +179,31 @@ final class RankedTraining implements TrainingModel {
     @Override
     public void result(StepResult result) {
         List<StepResult> parts = ask(training -> {
-            StepResult part = new StepResult();
-            training.result(part);
-            return part;
-        });
+                    StepResult part = new StepResult();
+                    training.result(part);
+                    return processes() ? ofProcesses(part, training.memoryBytes()) : List.of(part);
+                })
+                .stream()
+                .flatMap(List::stream)
+                .toList();
         result.set(
                 lossOf(parts),
                 parts.getFirst().gradNorm(),
                 parts.stream().mapToDouble(StepResult::millis).max().orElseThrow());
+    }
+
+    private List<StepResult> ofProcesses(StepResult own, long memory) {
+        long[] all = gather(Double.doubleToRawLongBits(own.loss()), Double.doubleToRawLongBits(own.millis()), memory);
+        List<StepResult> parts = new ArrayList<>();
+        long most = 0;
+        for (int i = 0; i < all.length; i += NUMBERS) {
+            StepResult part = new StepResult();
+            part.set(Double.longBitsToDouble(all[i]), own.gradNorm(), Double.longBitsToDouble(all[i + 1]));
+            parts.add(part);
+            most = Math.max(most, all[i + 2]);
+        }
+        memoryBytes = most;
+        return parts;
     }
 
     /** Ranks that split layers have computed the same loss. */
@@ -193,6 +254,9 @@ final class RankedTraining implements TrainingModel {
     /** Returns the most that one rank has held. */
     @Override
     public long memoryBytes() {
+        if (processes()) {
+            return memoryBytes;
+        }
         return ask(Esm2Training::memoryBytes).stream()
                 .mapToLong(Long::longValue)
                 .max()

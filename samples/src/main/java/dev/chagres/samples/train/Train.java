@@ -5,8 +5,11 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.samples.data.FastaException;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
+import java.nio.charset.Charset;
+import java.nio.charset.StandardCharsets;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
@@ -61,7 +64,7 @@ public final class Train implements Callable<Integer> {
     /** Runs the command and ends the process with its exit status. */
     public static void main(String[] arguments) {
         var out = new StandardOutput(new FileOutputStream(FileDescriptor.out), System.out.charset());
-        System.exit(run(DevicePlatform::open, out, System.err, arguments));
+        System.exit(run(DevicePlatform.opener(), out, System.err, arguments));
     }
 
     /** Runs the command and returns its exit status. */
@@ -118,13 +121,22 @@ public final class Train implements Callable<Integer> {
         }
     }
 
+    /** Rank 0, another process, tells of the run. */
+    private static TrainingSession silent(TrainingPlan plan, Platform platform) {
+        OutputStream nobody = OutputStream.nullOutputStream();
+        Charset charset = StandardCharsets.UTF_8;
+        return new TrainingSession(
+                plan, platform, new StandardOutput(nobody, charset), new PrintStream(nobody, false, charset));
+    }
+
     private void train(Interruption interruption) throws InterruptedException {
         String provider = options.provider();
         if (provider != null) {
             System.setProperty(Provider.PROPERTY, provider);
         }
-        try (Platform platform = opener.open()) {
-            var session = new TrainingSession(plan(platform), platform, out, err);
+        try (Platform platform = opener.open(options.device())) {
+            TrainingPlan plan = plan(platform);
+            var session = options.isSilent() ? silent(plan, platform) : new TrainingSession(plan, platform, out, err);
             interruption.onInterrupt(session::stop);
             session.train();
         }

@@ -308,8 +308,18 @@ final class TrainOptions {
                 new LearningRateSchedule(peak, warmUp, steps, decay, LAST_RATE),
                 seed,
                 saving.plan(),
-                report,
-                plot);
+                ranks.isSilent() ? null : report,
+                ranks.isSilent() ? null : plot);
+    }
+
+    /** Returns whether this process is one of several ranks, and another one tells of the run. */
+    boolean isSilent() {
+        return ranks.isSilent();
+    }
+
+    /** Returns which device of this host is this process's. */
+    int device() {
+        return ranks.device();
     }
 
     private static ProductPlan defaultProductPlan(Steps enqueuing) {
@@ -337,7 +347,7 @@ final class TrainOptions {
     }
 
     private void requireDevices(boolean gpu, int devices) {
-        if (ranks.count() > devices) {
+        if (ranks.count() > devices && !ranks.areProcesses()) {
             throw new IllegalArgumentException("--ranks: expected 1 to " + devices
                     + ", for each rank needs a device of its own and "
                     + (gpu ? "this process sees " + devices + " GPUs" : "the CPU reference has " + devices)

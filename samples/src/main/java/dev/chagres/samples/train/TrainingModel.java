@@ -29,6 +29,11 @@ public interface TrainingModel extends AutoCloseable {
      */
     void warmUp(Batch example, BooleanSupplier stopped);
 
+    /** Returns whether to make another step: where ranks are processes, when each wants to. */
+    default boolean agree(boolean goOn) {
+        return goOn;
+    }
+
     /** Copies a batch to where the next {@link #step} reads it; on return the batch may be filled again. */
     void upload(Batch batch);
 

@@ -103,7 +103,7 @@ final class TrainingRun {
         int first = before.steps();
         uploadedSequences = before.sequences();
         unreported = first;
-        if (first >= steps || stopRequested || !upload(first)) {
+        if (first >= steps || !model.agree(!stopRequested) || !upload(first)) {
             return 0;
         }
         int step = first;
@@ -111,7 +111,7 @@ final class TrainingRun {
         while (more) {
             model.step(metrics[step % STEPS_IN_FLIGHT].learningRate());
             int next = step + 1;
-            more = next < steps && !stopRequested && upload(next);
+            more = next < steps && model.agree(!stopRequested) && upload(next);
             reportBefore(step);
             StateSaver present = saver;
             if (present != null && (more ? present.isDue(next) : present.isAsked())) {

@@ -1,0 +1,81 @@
+package dev.chagres.samples.train;
+
+import java.io.IOException;
+import java.io.PrintStream;
+import java.util.List;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.Parameters;
+import picocli.CommandLine.Spec;
+
+/**
+ * Starts a program as several ranks on this host, a process each.
+ *
+ * <p>Exit statuses: 0 all ranks are done; 2 the options are wrong; 130 ended by Ctrl-C (143 by SIGTERM); else that of the rank which failed
+ * first.
+ *
+ * <p>Threading: one thread at a time.
+ */
+@Command(
+        name = "launch",
+        mixinStandardHelpOptions = true,
+        versionProvider = BuildVersion.class,
+        sortOptions = false,
+        description = "Starts N processes on this host, each a rank with a device of its own.",
+        footer = {
+            "",
+            "  ./chagres launch --nproc 2 -- train --strategy zero3 --steps 20",
+            "",
+            "Rank 0's output is shown, of the others what they write to standard error.",
+            "When a rank fails the others end, and so does this, with its exit status.",
+            "Ctrl-C ends all after the step under way."
+        })
+public final class Launch implements Callable<Integer> {
+    private final PrintStream err;
+
+    @Option(names = "--nproc", paramLabel = "N", required = true, description = "how many processes")
+    private int processes;
+
+    @Parameters(index = "0", paramLabel = "PROGRAM", description = "what each process runs: train")
+    private String program = "";
+
+    @Parameters(index = "1..*", paramLabel = "ARGUMENT", description = "what PROGRAM takes")
+    private @Nullable List<String> arguments;
+
+    @Spec
+    private CommandSpec spec = CommandSpec.create();
+
+    Launch(PrintStream err) {
+        this.err = err;
+    }
+
+    /** Runs the command and ends the process with its exit status. */
+    public static void main(String[] arguments) {
+        System.exit(run(System.out, System.err, arguments));
+    }
+
+    /** Runs the command and returns its exit status. */
+    static int run(PrintStream out, PrintStream err, String... arguments) {
+        return CommandStart.of(new Launch(err), out, err, arguments);
+    }
+
+    @Override
+    public Integer call() throws InterruptedException {
+        if (processes < 1) {
+            throw new ParameterException(spec.commandLine(), "--nproc: expected at least 1, got " + processes);
+        }
+        if (!program.equals("train")) {
+            throw new ParameterException(spec.commandLine(), "PROGRAM: expected train, got " + program);
+        }
+        try (var ranks = new RankProcesses(processes, Train.class, arguments == null ? List.of() : arguments, err)) {
+            return ranks.await();
+        } catch (IOException e) {
+            err.println("launch: a process could not be started: " + e.getMessage());
+            return 1;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+package dev.chagres.samples.train;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.file.Path;
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * The processes of a run, each a rank: started alike, ended together.
+ *
+ * <p>Threading: one thread at a time.
+ */
+final class RankProcesses implements AutoCloseable {
+    /** How long ranks may take to end by themselves after one has failed, and again when they are told to. */
+    private static final long GRACE_SECONDS = 10;
+    /** How long a step may take to end after Ctrl-C. */
+    private static final long PATIENCE_SECONDS = 120;
+
+    private static final int SIGNALLED = 128;
+    private static final int SECRET_BYTES = 32;
+
+    private final PrintStream err;
+    private final List<Process> processes = new ArrayList<>();
+    private final List<Thread> readers = new ArrayList<>();
+    private final BlockingQueue<Integer> ended = new LinkedBlockingQueue<>();
+    private final Thread onInterrupt = new Thread(this::interrupt, "ctrl-c");
+    private volatile boolean interrupted;
+
+    RankProcesses(int count, Class<?> program, List<String> arguments, PrintStream err) throws IOException {
+        this.err = err;
+        Runtime.getRuntime().addShutdownHook(onInterrupt);
+        try {
+            start(count, program, arguments);
+        } catch (IOException | RuntimeException failed) {
+            close();
+            throw failed;
+        }
+    }
+
+    private void start(int count, Class<?> program, List<String> arguments) throws IOException {
+        byte[] secret = new byte[SECRET_BYTES];
+        new SecureRandom().nextBytes(secret);
+        int port;
+        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            port = free.getLocalPort();
+        }
+        for (int rank = 0; rank < count; rank++) {
+            var builder = new ProcessBuilder(command(program, arguments)).inheritIO();
+            Map<String, String> environment = builder.environment();
+            environment.put("CHAGRES_RANK", Integer.toString(rank));
+            environment.put("CHAGRES_RANKS", Integer.toString(count));
+            environment.put("CHAGRES_LOCAL_RANK", Integer.toString(rank));
+            environment.put(
+                    "CHAGRES_STORE_ADDRESS", InetAddress.getLoopbackAddress().getHostAddress());
+            environment.put("CHAGRES_STORE_PORT", Integer.toString(port));
+            environment.put("CHAGRES_STORE_SECRET", HexFormat.of().formatHex(secret));
+            int cores = Runtime.getRuntime().availableProcessors();
+            environment.putIfAbsent("CHAGRES_THREADS", Integer.toString(Math.max(1, cores / count)));
+            if (rank > 0) {
+                builder.redirectInput(
+                        ProcessBuilder.Redirect.from(Path.of("/dev/null").toFile()));
+                builder.redirectOutput(ProcessBuilder.Redirect.DISCARD).redirectError(ProcessBuilder.Redirect.PIPE);
+            }
+            add(rank, builder.start());
+        }
+    }
+
+    private static List<String> command(Class<?> program, List<String> arguments) {
+        List<String> command = new ArrayList<>();
+        command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
+        command.addAll(ManagementFactory.getRuntimeMXBean().getInputArguments());
+        command.addAll(List.of("-cp", System.getProperty("java.class.path"), program.getName()));
+        command.addAll(arguments);
+        return command;
+    }
+
+    private void add(int rank, Process process) {
+        processes.add(process);
+        var _ = process.onExit().thenRun(() -> ended.add(rank));
+        if (rank > 0) {
+            readers.add(Thread.ofPlatform().daemon().name("rank-" + rank).start(() -> show(rank, process)));
+        }
+    }
+
+    private void show(int rank, Process process) {
+        try (BufferedReader lines = process.errorReader()) {
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                err.println("[rank " + rank + "] " + line);
+            }
+        } catch (IOException _) {
+            // The process has ended.
+        }
+    }
+
+    /** Waits for all ranks; ends them when one fails, and returns the exit status of the first that did. */
+    int await() throws InterruptedException {
+        int status = 0;
+        long end = Long.MAX_VALUE;
+        for (int left = processes.size(); left > 0; ) {
+            Integer rank = ended.poll(GRACE_SECONDS, TimeUnit.SECONDS);
+            if (rank == null) {
+                if (status != 0 && System.nanoTime() > end) {
+                    endAll();
+                }
+                continue;
+            }
+            left--;
+            int own = processes.get(rank).exitValue();
+            if (own != 0 && status == 0) {
+                status = own;
+                end = System.nanoTime() + TimeUnit.SECONDS.toNanos(GRACE_SECONDS) / 2;
+                if (!interrupted) {
+                    err.println("launch: rank " + rank + " of " + processes.size() + " failed with exit status " + own
+                            + (own > SIGNALLED ? " (signal " + (own - SIGNALLED) + ")" : "") + "; the others end");
+                }
+            }
+        }
+        for (Thread reader : readers) {
+            reader.join(TimeUnit.SECONDS.toMillis(GRACE_SECONDS));
+        }
+        return status;
+    }
+
+    /** Asks the ranks that are left to end, and ends them where they do not. */
+    private void endAll() throws InterruptedException {
+        processes.forEach(Process::destroy);
+        long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(GRACE_SECONDS);
+        for (Process process : processes) {
+            if (!process.waitFor(Math.max(0, until - System.nanoTime()), TimeUnit.NANOSECONDS)) {
+                process.destroyForcibly();
+            }
+        }
+    }
+
+    /** Runs in the JVM's hook thread. A terminal tells the ranks of Ctrl-C as well, who sends a signal to this process does not. */
+    private void interrupt() {
+        interrupted = true;
+        processes.forEach(Process::destroy);
+        long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_SECONDS);
+        try {
+            for (Process process : processes) {
+                if (!process.waitFor(Math.max(0, until - System.nanoTime()), TimeUnit.NANOSECONDS)) {
+                    process.destroyForcibly();
+                }
+            }
+        } catch (InterruptedException _) {
+            processes.forEach(Process::destroyForcibly);
+        }
+    }
+
+    @Override
+    public void close() {
+        processes.forEach(Process::destroyForcibly);
+        try {
+            Runtime.getRuntime().removeShutdownHook(onInterrupt);
+        } catch (IllegalStateException _) {
+            // The JVM is ending: this is the case the hook is for.
+        }
+    }
+}
