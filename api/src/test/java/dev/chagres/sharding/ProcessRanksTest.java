@@ -122,9 +122,12 @@ class ProcessRanksTest {
         }
     }
 
-    /** A rank's process ends without a word at a random moment of the first tenth of a second of sums. */
+    /**
+     * A rank's process ends without a word at a random moment of the first tenth of a second of sums. The others' calls fail within
+     * milliseconds; the limit has room for the ends of their JVMs on a busy machine.
+     */
     @Test
-    void aKilledRankIsNamedByAllWithinTwoSeconds() throws Exception {
+    void aKilledRankIsNamedByAllWithinSeconds() throws Exception {
         long seed = Long.getLong("chagres.test.seed", new Random().nextLong());
         System.out.println("chagres.test.seed=" + seed);
         Random random = new Random(seed);
@@ -151,7 +154,7 @@ class ProcessRanksTest {
                 assertTrue(text.matches(), last(rank));
                 assertEquals(Integer.toString(victim), text.group(1));
                 assertEquals(Integer.toString(victim), text.group(3));
-                assertTrue(seconds < 2, seconds + " s, " + last(rank));
+                assertTrue(seconds < 6, seconds + " s, " + last(rank));
             }
         }
     }
