@@ -57,7 +57,7 @@ __device__ inline Words to_words(const float (&value)[kPack<T>]) {
     if constexpr (sizeof(T) == 4) {
       words.value[i] = __float_as_uint(value[i]);
     } else {
-      words.value[i] = word_of(value[2 * i], value[2 * i + 1], T{});
+      words.value[i] = two_of<T>(value[2 * i], value[2 * i + 1]);
     }
   }
   return words;

@@ -62,16 +62,21 @@ __device__ inline void two_floats(uint32_t word, float16, float &first, float &s
       : "r"(word));
 }
 
-/* The word of two numbers, each rounded to nearest even. */
-__device__ inline uint32_t word_of(float first, float second, bfloat16) {
+/* Two numbers in one word, the first one low; rounds to nearest even. */
+template <class T>
+__device__ inline uint32_t two_of(float low, float high);
+
+template <>
+__device__ inline uint32_t two_of<bfloat16>(float low, float high) {
   uint32_t word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
 
-__device__ inline uint32_t word_of(float first, float second, float16) {
+template <>
+__device__ inline uint32_t two_of<float16>(float low, float high) {
   uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
 

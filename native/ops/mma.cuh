@@ -3,24 +3,6 @@
 
 #include <device.cuh>
 
-/* Two numbers in one word, the first one low; rounds to nearest even. */
-template <class T>
-__device__ inline uint32_t two_of(float low, float high);
-
-template <>
-__device__ inline uint32_t two_of<bfloat16>(float low, float high) {
-  uint32_t word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
-template <>
-__device__ inline uint32_t two_of<float16>(float low, float high) {
-  uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
 /* sum += left right: PTX's mma.m16n8k16 with FP32 sums, whose fragments these are. All threads of a warp call it. */
 template <class T>
 __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&left)[4], uint32_t right0, uint32_t right1);

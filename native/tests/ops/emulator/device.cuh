@@ -89,11 +89,11 @@ void two_floats(uint32_t word, T, float &first, float &second) {
   second = to_float(T{static_cast<uint16_t>(word >> 16)});
 }
 template <class T>
-uint32_t word_of(float first, float second, T) {
-  T low, high;
-  from_float(first, low);
-  from_float(second, high);
-  return low.bits | static_cast<uint32_t>(high.bits) << 16;
+uint32_t two_of(float low, float high) {
+  T first, second;
+  from_float(low, first);
+  from_float(high, second);
+  return first.bits | static_cast<uint32_t>(second.bits) << 16;
 }
 
 using SharedAddress = char *;

@@ -6,14 +6,6 @@
 #include "device.cuh"
 
 template <class T>
-uint32_t two_of(float low, float high) {
-  T first, second;
-  from_float(low, first);
-  from_float(high, second);
-  return first.bits | static_cast<uint32_t>(second.bits) << 16;
-}
-
-template <class T>
 float half_of(uint32_t word, int half) {
   return to_float(T{static_cast<uint16_t>(word >> 16 * half)});
 }
