@@ -160,10 +160,7 @@ final class Transfer {
                     + ", got " + source.count() + " of " + source.dtype());
         }
         ensureCopies(tensor, source);
-        Status.cuda(
-                AddressCalls.cudaMemcpyAsync(
-                        tensor.address(), source.address(), tensor.byteSize(), DEVICE_TO_DEVICE, stream),
-                "cudaMemcpyAsync");
+        copy(tensor.address(), source.address(), tensor.byteSize(), stream);
         written(tensor);
     }
 

@@ -56,7 +56,7 @@ public final class TokenGather {
      * Enqueues the gradient of the input.
      *
      * @param dy [T, H], the same on all ranks
-     * @return [T / N, H], this rank's part, this rank's part; dy itself where ranks are not sequence-parallel
+     * @return [T / N, H], this rank's part; dy itself where ranks are not sequence-parallel
      * @throws IllegalArgumentException when shape, type or device do not fit
      * @throws IllegalStateException when the last forward call of the pass was another layer's
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
@@ -77,6 +77,6 @@ public final class TokenGather {
 
     @Override
     public String toString() {
-        return "tokens gathered by of " + ranks;
+        return "tokens gathered over " + ranks;
     }
 }

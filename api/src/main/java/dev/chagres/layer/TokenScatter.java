@@ -87,6 +87,6 @@ public final class TokenScatter {
 
     @Override
     public String toString() {
-        return "tokens scattered by of " + ranks;
+        return "tokens scattered over " + ranks;
     }
 }

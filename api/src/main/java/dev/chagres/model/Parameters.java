@@ -147,7 +147,7 @@ public final class Parameters implements AutoCloseable {
         }
         if (plan.tensorParallel().isSplit()) {
             throw new IllegalArgumentException(
-                    "plan: expected whole layers, for parts of groups are cut out of them, got" + " those of "
+                    "plan: expected whole layers, for parts of groups are cut out of them, got those of "
                             + plan.tensorParallel());
         }
         return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard);
