@@ -11,9 +11,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
 
 /**
  * Adam with decoupled weight decay, on FP32 master weights; {@link Config} has Adam's own decay, smaller moments and masters, too:
@@ -395,25 +393,16 @@ public final class AdamW implements AutoCloseable {
     }
 
     /**
-     * For sharding: returns what is kept for each element of {@link Parameters#gradients}, in their order, by the ending of its name
-     * in {@link #state()}.
+     * For sharding: returns what is kept for each element of {@link Parameters#gradients}, in the order of {@link #state()}.
      *
-     * @throws IllegalStateException when this is closed, or keeps remainders, which have two bytes an element
+     * @throws IllegalStateException when this is closed
      */
-    public Map<String, Tensor> vectors() {
+    public List<StateVector> vectors() {
         ensureOpen();
-        if (masters instanceof Remainders) {
-            throw new IllegalStateException("vectors: expected masters of FLOAT32, got REMAINDER, whose parts cannot be"
-                    + " gathered; use Config.withMasters(FLOAT32)");
-        }
-        Map<String, Tensor> vectors = new LinkedHashMap<>();
-        Tensor copies = masters.vector();
-        if (copies != null) {
-            vectors.put(".master", copies);
-        }
-        vectors.put(".exp_avg", mean);
-        vectors.put(".exp_avg_sq", square);
-        return vectors;
+        StateVector copies = masters.vector();
+        StateVector first = new StateVector(".exp_avg", mean, 1);
+        StateVector second = new StateVector(".exp_avg_sq", square, 1);
+        return copies == null ? List.of(first, second) : List.of(copies, first, second);
     }
 
     /** Frees the state. A second call does nothing. */

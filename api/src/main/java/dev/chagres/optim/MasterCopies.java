@@ -30,8 +30,8 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
     /** Returns what belongs to a range, null where its weights are FLOAT32. */
     abstract @Nullable Tensor of(UpdateRange range);
 
-    /** Returns FLOAT32 copies in the order of the gradients, null where there are none. */
-    abstract @Nullable Tensor vector();
+    /** Returns all of them in the order of the gradients, null where no weight has 16 bits. */
+    abstract @Nullable StateVector vector();
 
     /** Adds what belongs to a parameter, if anything does. */
     abstract void addTo(State.Builder state, Parameter parameter);

@@ -69,14 +69,14 @@ final class MasterWeights extends MasterCopies {
 
     @Override
     @Nullable
-    Tensor vector() {
-        return copies.isEmpty() ? null : masters;
+    StateVector vector() {
+        return copies.isEmpty() ? null : new StateVector(StateVector.MASTER, masters, 1);
     }
 
     @Override
     void addTo(State.Builder state, Parameter parameter) {
         if (parameter.weight().dtype() != DType.FLOAT32) {
-            state.tensor(parameter.name() + ".master", part(masters, parameter));
+            state.tensor(parameter.name() + StateVector.MASTER, part(masters, parameter));
         }
     }
 }

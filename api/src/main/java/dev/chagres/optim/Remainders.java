@@ -21,8 +21,10 @@ final class Remainders extends MasterCopies {
     private static final int BYTES = 2;
 
     private final Scope scope;
-    /** Two bytes an element, in the order of the gradients. */
+    /** Two bytes an element, in the order of the gradients. Without 16-bit weights one element. */
     private final Tensor bytes;
+
+    private final boolean needed;
 
     /** Throws an {@link IllegalArgumentException} when trained weights are FLOAT16. */
     Remainders(Parameters parameters, List<UpdateRange> ranges, Scope scope) {
@@ -34,7 +36,9 @@ final class Remainders extends MasterCopies {
             }
         }
         this.scope = scope;
-        bytes = scope.tensor(DType.BYTE, BYTES * parameters.gradients().count());
+        needed = ranges.stream().anyMatch(range -> !range.isFloat32());
+        bytes = scope.tensor(
+                DType.BYTE, BYTES * (needed ? parameters.gradients().count() : 1));
     }
 
     /** A BFLOAT16 number is an FP32 number without a remainder. */
@@ -51,15 +55,17 @@ final class Remainders extends MasterCopies {
 
     @Override
     @Nullable
-    Tensor vector() {
-        return null;
+    StateVector vector() {
+        return needed ? new StateVector(StateVector.REMAINDER, bytes, BYTES) : null;
     }
 
     @Override
     void addTo(State.Builder state, Parameter parameter) {
         if (parameter.weight().dtype() != DType.FLOAT32) {
             long count = parameter.shape().count();
-            state.tensor(parameter.name() + ".remainder", scope.view(bytes, BYTES * offset(parameter), count, BYTES));
+            state.tensor(
+                    parameter.name() + StateVector.REMAINDER,
+                    scope.view(bytes, BYTES * offset(parameter), count, BYTES));
         }
     }
 }

@@ -16,9 +16,9 @@ import dev.chagres.model.PlacedGroup;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
+import dev.chagres.optim.StateVector;
 import dev.chagres.sharding.ShardedGradients.MicroBatch;
 import java.util.List;
-import java.util.Map;
 import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 
@@ -242,23 +242,23 @@ public final class FullySharded extends Strategy {
      *
      * @param optimizer of these parameters
      * @param sink is handed each tensor on every rank, until it returns
-     * @throws IllegalStateException when this or the optimizer is closed, or its masters are remainders
+     * @throws IllegalStateException when this or the optimizer is closed
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public void gatherState(AdamW optimizer, BiConsumer<String, Tensor> sink) {
         ensureOpen();
-        Map<String, Tensor> vectors = Checks.given("optimizer", optimizer).vectors();
+        List<StateVector> vectors = Checks.given("optimizer", optimizer).vectors();
         Checks.given("sink", sink);
         GatheredState state = new GatheredState(parameters, ranks);
         for (PlacedGroup group : parameters.sharing().groups()) {
             for (GroupPiece piece : group.pieces()) {
                 state.weights(group, piece, sink);
                 if (piece.isTrained()) {
-                    vectors.forEach((ending, vector) -> {
-                        if (!ending.equals(".master") || piece.dtype() != DType.FLOAT32) {
-                            state.vector(group, piece, ending, vector, sink);
+                    for (StateVector vector : vectors) {
+                        if (vector.isFor(piece.dtype())) {
+                            state.vector(group, piece, vector, sink);
                         }
-                    });
+                    }
                 }
             }
         }

@@ -10,6 +10,7 @@ import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.optim.StateVector;
 import java.util.function.BiConsumer;
 
 /**
@@ -36,23 +37,25 @@ final class GatheredState {
             Part part = ranks.part();
             try (Scope room = stream.device().openScope(stream)) {
                 Tensor own = room.view(vector, part.of(piece.weightOffset()), part.of(piece.count()));
-                handOut(group, piece, "", ofCopy(own, room), room, sink);
+                handOut(group, piece, weights(ofCopy(own, room)), room, sink);
             }
             return;
         }
         try (Scope views = stream.device().openScope(stream)) {
-            handOut(group, piece, "", views.view(vector, piece.weightOffset(), piece.count()), views, sink);
+            handOut(group, piece, weights(views.view(vector, piece.weightOffset(), piece.count())), views, sink);
         }
     }
 
-    /** Hands out what {@code vector}, in the order of the gradients, has of the members of {@code piece}. */
-    void vector(PlacedGroup group, GroupPiece piece, String ending, Tensor vector, BiConsumer<String, Tensor> sink) {
+    /** Hands out what {@code vector} has of the members of {@code piece}. */
+    void vector(PlacedGroup group, GroupPiece piece, StateVector vector, BiConsumer<String, Tensor> sink) {
         Part updated = ranks.shard(ZeroStage.ONE).updated();
         try (Scope room = stream.device().openScope(stream)) {
-            Tensor own = room.view(vector, updated.of(piece.gradientOffset()), updated.of(piece.count()));
+            int width = vector.width();
+            Tensor own = room.view(
+                    vector.elements(), width * updated.of(piece.gradientOffset()), width * updated.of(piece.count()));
             Communicator copies = ranks.splitsOptimizer() ? ranks.copies() : null;
             Tensor part = copies == null ? own : gathered(own, copies, room);
-            handOut(group, piece, ending, ofCopy(part, room), room, sink);
+            handOut(group, piece, vector.with(ofCopy(part, room)), room, sink);
         }
     }
 
@@ -66,16 +69,17 @@ final class GatheredState {
         return whole;
     }
 
+    private static StateVector weights(Tensor whole) {
+        return new StateVector("", whole, 1);
+    }
+
     private static void handOut(
-            PlacedGroup group,
-            GroupPiece piece,
-            String ending,
-            Tensor whole,
-            Scope views,
-            BiConsumer<String, Tensor> sink) {
+            PlacedGroup group, GroupPiece piece, StateVector whole, Scope views, BiConsumer<String, Tensor> sink) {
         for (Parameter member : group.members()) {
             if (piece.holds(member)) {
-                sink.accept(member.name() + ending, views.view(whole, piece.offset(member), member.shape()));
+                long offset = whole.width() * piece.offset(member);
+                sink.accept(
+                        member.name() + whole.ending(), views.view(whole.elements(), offset, whole.shapeOf(member)));
             }
         }
     }

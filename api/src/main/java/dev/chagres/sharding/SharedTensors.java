@@ -1,6 +1,5 @@
 package dev.chagres.sharding;
 
-import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.model.GroupPiece;
@@ -8,9 +7,9 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
+import dev.chagres.optim.StateVector;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -39,22 +38,22 @@ final class SharedTensors {
         return part == null ? new Part(0, 1) : part;
     }
 
-    /** Returns the weights, and what {@code vectors}, in the order of the gradients, have of each trained one by an ending of its name. */
-    List<SharedTensor> of(Map<String, Tensor> vectors) {
+    /** Returns the weights, and what {@code vectors} have of each trained one. */
+    List<SharedTensor> of(List<StateVector> vectors) {
         List<SharedTensor> all = new ArrayList<>();
         for (Parameter parameter : parameters.all()) {
             GroupPiece piece = piece(parameter);
             Tensor vector = parameters.sharing().vector(piece.dtype());
-            all.add(tensor(parameter, "", vector, piece, piece.weightOffset(), weightParts));
+            all.add(tensor(parameter, new StateVector("", vector, 1), piece, piece.weightOffset(), weightParts));
         }
         for (Parameter parameter : parameters.all()) {
             GroupPiece piece = piece(parameter);
             if (piece.isTrained()) {
-                vectors.forEach((ending, vector) -> {
-                    if (!ending.equals(".master") || piece.dtype() != DType.FLOAT32) {
-                        all.add(tensor(parameter, ending, vector, piece, piece.gradientOffset(), updatedParts));
+                for (StateVector vector : vectors) {
+                    if (vector.isFor(piece.dtype())) {
+                        all.add(tensor(parameter, vector, piece, piece.gradientOffset(), updatedParts));
                     }
-                });
+                }
             }
         }
         return all;
@@ -68,8 +67,16 @@ final class SharedTensors {
     }
 
     private static SharedTensor tensor(
-            Parameter parameter, String ending, Tensor vector, GroupPiece piece, long pieceOffset, List<Part> parts) {
-        TensorSpec spec = new TensorSpec(parameter.name() + ending, vector.dtype(), parameter.shape());
-        return new SharedTensor(spec, vector, pieceOffset, piece.count(), piece.offset(parameter), parts);
+            Parameter parameter, StateVector vector, GroupPiece piece, long pieceOffset, List<Part> parts) {
+        TensorSpec spec = new TensorSpec(
+                parameter.name() + vector.ending(), vector.elements().dtype(), vector.shapeOf(parameter));
+        int width = vector.width();
+        return new SharedTensor(
+                spec,
+                vector.elements(),
+                width * pieceOffset,
+                width * piece.count(),
+                width * piece.offset(parameter),
+                parts);
     }
 }

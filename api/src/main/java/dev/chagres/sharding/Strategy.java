@@ -221,7 +221,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * @param others what is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, numbers
      *     of one's own
      * @throws IllegalArgumentException when the optimizer is that of other parameters, or two states have a name in common
-     * @throws IllegalStateException when this or the optimizer is closed, its masters are remainders and shared out, or layers are
+     * @throws IllegalStateException when this or the optimizer is closed, or layers are
      *     split among tensor-parallel ranks
      */
     public final ShardedState state(AdamW optimizer, State... others) {

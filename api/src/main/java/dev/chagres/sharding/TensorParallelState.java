@@ -39,8 +39,8 @@ public final class TensorParallelState {
      * @param parameters whose layers are split, or whole
      * @param state of the parameters, joined with their optimizer's or not
      * @param sink is handed each tensor on every rank, until it returns
-     * @throws IllegalArgumentException when the state has tensors of a split parameter in another type than FLOAT32, BFLOAT16 or
-     *     FLOAT16, such as an optimizer's remainders
+     * @throws IllegalArgumentException when the state has tensors of a split parameter in another type than FLOAT32, BFLOAT16, FLOAT16,
+     *     or pairs of bytes, which an optimizer's remainders are
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static void gather(Parameters parameters, State state, BiConsumer<String, Tensor> sink) {
@@ -55,12 +55,13 @@ public final class TensorParallelState {
             sink.accept(name, tensor);
             return;
         }
-        if (!tensor.dtype().isFloat()) {
-            throw new IllegalArgumentException("state: expected parts of FLOAT32, BFLOAT16 or FLOAT16, got " + tensor
-                    + " called " + name + "; keep masters of FLOAT32");
+        boolean pairs = isPairs(tensor);
+        if (!pairs && !tensor.dtype().isFloat()) {
+            throw new IllegalArgumentException("state: expected parts of FLOAT32, BFLOAT16 or FLOAT16, or pairs of"
+                    + " bytes, got " + tensor + " called " + name);
         }
         try (Scope room = stream.device().openScope(stream)) {
-            sink.accept(name, whole(tensor, split, room));
+            sink.accept(name, pairs ? wholePairs(tensor, split, room) : whole(tensor, split, room));
         }
     }
 
@@ -68,11 +69,24 @@ public final class TensorParallelState {
     private @Nullable ParameterSplit splitOf(String name, Tensor tensor) {
         for (Parameter parameter : parameters.all()) {
             boolean named = name.equals(parameter.name()) || name.startsWith(parameter.name() + ".");
-            if (named && tensor.count() == parameter.shape().count()) {
+            long elements = isPairs(tensor) ? tensor.size(0) : tensor.count();
+            if (named && elements == parameter.shape().count()) {
                 return parameter.split();
             }
         }
         return null;
+    }
+
+    /** Returns whether {@code tensor} has two bytes an element. */
+    private static boolean isPairs(Tensor tensor) {
+        return tensor.dtype() == DType.BYTE && tensor.rank() == 2 && tensor.size(1) == 2;
+    }
+
+    /** Pairs of bytes travel as numbers of 16 bits: nothing computes with them. */
+    private Tensor wholePairs(Tensor part, ParameterSplit split, Scope room) {
+        Tensor whole = whole(room.reinterpret(part, DType.BFLOAT16, 0, part.size(0)), split, room);
+        Tensor bytes = room.reinterpret(whole, DType.BYTE, 0, whole.byteSize());
+        return room.view(bytes, 0, whole.count(), 2);
     }
 
     private Tensor whole(Tensor part, ParameterSplit split, Scope room) {

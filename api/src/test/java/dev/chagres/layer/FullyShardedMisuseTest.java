@@ -200,21 +200,6 @@ class FullyShardedMisuseTest {
     }
 
     @Test
-    void remaindersAreNotGathered() {
-        try (Device device = Device.open();
-                Communicator communicator = one(device);
-                FullySharded training = FullySharded.allocate(plan, DType.BFLOAT16, 1, ZeroStage.TWO, communicator);
-                AdamW optimizer = new AdamW(
-                        training.parameters(), AdamW.Config.standard().withMasters(AdamW.Masters.REMAINDER))) {
-            assertThrown(
-                    IllegalStateException.class,
-                    "vectors: expected masters of FLOAT32, got REMAINDER, whose parts cannot be gathered; use"
-                            + " Config.withMasters(FLOAT32)",
-                    () -> training.gatherState(optimizer, (name, tensor) -> {}));
-        }
-    }
-
-    @Test
     void shards() {
         assertThrown(
                 IllegalArgumentException.class, "index: expected 0 to count - 1, got 2 of 2", () -> new Part(2, 2));

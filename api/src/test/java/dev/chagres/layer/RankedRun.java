@@ -48,7 +48,6 @@ import org.jspecify.annotations.Nullable;
 record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<String, Saved> state) {
     static final int STEPS = 20;
     private static final float RATE = 1e-3f;
-    private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
 
     /** A tensor of the state. */
     record Saved(Shape shape, float[] values) {}
@@ -64,7 +63,9 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         FROZEN_BOTTOM,
         DELAYED_SCALING,
         CURRENT_SCALING,
-        BLOCK_SCALING;
+        BLOCK_SCALING,
+        /** Masters in two bytes beside weights of 16 bits. */
+        REMAINDERS;
 
         /** Makes the passes of training compute by this variant's recipe, if it has one; returns its state. */
         private @Nullable Quantizers autocast(Parameters parameters, Pass pass) {
@@ -80,6 +81,11 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             Quantizers quantizers = Quantizers.allocate(parameters, recipe);
             pass.autocast(quantizers);
             return quantizers;
+        }
+
+        private AdamW.Config adam() {
+            AdamW.Config standard = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
+            return this == REMAINDERS ? standard.withMasters(AdamW.Masters.REMAINDER) : standard;
         }
 
         float dropout() {
@@ -167,8 +173,20 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
 
     private static Map<String, Saved> saved(State state, Stream stream) {
         Map<String, Saved> all = new LinkedHashMap<>();
-        state.tensors().forEach((name, tensor) -> all.put(name, new Saved(tensor.shape(), tensor.toFloats(stream))));
+        state.tensors().forEach((name, tensor) -> all.put(name, saved(tensor, stream)));
         return all;
+    }
+
+    private static Saved saved(Tensor tensor, Stream stream) {
+        if (tensor.dtype() != DType.BYTE) {
+            return new Saved(tensor.shape(), tensor.toFloats(stream));
+        }
+        byte[] bytes = tensor.toBytes(stream);
+        float[] values = new float[bytes.length];
+        for (int i = 0; i < bytes.length; i++) {
+            values[i] = bytes[i];
+        }
+        return new Saved(tensor.shape(), values);
     }
 
     /** Trains on one rank that accumulates {@code parts} micro-batches in each step. */
@@ -197,7 +215,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                         plan -> Parameters.allocate(device, plan, dtype, 7),
                         new ModelPlan(),
                         layer);
-                AdamW optimizer = new AdamW(model.parameters, ADAM);
+                AdamW optimizer = new AdamW(model.parameters, variant.adam());
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Stream stream = device.stream();
@@ -261,7 +279,8 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         return of(rank, sharing, microBatches, dtype, variant, empty, layer, Span.ALL);
     }
 
-    private static RankedRun of(
+    /** Trains some of the steps of such layers. */
+    static RankedRun of(
             Rank rank,
             Sharing sharing,
             int microBatches,
@@ -286,11 +305,11 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                         empty,
                         layer);
                 Strategy strategy = made[0];
-                AdamW optimizer = new AdamW(model.parameters, ADAM);
+                AdamW optimizer = new AdamW(model.parameters, variant.adam());
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Map<String, Saved> first = state(strategy, optimizer, stream);
-            first.keySet().removeIf(name -> name.contains(".exp_avg") || name.endsWith(".master"));
+            first.keySet().removeIf(name -> name.matches(".*\\.(exp_avg.*|master|remainder)"));
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor labelled = scope.tensor(DType.INT32, 1);
             float[] losses = new float[STEPS];
@@ -342,16 +361,14 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
     private static Map<String, Saved> state(Strategy strategy, AdamW optimizer, Stream stream) {
         if (strategy instanceof FullySharded sharded) {
             Map<String, Saved> all = new LinkedHashMap<>();
-            sharded.gatherState(
-                    optimizer, (name, tensor) -> all.put(name, new Saved(tensor.shape(), tensor.toFloats(stream))));
+            sharded.gatherState(optimizer, (name, tensor) -> all.put(name, saved(tensor, stream)));
             return all;
         }
         Parameters parameters = strategy.parameters();
         Map<String, Saved> all = new LinkedHashMap<>();
         // @start region="gather"
         State state = State.of(parameters.state(), optimizer.state());
-        TensorParallelState.gather(
-                parameters, state, (name, tensor) -> all.put(name, new Saved(tensor.shape(), tensor.toFloats(stream))));
+        TensorParallelState.gather(parameters, state, (name, tensor) -> all.put(name, saved(tensor, stream)));
         // @end
         return all;
     }

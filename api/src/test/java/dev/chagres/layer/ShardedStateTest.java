@@ -126,7 +126,9 @@ class ShardedStateTest {
         "HYBRID_ALL, 8, HYBRID_TWO, 4, 8, BFLOAT16, PLAIN",
         "DDP, 2, ONE, 4, 4, BFLOAT16, DELAYED_SCALING",
         "THREE, 2, HYBRID_EACH, 4, 4, BFLOAT16, DELAYED_SCALING",
-        "HYBRID_ALL, 4, DDP, 2, 4, BFLOAT16, CURRENT_SCALING"
+        "HYBRID_ALL, 4, DDP, 2, 4, BFLOAT16, CURRENT_SCALING",
+        "THREE, 4, DDP, 2, 4, BFLOAT16, REMAINDERS",
+        "HYBRID_ALL, 4, ONE, 2, 4, BFLOAT16, REMAINDERS"
     })
     void ranksGoOnFromWhatOthersSaved(
             Kept kept, int ranks, Kept later, int laterRanks, int parts, DType dtype, Variant variant)
@@ -171,7 +173,8 @@ class ShardedStateTest {
         "TWO, 2, FLOAT32, FROZEN_BOTTOM",
         "THREE, 8, BFLOAT16, DELAYED_SCALING",
         "HYBRID_EACH, 6, FLOAT32, PLAIN",
-        "HYBRID_ALL, 6, BFLOAT16, FROZEN_BOTTOM"
+        "HYBRID_ALL, 6, BFLOAT16, FROZEN_BOTTOM",
+        "TWO, 3, BFLOAT16, REMAINDERS"
     })
     void theFileIsThatOfOneRank(Kept kept, int ranks, DType dtype, Variant variant) throws IOException {
         DevicesNeeded.assume(ranks);

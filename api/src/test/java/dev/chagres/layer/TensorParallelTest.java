@@ -1,7 +1,9 @@
 package dev.chagres.layer;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -9,6 +11,8 @@ import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.bindings.Provider;
+import dev.chagres.layer.RankedRun.Saved;
+import dev.chagres.layer.RankedRun.Span;
 import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
@@ -28,6 +32,7 @@ import dev.chagres.sharding.Ranks;
 import dev.chagres.te.Activation;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
@@ -212,6 +217,55 @@ class TensorParallelTest {
     })
     void ranksThatSplitLayersTrainAsOne(int ranks, int tensor, int microBatches, Variant variant) {
         train(ranks, tensor, microBatches, variant);
+    }
+
+    private static Map<String, Saved> afterOneStep(Rank rank, Mesh mesh, Variant variant) {
+        Communicator data = mesh.along(MeshDimension.REPLICATE);
+        return RankedRun.of(
+                        new Rank(data.rank(), data.ranks(), rank.device(), data),
+                        TensorParallelTest::copies,
+                        1,
+                        DType.BFLOAT16,
+                        variant,
+                        new ModelPlan(TensorParallel.of(mesh.along(MeshDimension.TENSOR))),
+                        LAYER,
+                        new Span(0, 1, null, null))
+                .state();
+    }
+
+    /** Weights and remainders, gathered and joined, are the masters that are gathered. */
+    @Test
+    void remaindersOfSplitLayersAreGathered() {
+        DevicesNeeded.assume(2);
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.REPLICATE, 1).with(MeshDimension.TENSOR, 2);
+        Ranks.local(2).run(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                Map<String, Saved> parts = afterOneStep(rank, mesh, Variant.REMAINDERS);
+                Map<String, Saved> whole = afterOneStep(rank, mesh, Variant.PLAIN);
+                List<String> masters = whole.keySet().stream()
+                        .filter(name -> name.endsWith(".master"))
+                        .toList();
+                assertFalse(masters.isEmpty());
+                for (String name : masters) {
+                    String weight = name.substring(0, name.lastIndexOf('.'));
+                    float[] joined = joined(
+                            parts.get(weight).values(),
+                            parts.get(weight + ".remainder").values());
+                    assertArrayEquals(whole.get(name).values(), joined, name);
+                }
+            }
+            return rank;
+        });
+    }
+
+    private static float[] joined(float[] weights, float[] bytes) {
+        float[] masters = new float[weights.length];
+        for (int i = 0; i < masters.length; i++) {
+            int low = (int) bytes[2 * i] & 0xff | ((int) bytes[2 * i + 1] & 0xff) << 8;
+            int high = (Float.floatToRawIntBits(weights[i]) >>> 16) - (low >> 15);
+            masters[i] = Float.intBitsToFloat(high << 16 | low);
+        }
+        return masters;
     }
 
     /** What stands in a layer that sequence-parallel ranks train. */

@@ -1,0 +1,51 @@
+package dev.chagres.optim;
+
+import dev.chagres.DType;
+import dev.chagres.Shape;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Parameter;
+
+/**
+ * One of the vectors that an optimizer keeps beside the gradients, in their order: a moment, or masters.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * @param ending what the names of its parts end with in {@link AdamW#state()}
+ * @param elements {@code width} for each element of {@link dev.chagres.model.Parameters#gradients}
+ * @param width 1; 2 for remainders, which are pairs of bytes
+ */
+public record StateVector(String ending, Tensor elements, int width) {
+    static final String MASTER = ".master";
+    static final String REMAINDER = ".remainder";
+
+    /**
+     * Checks the parts.
+     *
+     * @throws IllegalArgumentException when there are not {@code width} numbers for each element, one or two
+     */
+    public StateVector {
+        Checks.given("ending", ending);
+        Checks.given("elements", elements);
+        if (width != 1 && width != 2 || elements.count() % width != 0) {
+            throw new IllegalArgumentException("width: expected 1, or 2 with an even number of elements, got " + width
+                    + " and " + elements.count() + " elements");
+        }
+    }
+
+    /** Returns whether weights of {@code dtype} have a part of this: masters stand beside weights of 16 bits alone. */
+    public boolean isFor(DType dtype) {
+        return Checks.given("dtype", dtype) != DType.FLOAT32 || !(ending.equals(MASTER) || ending.equals(REMAINDER));
+    }
+
+    /** Returns this with other elements. */
+    public StateVector with(Tensor others) {
+        return new StateVector(ending, others, width);
+    }
+
+    /** Returns the shape of the part that belongs to {@code parameter}: its own, or [elements, 2]. */
+    public Shape shapeOf(Parameter parameter) {
+        Checks.given("parameter", parameter);
+        return width == 1 ? parameter.shape() : new Shape(parameter.shape().count(), width);
+    }
+}
