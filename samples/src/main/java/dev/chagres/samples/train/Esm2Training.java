@@ -127,7 +127,9 @@ public final class Esm2Training implements TrainingModel {
         gradientNorm = lossScaler == null
                 ? new GradientNorm(model.parameters(), MAX_NORM)
                 : new GradientNorm(lossScaler, MAX_NORM);
-        optimizer = new AdamW(model.parameters(), ADAM);
+        // BF16 weights are the upper halves of their masters.
+        optimizer = new AdamW(
+                model.parameters(), dtype == DType.BFLOAT16 ? ADAM.withMasters(AdamW.Masters.REMAINDER) : ADAM);
         pass = Pass.training(device);
         uploads = new UploadRing(device, shape, UPLOADS);
         readback = new StepReadback(stream, shape.microBatches(), UNREAD);
