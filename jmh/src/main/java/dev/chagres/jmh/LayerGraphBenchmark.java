@@ -10,6 +10,7 @@ import org.openjdk.jmh.annotations.Fork;
 import org.openjdk.jmh.annotations.Level;
 import org.openjdk.jmh.annotations.Measurement;
 import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.OutputTimeUnit;
 import org.openjdk.jmh.annotations.Param;
 import org.openjdk.jmh.annotations.Scope;
@@ -23,7 +24,8 @@ import org.openjdk.jmh.annotations.Warmup;
  * host, and to the device?
  *
  * <p>{@code launch} times the host until the launch has returned, beginning with an idle stream; {@code untilIdle} until the
- * device is done. On the reference both are the same: it computes before it returns.
+ * device is done; {@code backToBack} a launch's share of twenty that follow one another, until the device is done. On the reference all are
+ * the same: it computes before it returns.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -77,6 +79,17 @@ public class LayerGraphBenchmark {
     @Benchmark
     public Graph untilIdle() {
         graph.launch();
+        step.stream().synchronize();
+        return graph;
+    }
+
+    /** A launch's share of the time until the device is done with several. */
+    @Benchmark
+    @OperationsPerInvocation(LayerStep.BACK_TO_BACK)
+    public Graph backToBack() {
+        for (int i = 0; i < LayerStep.BACK_TO_BACK; i++) {
+            graph.launch();
+        }
         step.stream().synchronize();
         return graph;
     }

@@ -18,6 +18,9 @@ import java.util.SplittableRandom;
 
 /** One TransformerLayer and its input, in BFLOAT16. */
 final class LayerStep implements AutoCloseable {
+    /** Steps that follow one another without waiting, where a share of them is timed. */
+    static final int BACK_TO_BACK = 20;
+
     private final LayerShape shape;
     private final Device device = Device.open();
     private final Parameters parameters;

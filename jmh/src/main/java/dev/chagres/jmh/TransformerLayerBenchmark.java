@@ -10,6 +10,7 @@ import org.openjdk.jmh.annotations.Fork;
 import org.openjdk.jmh.annotations.Level;
 import org.openjdk.jmh.annotations.Measurement;
 import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.OutputTimeUnit;
 import org.openjdk.jmh.annotations.Param;
 import org.openjdk.jmh.annotations.Scope;
@@ -23,7 +24,8 @@ import org.openjdk.jmh.annotations.Warmup;
  * device?
  *
  * <p>{@code enqueue} times the host until the last call has returned, beginning with an idle stream; {@code untilIdle} until
- * the device is done. On the reference both are the same: it computes before it returns.
+ * the device is done; {@code backToBack} a step's share of twenty that are enqueued one after the other, until the device is done. On the
+ * reference all are the same: it computes before it returns.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -75,6 +77,17 @@ public class TransformerLayerBenchmark {
         Tensor dx = step.run();
         step.stream().synchronize();
         return dx;
+    }
+
+    /** A step's share of the time until the device is done with several. */
+    @Benchmark
+    @OperationsPerInvocation(LayerStep.BACK_TO_BACK)
+    public LayerStep backToBack() {
+        for (int i = 0; i < LayerStep.BACK_TO_BACK; i++) {
+            step.run();
+        }
+        step.stream().synchronize();
+        return step;
     }
 
     /** Closes what was opened. */
