@@ -399,10 +399,8 @@ public final class AdamW implements AutoCloseable {
      */
     public List<StateVector> vectors() {
         ensureOpen();
-        StateVector copies = masters.vector();
         StateVector first = new StateVector(".exp_avg", mean, 1);
-        StateVector second = new StateVector(".exp_avg_sq", square, 1);
-        return copies == null ? List.of(first, second) : List.of(copies, first, second);
+        return List.of(masters.vector(), first, new StateVector(".exp_avg_sq", square, 1));
     }
 
     /** Frees the state. A second call does nothing. */

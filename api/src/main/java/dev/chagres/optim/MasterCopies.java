@@ -30,8 +30,8 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
     /** Returns what belongs to a range, null where its weights are FLOAT32. */
     abstract @Nullable Tensor of(UpdateRange range);
 
-    /** Returns all of them in the order of the gradients, null where no weight has 16 bits. */
-    abstract @Nullable StateVector vector();
+    /** Returns all of them in the order of the gradients; without weights of 16 bits it is for none. */
+    abstract StateVector vector();
 
     /** Adds what belongs to a parameter, if anything does. */
     abstract void addTo(State.Builder state, Parameter parameter);

@@ -68,9 +68,8 @@ final class MasterWeights extends MasterCopies {
     }
 
     @Override
-    @Nullable
     StateVector vector() {
-        return copies.isEmpty() ? null : new StateVector(StateVector.MASTER, masters, 1);
+        return new StateVector(StateVector.MASTER, masters, 1);
     }
 
     @Override

@@ -24,8 +24,6 @@ final class Remainders extends MasterCopies {
     /** Two bytes an element, in the order of the gradients. Without 16-bit weights one element. */
     private final Tensor bytes;
 
-    private final boolean needed;
-
     /** Throws an {@link IllegalArgumentException} when trained weights are FLOAT16. */
     Remainders(Parameters parameters, List<UpdateRange> ranges, Scope scope) {
         super(parameters, scope);
@@ -36,7 +34,7 @@ final class Remainders extends MasterCopies {
             }
         }
         this.scope = scope;
-        needed = ranges.stream().anyMatch(range -> !range.isFloat32());
+        boolean needed = ranges.stream().anyMatch(range -> !range.isFloat32());
         bytes = scope.tensor(
                 DType.BYTE, BYTES * (needed ? parameters.gradients().count() : 1));
     }
@@ -54,9 +52,8 @@ final class Remainders extends MasterCopies {
     }
 
     @Override
-    @Nullable
     StateVector vector() {
-        return needed ? new StateVector(StateVector.REMAINDER, bytes, BYTES) : null;
+        return new StateVector(StateVector.REMAINDER, bytes, BYTES);
     }
 
     @Override
