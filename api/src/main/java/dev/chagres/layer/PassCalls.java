@@ -43,6 +43,23 @@ public final class PassCalls {
         return pass.saved().count();
     }
 
+    /** Returns how many draws of random numbers the micro-batch has made. */
+    public long draws() {
+        return pass.draws().site();
+    }
+
+    /**
+     * Goes on as after {@code count} draws: those of the layers that other ranks of a pipeline have computed of this micro-batch.
+     *
+     * @throws IllegalArgumentException when the count is negative
+     */
+    public void skipDraws(long count) {
+        if (count < 0) {
+            throw new IllegalArgumentException("count: expected at least 0, got " + count);
+        }
+        pass.draws().restoreSite(count);
+    }
+
     void begin(Direction direction) {
         CallObserver present = observer;
         if (present != null) {

@@ -11,6 +11,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -81,6 +82,25 @@ public final class ModelPlan {
     /** Begins an empty plan whose {@link #group} is no more than {@link #child}: all parameters form one group. */
     public static ModelPlan ungrouped() {
         return new ModelPlan("", "", Gradients.WHOLE, new Shared(Grouping.OFF, TensorParallel.none()));
+    }
+
+    /**
+     * For sharding: returns a plan of some parameters of this one, the same objects, and of the places of their groups where a recipe may
+     * cast: what one stage of a pipeline has of the model. Nothing more is declared in either after this.
+     */
+    public ModelPlan part(Predicate<Parameter> chosen) {
+        Checks.given("chosen", chosen);
+        ModelPlan part = new ModelPlan(shared.tensorParallel);
+        shared.groups.forEach((name, members) -> {
+            List<Parameter> kept = members.stream().filter(chosen).toList();
+            if (!kept.isEmpty()) {
+                part.shared.groups.put(name, kept);
+                part.shared.all.addAll(kept);
+            }
+        });
+        part.shared.sites.addAll(shared.sites);
+        part.shared.ranks = shared.ranks;
+        return part;
     }
 
     /** Returns the part of this plan whose names begin with {@code name} and a dot, in the same group. */

@@ -262,7 +262,7 @@ public final class Parameter {
     }
 
     /** Returns whether an open {@link Parameters} has given this one memory. */
-    boolean hasMemory() {
+    public boolean hasMemory() {
         return weight != null && weight.isLive();
     }
 

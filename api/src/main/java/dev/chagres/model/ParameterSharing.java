@@ -25,6 +25,8 @@ public final class ParameterSharing {
 
     private @Nullable ParameterUse use;
     private @Nullable ShardedStep step;
+    /** Null where this rank has all stages of the model. */
+    private @Nullable PipelineStages stages;
 
     ParameterSharing(Parameters parameters, List<PlacedGroup> groups, @Nullable ParameterShard shard) {
         this.parameters = parameters;
@@ -135,20 +137,46 @@ public final class ParameterSharing {
     }
 
     /**
+     * Says that these are the parameters of one rank of a pipeline: what other ranks have of it is summed, counted and compared, too.
+     *
+     * @throws IllegalStateException when it was said already
+     */
+    public void stages(PipelineStages newStages) {
+        if (stages != null) {
+            throw new IllegalStateException("the parameters belong to " + stages + " already");
+        }
+        stages = Checks.given("newStages", newStages);
+        parameters.partials.sumOverStages(newStages);
+        ShardedStep before = step;
+        step = before == null ? newStages : newStages.after(before);
+    }
+
+    /** Enqueues {@code value = max over the stages of a pipeline of value} for each of {@code values}; nothing where this rank has all. */
+    public void maxOverStages(List<Tensor> values) {
+        if (stages != null) {
+            stages.max(values);
+        }
+    }
+
+    /**
      * Returns the gradients that this rank counts in a norm over all tensor-parallel ranks, so that each element is counted once: rank
-     * 0 counts all of its own, the others those of which they keep a part. None is longer than 2^30 elements.
+     * 0 counts all of its own, the others those of which they keep a part; and of what several stages of a pipeline have, the first
+     * one counts it. None is longer than 2^30 elements.
      *
      * @param scope hands out the views
      */
     public List<Tensor> counted(Scope scope) {
         Tensor gradients = parameters.gradients(); // refuses closed parameters
         List<Tensor> counted = new ArrayList<>();
-        if (parameters.tensorParallel().rank() == 0) {
+        boolean first = parameters.tensorParallel().rank() == 0;
+        PipelineStages present = stages;
+        if (first && (present == null || present.countsAll())) {
             addPieces(gradients, scope, counted);
             return counted;
         }
         for (Parameter parameter : parameters.all()) {
-            if (parameter.split() != null && !parameter.isFrozen()) {
+            boolean counts = (first || parameter.split() != null) && (present == null || present.counts(parameter));
+            if (counts && !parameter.isFrozen()) {
                 addPieces(parameter.gradient(), scope, counted);
             }
         }

@@ -40,7 +40,7 @@ public final class Parameters implements AutoCloseable {
     private final @Nullable ParameterShard shard;
 
     private final TensorParallel tensorParallel;
-    private final PartialGradients partials;
+    final PartialGradients partials;
     private final List<QuantizerSite> quantizers;
     private final List<AutoCloseable> adopted = new ArrayList<>();
     private boolean closed;

@@ -3,9 +3,11 @@ package dev.chagres.model;
 import dev.chagres.Stream;
 import dev.chagres.nccl.Communicator;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
- * Adds up the gradients of which each tensor-parallel rank has computed a term, in one call, once a step.
+ * Adds up the gradients of which each tensor-parallel rank has computed a term, in one call, once a step; then those of parameters that
+ * several stages of a pipeline have.
  *
  * <p>Threading: the device's thread.
  */
@@ -16,6 +18,8 @@ final class PartialGradients {
     private final TensorParallel ranks;
     private final Stream stream;
     private final Runnable sums = this::enqueue;
+    /** Null where this rank has all stages of the model. */
+    private @Nullable PipelineStages stages;
     /** The generation of gradients that was summed last. */
     private int summed = NEVER;
 
@@ -27,12 +31,23 @@ final class PartialGradients {
                 .toList();
     }
 
+    /** Sums over stages, too, from now on. */
+    void sumOverStages(PipelineStages newStages) {
+        stages = newStages;
+    }
+
     /** Enqueues the sums, unless this generation of gradients has them. */
     void sum(int generation) {
-        if (parameters.isEmpty() || summed == generation) {
+        PipelineStages present = stages;
+        if ((parameters.isEmpty() && present == null) || summed == generation) {
             return;
         }
-        Communicator.group(sums);
+        if (!parameters.isEmpty()) {
+            Communicator.group(sums);
+        }
+        if (present != null) {
+            present.sumTied();
+        }
         summed = generation;
     }
 

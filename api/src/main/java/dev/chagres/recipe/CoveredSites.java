@@ -57,7 +57,8 @@ final class CoveredSites {
                             + " model's type, for a recipe casts what its products read; got none");
         }
         for (QuantizerSite site : parameters.quantizers()) {
-            if (site.role() == Role.WEIGHT) {
+            // A rank of a pipeline has the weights of its stages alone.
+            if (site.role() == Role.WEIGHT && site.weight().hasMemory()) {
                 require(site, covered.contains(site));
             }
         }

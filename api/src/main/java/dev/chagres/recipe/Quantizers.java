@@ -53,7 +53,7 @@ public final class Quantizers implements AutoCloseable {
             for (QuantizerSite site : covered) {
                 Quantizer quantizer = made.make(site);
                 quantizers[site.index()] = quantizer;
-                if (site.role() == Role.WEIGHT) {
+                if (site.role() == Role.WEIGHT && site.weight().hasMemory()) {
                     weights[site.index()] = new CachedWeight(quantizer, site.weight(), scope);
                 }
             }

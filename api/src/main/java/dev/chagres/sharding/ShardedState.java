@@ -15,6 +15,7 @@ import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.model.State;
+import dev.chagres.nccl.Communicator;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
@@ -41,6 +42,8 @@ import java.util.zip.CRC32C;
  */
 public final class ShardedState {
     private final Strategy strategy;
+    /** All ranks that hold a part. */
+    private final Communicator all;
     /** Those that are shared out, then those of {@link #own}. */
     private final List<SharedTensor> tensors;
 
@@ -49,10 +52,15 @@ public final class ShardedState {
     private final State own;
 
     ShardedState(Strategy strategy, List<SharedTensor> sharedTensors, State own) {
+        this(strategy, strategy.communicator, sharedTensors, own);
+    }
+
+    ShardedState(Strategy strategy, Communicator all, List<SharedTensor> sharedTensors, State own) {
         this.strategy = strategy;
+        this.all = all;
         this.own = own;
         shared = sharedTensors.stream().map(SharedTensor::spec).toList();
-        int ranks = strategy.communicator.ranks();
+        int ranks = all.ranks();
         tensors = new ArrayList<>(sharedTensors);
         own.tensors().forEach((name, tensor) -> tensors.add(SharedTensor.whole(name, tensor, ranks)));
     }
@@ -147,8 +155,8 @@ public final class ShardedState {
         }
         ensureSame();
         List<State.Number> numbers = List.copyOf(own.numbers().values());
-        try (StateTransfer transfer = new StateTransfer(strategy.communicator, stream, tensors, numbers)) {
-            if (strategy.communicator.rank() == SharedTensor.ROOT) {
+        try (StateTransfer transfer = new StateTransfer(all, stream, tensors, numbers)) {
+            if (all.rank() == SharedTensor.ROOT) {
                 transfer.lead(() -> leading.run(transfer));
             } else {
                 transfer.follow();
@@ -163,11 +171,11 @@ public final class ShardedState {
         Stream stream = strategy.stream;
         try (Scope scope = stream.device().openScope(stream)) {
             Tensor mine = scope.tensor(DType.INT64, 1);
-            Tensor all = scope.tensor(DType.INT64, strategy.communicator.ranks());
+            Tensor every = scope.tensor(DType.INT64, all.ranks());
             mine.set(stream, checksum.getValue());
-            strategy.communicator.allGather(mine, all, stream);
-            strategy.communicator.synchronize(stream);
-            long[] values = all.toLongs(stream);
+            all.allGather(mine, every, stream);
+            all.synchronize(stream);
+            long[] values = every.toLongs(stream);
             for (int rank = 1; rank < values.length; rank++) {
                 if (values[rank] != values[0]) {
                     throw new IllegalStateException("state: expected the same tensors on all ranks, got others on rank "

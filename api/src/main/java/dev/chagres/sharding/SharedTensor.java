@@ -3,12 +3,14 @@ package dev.chagres.sharding;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.nccl.Communicator;
 import java.util.Collections;
 import java.util.List;
 import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A tensor of the state of a whole model, and which of its elements each rank holds. It is a stretch of a piece of a group, of which rank
@@ -17,13 +19,19 @@ import java.util.stream.IntStream;
  * <p>Threading: the device's thread.
  *
  * @param spec name, type and shape of the whole tensor
- * @param vector this rank's parts of all pieces, one after another
+ * @param vector this rank's parts of all pieces, one after another; null where it holds none
  * @param pieceOffset first element of the piece where all parts lie together
  * @param pieceCount elements of the piece, a multiple of the number of parts
  * @param offset first element of the tensor in the piece
- * @param parts by rank
+ * @param parts by rank; null of those that hold nothing
  */
-record SharedTensor(TensorSpec spec, Tensor vector, long pieceOffset, long pieceCount, long offset, List<Part> parts) {
+record SharedTensor(
+        TensorSpec spec,
+        @Nullable Tensor vector,
+        long pieceOffset,
+        long pieceCount,
+        long offset,
+        List<? extends @Nullable Part> parts) {
     /** Of all ranks, the one that has the file. */
     static final int ROOT = 0;
 
@@ -35,11 +43,18 @@ record SharedTensor(TensorSpec spec, Tensor vector, long pieceOffset, long piece
 
     /** Of elements {@code first} to before {@code first + count} of the tensor, the first that {@code rank} holds. */
     private long begin(int rank, long first) {
-        return Math.max(first, parts.get(rank).begin(pieceCount) - offset);
+        return Math.max(first, part(rank).begin(pieceCount) - offset);
+    }
+
+    private Part part(int rank) {
+        return Checks.given("part", parts.get(rank));
     }
 
     private long held(int rank, long first, long count) {
         Part part = parts.get(rank);
+        if (part == null) {
+            return 0;
+        }
         long end = Math.min(first + count, part.begin(pieceCount) + part.of(pieceCount) - offset);
         return end - begin(rank, first);
     }
@@ -51,9 +66,9 @@ record SharedTensor(TensorSpec spec, Tensor vector, long pieceOffset, long piece
 
     /** Returns what this rank, {@code rank}, holds of those elements. */
     private Tensor own(int rank, long first, long count, Scope views) {
-        Part part = parts.get(rank);
+        Part part = part(rank);
         long place = part.of(pieceOffset) + begin(rank, first) + offset - part.begin(pieceCount);
-        return views.view(vector, place, held(rank, first, count));
+        return views.view(Checks.given("vector", vector), place, held(rank, first, count));
     }
 
     /** Returns the place in {@code elements}, which begin with {@code first}, of what {@code rank} holds of them. */

@@ -162,7 +162,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /**
      * Makes the scales of {@code quantizers} those of all ranks from now on: the largest magnitudes that a step has recorded are reduced
-     * over the ranks in one call at its end, and in another over those that split layers. Each rank calls it.
+     * over the ranks in one call at its end, and in others over those that split layers and over a pipeline's. Each rank calls it.
      *
      * <p>Source: TE's {@code amax_reduction_group}.
      *
@@ -193,6 +193,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
             }
         });
         parameters.tensorParallel().max(amaxes, stream);
+        parameters.sharing().maxOverStages(amaxes);
     }
 
     /** Returns the bytes that each collective has moved since this was asked last; those of labelled tokens and norms do not count. */

@@ -28,9 +28,9 @@ public final class UploadRing implements AutoCloseable {
     private final BatchShape shape;
     private final Stream copies;
     private final UploadSlot[] slots;
-    private final CuSeqlens cuSeqlens = new CuSeqlens();
-    private @Nullable Sequences sequences;
-    private @Nullable ModelInput input;
+    /** By number of the micro-batch in its batch: those of a batch may be in use at the same time. */
+    private final Brought[] inputs;
+
     private int uploaded;
     /** Batches of which every micro-batch was brought to a scope. */
     private int brought;
@@ -64,6 +64,17 @@ public final class UploadRing implements AutoCloseable {
         return new UploadRing(device, shape, batches, padding);
     }
 
+    /**
+     * The objects that describe a micro-batch, the same ones each step.
+     *
+     * <p>Threading: the device's thread.
+     */
+    private static final class Brought {
+        private final CuSeqlens cuSeqlens = new CuSeqlens();
+        private @Nullable Sequences sequences;
+        private @Nullable ModelInput input;
+    }
+
     private UploadRing(Device device, BatchShape shape, int batches, int padding) {
         Checks.given("device", device);
         this.shape = Checks.given("shape", shape);
@@ -71,6 +82,10 @@ public final class UploadRing implements AutoCloseable {
             throw new IllegalArgumentException("batches: expected 1 to " + MOST + ", got " + batches);
         }
         copies = device.openStream();
+        inputs = new Brought[shape.microBatches()];
+        for (int i = 0; i < inputs.length; i++) {
+            inputs[i] = new Brought();
+        }
         slots = new UploadSlot[batches];
         for (int i = 0; i < batches; i++) {
             slots[i] = new UploadSlot(device, copies, shape, padding);
@@ -105,7 +120,8 @@ public final class UploadRing implements AutoCloseable {
      * Enqueues, on the scope's stream and behind the upload, what brings the next micro-batch into the scope's memory.
      *
      * @param scope receives ids, labels and offsets
-     * @return the same object each time the scope hands out the same tensors
+     * @return the same object each time the scope hands out the same tensors for a micro-batch of this number; valid until the scope
+     *     is restarted, however many micro-batches are brought meanwhile
      * @throws IllegalArgumentException when the scope is one of another device
      * @throws IllegalStateException when every micro-batch of every uploaded batch was brought, or this is closed
      */
@@ -118,18 +134,19 @@ public final class UploadRing implements AutoCloseable {
         UploadSlot slot = next();
         double share = slot.share();
         int following = slot.following();
+        Brought one = inputs[slot.number()];
         Tensor both = slot.bringTokens(scope);
         Tensor ids = scope.view(both, 0, slot.tokens());
         Tensor labels = scope.view(both, shape.tokensPerMicroBatch(), slot.tokens());
-        slot.bringOffsets(cuSeqlens, scope);
-        Sequences described = describe();
+        slot.bringOffsets(one.cuSeqlens, scope);
+        Sequences described = describe(one);
         if (following == 0) {
             brought++;
         }
-        ModelInput present = input;
+        ModelInput present = one.input;
         if (present == null || !present.isOf(ids, labels, described)) {
             present = new ModelInput(ids, labels, described);
-            input = present;
+            one.input = present;
         }
         return present.set(share, following);
     }
@@ -185,14 +202,14 @@ public final class UploadRing implements AutoCloseable {
     }
 
     /** Says how the sequences lie: one object, which follows the lengths. */
-    private Sequences describe() {
-        Sequences present = sequences;
+    private Sequences describe(Brought one) {
+        Sequences present = one.sequences;
         if (present == null) {
             present = switch (shape.layout()) {
-                case PACKED -> Sequences.packed(cuSeqlens);
-                case PADDED -> Sequences.padded(QkvFormat.BSHD, cuSeqlens, shape.context());
+                case PACKED -> Sequences.packed(one.cuSeqlens);
+                case PADDED -> Sequences.padded(QkvFormat.BSHD, one.cuSeqlens, shape.context());
             };
-            sequences = present;
+            one.sequences = present;
         }
         return present.follow();
     }

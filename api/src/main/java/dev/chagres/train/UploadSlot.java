@@ -75,6 +75,11 @@ final class UploadSlot implements AutoCloseable {
         return next == microBatches;
     }
 
+    /** Returns the number, in its batch, of the micro-batch that {@link #bring} takes next. */
+    int number() {
+        return next;
+    }
+
     /** Returns how many micro-batches come after the one that {@link #bring} takes next. */
     int following() {
         return microBatches - 1 - next;

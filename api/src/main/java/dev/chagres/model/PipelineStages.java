@@ -1,0 +1,113 @@
+package dev.chagres.model;
+
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import java.util.List;
+import java.util.Set;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * For sharding: what a step of the parameters of one rank of a pipeline needs of the other ranks: sums of the gradients of parameters that
+ * several ranks have, the norm over all, and the largest magnitudes.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class PipelineStages implements ShardedStep, AutoCloseable {
+    /**
+     * A parameter that several ranks have, such as an embedding's table that the head reads, too.
+     *
+     * @param parameter a trained one
+     * @param ranks the communicator of those ranks
+     */
+    public record Tied(Parameter parameter, Communicator ranks) {
+        /** Checks that both are there. */
+        public Tied {
+            Checks.given("parameter", parameter);
+            Checks.given("ranks", ranks);
+        }
+    }
+
+    private final Communicator ranks;
+    private final Stream stream;
+    private final List<Tied> tied;
+    private final Set<Parameter> countedElsewhere;
+    private final NormOverRanks norm;
+    private final Runnable sums = this::enqueueSums;
+    /** What makes a rank's norm that of all ranks that split its layers; null where layers are whole. */
+    private @Nullable ShardedStep inside;
+
+    /**
+     * Takes a little memory.
+     *
+     * @param scope of the parameters
+     * @param ranks of the pipeline
+     * @param tied what this rank has in common with others, in the same order on each
+     * @param countedElsewhere of these, those that a rank before this one counts in the norm
+     */
+    public PipelineStages(Scope scope, Communicator ranks, List<Tied> tied, Set<Parameter> countedElsewhere) {
+        this.ranks = Checks.given("ranks", ranks);
+        this.tied = List.copyOf(Checks.given("tied", tied));
+        this.countedElsewhere = Set.copyOf(Checks.given("countedElsewhere", countedElsewhere));
+        stream = Checks.given("scope", scope).stream();
+        norm = new NormOverRanks(scope, ranks);
+    }
+
+    PipelineStages after(ShardedStep before) {
+        inside = before;
+        return this;
+    }
+
+    boolean countsAll() {
+        return countedElsewhere.isEmpty();
+    }
+
+    boolean counts(Parameter parameter) {
+        return !countedElsewhere.contains(parameter);
+    }
+
+    /** Enqueues {@code gradient = sum over ranks of gradient} for what several ranks have. */
+    void sumTied() {
+        if (!tied.isEmpty()) {
+            Communicator.group(sums);
+        }
+    }
+
+    private void enqueueSums() {
+        for (int i = 0; i < tied.size(); i++) {
+            Tied one = tied.get(i);
+            Tensor gradient = one.parameter.gradient();
+            one.ranks.allReduce(gradient, gradient, Reduction.SUM, stream);
+        }
+    }
+
+    @Override
+    public void normOverRanks(Tensor value, Tensor skip) {
+        if (inside != null) {
+            inside.normOverRanks(value, skip);
+        }
+        norm.normOverRanks(value, skip);
+    }
+
+    void max(List<Tensor> values) {
+        Communicator.group(() -> {
+            for (int i = 0; i < values.size(); i++) {
+                ranks.allReduce(values.get(i), values.get(i), Reduction.MAX, stream);
+            }
+        });
+    }
+
+    /** Frees lists of the host; the memory goes with its scope. A second call does nothing. */
+    @Override
+    public void close() {
+        norm.close();
+    }
+
+    @Override
+    public String toString() {
+        return "rank " + ranks.rank() + " of a pipeline of " + ranks.ranks();
+    }
+}

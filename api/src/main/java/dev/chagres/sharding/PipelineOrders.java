@@ -1,0 +1,82 @@
+package dev.chagres.sharding;
+
+import dev.chagres.layer.PassObserver.Direction;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * In which order each rank of a pipeline computes.
+ *
+ * <p>Threading: immutable.
+ */
+final class PipelineOrders {
+    /** Forward or backward of a micro-batch through a stage of the whole model. */
+    record Work(Direction direction, int stage, int microBatch) {}
+
+    private final int ranks;
+    private final int stagesPerRank;
+    private final int microBatches;
+
+    private PipelineOrders(int ranks, int stagesPerRank, int microBatches) {
+        this.ranks = ranks;
+        this.stagesPerRank = stagesPerRank;
+        this.microBatches = microBatches;
+    }
+
+    /** Returns the order of each rank. */
+    static List<List<Work>> of(int ranks, int stagesPerRank, int microBatches) {
+        PipelineOrders orders = new PipelineOrders(ranks, stagesPerRank, microBatches);
+        List<List<Work>> all = new ArrayList<>();
+        for (int rank = 0; rank < ranks; rank++) {
+            all.add(orders.of(rank));
+        }
+        return all;
+    }
+
+    private List<Work> of(int rank) {
+        // The interleaved order is that of whole groups of as many micro-batches as there are ranks, without those that
+        // are not there.
+        int groups = (microBatches + ranks - 1) / ranks;
+        int count = stagesPerRank == 1 ? microBatches : stagesPerRank * groups * ranks;
+        int first = Math.min(forwardsBeforeBackward(rank), count);
+        List<Work> order = new ArrayList<>();
+        for (int i = 0; i < count + first; i++) {
+            if (i < count) {
+                add(forward(rank, i), order);
+            }
+            if (i >= first) {
+                add(backward(rank, i - first), order);
+            }
+        }
+        return order;
+    }
+
+    private void add(Work work, List<Work> order) {
+        if (work.microBatch() < microBatches) {
+            order.add(work);
+        }
+    }
+
+    /** Returns how many forward calls a rank makes before forward and backward take turns. */
+    private int forwardsBeforeBackward(int rank) {
+        return stagesPerRank == 1 ? ranks - rank - 1 : 2 * (ranks - rank - 1) + (stagesPerRank - 1) * ranks;
+    }
+
+    private Work forward(int rank, int call) {
+        return new Work(Direction.FORWARD, turn(call) * ranks + rank, microBatch(call));
+    }
+
+    private Work backward(int rank, int call) {
+        int turn = stagesPerRank - 1 - turn(call);
+        return new Work(Direction.BACKWARD, turn * ranks + rank, microBatch(call));
+    }
+
+    /** Returns which of a rank's stages has a call: each has as many micro-batches in turn as there are ranks. */
+    private int turn(int call) {
+        return stagesPerRank == 1 ? 0 : call / ranks % stagesPerRank;
+    }
+
+    private int microBatch(int call) {
+        return stagesPerRank == 1 ? call : call / (ranks * stagesPerRank) * ranks + call % ranks;
+    }
+}

@@ -1,0 +1,221 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Stream;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.optim.AdamW;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Pipeline-parallel training: ranks have consecutive layers of a model each, its stages, and a step's micro-batches go through them one
+ * after another, so that all ranks compute at the same time.
+ *
+ * <p>A step computes what one rank computes that accumulates the same micro-batches:
+ *
+ * {@snippet file="dev/chagres/layer/PipelineParallelTest.java" region="step"}
+ *
+ * <p>Each micro-batch has a {@link Pass} of its own in each stage; as many exist as are under way at a time ({@link
+ * PipelineSchedule#passes}). The output of a stage travels to the next one, the gradient of its input to the one before, by NCCL's send and
+ * receive on the stream that computes.
+ *
+ * <p>Dropout draws the masks of one rank: a stage goes on counting where the one before has ended. Parameters that several stages have
+ * are tied: before the norm and the step their gradients are summed over those stages, so that their weights stay the same. The norm
+ * of the gradients is that of all stages.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM (2021).
+ */
+public final class PipelineParallel implements AutoCloseable {
+    private final PipelinePlan plan;
+    private final Parameters parameters;
+    private final Mesh mesh;
+    private final Communicator communicator;
+    private final Stream stream;
+    private final List<Communicator> tiedRanks;
+    private final List<Pass> passes = new ArrayList<>();
+    private final PipelineRun run;
+    /** By number of micro-batches. */
+    private final List<PipelineSchedule> schedules = new ArrayList<>();
+
+    private boolean closed;
+
+    private PipelineParallel(PipelinePlan plan, Parameters parameters, Mesh mesh, long width, PipelineTies ties) {
+        this.plan = plan;
+        this.parameters = parameters;
+        this.mesh = mesh;
+        communicator = mesh.along(MeshDimension.PIPELINE);
+        stream = parameters.scope().stream();
+        tiedRanks = ties.communicators();
+        int most = PipelineSchedule.of(plan.ranks(), plan.stagesPerRank(), 3 * plan.stages())
+                .passes(communicator.rank());
+        for (int i = 0; i < most; i++) {
+            passes.add(Pass.training(stream));
+        }
+        run = new PipelineRun(plan, parameters.dtype(), width, communicator, stream, passes);
+    }
+
+    /**
+     * Joins the ranks along {@link MeshDimension#PIPELINE}. Each rank calls it, before it makes a {@link
+     * dev.chagres.optim.GradientNorm}.
+     *
+     * @param plan of the whole model, for as many ranks
+     * @param parameters of this rank's part of the plan; closed after this
+     * @param width columns of what travels between stages, in the parameters' type
+     * @param mesh stays open as long as this
+     * @throws IllegalArgumentException when the plan is for another number of ranks, the parameters are not those of this rank's part, are
+     *     shared out or lie on another device, or the width is not positive
+     * @throws IllegalStateException when ranks have other plans, or the parameters belong to a pipeline already
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public static PipelineParallel of(PipelinePlan plan, Parameters parameters, long width, Mesh mesh) {
+        Communicator communicator = Checks.given("mesh", mesh).along(MeshDimension.PIPELINE);
+        if (Checks.given("plan", plan).ranks() != communicator.ranks()) {
+            throw new IllegalArgumentException("plan: expected one for " + communicator.ranks()
+                    + " ranks, as many as the mesh has along PIPELINE, got one for " + plan.ranks());
+        }
+        ModelPlan part = plan.part(communicator.rank());
+        Stream stream = Checks.given("parameters", parameters).scope().stream();
+        if (!parameters
+                .all()
+                .equals(part.groups().values().stream().flatMap(List::stream).toList())) {
+            throw new IllegalArgumentException("parameters: expected those of plan.part(" + communicator.rank()
+                    + "), got others: allocate them of that part");
+        }
+        if (parameters.sharing().shard() != null) {
+            throw new IllegalArgumentException("parameters: expected whole ones of plan.part(" + communicator.rank()
+                    + "), got a rank's parts of them; a pipeline's stages are not shared out");
+        }
+        if (stream.device() != communicator.device()) {
+            throw new IllegalArgumentException("parameters: expected those of " + communicator.device()
+                    + ", got some of " + Checks.other(stream.device(), communicator.device()));
+        }
+        if (width < 1) {
+            throw new IllegalArgumentException("width: expected at least 1, got " + width);
+        }
+        PipelineTies.ensureSame(plan, parameters, width, communicator);
+        PipelineTies ties = PipelineTies.of(plan, parameters, communicator);
+        try {
+            return new PipelineParallel(plan, parameters, mesh, width, ties);
+        } catch (RuntimeException | Error failure) {
+            ties.communicators().forEach(Communicator::close);
+            throw failure;
+        }
+    }
+
+    /** Returns the passes of this rank, for what is the same in each step, such as {@link Pass#autocast}. */
+    public List<Pass> passes() {
+        return List.copyOf(passes);
+    }
+
+    /**
+     * Enqueues forward and backward of all micro-batches of a step through this rank's stages, and the transfers between. Each rank calls
+     * it, with the same number. The step's sums, norm and update come after it.
+     *
+     * <p>The first run waits for the device once a stage, to learn how many numbers the stages before draw for dropout.
+     *
+     * @param stage computes; when it throws, the gradients of this step are forgotten
+     * @param microBatches of the step; with several stages a rank best a multiple of the ranks
+     * @throws IllegalArgumentException when the number is not positive, or a micro-batch has no tokens
+     * @throws IllegalStateException when this is closed, or a stage draws another number of random numbers than in the first micro-batch
+     * @throws dev.chagres.bindings.CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void run(PipelineStage stage, int microBatches) {
+        ensureOpen();
+        Checks.given("stage", stage);
+        PipelineSchedule schedule = schedule(microBatches);
+        boolean done = false;
+        try {
+            run.run(schedule, stage);
+            done = true;
+        } finally {
+            if (!done) {
+                forget();
+            }
+        }
+    }
+
+    private void forget() {
+        for (Pass pass : passes) {
+            if (pass.isBegun()) {
+                pass.end();
+            }
+        }
+        parameters.forgetGradients();
+    }
+
+    /** Returns the schedule of a step of so many micro-batches. */
+    private PipelineSchedule schedule(int microBatches) {
+        for (int i = 0; i < schedules.size(); i++) {
+            if (schedules.get(i).microBatches() == microBatches) {
+                return schedules.get(i);
+            }
+        }
+        PipelineSchedule made = PipelineSchedule.of(plan.ranks(), plan.stagesPerRank(), microBatches);
+        schedules.add(made);
+        return made;
+    }
+
+    /**
+     * Returns what must be saved to go on exactly, with the names, types and shapes of a model that one rank has. Each rank calls it, with
+     * the same states.
+     *
+     * @param strategy of the same parameters, whose ranks have copies of this rank's stages
+     * @param optimizer of the same parameters
+     * @param others what is the same on all ranks
+     * @throws IllegalArgumentException when strategy or optimizer are those of other parameters, or two states have a name in common
+     * @throws IllegalStateException when something is closed, or layers are split among tensor-parallel ranks
+     */
+    public ShardedState state(DataParallel strategy, AdamW optimizer, State... others) {
+        ensureOpen();
+        if (Checks.given("strategy", strategy).parameters() != parameters
+                || Checks.given("optimizer", optimizer).parameters() != parameters) {
+            throw new IllegalArgumentException(
+                    "strategy, optimizer: expected those of the pipeline's parameters, got those of others");
+        }
+        strategy.ensureOpen();
+        if (parameters.tensorParallel().isSplit()) {
+            throw new IllegalStateException(
+                    "state: expected whole layers, got those of " + parameters.tensorParallel());
+        }
+        List<SharedTensor> tensors = new PipelineState(plan, parameters, mesh).of(optimizer);
+        State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), State.of(others));
+        return new ShardedState(strategy, mesh.world(), tensors, own);
+    }
+
+    private void ensureOpen() {
+        if (closed) {
+            throw new IllegalStateException("the " + this + " is closed");
+        }
+    }
+
+    /**
+     * Frees passes and what is between stages. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
+     */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        Inside.state(stream).ensureCloses();
+        closed = true;
+        run.close();
+        passes.reversed().forEach(Pass::close);
+        tiedRanks.reversed().forEach(Communicator::close);
+    }
+
+    /** Returns rank and stages. */
+    @Override
+    public String toString() {
+        return "pipeline of " + plan.stages() + " stages, rank " + communicator.rank() + " of " + communicator.ranks();
+    }
+}

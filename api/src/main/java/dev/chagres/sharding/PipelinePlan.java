@@ -1,0 +1,157 @@
+package dev.chagres.sharding;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import java.util.BitSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Which stage of a pipeline has which parameters of a model: the whole model is declared on every rank, and each rank takes memory for
+ * its stages alone. Weights begin as those of the whole model, for they follow from seed, name and element.
+ *
+ * {@snippet file="dev/chagres/layer/PipelineModel.java" region="plan"}
+ *
+ * <p>Of P ranks, rank r has the stages r, r + P, … A parameter that several stages read, such as an embedding's table with a head tied to
+ * it, is placed on each of them.
+ *
+ * <p>Threading: one thread at a time.
+ */
+public final class PipelinePlan {
+    private final ModelPlan whole;
+    private final int ranks;
+    private final int stagesPerRank;
+    private final Map<Parameter, BitSet> stages = new LinkedHashMap<>();
+
+    private PipelinePlan(ModelPlan whole, int ranks, int stagesPerRank) {
+        this.whole = whole;
+        this.ranks = ranks;
+        this.stagesPerRank = stagesPerRank;
+    }
+
+    /**
+     * Begins a plan in which no parameter has a stage yet.
+     *
+     * @param whole the whole model, of which everything is declared
+     * @param ranks P
+     * @param stagesPerRank 1 for 1F1B, more for the interleaved order
+     * @throws IllegalArgumentException when a number is not positive, or a single rank is to have several stages
+     */
+    public static PipelinePlan of(ModelPlan whole, int ranks, int stagesPerRank) {
+        PipelineSchedule.requireRanks(ranks, stagesPerRank);
+        return new PipelinePlan(Checks.given("whole", whole), ranks, stagesPerRank);
+    }
+
+    /** Returns the number of stages of all ranks. */
+    public int stages() {
+        return ranks * stagesPerRank;
+    }
+
+    /** Returns the number of ranks. */
+    public int ranks() {
+        return ranks;
+    }
+
+    /** Returns the number of stages of each rank. */
+    public int stagesPerRank() {
+        return stagesPerRank;
+    }
+
+    /**
+     * Returns the first of {@code layers} consecutive ones that a stage has; those of stage s end where those of s + 1 begin. Where the
+     * stages do not divide them the first stages have one more.
+     *
+     * @param layers of the whole model
+     * @param stage 0 to {@link #stages()}, for which this is the end
+     * @throws IllegalArgumentException when there are fewer layers than stages, or there is no such stage
+     */
+    public int firstLayer(int layers, int stage) {
+        if (layers < stages()) {
+            throw new IllegalArgumentException("layers: expected at least as many as the " + stages()
+                    + " stages of the pipeline, on " + ranks + " ranks, got " + layers);
+        }
+        if (stage != stages()) {
+            ensureStage(stage);
+        }
+        return stage * (layers / stages()) + Math.min(stage, layers % stages());
+    }
+
+    /**
+     * Places parameters on a stage, beside the stages that they are on already.
+     *
+     * @param stage from 0 on
+     * @param parameters of the plan, such as {@code plan.group("layers.3").parameters()}
+     * @throws IllegalArgumentException when there is no such stage, or a parameter is none of the plan's
+     */
+    public PipelinePlan place(int stage, List<Parameter> parameters) {
+        ensureStage(stage);
+        for (Parameter parameter : Checks.given("parameters", parameters)) {
+            if (!whole.parameters().contains(parameter)) {
+                throw new IllegalArgumentException("parameters: expected those of the plan, got " + parameter.name());
+            }
+            stages.computeIfAbsent(parameter, key -> new BitSet()).set(stage);
+        }
+        return this;
+    }
+
+    private void ensureStage(int stage) {
+        if (stage < 0 || stage >= stages()) {
+            throw new IllegalArgumentException("stage: expected 0 to " + (stages() - 1) + ", got " + stage);
+        }
+    }
+
+    /**
+     * Returns what a rank has of the model, for {@link dev.chagres.model.Parameters#allocate} or a {@link Strategy}.
+     *
+     * @throws IllegalArgumentException when there is no such rank
+     * @throws IllegalStateException when a parameter of the model is on no stage
+     */
+    public ModelPlan part(int rank) {
+        if (rank < 0 || rank >= ranks) {
+            throw new IllegalArgumentException("rank: expected 0 to " + (ranks - 1) + ", got " + rank);
+        }
+        for (Parameter parameter : whole.parameters()) {
+            if (!stages.containsKey(parameter)) {
+                throw new IllegalStateException(
+                        "parameter " + parameter.name() + " is on no stage: call place(stage, parameters) for it");
+            }
+        }
+        return whole.part(parameter -> ranksOf(parameter).get(rank));
+    }
+
+    ModelPlan whole() {
+        return whole;
+    }
+
+    /** Returns the ranks that have a parameter. */
+    BitSet ranksOf(Parameter parameter) {
+        BitSet all = new BitSet();
+        stages.getOrDefault(parameter, new BitSet()).stream().forEach(stage -> all.set(stage % ranks));
+        return all;
+    }
+
+    /** Returns whether a parameter of a stage before {@code stage} is trained. */
+    boolean learnsBefore(int stage) {
+        return stages.entrySet().stream()
+                .anyMatch(
+                        entry -> !entry.getKey().isFrozen() && entry.getValue().nextSetBit(0) < stage);
+    }
+
+    /** Returns stage by stage how many parameters it has. */
+    @Override
+    public String toString() {
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i < stages(); i++) {
+            int stage = i;
+            long count = stages.entrySet().stream()
+                    .filter(entry -> entry.getValue().get(stage))
+                    .mapToLong(entry -> entry.getKey().shape().count())
+                    .sum();
+            text.append(i == 0 ? "" : "\n")
+                    .append(String.format("stage %d on rank %d %,15d elements", stage, stage % ranks, count));
+        }
+        return text.toString();
+    }
+}

@@ -1,0 +1,179 @@
+package dev.chagres.sharding;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.layer.PassObserver.Direction;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What each rank of a pipeline does in a step, in which order: forward and backward of which micro-batch, and the transfers between.
+ *
+ * <p>The layers of a model are divided into stages, S of them, one after another: of P ranks, rank r has the stages r, r + P, … A
+ * micro-batch goes forward through stages 0 to S - 1 and backward through the same in reverse.
+ *
+ * <p>With one stage a rank the order is 1F1B: rank r first computes forward of P - r - 1 micro-batches, then in turn forward of one and
+ * backward of the oldest that is under way, then the backward calls that are left. So it has at most P - r micro-batches under way,
+ * however many there are. With several stages a rank the order is the interleaved one, in which a rank waits less, for more transfers
+ * and more micro-batches under way: groups of P micro-batches go through a rank's first stage, then through its second, and so on.
+ *
+ * <p>A transfer stands directly before the call that needs what it brings, on the rank that receives and on the one that sends. What a
+ * rank sends and receives there forms one {@link Exchange}, so that no order of sends and receives can stop two ranks for good.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM (2021).
+ */
+public final class PipelineSchedule {
+    /** What a rank does next. */
+    public sealed interface Step permits Call, Exchange {}
+
+    /**
+     * Forward or backward of a micro-batch through a stage.
+     *
+     * @param direction which way
+     * @param stage from 0 on, of the whole model
+     * @param microBatch from 0 on
+     * @param pass which of the rank's passes has it, from 0 on
+     * @param gradient of backward, which of the rank's places the gradient of the input goes to, from 0 on
+     */
+    public record Call(Direction direction, int stage, int microBatch, int pass, int gradient) implements Step {
+        /** Checks that the direction is there. */
+        public Call {
+            Checks.given("direction", direction);
+        }
+    }
+
+    /**
+     * Sends and receives that are given to NCCL as one.
+     *
+     * @param transfers in the same order on both ends
+     */
+    public record Exchange(List<Transfer> transfers) implements Step {
+        /** Copies the list. */
+        public Exchange {
+            transfers = List.copyOf(Checks.given("transfers", transfers));
+        }
+    }
+
+    /** Which end of a transfer a rank is. */
+    public enum End {
+        /** It sends. */
+        SENDER,
+        /** It receives. */
+        RECEIVER
+    }
+
+    /**
+     * The output of a stage on its way to the next one, or the gradient of a stage's input on its way to the one before.
+     *
+     * @param end which end this rank is
+     * @param peer the rank at the other end
+     * @param call the call of this rank that has given what is sent, or that is given what is received
+     */
+    public record Transfer(End end, int peer, Call call) {
+        /** Checks that both are there. */
+        public Transfer {
+            Checks.given("end", end);
+            Checks.given("call", call);
+        }
+    }
+
+    private final int ranks;
+    private final int stages;
+    private final int microBatches;
+    private final List<List<Step>> steps;
+    private final List<Integer> passes;
+    private final List<Integer> gradients;
+
+    private PipelineSchedule(int ranks, int stages, int microBatches, PipelineTimes times) {
+        this.ranks = ranks;
+        this.stages = stages;
+        this.microBatches = microBatches;
+        List<PipelineSteps> made = new ArrayList<>();
+        for (int rank = 0; rank < ranks; rank++) {
+            made.add(new PipelineSteps(times, rank));
+        }
+        steps = made.stream().map(PipelineSteps::steps).toList();
+        passes = made.stream().map(PipelineSteps::passes).toList();
+        gradients = made.stream().map(PipelineSteps::gradients).toList();
+    }
+
+    /**
+     * Makes the schedule of a step.
+     *
+     * @param ranks P
+     * @param stagesPerRank 1 for 1F1B, more for the interleaved order
+     * @param microBatches of the step; with several stages a rank best a multiple of P
+     * @throws IllegalArgumentException when a number is not positive, or a single rank is to have several stages
+     */
+    public static PipelineSchedule of(int ranks, int stagesPerRank, int microBatches) {
+        requireRanks(ranks, stagesPerRank);
+        requirePositive("microBatches", microBatches);
+        PipelineTimes times =
+                new PipelineTimes(PipelineOrders.of(ranks, stagesPerRank, microBatches), ranks, microBatches);
+        return new PipelineSchedule(ranks, ranks * stagesPerRank, microBatches, times);
+    }
+
+    static void requireRanks(int ranks, int stagesPerRank) {
+        requirePositive("ranks", ranks);
+        requirePositive("stagesPerRank", stagesPerRank);
+        if (ranks == 1 && stagesPerRank > 1) {
+            throw new IllegalArgumentException("stagesPerRank: expected 1 on a single rank, got " + stagesPerRank);
+        }
+    }
+
+    private static void requirePositive(String name, int number) {
+        if (number < 1) {
+            throw new IllegalArgumentException(name + ": expected at least 1, got " + number);
+        }
+    }
+
+    /** Returns the number of ranks. */
+    public int ranks() {
+        return ranks;
+    }
+
+    /** Returns the number of stages of all ranks. */
+    public int stages() {
+        return stages;
+    }
+
+    /** Returns the number of micro-batches. */
+    public int microBatches() {
+        return microBatches;
+    }
+
+    /**
+     * Returns what a rank does, in order.
+     *
+     * @throws IndexOutOfBoundsException when there is no such rank
+     */
+    public List<Step> of(int rank) {
+        return steps.get(rank);
+    }
+
+    /**
+     * Returns the most micro-batches, of all of its stages, of which a rank has computed forward and not yet backward.
+     *
+     * @throws IndexOutOfBoundsException when there is no such rank
+     */
+    public int passes(int rank) {
+        return passes.get(rank);
+    }
+
+    /**
+     * Returns the most gradients of inputs that a rank has computed and not yet sent.
+     *
+     * @throws IndexOutOfBoundsException when there is no such rank
+     */
+    public int gradients(int rank) {
+        return gradients.get(rank);
+    }
+
+    /** Returns the numbers of ranks, stages and micro-batches. */
+    @Override
+    public String toString() {
+        return microBatches + " micro-batches through " + stages + " stages on " + ranks + " ranks, "
+                + (stages == ranks ? "1F1B" : "interleaved");
+    }
+}

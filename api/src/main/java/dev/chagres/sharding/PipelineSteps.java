@@ -1,0 +1,127 @@
+package dev.chagres.sharding;
+
+import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.sharding.PipelineOrders.Work;
+import dev.chagres.sharding.PipelineSchedule.Call;
+import dev.chagres.sharding.PipelineSchedule.End;
+import dev.chagres.sharding.PipelineSchedule.Exchange;
+import dev.chagres.sharding.PipelineSchedule.Step;
+import dev.chagres.sharding.PipelineSchedule.Transfer;
+import java.util.ArrayList;
+import java.util.BitSet;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Lays out the steps of one rank of a pipeline: its calls, the transfers between them, and which pass and which place each takes.
+ *
+ * <p>Threading: confined to the thread that made it.
+ */
+final class PipelineSteps {
+    private final PipelineTimes times;
+    private final Call[] calls;
+    private final List<Step> steps = new ArrayList<>();
+    private final BitSet busyPasses = new BitSet();
+    private final BitSet busyGradients = new BitSet();
+    private int passes;
+    private int gradients;
+    /** What is to be sent, by time and number of what is sent. */
+    private final TreeMap<Integer, TreeMap<Integer, Transfer>> waiting = new TreeMap<>();
+
+    PipelineSteps(PipelineTimes times, int rank) {
+        this.times = times;
+        calls = new Call[times.count()];
+        for (Work work : times.order(rank)) {
+            sendBefore(times.of(work));
+            release(waiting.get(times.of(work)));
+            Call call = call(work);
+            calls[times.index(work)] = call;
+            exchange(times.of(work), work, call);
+            steps.add(call);
+            finished(work, call);
+        }
+        sendBefore(Integer.MAX_VALUE);
+    }
+
+    private Call call(Work work) {
+        if (work.direction() == Direction.FORWARD) {
+            int pass = take(busyPasses);
+            passes = Math.max(passes, pass + 1);
+            return new Call(Direction.FORWARD, work.stage(), work.microBatch(), pass, 0);
+        }
+        int pass = calls[times.index(new Work(Direction.FORWARD, work.stage(), work.microBatch()))].pass();
+        int gradient = times.target(work) == null ? 0 : take(busyGradients);
+        gradients = Math.max(gradients, gradient + 1);
+        return new Call(Direction.BACKWARD, work.stage(), work.microBatch(), pass, gradient);
+    }
+
+    private static int take(BitSet busy) {
+        int free = busy.nextClearBit(0);
+        busy.set(free);
+        return free;
+    }
+
+    /** Notes what is to be sent of the result, and when. */
+    private void finished(Work work, Call call) {
+        if (work.direction() == Direction.BACKWARD) {
+            busyPasses.clear(call.pass());
+        }
+        Work target = times.target(work);
+        if (target != null) {
+            Transfer transfer = new Transfer(End.SENDER, times.rank(target), call);
+            waiting.computeIfAbsent(times.of(target), time -> new TreeMap<>()).put(times.index(work), transfer);
+        }
+    }
+
+    /** Adds the exchanges of the times before {@code time}, between this rank's calls. */
+    private void sendBefore(int time) {
+        while (!waiting.isEmpty() && waiting.firstKey() < time) {
+            TreeMap<Integer, Transfer> sent = waiting.pollFirstEntry().getValue();
+            release(sent);
+            add(sent);
+        }
+    }
+
+    /** Adds the exchange of the time at which {@code work} is computed. */
+    private void exchange(int time, Work work, Call call) {
+        TreeMap<Integer, Transfer> transfers = waiting.remove(time);
+        Work source = times.source(work);
+        if (source != null) {
+            transfers = transfers == null ? new TreeMap<>() : transfers;
+            transfers.put(times.index(source), new Transfer(End.RECEIVER, times.rank(source), call));
+        }
+        if (transfers != null) {
+            add(transfers);
+        }
+    }
+
+    private void add(Map<Integer, Transfer> transfers) {
+        steps.add(new Exchange(List.copyOf(transfers.values())));
+    }
+
+    /** What was sent may be overwritten by the calls that follow. */
+    private void release(@Nullable Map<Integer, Transfer> sent) {
+        if (sent == null) {
+            return;
+        }
+        for (Transfer transfer : sent.values()) {
+            if (transfer.end() == End.SENDER && transfer.call().direction() == Direction.BACKWARD) {
+                busyGradients.clear(transfer.call().gradient());
+            }
+        }
+    }
+
+    List<Step> steps() {
+        return List.copyOf(steps);
+    }
+
+    int passes() {
+        return passes;
+    }
+
+    int gradients() {
+        return gradients;
+    }
+}

@@ -1,0 +1,99 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.PipelineStages;
+import dev.chagres.model.PipelineStages.Tied;
+import dev.chagres.nccl.Communicator;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.BitSet;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.zip.CRC32C;
+
+/**
+ * What the parameters of one rank of a pipeline have to do with those of the others: which are the same.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * @param communicators of the ranks that have parameters in common with this one; closed by whoever made this
+ */
+record PipelineTies(List<Communicator> communicators) {
+    /** Makes communicators of the ranks that have parameters in common, and tells the parameters of them; each rank calls it. */
+    static PipelineTies of(PipelinePlan plan, Parameters parameters, Communicator ranks) {
+        Map<BitSet, List<Parameter>> shared = new LinkedHashMap<>();
+        for (Parameter parameter : plan.whole().parameters()) {
+            BitSet holders = plan.ranksOf(parameter);
+            if (holders.cardinality() > 1 && !parameter.isFrozen()) {
+                shared.computeIfAbsent(holders, key -> new ArrayList<>()).add(parameter);
+            }
+        }
+        List<Communicator> communicators = new ArrayList<>();
+        List<Tied> tied = new ArrayList<>();
+        Set<Parameter> countedElsewhere = new HashSet<>();
+        try {
+            shared.forEach((holders, members) -> {
+                if (!holders.get(ranks.rank())) {
+                    ranks.splitWithoutPart();
+                    return;
+                }
+                Communicator among = ranks.split(0, ranks.rank(), ranks.config().withName("tied"));
+                communicators.add(among);
+                for (Parameter member : members) {
+                    tied.add(new Tied(member, among));
+                    if (holders.nextSetBit(0) != ranks.rank()) {
+                        countedElsewhere.add(member);
+                    }
+                }
+            });
+            PipelineStages stages = new PipelineStages(parameters.scope(), ranks, tied, countedElsewhere);
+            parameters.adopt(stages);
+            parameters.sharing().stages(stages);
+        } catch (RuntimeException | Error failure) {
+            communicators.forEach(Communicator::close);
+            throw failure;
+        }
+        return new PipelineTies(communicators);
+    }
+
+    /** Checks that all ranks have the same plan: others would wait for each other for ever. */
+    static void ensureSame(PipelinePlan plan, Parameters parameters, long width, Communicator ranks) {
+        CRC32C checksum = new CRC32C();
+        String head = width + " " + parameters.dtype() + " " + plan.stages();
+        checksum.update(head.getBytes(StandardCharsets.UTF_8));
+        for (Parameter parameter : plan.whole().parameters()) {
+            String text = parameter.name()
+                    + parameter.wholeShape()
+                    + parameter.ownType()
+                    + parameter.isFrozen()
+                    + plan.ranksOf(parameter);
+            checksum.update(text.getBytes(StandardCharsets.UTF_8));
+        }
+        Stream stream = parameters.scope().stream();
+        try (Scope scope = stream.device().openScope(stream)) {
+            Tensor own = scope.tensor(DType.INT64, 1);
+            Tensor all = scope.tensor(DType.INT64, ranks.ranks());
+            own.set(stream, checksum.getValue());
+            ranks.allGather(own, all, stream);
+            ranks.synchronize(stream);
+            long[] values = all.toLongs(stream);
+            for (int rank = 1; rank < values.length; rank++) {
+                if (values[rank] != values[0]) {
+                    throw new IllegalStateException(
+                            "plan: expected the same on all ranks of the pipeline, got another on"
+                                    + " rank " + rank
+                                    + " than on rank 0; declare the whole model on each, with the same types,"
+                                    + " stages and width and the same parameters frozen");
+                }
+            }
+        }
+    }
+}

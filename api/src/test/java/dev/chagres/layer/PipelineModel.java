@@ -1,0 +1,240 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.Sequences;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.sharding.PipelinePlan;
+import dev.chagres.sharding.PipelineStage;
+import dev.chagres.te.Activation;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import org.jspecify.annotations.Nullable;
+
+/** A small encoder whose head is tied to its embedding, whole or what one rank of a pipeline has of it. */
+final class PipelineModel implements PipelineStage, AutoCloseable {
+    static final int HIDDEN = 32;
+    private static final Initializer WEIGHTS = Initializer.normal(0.2f);
+
+    /** What differs from a plain encoder. */
+    enum Variant {
+        PLAIN,
+        DROPOUT,
+        RECOMPUTED,
+        RECOMPUTED_DROPOUT,
+        /** The embedding, and the layers of the first half. */
+        FROZEN_BOTTOM,
+        /** A layer in the middle, with one a rank a whole stage. */
+        FROZEN_MIDDLE,
+        /** The table that embedding and head read. */
+        FROZEN_TABLE
+    }
+
+    final Parameters parameters;
+    private final Device device;
+    private final ModelPlan plan = new ModelPlan();
+    private final PipelinePlan stages;
+    private final Embedding embedding;
+    private final List<Sequential> layers = new ArrayList<>();
+    private final Layer head;
+    private final CrossEntropy crossEntropy = new CrossEntropy(SmallModel.VOCABULARY - 1);
+    private final Scope scope;
+    private final float[] losses;
+    private long seed;
+    private long step;
+    private int microBatches;
+    private @Nullable Tensor divisor;
+
+    /** Declares the whole model, and takes memory for what {@code rank} of {@code ranks} has of it. */
+    PipelineModel(Device device, DType dtype, int layerCount, int ranks, int stagesPerRank, int rank, Variant variant) {
+        this.device = device;
+        embedding = new Embedding(SmallModel.VOCABULARY, HIDDEN, WEIGHTS, plan.group("embedding"));
+        TransformerLayerConfig config = TransformerLayerConfig.encoder(
+                        HIDDEN, AttentionConfig.of(2, 16, AttentionMask.none()))
+                .withInitializer(WEIGHTS);
+        if (variant == Variant.DROPOUT || variant == Variant.RECOMPUTED_DROPOUT) {
+            config = config.withHiddenDropout(Dropout.of(0.1f)).withDropPath(Dropout.of(0.1f));
+        }
+        List<TransformerLayer> stack = new ArrayList<>();
+        for (int i = 0; i < layerCount; i++) {
+            stack.add(new TransformerLayer(config, plan.group("layers." + i)));
+        }
+        ModelPlan tail = plan.group("head");
+        head = new Sequential(
+                "head",
+                new LayerNorm(NormConfig.layerNorm(HIDDEN), tail.child("norm")),
+                new Linear(HIDDEN, HIDDEN, WEIGHTS, tail.child("dense")),
+                new ActivationLayer("head.gelu", Activation.GELU),
+                Linear.tied(embedding.weight(), tail.child("decoder")));
+        freeze(variant, layerCount);
+        // @start region="plan"
+        stages = PipelinePlan.of(plan, ranks, stagesPerRank);
+        int last = stages.stages() - 1;
+        stages.place(0, plan.group("embedding").parameters());
+        for (int stage = 0; stage <= last; stage++) {
+            for (int i = stages.firstLayer(layerCount, stage); i < stages.firstLayer(layerCount, stage + 1); i++) {
+                stages.place(stage, plan.group("layers." + i).parameters());
+            }
+        }
+        stages.place(last, plan.group("head").parameters());
+        stages.place(last, List.of(embedding.weight())); // which the head reads, too
+        parameters = Parameters.allocate(device, stages.part(rank), dtype, 7);
+        // @end
+        boolean recomputed = variant == Variant.RECOMPUTED || variant == Variant.RECOMPUTED_DROPOUT;
+        for (int stage = 0; stage <= last; stage++) {
+            layers.add(new Sequential(
+                    "layers",
+                    stack
+                            .subList(stages.firstLayer(layerCount, stage), stages.firstLayer(layerCount, stage + 1))
+                            .stream()
+                            .map(layer -> recomputed ? new Recomputed(layer) : layer)
+                            .toArray(Layer[]::new)));
+        }
+        scope = device.openScope();
+        RotaryEmbedding rotary = RotaryEmbedding.of(scope, 64, 16);
+        stack.forEach(layer -> layer.rotate(rotary));
+        losses = new float[64];
+    }
+
+    private void freeze(Variant variant, int layerCount) {
+        switch (variant) {
+            case FROZEN_BOTTOM -> {
+                embedding.weight().freeze();
+                for (int i = 0; i < layerCount / 2; i++) {
+                    plan.group("layers." + i).freeze();
+                }
+            }
+            case FROZEN_MIDDLE -> plan.group("layers." + layerCount / 2).freeze();
+            case FROZEN_TABLE -> embedding.weight().freeze();
+            default -> {}
+        }
+    }
+
+    PipelinePlan stages() {
+        return stages;
+    }
+
+    /** Sequences of a micro-batch: their number and lengths differ. */
+    private static int[] lengths(int microBatch) {
+        return switch (microBatch % 4) {
+            case 0 -> new int[] {7, 1, 12, 5};
+            case 1 -> new int[] {3};
+            case 2 -> new int[] {16, 2};
+            default -> new int[] {9, 9, 9};
+        };
+    }
+
+    private int[][] batch(int microBatch) {
+        return SmallModel.batch(100 * step + microBatch, lengths(microBatch));
+    }
+
+    /** Begins a step, of which the loss is the mean over all labelled tokens. */
+    void begin(long newSeed, long newStep, int newMicroBatches) {
+        seed = newSeed;
+        step = newStep;
+        microBatches = newMicroBatches;
+        Arrays.fill(losses, 0);
+        int labelled = 0;
+        for (int i = 0; i < microBatches; i++) {
+            labelled +=
+                    (int) Arrays.stream(batch(i)[1]).filter(label -> label >= 0).count();
+        }
+        Tensor count = divisor == null ? scope.tensor(DType.INT32, 1) : divisor;
+        count.set(device.stream(), labelled);
+        divisor = count;
+    }
+
+    /** Returns the step's loss, of which only the last stage knows. */
+    float loss() {
+        float sum = 0;
+        for (float loss : losses) {
+            sum += loss;
+        }
+        return sum;
+    }
+
+    private Tensor ints(Scope memory, int... values) {
+        Tensor tensor = memory.tensor(DType.INT32, values.length);
+        tensor.set(device.stream(), values);
+        return tensor;
+    }
+
+    /** Forward and backward of the whole model, on one rank. */
+    void compute(int microBatch, Pass pass) {
+        pass.begin();
+        pass.seed(seed, step, microBatch);
+        pass.sequences(Sequences.packed(pass.scope(), lengths(microBatch)));
+        Tensor y = layers.getFirst().forward(embedding.forward(ints(pass.scope(), batch(microBatch)[0]), pass), pass);
+        embedding.backward(layers.getFirst().backward(headOf(y, microBatch, pass), pass), pass);
+    }
+
+    /** Forward and backward of head and loss. */
+    private Tensor headOf(Tensor y, int microBatch, Pass pass) {
+        score(y, microBatch, pass);
+        return head.backward(crossEntropy.backward(pass), pass);
+    }
+
+    private void score(Tensor y, int microBatch, Pass pass) {
+        Tensor labels = ints(pass.scope(), batch(microBatch)[1]);
+        Tensor count = Objects.requireNonNull(divisor);
+        losses[microBatch] =
+                crossEntropy.forward(head.forward(y, pass), labels, count, pass).toFloats(device.stream())[0];
+    }
+
+    // @start region="stage"
+    @Override
+    public long tokens(int microBatch) {
+        return Arrays.stream(lengths(microBatch)).sum();
+    }
+
+    @Override
+    public void forward(int stage, int microBatch, @Nullable Tensor x, @Nullable Tensor y, Pass pass) {
+        pass.seed(seed, step, microBatch);
+        pass.sequences(Sequences.packed(pass.scope(), lengths(microBatch)));
+        Tensor in = x != null ? x : embedding.forward(ints(pass.scope(), batch(microBatch)[0]), pass);
+        if (y != null) {
+            layers.get(stage).forward(in, y, pass);
+        } else {
+            score(layers.get(stage).forward(in, pass), microBatch, pass);
+        }
+    }
+
+    @Override
+    public void backward(int stage, int microBatch, @Nullable Tensor dy, @Nullable Tensor dx, Pass pass) {
+        Tensor gradient = dy != null ? dy : head.backward(crossEntropy.backward(pass), pass);
+        if (dx != null) {
+            layers.get(stage).backward(gradient, dx, pass);
+        } else {
+            embedding.backward(layers.get(stage).backward(gradient, pass), pass);
+        }
+    }
+    // @end
+
+    /** Returns the gradients of what is trained here, by name; after the norm. */
+    Map<String, float[]> gradients() {
+        Map<String, float[]> all = new LinkedHashMap<>();
+        for (Parameter parameter : parameters.all()) {
+            if (!parameter.isFrozen()) {
+                all.put(parameter.name(), parameter.gradient().toFloats(device.stream()));
+            }
+        }
+        return all;
+    }
+
+    @Override
+    public void close() {
+        scope.close();
+        parameters.close();
+    }
+}
