@@ -43,19 +43,20 @@ public final class Esm2 implements AutoCloseable {
 
     private static final Initializer WEIGHTS = Initializer.normal(0.02f);
 
-    private final Embedding embedding;
+    final Embedding embedding;
     /** Before layers of which sequence-parallel ranks have a part of the tokens each. */
     private final TokenScatter scatter;
 
-    private final Sequential layers;
-    private final LayerNorm norm;
+    final Sequential layers;
+    final LayerNorm norm;
     /** Behind those layers and their norm. */
     private final TokenGather gather;
 
-    private final Esm2Head head;
+    final Esm2Head head;
 
-    private final CrossEntropy crossEntropy = new CrossEntropy(EsmVocabulary.SIZE);
+    final CrossEntropy crossEntropy = new CrossEntropy(EsmVocabulary.SIZE);
     private final Parameters parameters;
+    private final ModelPlan plan;
     private final Scope scope;
 
     /**
@@ -90,6 +91,7 @@ public final class Esm2 implements AutoCloseable {
      * @throws IllegalArgumentException when attention does not take the head dimension
      */
     public Esm2(Device device, Esm2Config config, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+        this.plan = plan;
         int hidden = config.hidden();
         embedding = new Embedding(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
         AttentionConfig attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none());
@@ -108,6 +110,13 @@ public final class Esm2 implements AutoCloseable {
             scope.close();
             throw failure;
         }
+    }
+
+    /** Returns the number of elements of all parameters, also of those that other ranks keep. */
+    public long parameterCount() {
+        return plan.parameters().stream()
+                .mapToLong(parameter -> parameter.wholeShape().count())
+                .sum();
     }
 
     /** Returns weights and gradients. */

@@ -5,7 +5,6 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.State;
 import dev.chagres.ops.ProductPlan;
@@ -21,9 +20,9 @@ import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.train.Batch;
-import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
 import dev.chagres.train.ModelInput;
 import dev.chagres.train.SequencePacker;
@@ -38,8 +37,8 @@ import java.util.Deque;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.BooleanSupplier;
+import java.util.function.IntPredicate;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -60,9 +59,6 @@ public final class Esm2Training implements TrainingModel {
 
     /** Graphs that are kept at a time. */
     private static final int BUCKETS = 16;
-
-    /** cuDNN's plans are made for a longest sequence rounded up to a multiple of this. */
-    private static final int PLAN_MULTIPLE = 128;
 
     private final Device device;
     private final Esm2Config config;
@@ -89,8 +85,12 @@ public final class Esm2Training implements TrainingModel {
     /** Null where the strategy needs none. */
     private @Nullable Mesh mesh;
 
+    /** Null where this rank has all layers. */
+    private @Nullable Esm2Pipeline pipeline;
+
     private int rank;
     private int ranks = 1;
+    private final IntPredicate own = this::isOwn;
 
     private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
     private float rate;
@@ -142,35 +142,36 @@ public final class Esm2Training implements TrainingModel {
 
     /** Computes products by {@code plan} from now on. */
     public void productPlan(ProductPlan plan) {
-        pass.productPlan(plan);
+        passes().forEach(one -> one.productPlan(plan));
+    }
+
+    private List<Pass> passes() {
+        return pipeline == null ? List.of(pass) : pipeline.passes();
     }
 
     /** Computes the products of the layers in eight bits from now on; the head's stay in the model's type. */
     public void autocast(Recipe recipe) {
-        quantizers = Quantizers.allocate(model.parameters(), recipe);
-        pass.autocast(quantizers);
+        Quantizers made = Quantizers.allocate(model.parameters(), recipe);
+        quantizers = made;
+        passes().forEach(one -> one.autocast(made));
         if (strategy != null) {
-            strategy.reduceAmax(quantizers);
+            strategy.reduceAmax(made);
         }
     }
 
     /**
      * Makes what one of several ranks has of a model: of each step's micro-batches it computes those whose number modulo the number of
      * data-parallel ranks is its own, and the gradients of all ranks are summed. Each rank is given all batches. A step's result has this
-     * rank's part of the loss; the parts add up. Ranks that split layers compute the same micro-batches and have the same part.
+     * rank's part of the loss; the parts add up. Ranks that split layers compute the same micro-batches and have the same part; of a
+     * pipeline's ranks the last one has it.
      */
     static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {
-        RankStrategy chosen = plan.layout().strategy();
-        Mesh mesh = chosen.mesh(plan, rank);
-        AtomicReference<Strategy> made = new AtomicReference<>();
-        Esm2 model = new Esm2(rank.device(), config, RankStrategy.begin(plan.layout(), mesh), declared -> {
-            made.set(chosen.share(declared, plan, rank, mesh));
-            return made.get().parameters();
-        });
-        Esm2Training training = new Esm2Training(rank.device(), config, plan.shape(), model);
-        made.get().follow(training.pass);
-        training.strategy = made.get();
-        training.mesh = mesh;
+        RankModel made = RankModel.of(rank, config, plan);
+        Esm2Training training = new Esm2Training(rank.device(), config, plan.shape(), made.model());
+        made.strategy().follow(training.pass);
+        training.strategy = made.strategy();
+        training.mesh = made.mesh();
+        training.pipeline = made.pipeline();
         training.rank = plan.layout().dataRank(rank.index());
         training.ranks = plan.layout().dataRanks();
         return training;
@@ -254,7 +255,7 @@ public final class Esm2Training implements TrainingModel {
 
     @Override
     public void warmUp(Batch example, BooleanSupplier stopped) {
-        warmUp(example, stopped, plannedLengths());
+        warmUp(example, stopped, PlannedLengths.of(device, dtype, shape));
     }
 
     /** Computes gradients, which the first step replaces, of a batch for each longest length. */
@@ -263,34 +264,11 @@ public final class Esm2Training implements TrainingModel {
         for (int i = 0; i < longest.length && !stopped.getAsBoolean(); i++) {
             new SequencePacker(shape, new MadeUpSequences(example.microBatch(0), longest[i])).fill(batch);
             uploads.upload(batch);
-            ModelInput input;
-            int microBatch = 0;
-            do {
-                pass.begin();
-                input = uploads.next(pass.scope());
-                if (isOwn(microBatch) || helps(microBatch, input)) {
-                    gradients(input, input.share());
-                }
-                microBatch++;
-            } while (!input.isLast());
-            sumGradients();
+            compute(null);
             gradientNorm.compute();
             model.parameters().forgetGradients();
         }
         stream.synchronize();
-    }
-
-    /** Longest lengths for each of which cuDNN builds a plan: of packed batches each multiple of 128 up to the context. */
-    private int[] plannedLengths() {
-        boolean planned = device.provider() == Provider.CUDA && dtype != DType.FLOAT32;
-        if (!planned || shape.layout() == BatchLayout.PADDED) {
-            return new int[] {shape.context()};
-        }
-        int[] lengths = new int[(shape.context() + PLAN_MULTIPLE - 1) / PLAN_MULTIPLE];
-        for (int i = 0; i < lengths.length; i++) {
-            lengths[i] = Math.min(shape.context(), (i + 1) * PLAN_MULTIPLE);
-        }
-        return lengths;
     }
 
     /**
@@ -320,20 +298,7 @@ public final class Esm2Training implements TrainingModel {
             readback.finish(gradientNorm.norm());
             return;
         }
-        ModelInput input;
-        int microBatch = 0;
-        do {
-            pass.begin();
-            input = uploads.next(pass.scope());
-            if (isOwn(microBatch)) {
-                announce(input);
-                readback.addLoss(gradients(input, input.share()), input.share());
-            } else if (helps(microBatch, input)) {
-                gradients(input, 0);
-            }
-            microBatch++;
-        } while (!input.isLast());
-        sumGradients();
+        compute(readback);
         gradientNorm.compute();
         Quantizers present = quantizers;
         if (present != null && present.measures(Recording.ON)) {
@@ -341,6 +306,34 @@ public final class Esm2Training implements TrainingModel {
         }
         optimizer.step(learningRate, gradientNorm);
         readback.finish(gradientNorm.norm());
+    }
+
+    /** Enqueues forward and backward of the micro-batches of a batch that are this rank's, and the sums over ranks. */
+    private void compute(@Nullable StepReadback losses) {
+        if (pipeline != null) {
+            pipeline.compute(uploads, own, lossScaler, losses);
+            sumGradients();
+            return;
+        }
+        ModelInput input;
+        int microBatch = 0;
+        do {
+            pass.begin();
+            input = uploads.next(pass.scope());
+            if (isOwn(microBatch)) {
+                if (losses != null) {
+                    announce(input);
+                }
+                Tensor loss = gradients(input, input.share());
+                if (losses != null) {
+                    losses.addLoss(loss, input.share());
+                }
+            } else if (helps(microBatch, input)) {
+                gradients(input, 0);
+            }
+            microBatch++;
+        } while (!input.isLast());
+        sumGradients();
     }
 
     /** Enqueues forward and backward of a micro-batch and returns its loss, the mean over its own labelled tokens. */
@@ -383,7 +376,12 @@ public final class Esm2Training implements TrainingModel {
         if (lossScaler != null) {
             others.add(lossScaler.state());
         }
-        return new TrainingState(optimizer, others, strategy, stream);
+        return new TrainingState(optimizer, others, strategy == null ? null : this::shared, stream);
+    }
+
+    private ShardedState shared(State others) {
+        Strategy present = Objects.requireNonNull(strategy);
+        return pipeline == null ? present.state(optimizer, others) : pipeline.state(optimizer, others);
     }
 
     @Override
@@ -393,9 +391,7 @@ public final class Esm2Training implements TrainingModel {
 
     @Override
     public long parameterCount() {
-        return model.parameters().all().stream()
-                .mapToLong(parameter -> parameter.wholeShape().count())
-                .sum();
+        return model.parameterCount();
     }
 
     @Override
@@ -426,6 +422,9 @@ public final class Esm2Training implements TrainingModel {
         readback.close();
         pass.close();
         optimizer.close();
+        if (pipeline != null) {
+            pipeline.close();
+        }
         if (strategy != null) {
             strategy.close();
         }

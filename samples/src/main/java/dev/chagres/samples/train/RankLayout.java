@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
@@ -13,6 +14,7 @@ import dev.chagres.sharding.OptimizerSharding;
  * @param optimizer among which ranks what the optimizer keeps is shared out, where there are several copies
  * @param sequenceParallel whether ranks that split layers have a part of the tokens each between their branches
  * @param places where the ranks run
+ * @param stagesPerRank how many times a pipeline's ranks take turns along the layers
  */
 record RankLayout(
         int count,
@@ -20,25 +22,71 @@ record RankLayout(
         MeshShape mesh,
         OptimizerSharding optimizer,
         boolean sequenceParallel,
-        RankPlaces places) {
+        RankPlaces places,
+        int stagesPerRank) {
+    /** Takes one stage a rank. */
+    RankLayout(
+            int count,
+            RankStrategy strategy,
+            MeshShape mesh,
+            OptimizerSharding optimizer,
+            boolean sequenceParallel,
+            RankPlaces places) {
+        this(count, strategy, mesh, optimizer, sequenceParallel, places, 1);
+    }
+
     /** Returns among how many ranks each layer is split. */
     int tensorRanks() {
         return mesh.size(MeshDimension.TENSOR);
     }
 
-    /** Returns among how many ranks the micro-batches of a step are shared out: those that split layers compute the same ones. */
-    int dataRanks() {
-        return count / tensorRanks();
+    /** Returns how many ranks have consecutive layers each. */
+    int pipelineRanks() {
+        return mesh.size(MeshDimension.PIPELINE);
     }
 
-    /** Returns which of these a rank is. */
+    /**
+     * Returns among how many ranks the micro-batches of a step are shared out: those that split layers, or have some of the layers each,
+     * compute the same ones.
+     */
+    int dataRanks() {
+        return count / (tensorRanks() * pipelineRanks());
+    }
+
+    /** Returns which of these a rank is: ranks of a pipeline are further apart than others. */
     int dataRank(int rank) {
-        return rank / tensorRanks();
+        return rank / tensorRanks() % dataRanks();
+    }
+
+    /**
+     * Checks that a pipeline's ranks can do what is asked of them.
+     *
+     * @throws IllegalArgumentException when the model has fewer layers than there are stages, or casts are to be measured, of which rank 0
+     *     knows those of its own stages alone
+     */
+    void requireStages(Esm2Size size, int fp8Statistics) {
+        if (pipelineRanks() > 1 && fp8Statistics != 0) {
+            throw new IllegalArgumentException(
+                    "--fp8-statistics: expected another --strategy than pp beside it, for rank 0"
+                            + " has some of the layers alone, got " + this);
+        }
+        if (size.layers() < pipelineRanks() * stagesPerRank) {
+            throw new IllegalArgumentException((stagesPerRank == 1 ? "--strategy" : "--stages-per-rank")
+                    + ": expected at most as many stages for pp as --model " + size + " has layers, " + size.layers()
+                    + ", got " + pipelineRanks() * stagesPerRank + " on " + pipelineRanks() + " ranks");
+        }
+    }
+
+    /** Returns whether the number of ranks and the strategy say all of the mesh. */
+    private boolean isStrategyAlone() {
+        return dataRanks() == 1 && (tensorRanks() == 1 || pipelineRanks() == 1);
     }
 
     @Override
     public String toString() {
-        boolean meshed = strategy == RankStrategy.HSDP || (strategy == RankStrategy.TP && dataRanks() > 1);
-        return (meshed ? strategy + " " + mesh : strategy.toString()) + (sequenceParallel ? ", sequence-parallel" : "");
+        boolean meshed = strategy == RankStrategy.HSDP || (strategy.sharesMicroBatches() && !isStrategyAlone());
+        return (meshed ? strategy + " " + mesh : strategy.toString())
+                + (sequenceParallel ? ", sequence-parallel" : "")
+                + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "");
     }
 }

@@ -18,26 +18,27 @@ final class RankOptions {
             paramLabel = "N",
             description =
                     "ranks, threads with a device each, that share out the micro-batches of a step, N times as many as"
-                            + " --accumulate says, or with tp each layer (default: 1, or those of --mesh)")
+                            + " --accumulate says, or with tp each layer, with pp the layers (default: 1, or those of"
+                            + " --mesh)")
     private @Nullable Integer ranks;
 
     @Option(
             names = "--strategy",
             converter = OptionWords.OfStrategy.class,
-            paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp",
+            paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp|pp",
             description =
                     "what ranks share out: nothing, the optimizer's state, gradients too, weights too, weights too of"
-                            + " each of several copies, each layer's heads and columns (default: ddp, with --mesh hsdp or"
-                            + " tp)")
+                            + " each of several copies, each layer's heads and columns, the layers (default: ddp, with"
+                            + " --mesh hsdp, tp or pp)")
     private @Nullable RankStrategy strategy;
 
     @Option(
             names = "--mesh",
             converter = OfMesh.class,
-            paramLabel = "replicate=R,shard=S|tensor=T",
+            paramLabel = "replicate=R,shard=S|tensor=T|pipeline=P[,tensor=T]",
             description =
                     "R copies of the model, each shared out among S ranks, for --strategy hsdp, or with its layers"
-                            + " split among T, for --strategy tp")
+                            + " split among T, for --strategy tp, or in P stages of consecutive layers, each split among T, for --strategy pp")
     private @Nullable MeshShape mesh;
 
     @Option(
@@ -53,6 +54,15 @@ final class RankOptions {
                     "with --strategy tp, each rank keeps a part of the tokens between the branches of layers, which"
                             + " takes less memory")
     private boolean sequenceParallel;
+
+    @Option(
+            names = "--stages-per-rank",
+            paramLabel = "V",
+            defaultValue = "1",
+            description =
+                    "with --strategy pp, how many stages of consecutive layers each rank has: with more than one, ranks"
+                            + " wait less for each other and send more (default: ${DEFAULT-VALUE})")
+    private int stagesPerRank;
 
     @Option(
             names = "--launched",
@@ -88,6 +98,7 @@ final class RankOptions {
                 case "replicate" -> MeshDimension.REPLICATE;
                 case "shard" -> MeshDimension.SHARD;
                 case "tensor" -> MeshDimension.TENSOR;
+                case "pipeline" -> MeshDimension.PIPELINE;
                 default -> throw wrong(value);
             };
         }
@@ -122,8 +133,11 @@ final class RankOptions {
         if (strategy != null) {
             return strategy;
         }
-        return mesh == null
-                ? RankStrategy.DDP
+        if (mesh == null) {
+            return RankStrategy.DDP;
+        }
+        return mesh.size(MeshDimension.PIPELINE) > 1
+                ? RankStrategy.PP
                 : mesh.size(MeshDimension.TENSOR) > 1 ? RankStrategy.TP : RankStrategy.HSDP;
     }
 
@@ -135,11 +149,16 @@ final class RankOptions {
                 mesh != null ? mesh : MeshShape.ofOne().with(shared(), count()),
                 optimizer != null ? optimizer : OptimizerSharding.EACH_COPY,
                 sequenceParallel,
-                processes != null ? RankPlaces.PROCESSES : RankPlaces.THREADS);
+                processes != null ? RankPlaces.PROCESSES : RankPlaces.THREADS,
+                stagesPerRank);
     }
 
     private MeshDimension shared() {
-        return strategy() == RankStrategy.TP ? MeshDimension.TENSOR : MeshDimension.SHARD;
+        return switch (strategy()) {
+            case TP -> MeshDimension.TENSOR;
+            case PP -> MeshDimension.PIPELINE;
+            case DDP, ZERO1, ZERO2, ZERO3, HSDP -> MeshDimension.SHARD;
+        };
     }
 
     /**
@@ -167,13 +186,19 @@ final class RankOptions {
         if (mesh == null && strategy() == RankStrategy.HSDP) {
             throw new IllegalArgumentException("--mesh: expected replicate=R,shard=S beside --strategy hsdp, got none");
         }
-        if (strategy() == RankStrategy.TP && optimizer != null) {
+        if (strategy().sharesMicroBatches() && optimizer != null) {
             throw new IllegalArgumentException(
                     "--shard-optimizer: expected --strategy hsdp beside it, whose optimizer's"
-                            + " state is shared out, got tp");
+                            + " state is shared out, got " + strategy());
         }
         if (sequenceParallel) {
             checkSequenceParallel();
+        }
+        TrainOptions.requireAtLeast("--stages-per-rank", stagesPerRank, 1);
+        if (stagesPerRank > 1 && layout().pipelineRanks() == 1) {
+            throw new IllegalArgumentException(
+                    "--stages-per-rank: expected --strategy pp and several ranks along pipeline" + " beside it, got "
+                            + strategy());
         }
         if (mesh == null && optimizer != null) {
             throw new IllegalArgumentException(
@@ -200,16 +225,18 @@ final class RankOptions {
     }
 
     private void check(MeshShape given) {
-        if (strategy() != RankStrategy.HSDP && strategy() != RankStrategy.TP) {
-            throw new IllegalArgumentException("--mesh: expected --strategy hsdp or tp beside it, got " + strategy());
-        }
-        MeshDimension other = strategy() == RankStrategy.TP ? MeshDimension.SHARD : MeshDimension.TENSOR;
-        if (given.size(other) > 1) {
-            throw new IllegalArgumentException("--mesh: expected replicate=R,"
-                    + (strategy() == RankStrategy.TP
-                            ? "tensor=T beside --strategy tp"
-                            : "shard=S beside --strategy hsdp")
-                    + ", got " + given);
+        String expected = switch (strategy()) {
+            case HSDP -> "replicate=R,shard=S";
+            case TP -> "replicate=R,tensor=T";
+            case PP -> "replicate=R,pipeline=P,tensor=T";
+            case DDP, ZERO1, ZERO2, ZERO3 ->
+                throw new IllegalArgumentException(
+                        "--mesh: expected --strategy hsdp, tp or pp beside it, got " + strategy());
+        };
+        int split = strategy() == RankStrategy.PP ? given.size(MeshDimension.TENSOR) : 1;
+        if (given.size(MeshDimension.REPLICATE) * given.size(shared()) * split != given.ranks()) {
+            throw new IllegalArgumentException(
+                    "--mesh: expected " + expected + " beside --strategy " + strategy() + ", got " + given);
         }
     }
 }

@@ -29,7 +29,9 @@ enum RankStrategy {
     /** Parts of everything of one of several copies. */
     HSDP,
     /** A part of each layer's matrices, of one of one or more copies. */
-    TP;
+    TP,
+    /** Some of the layers, of one of one or more copies. */
+    PP;
 
     /** Takes memory for what {@code rank} keeps of the parameters of {@code declared}; {@code mesh} is there where this needs one. */
     Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank, @Nullable Mesh mesh) {
@@ -45,6 +47,7 @@ enum RankStrategy {
                         .withOptimizer(plan.layout().optimizer());
                 yield FullySharded.allocate(declared, dtype, seed, config, Objects.requireNonNull(mesh));
             }
+            case PP -> throw new IllegalStateException("a pipeline's ranks have stages: RankModel makes them");
             case TP ->
                 DataParallel.of(
                         Parameters.allocate(rank.device(), declared, dtype, seed),
@@ -55,9 +58,14 @@ enum RankStrategy {
     /** Returns the mesh that this needs; null where it needs none. */
     @Nullable
     Mesh mesh(TrainingPlan plan, Rank rank) {
-        return this == HSDP || this == TP
+        return this == HSDP || sharesMicroBatches()
                 ? Mesh.of(rank.communicator(), plan.layout().mesh())
                 : null;
+    }
+
+    /** Returns whether several ranks compute the same micro-batches together. */
+    boolean sharesMicroBatches() {
+        return this == TP || this == PP;
     }
 
     /** Returns an empty plan, of which {@code mesh} says among which ranks its layers are split. */

@@ -237,9 +237,9 @@ final class TrainOptions {
 
     private void checkSaving() {
         saving.check();
-        if (ranks.strategy() == RankStrategy.TP && (saving.save() != null || saving.resume() != null)) {
+        if (ranks.layout().tensorRanks() > 1 && (saving.save() != null || saving.resume() != null)) {
             throw new IllegalArgumentException((saving.save() != null ? "--save" : "--resume")
-                    + ": expected another --strategy than tp, for a file holds whole layers, got tp");
+                    + ": expected another --strategy than tp, for a file holds whole layers, got " + ranks.layout());
         }
         requireDifferent("--save", saving.save(), "--fasta", fasta);
         requireDifferent("--save", saving.save(), "--report", report);
@@ -289,6 +289,7 @@ final class TrainOptions {
         requireDevices(gpu, devices);
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
         requireHeads(size);
+        ranks.layout().requireStages(size, fp8Statistics);
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         requireWhole(precision);
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;

@@ -4,10 +4,11 @@ import dev.chagres.Stream;
 import dev.chagres.io.Safetensors;
 import dev.chagres.model.State;
 import dev.chagres.optim.AdamW;
-import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.ShardedState;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -19,7 +20,7 @@ import org.jspecify.annotations.Nullable;
 final class TrainingState {
     private final AdamW optimizer;
     private final State others;
-    private final @Nullable Strategy strategy;
+    private final @Nullable Function<State, ShardedState> shared;
     private final Stream stream;
     private long sequences;
 
@@ -27,15 +28,15 @@ final class TrainingState {
      * Names what is to be saved.
      *
      * @param others beside weights and optimizer
-     * @param strategy of several ranks, null of one
+     * @param shared makes, of the others, the state that several ranks save together; null of one rank
      */
-    TrainingState(AdamW optimizer, List<State> others, @Nullable Strategy strategy, Stream stream) {
+    TrainingState(AdamW optimizer, List<State> others, @Nullable Function<State, ShardedState> shared, Stream stream) {
         this.optimizer = optimizer;
         State data = new State.Builder()
                 .number(SavedRun.SEQUENCES, () -> sequences, value -> sequences = value, Long.MAX_VALUE)
                 .build();
         this.others = State.of(State.of(others.toArray(State[]::new)), data);
-        this.strategy = strategy;
+        this.shared = shared;
         this.stream = stream;
     }
 
@@ -46,10 +47,10 @@ final class TrainingState {
      */
     void save(Path file, long newSequences, Map<String, String> description) {
         sequences = newSequences;
-        if (strategy == null) {
+        if (shared == null) {
             Safetensors.save(file, ofOneRank(), stream, description);
         } else {
-            strategy.state(optimizer, others).save(file, description);
+            shared.apply(others).save(file, description);
         }
     }
 
@@ -59,10 +60,10 @@ final class TrainingState {
      * @throws dev.chagres.io.SafetensorsException when it cannot be read, or does not hold exactly this
      */
     void load(Path file) {
-        if (strategy == null) {
+        if (shared == null) {
             Safetensors.load(file, ofOneRank(), stream);
         } else {
-            strategy.state(optimizer, others).load(file);
+            shared.apply(others).load(file);
         }
     }
 

@@ -89,6 +89,8 @@ class SaveAndResumeTest {
         "--recipe=bf16 --graph=on, --recipe=bf16",
         "--recipe=fp8-delayed --ranks=2, --recipe=fp8-delayed --accumulate=2",
         "--recipe=fp32 --ranks=2 --strategy=zero1 --accumulate=2, --recipe=fp32 --ranks=4 --strategy=ddp",
+        "--recipe=bf16 --ranks=2 --strategy=pp --accumulate=2, --recipe=bf16 --accumulate=2",
+        "--recipe=fp8-delayed --mesh=replicate=2;pipeline=2, --recipe=fp8-delayed --ranks=2",
         "--recipe=bf16 --mesh=replicate=2;shard=2 --shard-optimizer=all-ranks, --recipe=bf16 --ranks=2"
                 + " --strategy=zero2 --accumulate=2"
     })

@@ -70,7 +70,7 @@ class TrainOptionsTest {
                         + " sequence fits; got 512",
                 "--ranks 0 | --ranks: expected at least 1, got 0",
                 "--strategy zero2 | --strategy: expected ddp, or --ranks above 1 to share something out, got zero2",
-                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, got fsdp",
+                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, pp, got fsdp",
                 "--mesh shard=x | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard=x",
                 "--mesh context=2 | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4,"
@@ -81,7 +81,20 @@ class TrainOptionsTest {
                         + " shard",
                 "--mesh replicate=2,shard=2 --ranks 2 | --ranks: expected 4, as many as --mesh replicate=2,shard=2 has, or"
                         + " none, got 2",
-                "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp or tp beside it, got zero3",
+                "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp, tp or pp beside it, got zero3",
+                "--mesh pipeline=2,shard=2 | --mesh: expected replicate=R,pipeline=P,tensor=T beside --strategy pp, got pipeline=2,shard=2",
+                "--mesh pipeline=2,tensor=2 --save f | --save: expected another --strategy than tp, for a file holds whole layers,"
+                        + " got pp pipeline=2,tensor=2",
+                "--ranks 3 --strategy pp --model tiny | --strategy: expected at most as many stages for pp as --model tiny has"
+                        + " layers, 2, got 3 on 3 ranks",
+                "--ranks 2 --strategy pp --stages-per-rank 4 --model 8M | --stages-per-rank: expected at most as many stages"
+                        + " for pp as --model 8M has layers, 6, got 8 on 2 ranks",
+                "--ranks 2 --strategy pp --recipe fp8-delayed --fp8-statistics 2 --report r | --fp8-statistics: expected another --strategy"
+                        + " than pp beside it, for rank 0 has some of the layers alone, got pp",
+                "--ranks 2 --stages-per-rank 2 | --stages-per-rank: expected --strategy pp and several ranks along pipeline"
+                        + " beside it, got ddp",
+                "--ranks 2 --strategy pp --stages-per-rank 0 | --stages-per-rank: expected at least 1, got 0",
+                "--strategy pp | --strategy: expected ddp, or --ranks above 1 to share something out, got pp",
                 "--mesh shard=2,tensor=2 | --mesh: expected replicate=R,tensor=T beside --strategy tp, got shard=2,tensor=2",
                 "--mesh shard=2,tensor=2 --strategy hsdp | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got"
                         + " shard=2,tensor=2",
