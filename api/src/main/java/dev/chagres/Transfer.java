@@ -199,10 +199,10 @@ final class Transfer {
             copy(target, begin, to.rows() * width, stream);
         } else if (Math.max(to.pitch(), from.pitch()) * size <= MOST_PITCH) {
             Status.cuda(
-                    CudaRuntime.cudaMemcpy2DAsync(
-                            MemorySegment.ofAddress(target),
+                    AddressCalls.cudaMemcpy2DAsync(
+                            target,
                             to.pitch() * size,
-                            MemorySegment.ofAddress(begin),
+                            begin,
                             from.pitch() * size,
                             width,
                             to.rows(),

@@ -27,6 +27,16 @@ public final class AddressCalls {
     private static final MethodHandle COPY_TO_DEVICE = linkCopy(JAVA_LONG, ADDRESS);
     private static final MethodHandle COPY_TO_HOST = linkCopy(ADDRESS, JAVA_LONG);
     private static final MethodHandle COPY_ON_DEVICE = linkCopy(JAVA_LONG, JAVA_LONG);
+    private static final MethodHandle COPY_ROWS_ON_DEVICE = link(
+            CudaRuntime.cudaMemcpy2DAsync$address(),
+            JAVA_LONG,
+            JAVA_LONG,
+            JAVA_LONG,
+            JAVA_LONG,
+            JAVA_LONG,
+            JAVA_LONG,
+            JAVA_INT,
+            ADDRESS);
     private static final MethodHandle COPY_VIA_KERNEL =
             link(TransformerEngine.te_copy_host_to_device_via_kernel$address(), ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS);
     private static final MethodHandle EXTRACT_SEED = link(
@@ -94,6 +104,16 @@ public final class AddressCalls {
     public static int cudaMemcpyAsync(long dst, long src, long count, int kind, MemorySegment stream) {
         try {
             return (int) COPY_ON_DEVICE.invokeExact(dst, src, count, kind, stream);
+        } catch (Throwable thrown) {
+            throw unchecked(thrown);
+        }
+    }
+
+    /** Calls {@link CudaRuntime#cudaMemcpy2DAsync} between places on the device. */
+    public static int cudaMemcpy2DAsync(
+            long dst, long dpitch, long src, long spitch, long width, long height, int kind, MemorySegment stream) {
+        try {
+            return (int) COPY_ROWS_ON_DEVICE.invokeExact(dst, dpitch, src, spitch, width, height, kind, stream);
         } catch (Throwable thrown) {
             throw unchecked(thrown);
         }

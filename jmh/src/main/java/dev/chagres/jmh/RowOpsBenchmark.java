@@ -2,6 +2,7 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.ops.Columns;
 import dev.chagres.ops.CrossEntropy;
 import dev.chagres.ops.Embedding;
 import dev.chagres.ops.Rows;
@@ -61,6 +62,8 @@ public class RowOpsBenchmark extends OperationBenchmark {
         near("gatherRows", read(rows)[(tokens - 1) * width], read(target)[0], 0);
         scatterRows();
         near("scatterRows", read(rows)[0], read(target)[(tokens - 1) * width], 0);
+        copyColumns();
+        near("copyColumns", read(rows)[0], read(target)[width / 2], 0);
         // Equal logits: every class has the same probability.
         crossEntropyForward();
         near("crossEntropyForward", Math.log(VOCABULARY), read(loss)[0], 1e-4);
@@ -95,6 +98,14 @@ public class RowOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void scatterRows() {
         repeat(() -> Rows.scatterRows(rows, order, target, stream));
+    }
+
+    /** Half of the columns, as ranks exchange heads. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void copyColumns() {
+        long half = shape.hidden() / 2;
+        repeat(() -> Columns.copyColumns(rows, 0, target, half, half, stream));
     }
 
     /** The loss. */
