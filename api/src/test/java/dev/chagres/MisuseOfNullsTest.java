@@ -24,6 +24,7 @@ import dev.chagres.layer.ParallelMode;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.ResidualSource;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
@@ -111,6 +112,7 @@ class MisuseOfNullsTest {
         communicator = Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
         sample(Communicator.class, communicator);
         sample(TensorParallel.class, TensorParallel.none());
+        sample(ContextParallel.class, ContextParallel.none());
         sample(ParallelMode.class, ParallelMode.NONE);
         sample(Shape.class, Shape.of(8));
         sample(Device.class, device);

@@ -34,6 +34,10 @@ final class AttentionBranch extends Layer {
     private final @Nullable SeparateHeads separate;
 
     private final Linear projection;
+    /** Of query, key and value, and of their gradients. */
+    private final HeadExchange exchange;
+
+    private final HeadExchange attendedExchange;
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
     private @Nullable RotaryEmbedding rotary;
 
@@ -52,6 +56,8 @@ final class AttentionBranch extends Layer {
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(this.config), plan);
         separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, this.config, this, plan) : null;
         projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
+        exchange = new HeadExchange(plan.contextParallel(), width, keyWidth, keyWidth);
+        attendedExchange = new HeadExchange(plan.contextParallel(), width);
     }
 
     Linear qkv() {
@@ -76,7 +82,7 @@ final class AttentionBranch extends Layer {
         Stream stream = pass.stream();
         Sequences sequences = pass.sequences().queries();
         long rows = qkv.sites().split().productRows(x.size(0));
-        sequences.checkTokens("x", x, rows);
+        exchange.checkTokens("x", x, rows, sequences);
         RotaryEmbedding present = rotary;
         if (present != null) {
             present.checkSequences(sequences, stream);
@@ -85,12 +91,17 @@ final class AttentionBranch extends Layer {
         Scope keptIn = pass.isSaving() ? pass.kept() : null;
         qkv.input().prepare(x, heads.x, keptIn, pass);
         // Apart, nobody reads the buffer a second time.
-        Scope projectedIn = separate == null ? pass.kept() : pass.temporary();
+        Scope attendedFrom = separate == null ? pass.kept() : pass.temporary();
+        Scope projectedIn = exchange.isNeeded() ? pass.temporary() : attendedFrom;
         Tensor projected = projectedIn.tensor(x.dtype(), rows, qkv.outputColumns(x.size(1)));
         qkv.products().product(heads.x, projected, pass);
-        Tensor attended = separate == null
-                ? attendPacked(projected, present, sequences, pass)
-                : separate.forward(projected, present, sequences, pass);
+        Tensor own = exchange.toHeads(projected, sequences.tokens(), attendedFrom, pass);
+        Tensor attended = attendedExchange.toTokens(
+                separate == null
+                        ? attendPacked(own, present, sequences, pass)
+                        : separate.forward(own, present, sequences, pass),
+                pass.kept(),
+                pass);
         projection.input().prepare(attended, heads.attended, keptIn, pass);
         projection.products().product(heads.attended, y, pass);
         heads.rotary = present;
@@ -117,24 +128,33 @@ final class AttentionBranch extends Layer {
             return;
         }
         long rows = projection.sites().split().productRows(dy.size(0));
-        Tensor dattended = pass.temporary()
+        Tensor dprojected = pass.temporary()
                 .tensor(dy.dtype(), rows, projection.weight().shape().size(1));
-        Tensor dqkv =
-                pass.temporary().tensor(dy.dtype(), rows, qkv.weight().shape().size(0));
-        last.inputGradient(heads.attended, dattended, pass);
-        if (separate == null) {
-            attention.backwardPacked(dattended, dqkv, pass);
-            if (heads.rotary != null && heads.sequences != null) {
-                heads.rotary.rotatePackedBack(dqkv, heads.sequences, pass.stream());
-            }
-        } else {
-            separate.backward(dattended, dqkv, heads.rotary, Checks.given("sequences", heads.sequences), pass);
-        }
+        last.inputGradient(heads.attended, dprojected, pass);
+        Tensor dqkv = attentionGradient(dprojected, heads.rotary, Checks.given("sequences", heads.sequences), pass);
         qkv.outputGradient().prepare(dqkv, heads.x, pass);
         first.parameterGradients(heads.x, pass);
         if (heads.x.learns()) {
             first.inputGradient(heads.x, dx, pass);
         }
+    }
+
+    /** Enqueues the gradient of the product of query, key and value from {@code dattended}, that of the heads' output. */
+    private Tensor attentionGradient(
+            Tensor dattended, @Nullable RotaryEmbedding rotated, Sequences sequences, Pass pass) {
+        Scope temporary = pass.temporary();
+        Tensor down = attendedExchange.toHeads(dattended, sequences.tokens(), temporary, pass);
+        long keyWidth = (long) config.keyHeads() * config.headDim();
+        Tensor dqkv = temporary.tensor(down.dtype(), down.size(0), down.size(1) + 2 * keyWidth);
+        if (separate == null) {
+            attention.backwardPacked(down, dqkv, pass);
+            if (rotated != null) {
+                rotated.rotatePackedBack(dqkv, sequences, pass.stream());
+            }
+        } else {
+            separate.backward(down, dqkv, rotated, sequences, pass);
+        }
+        return exchange.toTokens(dqkv, temporary, pass);
     }
 
     /** Returns whether a parameter below attention is trained. */
@@ -167,8 +187,12 @@ final class AttentionBranch extends Layer {
         qkv.checkInput(x);
     }
 
-    /** Returns the line about what happens between the product and attention, or nothing. */
+    /** Returns the lines about what happens between the product and attention, or nothing. */
     private String moves() {
+        return (exchange.isNeeded() ? "\n" + name() + ": " + exchange.explain() : "") + copies();
+    }
+
+    private String copies() {
         if (separate != null) {
             return "\n" + name() + ": " + separate.explain(rotary);
         }

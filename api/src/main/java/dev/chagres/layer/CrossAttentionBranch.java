@@ -50,6 +50,10 @@ final class CrossAttentionBranch extends Layer {
             throw new IllegalArgumentException("plan: " + plan.name()
                     + " expected ranks that have all tokens between layers, got " + plan.tensorParallel());
         }
+        if (plan.contextParallel().isSplit()) {
+            throw new IllegalArgumentException("plan: " + plan.name()
+                    + " expected ranks that have all tokens of both sides, got " + plan.contextParallel());
+        }
         this.memory = Checks.given("memory", memory);
         long hidden = cross.hidden();
         memoryColumns = cross.memoryColumns();

@@ -1,10 +1,11 @@
 package dev.chagres.layer;
 
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.TensorParallel;
 
 /**
- * The heads of an attention that one of several tensor-parallel ranks computes.
+ * The heads of an attention that one of several tensor-parallel or context-parallel ranks computes.
  *
  * <p>Threading: immutable.
  */
@@ -17,18 +18,23 @@ final class RankHeads {
      * @throws IllegalArgumentException when the ranks do not divide the heads, or attention weights are dropped
      */
     static AttentionConfig of(AttentionConfig config, ModelPlan plan) {
-        TensorParallel ranks = plan.tensorParallel();
-        int heads = Math.toIntExact(ranks.share("heads", plan.name(), config.heads()));
-        int keyHeads = Math.toIntExact(ranks.share("keyHeads", plan.name(), config.keyHeads()));
-        if (ranks.isSplit() && !config.dropout().isNone()) {
+        TensorParallel tensor = plan.tensorParallel();
+        ContextParallel context = plan.contextParallel();
+        if (!config.dropout().isNone() && (tensor.isSplit() || context.isSplit())) {
             throw new IllegalArgumentException("dropout: " + plan.name() + " expected none of attention weights where "
-                    + config.heads() + " heads are divided among " + ranks.size()
-                    + " tensor-parallel ranks, for each rank would drop by the numbers of the first heads, got "
-                    + config.dropout() + "; use TransformerLayerConfig.withHiddenDropout");
+                    + config.heads() + " heads are divided among "
+                    + (tensor.isSplit()
+                            ? tensor.size() + " tensor-parallel ranks"
+                            : context.size() + " context-parallel ranks")
+                    + ", for each rank would drop by the numbers of the first heads, got " + config.dropout()
+                    + "; use TransformerLayerConfig.withHiddenDropout");
         }
+        long heads = context.share("heads", plan.name(), tensor.share("heads", plan.name(), config.heads()));
+        long keyHeads =
+                context.share("keyHeads", plan.name(), tensor.share("keyHeads", plan.name(), config.keyHeads()));
         return new AttentionConfig(
-                heads,
-                keyHeads,
+                Math.toIntExact(heads),
+                Math.toIntExact(keyHeads),
                 config.headDim(),
                 config.mask(),
                 config.dropout(),

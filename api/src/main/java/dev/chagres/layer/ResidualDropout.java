@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.DropPath;
@@ -42,12 +43,14 @@ final class ResidualDropout {
 
     private final Dropout values;
     private final Dropout paths;
-    private final TensorParallel ranks;
+    private final TensorParallel tensor;
+    private final ContextParallel context;
 
-    private ResidualDropout(Dropout values, Dropout paths, TensorParallel ranks) {
+    private ResidualDropout(Dropout values, Dropout paths, ModelPlan plan) {
         this.values = values;
         this.paths = paths;
-        this.ranks = ranks;
+        tensor = plan.tensorParallel();
+        context = plan.contextParallel();
     }
 
     /**
@@ -56,16 +59,22 @@ final class ResidualDropout {
      * @throws IllegalArgumentException when a rank's part of the tokens could not draw as all tokens do
      */
     static ResidualDropout of(TransformerLayerConfig config, ModelPlan plan) {
-        TensorParallel ranks = plan.tensorParallel();
-        if (ranks.isSequenceParallel() && !config.dropPath().isNone()) {
-            throw new IllegalArgumentException("dropPath: " + plan.name() + " expected none where " + ranks.size()
-                    + " sequence-parallel ranks have parts of sequences, got " + config.dropPath());
+        TensorParallel tensor = plan.tensorParallel();
+        ContextParallel context = plan.contextParallel();
+        if (tensor.isSequenceParallel() || context.isSplit()) {
+            String ranks = context.isSplit()
+                    ? context.size() + " context-parallel ranks"
+                    : tensor.size() + " sequence-parallel ranks";
+            if (!config.dropPath().isNone()) {
+                throw new IllegalArgumentException("dropPath: " + plan.name() + " expected none where " + ranks
+                        + " have parts of sequences, got " + config.dropPath());
+            }
+            if (config.hidden() % DRAWN_AT_ONCE != 0) {
+                throw new IllegalArgumentException("hidden: " + plan.name() + " expected a multiple of " + DRAWN_AT_ONCE
+                        + " columns for " + ranks + ", got " + config.hidden());
+            }
         }
-        if (ranks.isSequenceParallel() && config.hidden() % DRAWN_AT_ONCE != 0) {
-            throw new IllegalArgumentException("hidden: " + plan.name() + " expected a multiple of " + DRAWN_AT_ONCE
-                    + " columns for " + ranks.size() + " sequence-parallel ranks, got " + config.hidden());
-        }
-        return new ResidualDropout(config.hiddenDropout(), config.dropPath(), ranks);
+        return new ResidualDropout(config.hiddenDropout(), config.dropPath(), plan);
     }
 
     /** Returns whether forward in {@code pass} leaves anything out. */
@@ -95,12 +104,21 @@ final class ResidualDropout {
     private void dropValues(Tensor added, Tensor stream, Tensor sum, @Nullable Drawn kept, Pass pass) {
         Tensor mask = pass.kept().tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(added.count()));
         // A rank's part of the tokens is dropped by its part of the mask of all tokens.
-        long before = ranks.isSequenceParallel() ? ranks.rank() * added.count() : 0;
-        Tensor drawn = pass.draws().next(pass.kept(), Math.toIntExact(before / DRAWN_AT_ONCE));
+        Tensor drawn = pass.draws().next(pass.kept(), Math.toIntExact(valuesBefore(added, pass) / DRAWN_AT_ONCE));
         dev.chagres.ops.Dropout.dropoutAdd(added, stream, sum, mask, drawn, values.probability(), pass.stream());
         if (kept != null) {
             kept.mask.set(mask);
         }
+    }
+
+    /** Returns how many values of all tokens stand before this rank's part. */
+    private long valuesBefore(Tensor part, Pass pass) {
+        if (context.isSplit()) {
+            long tokens = pass.sequences().tokens();
+            context.checkPart("x", part.size(0), tokens);
+            return context.begin(tokens, context.rank()) * part.size(1);
+        }
+        return tensor.isSequenceParallel() ? tensor.rank() * part.count() : 0;
     }
 
     private void scaleSequences(Tensor added, @Nullable Tensor stream, Tensor sum, @Nullable Drawn drawn, Pass pass) {

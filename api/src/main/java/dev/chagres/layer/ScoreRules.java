@@ -7,6 +7,7 @@ import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
@@ -52,6 +53,7 @@ final class ScoreRules {
 
     private final AttentionConfig config;
     private final TensorParallel ranks;
+    private final HeadSlice slice;
     /** FLOAT32 [h], of the learnable softmax. */
     private final @Nullable Parameter sinks;
 
@@ -61,11 +63,12 @@ final class ScoreRules {
     ScoreRules(AttentionConfig config, @Nullable ModelPlan plan) {
         this.config = config;
         ranks = plan == null ? TensorParallel.none() : plan.tensorParallel();
+        slice = new HeadSlice(plan == null ? ContextParallel.none() : plan.contextParallel(), config.heads());
         sinks = plan != null && config.softmaxType() == SoftmaxType.LEARNABLE ? declareSinks(plan) : null;
     }
 
     private Parameter declareSinks(ModelPlan plan) {
-        long heads = config.heads();
+        long heads = slice.all();
         if (!ranks.isSplit()) {
             return plan.declareAs(DType.FLOAT32, "softmax_offset", Initializer.zeros(), heads);
         }
@@ -78,9 +81,9 @@ final class ScoreRules {
     }
 
     void alibi(Alibi newAlibi) {
-        if (Checks.given("alibi", newAlibi).heads() != config.heads()) {
+        if (Checks.given("alibi", newAlibi).heads() != slice.all()) {
             throw new IllegalArgumentException(
-                    "alibi: expected slopes of " + config.heads() + " heads, got " + newAlibi.heads());
+                    "alibi: expected slopes of " + slice.all() + " heads, got " + newAlibi.heads());
         }
         alibi = newAlibi;
     }
@@ -133,13 +136,14 @@ final class ScoreRules {
         AttentionScores scores =
                 applied.scores.softcap(config.softcap()).biasGradient(null).sinksGradient(null);
         Alibi present = alibi;
-        Tensor slopes = present == null ? null : present.slopes();
+        Tensor slopes = present == null ? null : slice.ofVector(present.slopes(), pass);
         FanOut readers = biases;
-        Tensor bias = readers == null ? null : readers.tensor(pass);
-        Tensor mask = sequences.scoreMask();
+        Tensor bias = readers == null ? null : slice.ofScores(readers.tensor(pass), pass);
+        Tensor given = sequences.scoreMask();
+        Tensor mask = given == null ? null : slice.ofScores(given, pass);
         scores.alibi(slopes, alignment());
         scores.bias(bias).mask(mask);
-        scores.softmax(config.softmaxType(), sinks == null ? null : sinks.weight());
+        scores.softmax(config.softmaxType(), sinks == null ? null : slice.ofVector(sinks.weight(), pass));
         keep(applied.slopes, slopes);
         keep(applied.bias, bias);
         keep(applied.mask, mask);
@@ -171,11 +175,11 @@ final class ScoreRules {
     void addGradients(Applied applied, Pass pass) {
         Tensor bias = applied.scores.biasGradient();
         if (bias != null && applied.biases != null) {
-            applied.biases.add(bias, pass);
+            applied.biases.add(slice.wholeScores(bias, applied.biases.tensor(pass), pass), pass);
         }
         Tensor gradient = applied.scores.sinksGradient();
         if (gradient != null && sinks != null) {
-            NormLayer.accumulate(sinks, gradient, pass);
+            NormLayer.accumulate(sinks, slice.wholeVector(gradient, pass), pass);
         }
         applied.scores.biasGradient(null).sinksGradient(null);
     }

@@ -41,11 +41,13 @@ public final class ModelPlan {
         private final Set<String> names = new HashSet<>();
         private final List<QuantizerSite> sites = new ArrayList<>();
         private final TensorParallel tensorParallel;
+        private final ContextParallel contextParallel;
         private int ranks = 1;
 
-        private Shared(Grouping grouping, TensorParallel tensorParallel) {
+        private Shared(Grouping grouping, TensorParallel tensorParallel, ContextParallel contextParallel) {
             this.grouping = grouping;
             this.tensorParallel = tensorParallel;
+            this.contextParallel = contextParallel;
         }
     }
 
@@ -69,7 +71,16 @@ public final class ModelPlan {
 
     /** Begins an empty plan of what one of several tensor-parallel ranks has of a model. */
     public ModelPlan(TensorParallel tensorParallel) {
-        this("", "", Gradients.WHOLE, new Shared(Grouping.ON, Checks.given("tensorParallel", tensorParallel)));
+        this(Grouping.ON, Checks.given("tensorParallel", tensorParallel), ContextParallel.none());
+    }
+
+    /** Begins an empty plan of a model of which each of several context-parallel ranks computes a part of the tokens. */
+    public ModelPlan(ContextParallel contextParallel) {
+        this(Grouping.ON, TensorParallel.none(), Checks.given("contextParallel", contextParallel));
+    }
+
+    private ModelPlan(Grouping grouping, TensorParallel tensorParallel, ContextParallel contextParallel) {
+        this("", "", Gradients.WHOLE, new Shared(grouping, tensorParallel, contextParallel));
     }
 
     private ModelPlan(String prefix, String group, Gradients gradients, Shared shared) {
@@ -81,7 +92,7 @@ public final class ModelPlan {
 
     /** Begins an empty plan whose {@link #group} is no more than {@link #child}: all parameters form one group. */
     public static ModelPlan ungrouped() {
-        return new ModelPlan("", "", Gradients.WHOLE, new Shared(Grouping.OFF, TensorParallel.none()));
+        return new ModelPlan(Grouping.OFF, TensorParallel.none(), ContextParallel.none());
     }
 
     /**
@@ -117,6 +128,11 @@ public final class ModelPlan {
     /** Returns the ranks among which layers that are declared here are split. */
     public TensorParallel tensorParallel() {
         return shared.tensorParallel;
+    }
+
+    /** Returns the ranks among which the tokens are shared out that layers declared here read. */
+    public ContextParallel contextParallel() {
+        return shared.contextParallel;
     }
 
     /**

@@ -23,15 +23,26 @@ public final class ParameterSharing {
     /** Null where this process has the whole model. */
     private final @Nullable ParameterShard shard;
 
+    private final ContextParallel contextParallel;
     private @Nullable ParameterUse use;
     private @Nullable ShardedStep step;
     /** Null where this rank has all stages of the model. */
     private @Nullable PipelineStages stages;
 
-    ParameterSharing(Parameters parameters, List<PlacedGroup> groups, @Nullable ParameterShard shard) {
+    ParameterSharing(
+            Parameters parameters,
+            List<PlacedGroup> groups,
+            @Nullable ParameterShard shard,
+            ContextParallel contextParallel) {
         this.parameters = parameters;
         this.groups = List.copyOf(groups);
         this.shard = shard;
+        this.contextParallel = contextParallel;
+    }
+
+    /** Returns the ranks among which the tokens are shared out, so that each computes a term of every gradient. */
+    public ContextParallel contextParallel() {
+        return contextParallel;
     }
 
     /** Returns the groups of the plan in order, and where their gradients lie. */
@@ -92,6 +103,18 @@ public final class ParameterSharing {
     @Nullable
     ParameterUse use() {
         return use;
+    }
+
+    /** A norm or an optimizer is about to read the gradients: whoever sums them over ranks says whether it has. */
+    void stepping() {
+        ParameterUse present = use;
+        if (present != null) {
+            present.stepping();
+        } else if (contextParallel.isSplit()) {
+            throw new IllegalStateException("gradients: expected their sum over " + contextParallel.size()
+                    + " context-parallel ranks, got the term of this rank's tokens alone; make a Strategy over these ranks,"
+                    + " such as DataParallel.of(parameters, communicator), and call its sumGradients");
+        }
     }
 
     /** Says who sums the gradients of parts. */

@@ -68,7 +68,7 @@ public final class Parameters implements AutoCloseable {
         gradients = scope.tensor(DType.FLOAT32, layout.gradientCount() / gradientParts);
         issue = Inside.issue(gradients);
         gradients.zero(scope.stream());
-        sharing = new ParameterSharing(this, layout.groups(), shard);
+        sharing = new ParameterSharing(this, layout.groups(), shard, plan.contextParallel());
         List<PlacedGroup> groups = sharing.groups();
         ranges = shard != null
                 ? ShardRanges.of(groups, shard, this::vector)
@@ -286,10 +286,7 @@ public final class Parameters implements AutoCloseable {
      * nothing.
      */
     public void completeGradients() {
-        ParameterUse use = sharing.use();
-        if (use != null) {
-            use.stepping();
-        }
+        sharing.stepping();
         if (shard != null) {
             return; // Whoever summed the parts has completed them.
         }

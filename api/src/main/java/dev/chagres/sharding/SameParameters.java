@@ -4,10 +4,13 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import java.util.zip.CRC32C;
 
 /**
@@ -16,11 +19,16 @@ import java.util.zip.CRC32C;
  * <p>Threading: the device's thread.
  */
 final class SameParameters {
+    /** What each rank tells: checksum, elements, setting, its context-parallel rank of how many. */
+    private static final int NUMBERS = 5;
+
+    private static final int CONTEXT_RANK = 3;
+
     private SameParameters() {}
 
     /**
      * Compares a checksum of all parameters' descriptions, and the {@code value} of a {@code setting}: a sum over other gradients would
-     * be nonsense, or hang.
+     * be nonsense, or hang. Where tokens are shared out, checks that the ranks of all parts take part.
      */
     static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, long value) {
         Stream stream = parameters.scope().stream();
@@ -31,24 +39,53 @@ final class SameParameters {
             checksum.update(text.getBytes(StandardCharsets.UTF_8));
         }
         try (Scope scope = stream.device().openScope(stream)) {
-            Tensor own = scope.tensor(DType.INT64, 3);
-            Tensor all = scope.tensor(DType.INT64, 3L * communicator.ranks());
-            own.set(stream, checksum.getValue(), parameters.count(), value);
+            ContextParallel context = parameters.sharing().contextParallel();
+            Tensor own = scope.tensor(DType.INT64, NUMBERS);
+            Tensor all = scope.tensor(DType.INT64, (long) NUMBERS * communicator.ranks());
+            own.set(stream, checksum.getValue(), parameters.count(), value, context.rank(), context.size());
             communicator.allGather(own, all, stream);
             communicator.synchronize(stream);
             long[] values = all.toLongs(stream);
             for (int rank = 1; rank < communicator.ranks(); rank++) {
-                if (values[3 * rank] != values[0] || values[3 * rank + 1] != values[1]) {
+                int at = NUMBERS * rank;
+                if (values[at] != values[0] || values[at + 1] != values[1]) {
                     throw new IllegalStateException(
                             "parameters: expected the same on all ranks, got others on rank " + rank
-                                    + " (" + values[3 * rank + 1] + " elements) than on rank 0 (" + values[1]
+                                    + " (" + values[at + 1] + " elements) than on rank 0 (" + values[1]
                                     + "); build the same plan, with the same types and the same parameters frozen, on each");
                 }
-                if (values[3 * rank + 2] != values[2]) {
-                    throw new IllegalStateException(setting + ": expected the same on all ranks, got "
-                            + values[3 * rank + 2] + " on rank " + rank + " and " + values[2] + " on rank 0");
+                if (values[at + 2] != values[2]) {
+                    throw new IllegalStateException(setting + ": expected the same on all ranks, got " + values[at + 2]
+                            + " on rank " + rank + " and " + values[2] + " on rank 0");
                 }
             }
+            ensureAllParts(values);
+        }
+    }
+
+    /** Each rank computes a term of a gradient: a sum in which one is missing, or counted twice, would be wrong. */
+    private static void ensureAllParts(long[] values) {
+        long size = values[CONTEXT_RANK + 1];
+        int ranks = values.length / NUMBERS;
+        int[] present = new int[Math.toIntExact(size)];
+        boolean same = true;
+        for (int rank = 0; rank < ranks; rank++) {
+            same &= values[NUMBERS * rank + CONTEXT_RANK + 1] == size;
+            if (same) {
+                present[Math.toIntExact(values[NUMBERS * rank + CONTEXT_RANK])]++;
+            }
+        }
+        for (int part : present) {
+            same &= part * size == ranks;
+        }
+        if (!same) {
+            throw new IllegalStateException("communicator: expected equally many of each of the " + size
+                    + " context-parallel ranks, whose gradients are terms of one sum, got "
+                    + IntStream.range(0, ranks)
+                            .mapToObj(rank -> "rank " + values[NUMBERS * rank + CONTEXT_RANK] + " of "
+                                    + values[NUMBERS * rank + CONTEXT_RANK + 1])
+                            .collect(Collectors.joining(", "))
+                    + "; give the communicator of all ranks, such as mesh.world()");
         }
     }
 }

@@ -8,6 +8,7 @@ import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
@@ -45,7 +46,20 @@ public final class UploadRing implements AutoCloseable {
      * @throws IllegalArgumentException when {@code batches} is below 1, or above 1,024
      */
     public UploadRing(Device device, BatchShape shape, int batches) {
-        this(device, shape, batches, -1);
+        this(device, shape, batches, -1, ContextParallel.none());
+    }
+
+    /**
+     * Takes pinned memory for the largest batches, of which this rank's part of the tokens is uploaded: ids and labels are those of
+     * {@link ContextParallel#own}, {@link ModelInput#share} counts their labels, the sequences are those of all tokens.
+     *
+     * @param shape of the batches
+     * @param batches how many may be under way at a time
+     * @param ranks among which the tokens of each micro-batch are shared out
+     * @throws IllegalArgumentException when {@code batches} is below 1, or above 1,024
+     */
+    public static UploadRing ofPart(Device device, BatchShape shape, int batches, ContextParallel ranks) {
+        return new UploadRing(device, shape, batches, -1, Checks.given("ranks", ranks));
     }
 
     /**
@@ -61,7 +75,7 @@ public final class UploadRing implements AutoCloseable {
         if (padding < 0) {
             throw new IllegalArgumentException("padding: expected the id of a token, at least 0, got " + padding);
         }
-        return new UploadRing(device, shape, batches, padding);
+        return new UploadRing(device, shape, batches, padding, ContextParallel.none());
     }
 
     /**
@@ -75,7 +89,7 @@ public final class UploadRing implements AutoCloseable {
         private @Nullable ModelInput input;
     }
 
-    private UploadRing(Device device, BatchShape shape, int batches, int padding) {
+    private UploadRing(Device device, BatchShape shape, int batches, int padding, ContextParallel ranks) {
         Checks.given("device", device);
         this.shape = Checks.given("shape", shape);
         if (batches < 1 || batches > MOST) {
@@ -88,7 +102,7 @@ public final class UploadRing implements AutoCloseable {
         }
         slots = new UploadSlot[batches];
         for (int i = 0; i < batches; i++) {
-            slots[i] = new UploadSlot(device, copies, shape, padding);
+            slots[i] = new UploadSlot(device, copies, shape, padding, ranks);
         }
     }
 
@@ -96,7 +110,8 @@ public final class UploadRing implements AutoCloseable {
      * Enqueues the copy of a batch, which may change on return. Waits only where the memory that it goes to is still being
      * read, by the step of as many batches ago.
      *
-     * @throws IllegalArgumentException when the batch was made for another shape, or is empty
+     * @throws IllegalArgumentException when the batch was made for another shape, is empty, or a micro-batch has fewer tokens than
+     *     there are ranks that share them out
      * @throws IllegalStateException when as many batches as the ring holds wait for {@link #next}, or this is closed
      */
     public void upload(Batch batch) {

@@ -8,6 +8,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
+import dev.chagres.model.ContextParallel;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
@@ -38,13 +39,17 @@ final class UploadSlot implements AutoCloseable {
     /** The id that is written behind the batch's tokens; negative: nothing is written there. */
     private final int padding;
 
+    /** Who has which part of the tokens. */
+    private final ContextParallel ranks;
+
     private final Event copied;
     private final Event brought;
     private int microBatches;
     private int next;
 
-    UploadSlot(Device device, Stream copies, BatchShape shape, int padding) {
+    UploadSlot(Device device, Stream copies, BatchShape shape, int padding, ContextParallel ranks) {
         this.padding = padding;
+        this.ranks = ranks;
         this.copies = copies;
         int count = shape.microBatches();
         // Room for the sequences that pad a bucket.
@@ -113,11 +118,12 @@ final class UploadSlot implements AutoCloseable {
         MemorySegment host = hostTokens.segment();
         for (int i = 0; i < batch.microBatches(); i++) {
             MicroBatch part = batch.microBatch(i);
-            int count = part.paddedTokens();
+            int first = Math.toIntExact(ranks.begin(part.paddedTokens(), ranks.rank()));
+            int count = Math.toIntExact(ranks.count(part.paddedTokens()));
             long ids = 2L * i * capacity * Integer.BYTES;
-            MemorySegment.copy(part.ids(), 0, host, ValueLayout.JAVA_INT, ids, count);
+            MemorySegment.copy(part.ids(), first, host, ValueLayout.JAVA_INT, ids, count);
             long labels = ids + (long) capacity * Integer.BYTES;
-            MemorySegment.copy(part.labels(), 0, host, ValueLayout.JAVA_INT, labels, count);
+            MemorySegment.copy(part.labels(), first, host, ValueLayout.JAVA_INT, labels, count);
             MemorySegment.copy(part.cuSeqlens(), 0, offsets[i], ValueLayout.JAVA_INT, 0, part.sequences() + 1);
             if (padding >= 0) {
                 for (int token = count; token < capacity; token++) {
@@ -128,12 +134,26 @@ final class UploadSlot implements AutoCloseable {
             longest[i] = part.longest();
             tokens[i] = count;
             sequences[i] = part.sequences();
-            shares[i] = batch.share(i);
+            shares[i] = share(batch, i, first, first + count);
         }
         whole.copyFrom(copies, hostTokens);
         copied.record(copies);
         microBatches = batch.microBatches();
         next = 0;
+    }
+
+    /** Returns the labelled tokens of a part by those of the whole batch; without such tokens that of the whole micro-batch. */
+    private double share(Batch batch, int index, int first, int end) {
+        int whole = batch.labelled();
+        if (!ranks.isSplit() || whole == 0) {
+            return batch.share(index);
+        }
+        int[] labels = batch.microBatch(index).labels();
+        int labelled = 0;
+        for (int token = first; token < end; token++) {
+            labelled += labels[token] == Batch.IGNORED ? 0 : 1;
+        }
+        return (double) labelled / whole;
     }
 
     /**

@@ -5,13 +5,13 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.CounterRandom;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.Parameters;
-import dev.chagres.model.TensorParallel;
 import dev.chagres.model.WeightStorage;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
@@ -41,6 +41,7 @@ final class EveryLayer implements AutoCloseable {
     final Tensor memoryInput;
     private final DType dtype;
     private final @Nullable Quantizers quantizers;
+    private final ContextParallel context;
 
     EveryLayer(
             Device device,
@@ -50,7 +51,7 @@ final class EveryLayer implements AutoCloseable {
             WeightStorage storage,
             UnaryOperator<Layer> wrapper,
             Consumer<ModelPlan> change) {
-        this(device, kind, dtype, recipe, storage, wrapper, change, TensorParallel.none());
+        this(device, kind, dtype, recipe, storage, wrapper, change, new ModelPlan());
     }
 
     EveryLayer(
@@ -61,11 +62,11 @@ final class EveryLayer implements AutoCloseable {
             WeightStorage storage,
             UnaryOperator<Layer> wrapper,
             Consumer<ModelPlan> change,
-            TensorParallel ranks) {
+            ModelPlan plan) {
         this.device = device;
         this.dtype = dtype;
         inputs = device.openScope();
-        ModelPlan plan = new ModelPlan(ranks);
+        context = plan.contextParallel();
         layer = wrapper.apply(kind.maker().make(plan.group("layer"), memory, inputs));
         plan.declare("unused", Initializer.zeros(), 1);
         change.accept(plan);
@@ -78,14 +79,19 @@ final class EveryLayer implements AutoCloseable {
         }
         quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe);
         sequences = Sequences.packed(inputs, LENGTHS).withKeys(Sequences.packed(inputs, 2, 3, 0, 4));
-        x = inputs.tensor(dtype, TOKENS, HIDDEN);
-        fill(x, 3, 0, 1);
-        memoryInput = inputs.tensor(dtype, MEMORY_TOKENS, MEMORY_HIDDEN);
-        fill(memoryInput, 4, 0, 1);
+        x = drawn(inputs, 3, TOKENS, HIDDEN);
+        memoryInput = drawn(inputs, 4, MEMORY_TOKENS, MEMORY_HIDDEN);
     }
 
     private void fill(Tensor tensor, long key, float middle, float size) {
         fill(tensor, null, key, middle, size);
+    }
+
+    /** Returns this rank's part of what belongs to all tokens. */
+    private Tensor drawn(Scope scope, long key, long tokens, long columns) {
+        Tensor all = scope.tensor(dtype, tokens, columns);
+        fill(all, key, 0, 1);
+        return context.own(all, scope);
     }
 
     private void fill(Tensor tensor, @Nullable ParameterSplit split, long key, float middle, float size) {
@@ -115,15 +121,16 @@ final class EveryLayer implements AutoCloseable {
         if (!pass.isSaving()) {
             return new Step(output, new float[0], new float[0], List.of());
         }
-        Tensor dy = pass.scope().like(y);
-        fill(dy, 5, 0, 1);
+        Tensor dy = drawn(pass.scope(), 5, TOKENS, y.size(1));
         Tensor dx = layer.backward(dy, pass);
         Tensor dmemory = memory.backward(pass);
         return new Step(output, read(dx), read(dmemory), gradients());
     }
 
     List<float[]> gradients() {
-        parameters.completeGradients();
+        if (!context.isSplit()) { // else the term of this rank's tokens
+            parameters.completeGradients();
+        }
         return parameters.all().stream()
                 .map(parameter -> parameter.isFrozen() ? new float[0] : read(parameter.gradient()))
                 .toList();

@@ -13,6 +13,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.Safetensors;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -141,31 +142,50 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
     }
 
     private static int labelled(int step, int part) {
+        return labelled(batch(step, part)[1], 0, batch(step, part)[1].length);
+    }
+
+    private static int labelled(int[] labels, int begin, int end) {
         return (int)
-                Arrays.stream(batch(step, part)[1]).filter(label -> label >= 0).count();
+                Arrays.stream(labels, begin, end).filter(label -> label >= 0).count();
+    }
+
+    /** The sequences that are computed of a part. */
+    private record Given(int[] lengths, int[] ids, int[] labels) {
+        static Given of(int step, int part, Variant variant) {
+            int[] lengths = RankedRun.lengths(part);
+            int[][] batch = batch(step, part);
+            if (lengths.length == 0) { // takes part in one that has sequences, whose labels do not count
+                lengths = RankedRun.lengths(part - 1);
+                batch = batch(step, part - 1);
+                Arrays.fill(batch[1], -100);
+            }
+            int tokens = batch[0].length;
+            int filled = -tokens & (variant.multiple() - 1);
+            if (filled == 0) {
+                return new Given(lengths, batch[0], batch[1]);
+            }
+            lengths = Arrays.copyOf(lengths, lengths.length + 1); // with a sequence without labels
+            lengths[lengths.length - 1] = filled;
+            int[] labels = Arrays.copyOf(batch[1], tokens + filled);
+            Arrays.fill(labels, tokens, tokens + filled, -100);
+            return new Given(lengths, Arrays.copyOf(batch[0], tokens + filled), labels);
+        }
+
+        /** Returns the labelled tokens among those of one of several context-parallel ranks. */
+        int labelled(ContextParallel ranks) {
+            int begin = (int) ranks.begin(labels.length, ranks.rank());
+            return RankedRun.labelled(labels, begin, begin + (int) ranks.count(labels.length));
+        }
     }
 
     /** Forward and backward of a part; returns its part of the loss. */
     private static float part(SmallModel model, Pass pass, int step, int part, Tensor divisor, Variant variant) {
-        int[] lengths = lengths(part);
-        int[][] batch = batch(step, part);
-        if (lengths.length == 0) { // takes part in one that has sequences, whose labels do not count
-            lengths = lengths(part - 1);
-            batch = batch(step, part - 1);
-            Arrays.fill(batch[1], -100);
-        }
-        int filled = -batch[0].length & (variant.multiple() - 1);
-        if (filled > 0) { // with a sequence without labels
-            lengths = Arrays.copyOf(lengths, lengths.length + 1);
-            lengths[lengths.length - 1] = filled;
-            int tokens = batch[0].length;
-            batch = new int[][] {Arrays.copyOf(batch[0], tokens + filled), Arrays.copyOf(batch[1], tokens + filled)};
-            Arrays.fill(batch[1], tokens, tokens + filled, -100);
-        }
+        Given given = Given.of(step, part, variant);
         pass.seed(5, step, part);
-        pass.sequences(Sequences.packed(pass.scope(), lengths));
-        Tensor logits = model.logits(pass, model.ints(pass.scope(), batch[0]));
-        Tensor loss = model.crossEntropy.forward(logits, model.ints(pass.scope(), batch[1]), divisor, pass);
+        pass.sequences(Sequences.packed(pass.scope(), given.lengths));
+        Tensor logits = model.logits(pass, model.own(pass, given.ids));
+        Tensor loss = model.crossEntropy.forward(logits, model.own(pass, given.labels), divisor, pass);
         float value = loss.toFloats(model.device.stream())[0];
         model.backward(pass);
         return value;
@@ -323,7 +343,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 strategy.state(optimizer, stateOf(quantizers)).load(span.loaded);
             }
             for (int step = span.first; step < span.end; step++) {
-                labelled.set(stream, labelled(step, rank, microBatches));
+                labelled.set(stream, labelled(step, rank, microBatches, variant, empty.contextParallel()));
                 // @start region="step"
                 strategy.sumOverRanks(labelled);
                 for (int i = 0; i < microBatches; i++) {
@@ -350,10 +370,14 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         }
     }
 
-    private static int labelled(int step, Rank rank, int microBatches) {
+    /** Returns those of this rank's tokens of its micro-batches. */
+    private static int labelled(int step, Rank rank, int microBatches, Variant variant, ContextParallel tokens) {
         int count = 0;
         for (int i = 0; i < microBatches; i++) {
-            count += labelled(step, i * rank.count() + rank.index());
+            int part = i * rank.count() + rank.index();
+            count += lengths(part).length == 0
+                    ? 0
+                    : Given.of(step, part, variant).labelled(tokens);
         }
         return count;
     }

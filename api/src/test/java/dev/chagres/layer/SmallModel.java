@@ -122,6 +122,11 @@ final class SmallModel implements AutoCloseable {
         return tensor;
     }
 
+    /** Returns this rank's part of what belongs to all tokens. */
+    Tensor own(Pass pass, int... values) {
+        return plan.contextParallel().own(ints(pass.scope(), values), pass.scope());
+    }
+
     Tensor logits(Pass pass, int[] ids, int... lengths) {
         pass.begin();
         pass.sequences(Sequences.packed(pass.scope(), lengths));

@@ -120,7 +120,7 @@ class TensorParallelTest {
                             WeightStorage.MODEL_TYPE,
                             wrapper,
                             plan -> {},
-                            TensorParallel.of(rank.communicator()));
+                            new ModelPlan(TensorParallel.of(rank.communicator())));
                     Pass pass = Pass.training(rank.device())) {
                 List<@Nullable ParameterSplit> splits = new ArrayList<>();
                 model.parameters.all().forEach(parameter -> splits.add(parameter.split()));

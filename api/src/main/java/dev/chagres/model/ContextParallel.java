@@ -1,0 +1,171 @@
+package dev.chagres.model;
+
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.nccl.Communicator;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The ranks among which the tokens of a micro-batch are shared out: each rank computes norms, products, MLP, embedding and loss of its
+ * own tokens. Attention alone needs the others': there each rank gets all tokens of some heads, by an all-to-all before and one
+ * behind. TE's {@code cp_group} with {@code cp_comm_type="a2a"}.
+ *
+ * <p>Rank r of N has a stretch of the T tokens as they lie in memory, whatever sequences they belong to: those from {@code r T / N} on,
+ * rounded down to a multiple of 16 where T is at least 16 N. The pass has the sequences of all T tokens, the same on each rank.
+ * Gradients of parameters are terms of a sum over the ranks, as those of data-parallel ranks are.
+ *
+ * <p>All ranks make the same calls of layers, over their parts of the same tokens.
+ *
+ * {@snippet file="dev/chagres/layer/ContextParallelTest.java" region="plan"}
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Jacobs et al., DeepSpeed Ulysses: System optimizations for enabling training of extreme long sequence transformer models
+ * (2023); TE's {@code set_context_parallel_group}.
+ */
+public final class ContextParallel {
+    private static final ContextParallel NONE = new ContextParallel(null);
+    /** Parts begin at multiples of so many tokens, for products in eight bits, where there are enough. */
+    private static final long MULTIPLE = 16;
+
+    /** Null where each rank has all tokens. */
+    private final @Nullable Communicator group;
+
+    private ContextParallel(@Nullable Communicator group) {
+        this.group = group;
+    }
+
+    /** Returns that of a plan whose layers read all tokens. */
+    public static ContextParallel none() {
+        return NONE;
+    }
+
+    /**
+     * Shares tokens out among the ranks of {@code group}, such as a mesh's along its dimension {@code CONTEXT}. One rank has all.
+     *
+     * @param group closed after the last call of a layer
+     */
+    public static ContextParallel of(Communicator group) {
+        return Checks.given("group", group).ranks() == 1 ? NONE : new ContextParallel(group);
+    }
+
+    /** Returns the number of ranks: 1 where each has all tokens. */
+    public int size() {
+        return group == null ? 1 : group.ranks();
+    }
+
+    /** Returns this rank's number, from 0 on. */
+    public int rank() {
+        return group == null ? 0 : group.rank();
+    }
+
+    /** Returns whether tokens are shared out. */
+    public boolean isSplit() {
+        return group != null;
+    }
+
+    /**
+     * Returns the communicator of the ranks.
+     *
+     * @throws IllegalStateException where each rank has all tokens
+     */
+    public Communicator group() {
+        Communicator present = group;
+        if (present == null) {
+            throw new IllegalStateException(
+                    "group: expected tokens that are shared out among ranks, got all on each; ask isSplit() first");
+        }
+        return present;
+    }
+
+    /**
+     * Returns a rank's share of {@code count} heads inside attention.
+     *
+     * @param what named in the error, such as {@code heads}
+     * @param layer named in the error
+     * @throws IllegalArgumentException when the ranks do not divide it
+     */
+    public long share(String what, String layer, long count) {
+        if (count % size() != 0) {
+            throw new IllegalArgumentException(what + ": " + (layer.isEmpty() ? "the layer" : layer)
+                    + " expected a multiple of the " + size() + " context-parallel ranks, each of which attends with"
+                    + " some of them over all tokens, got " + count);
+        }
+        return count / size();
+    }
+
+    /**
+     * Returns the first token of the part of rank {@code rank}; the last rank's ends before that of rank N, which is {@code tokens}.
+     *
+     * @param tokens T, of all ranks together
+     * @param rank from 0 to N
+     * @throws IllegalArgumentException when there is no such rank, or fewer tokens than ranks
+     */
+    public long begin(long tokens, int rank) {
+        int ranks = size();
+        if (tokens < ranks) {
+            throw new IllegalArgumentException("tokens: expected at least " + ranks + ", one of each of the " + ranks
+                    + " context-parallel ranks, got " + tokens + "; make the micro-batch larger");
+        }
+        if (rank < 0 || rank > ranks) {
+            throw new IllegalArgumentException("rank: expected 0 to " + ranks + ", got " + rank);
+        }
+        if (rank == ranks) {
+            return tokens;
+        }
+        long first = rank * tokens / ranks;
+        return tokens < MULTIPLE * ranks ? first : first / MULTIPLE * MULTIPLE;
+    }
+
+    /**
+     * Returns how many of {@code tokens} are this rank's.
+     *
+     * @throws IllegalArgumentException when there are fewer tokens than ranks
+     */
+    public long count(long tokens) {
+        return begin(tokens, rank() + 1) - begin(tokens, rank());
+    }
+
+    /**
+     * Returns this rank's part of what belongs to all tokens, such as identifiers or labels.
+     *
+     * @param whole [T] or [T, columns], of any type
+     * @param scope hands out the view
+     * @return a view of [t] or [t, columns]; {@code whole} itself where each rank has all tokens
+     * @throws IllegalArgumentException when it has other dimensions, or fewer tokens than there are ranks
+     */
+    public Tensor own(Tensor whole, Scope scope) {
+        if (!isSplit()) {
+            return whole;
+        }
+        int dimensions = Checks.given("whole", whole).rank();
+        if (dimensions != 1 && dimensions != 2) {
+            throw new IllegalArgumentException("whole: expected [T] or [T, columns], got " + Checks.describe(whole));
+        }
+        long first = begin(whole.size(0), rank());
+        long count = count(whole.size(0));
+        return dimensions == 1
+                ? scope.view(whole, first, count)
+                : scope.view(whole, first * whole.size(1), count, whole.size(1));
+    }
+
+    /**
+     * Checks that {@code rows} are this rank's part of {@code tokens}.
+     *
+     * @param argument named in the error
+     * @throws IllegalArgumentException when they are more or fewer
+     */
+    public void checkPart(String argument, long rows, long tokens) {
+        if (rows != count(tokens)) {
+            throw new IllegalArgumentException(
+                    argument + ": expected " + count(tokens) + " tokens, the part of " + this + " of the " + tokens
+                            + " that the sequences have, got " + rows + "; ContextParallel.own cuts it out");
+        }
+    }
+
+    @Override
+    public String toString() {
+        return isSplit() ? "context-parallel rank " + rank() + " of " + size() : "all tokens";
+    }
+}

@@ -1,0 +1,280 @@
+package dev.chagres.layer;
+
+import static dev.chagres.layer.ContextParallelTest.close;
+import static dev.chagres.layer.ContextParallelTest.joined;
+import static dev.chagres.layer.ContextParallelTest.sum;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.sun.management.ThreadMXBean;
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Alibi;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.CounterRandom;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.te.QkvFormat;
+import dev.chagres.te.SoftmaxType;
+import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Attention of ranks that have parts of the tokens, over drawn sequences in every layout, beside one rank's. */
+@Tag("L0")
+@Tag("L2")
+class ContextParallelAttentionTest {
+    private static final int HIDDEN = 16;
+    private static final int LONGEST = 40;
+    private static final int ROUNDS = 60;
+    private static final int CALLS = 200;
+    private static final ThreadMXBean THREADS = (ThreadMXBean) ManagementFactory.getThreadMXBean();
+
+    /** How tokens lie. */
+    private enum Layout {
+        PACKED,
+        GAPS,
+        BSHD,
+        SBHD,
+        PADDED
+    }
+
+    /** What is done with scores. */
+    private enum Scores {
+        PLAIN,
+        CAUSAL,
+        BOTTOM_RIGHT,
+        WINDOW,
+        NORMED_HEADS,
+        /** Linear biases, a bias and a mask of each head, sinks, a cap. */
+        EVERYTHING,
+        /** A bias and a mask that all heads share. */
+        SHARED;
+
+        AttentionConfig config(int heads, int keyHeads) {
+            AttentionMask mask = switch (this) {
+                case CAUSAL, EVERYTHING -> AttentionMask.causal();
+                case BOTTOM_RIGHT -> AttentionMask.causalBottomRight();
+                case WINDOW -> AttentionMask.none().withWindow(5, 3);
+                default -> AttentionMask.none();
+            };
+            AttentionConfig config = AttentionConfig.of(heads, 8, mask).withKeyHeads(keyHeads);
+            return switch (this) {
+                case NORMED_HEADS -> config.withQkNorm(QkNorm.of(QkNorm.Kind.RMS_NORM));
+                case EVERYTHING -> config.withSoftcap(2).withSoftmaxType(SoftmaxType.LEARNABLE);
+                default -> config;
+            };
+        }
+
+        /** Returns how many heads the bias and the mask of scores tell apart; 0 without them. */
+        int apart(int heads) {
+            return this == EVERYTHING ? heads : this == SHARED ? 1 : 0;
+        }
+    }
+
+    private record Result(float[] y, float[] dx, List<float[]> gradients) {}
+
+    private static Sequences sequences(Layout layout, long seed, Scope scope) {
+        SplittableRandom random = new SplittableRandom(seed);
+        int batch = 1 + random.nextInt(5);
+        int length = 9 + random.nextInt(LONGEST - 9);
+        int[] lengths = random.ints(batch, 0, length + 1).toArray();
+        lengths[0] = length;
+        return switch (layout) {
+            case PACKED -> Sequences.packed(scope, lengths);
+            case GAPS -> {
+                int[] padded = new int[batch];
+                for (int i = 0; i < batch; i++) {
+                    padded[i] = Math.min(LONGEST, lengths[i] + random.nextInt(4));
+                }
+                yield Sequences.packed(scope, lengths, padded);
+            }
+            case BSHD -> Sequences.dense(scope, QkvFormat.BSHD, batch, length);
+            case SBHD -> Sequences.dense(scope, QkvFormat.SBHD, batch, length);
+            case PADDED -> Sequences.padded(QkvFormat.BSHD, CuSeqlens.ofLengths(scope, lengths), length);
+        };
+    }
+
+    private static Tensor drawn(Scope scope, DType dtype, String name, long... sizes) {
+        Tensor tensor = scope.tensor(dtype, new dev.chagres.Shape(sizes));
+        float[] values = new float[(int) tensor.count()];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = (float) CounterRandom.normal(CounterRandom.key(3, name), i);
+        }
+        tensor.set(scope.stream(), values);
+        return tensor;
+    }
+
+    private static Tensor mask(Scope scope, long batch, long heads) {
+        Tensor tensor = scope.tensor(DType.BYTE, batch, heads, LONGEST, LONGEST);
+        byte[] values = new byte[(int) tensor.count()];
+        new SplittableRandom(9).nextBytes(values);
+        for (int i = 0; i < values.length; i++) {
+            values[i] = (byte) (values[i] > 90 ? 1 : 0);
+        }
+        tensor.set(scope.stream(), values);
+        return tensor;
+    }
+
+    private static Result run(
+            Device device,
+            ContextParallel ranks,
+            AttentionConfig config,
+            Scores scores,
+            Layout layout,
+            DType dtype,
+            long seed) {
+        ModelPlan plan = new ModelPlan(ranks);
+        MultiheadAttention layer = new MultiheadAttention(
+                NormConfig.layerNorm(HIDDEN), config, Initializer.normal(0.3f), plan.group("attention"));
+        Stream stream = device.stream();
+        try (Scope scope = device.openScope();
+                Parameters parameters = Parameters.allocate(device, plan, dtype, 5);
+                Pass pass = Pass.training(device)) {
+            layer.rotate(RotaryEmbedding.of(scope, LONGEST, 8));
+            Sequences sequences = sequences(layout, seed, scope);
+            FanOut biases = new FanOut("biases");
+            int apart = scores.apart(config.heads());
+            if (apart > 0) {
+                layer.bias(biases);
+                sequences = sequences.withScoreMask(mask(scope, sequences.batch(), apart));
+            }
+            if (scores == Scores.EVERYTHING) {
+                layer.alibi(Alibi.of(scope, config.heads()));
+                float[] sinks = new float[config.heads()];
+                for (int i = 0; i < sinks.length; i++) {
+                    sinks[i] = 0.1f * i;
+                }
+                sinks(layer).weight().set(stream, sinks);
+                parameters.changed();
+            }
+            long tokens = sequences.tokens();
+            pass.begin(sequences);
+            if (apart > 0) {
+                biases.forward(drawn(pass.scope(), dtype, "bias", sequences.batch(), apart, LONGEST, LONGEST), pass);
+            }
+            Tensor x = ranks.own(drawn(scope, dtype, "x", tokens, HIDDEN), scope);
+            Tensor y = layer.forward(x, pass);
+            float[] output = y.toFloats(stream);
+            Tensor dx = layer.backward(ranks.own(drawn(scope, dtype, "dy", tokens, HIDDEN), scope), pass);
+            List<float[]> gradients = new ArrayList<>();
+            if (apart > 0) {
+                gradients.add(biases.backward(pass).toFloats(stream));
+            }
+            for (Parameter parameter : parameters.all()) {
+                gradients.add(parameter.gradient().toFloats(stream));
+            }
+            return new Result(output, dx.toFloats(stream), gradients);
+        }
+    }
+
+    private static Parameter sinks(MultiheadAttention layer) {
+        Parameter sinks = layer.sinks();
+        assertTrue(sinks != null);
+        return sinks;
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "2, 24, 24, PLAIN, PACKED, FLOAT32",
+        "3, 24, 24, CAUSAL, PACKED, FLOAT32",
+        "8, 24, 24, PLAIN, PACKED, FLOAT32",
+        "4, 24, 8, CAUSAL, PACKED, FLOAT32",
+        "4, 24, 4, BOTTOM_RIGHT, PACKED, FLOAT32",
+        "2, 4, 4, WINDOW, PACKED, FLOAT32",
+        "3, 6, 3, NORMED_HEADS, PACKED, FLOAT32",
+        "2, 4, 4, EVERYTHING, PACKED, FLOAT32",
+        "3, 6, 3, EVERYTHING, PADDED, FLOAT32",
+        "2, 4, 2, SHARED, PACKED, FLOAT32",
+        "4, 4, 4, SHARED, BSHD, FLOAT32",
+        "3, 6, 6, PLAIN, GAPS, FLOAT32",
+        "2, 6, 2, CAUSAL, GAPS, FLOAT32",
+        "3, 6, 6, PLAIN, BSHD, FLOAT32",
+        "2, 6, 2, CAUSAL, SBHD, FLOAT32",
+        "4, 8, 8, PLAIN, PADDED, FLOAT32",
+        "5, 10, 5, PLAIN, PACKED, BFLOAT16",
+        "7, 7, 7, CAUSAL, PACKED, BFLOAT16",
+        "2, 4, 4, PLAIN, BSHD, BFLOAT16"
+    })
+    void ranksAttendAsOne(int ranks, int heads, int keyHeads, Scores scores, Layout layout, DType dtype) {
+        DevicesNeeded.assume(ranks);
+        AttentionConfig config = scores.config(heads, keyHeads);
+        double tolerance = dtype == DType.BFLOAT16 ? 4e-2 : Provider.current() == Provider.CUDA ? 4e-3 : 2e-5;
+        for (long seed = 11; seed < 14; seed++) {
+            long drawn = seed;
+            Result whole;
+            try (Device device = Device.open()) {
+                whole = run(device, ContextParallel.none(), config, scores, layout, dtype, drawn);
+            }
+            List<Result> parts = Ranks.local(ranks)
+                    .run(rank -> run(
+                            rank.device(),
+                            ContextParallel.of(rank.communicator()),
+                            config,
+                            scores,
+                            layout,
+                            dtype,
+                            drawn));
+            String what = " of seed " + seed;
+            close(whole.y, joined(parts.stream().map(Result::y).toList()), tolerance, "y" + what);
+            close(whole.dx, joined(parts.stream().map(Result::dx).toList()), tolerance, "dx" + what);
+            for (int i = 0; i < whole.gradients.size(); i++) {
+                int parameter = i;
+                float[] sum = sum(parts.stream()
+                        .map(part -> part.gradients.get(parameter))
+                        .toList());
+                close(whole.gradients.get(i), sum, tolerance, "gradient " + i + what);
+            }
+        }
+    }
+
+    @Test
+    void exchangesMakeNoGarbage() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            ContextParallel ranks = ContextParallel.of(rank.communicator());
+            HeadExchange even = new HeadExchange(ranks, 8, 8, 8);
+            HeadExchange uneven = new HeadExchange(ranks, 8, 4, 4);
+            try (Scope scope = rank.device().openScope();
+                    Pass pass = Pass.training(rank.device())) {
+                Tensor x = ranks.own(drawn(scope, DType.FLOAT32, "x", 33, 24), scope);
+                Tensor grouped = ranks.own(drawn(scope, DType.FLOAT32, "grouped", 33, 16), scope);
+                float[] before = x.toFloats(rank.device().stream());
+                Runnable there = () -> {
+                    pass.begin();
+                    Tensor heads = even.toHeads(x, 33, pass.scope(), pass);
+                    even.toTokens(heads, pass.scope(), pass);
+                    uneven.toTokens(uneven.toHeads(grouped, 33, pass.scope(), pass), pass.scope(), pass);
+                };
+                pass.begin();
+                Tensor back = even.toTokens(even.toHeads(x, 33, pass.scope(), pass), pass.scope(), pass);
+                close(before, back.toFloats(rank.device().stream()), 0, "there and back");
+                long least = Long.MAX_VALUE;
+                for (int round = 0; round < ROUNDS; round++) { // as many on each rank
+                    long allocated = THREADS.getCurrentThreadAllocatedBytes();
+                    for (int i = 0; i < CALLS; i++) {
+                        there.run();
+                    }
+                    least = Math.min(least, THREADS.getCurrentThreadAllocatedBytes() - allocated);
+                }
+                assertTrue(least < 8L * CALLS, least + " bytes in " + CALLS + " calls");
+            }
+        });
+    }
+}

@@ -1,0 +1,197 @@
+package dev.chagres.layer;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** What context-parallel ranks would compute otherwise than one rank is refused; and who has which tokens. */
+@Tag("L0")
+@Tag("L2")
+class ContextParallelMisuseTest {
+    private static final AttentionConfig HEADS = AttentionConfig.of(24, 8, AttentionMask.none());
+
+    /** What a rank does that is refused. */
+    private interface Refused {
+        void run(Rank rank, ContextParallel tokens);
+    }
+
+    private static void assertRefused(Class<? extends RuntimeException> type, String text, int ranks, Refused refused) {
+        DevicesNeeded.assume(ranks);
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(ranks).each(rank -> refused.run(rank, ContextParallel.of(rank.communicator()))));
+        assertInstanceOf(type, failure.getCause());
+        assertEquals(text, failure.getCause().getMessage());
+    }
+
+    private static void assertRefused(String text, int ranks, TransformerLayerConfig config) {
+        assertRefused(
+                IllegalArgumentException.class,
+                text,
+                ranks,
+                (rank, tokens) -> new TransformerLayer(config, new ModelPlan(tokens).group("layer")));
+    }
+
+    private static TransformerLayerConfig layer(AttentionConfig attention) {
+        return TransformerLayerConfig.encoder(32, attention);
+    }
+
+    @Test
+    void headsThatRanksDoNotDivide() {
+        String rest = " context-parallel ranks, each of which attends with some of them over all tokens, got ";
+        assertRefused("heads: layer.attention expected a multiple of the 5" + rest + 24, 5, layer(HEADS));
+        assertRefused(
+                "keyHeads: layer.attention expected a multiple of the 2" + rest + 1, 2, layer(HEADS.withKeyHeads(1)));
+    }
+
+    @Test
+    void whatIsDrawnForWholeSequencesOrAllHeads() {
+        assertRefused(
+                "dropout: layer.attention expected none of attention weights where 24 heads are divided among 2"
+                        + " context-parallel ranks, for each rank would drop by the numbers of the first heads, got "
+                        + Dropout.of(0.1f) + "; use TransformerLayerConfig.withHiddenDropout",
+                2,
+                layer(HEADS.withDropout(Dropout.of(0.1f))));
+        assertRefused(
+                "dropPath: layer expected none where 2 context-parallel ranks have parts of sequences, got "
+                        + Dropout.of(0.1f),
+                2,
+                layer(HEADS).withDropPath(Dropout.of(0.1f)));
+        assertRefused(
+                "hidden: layer expected a multiple of 4 columns for 2 context-parallel ranks, got 30",
+                2,
+                TransformerLayerConfig.encoder(30, HEADS));
+    }
+
+    @Test
+    void tokensThatAreNotThisRanks() {
+        assertRefused(
+                IllegalArgumentException.class,
+                "x: expected 3 tokens, the part of context-parallel rank 0 of 2 of the 7 that the sequences have, got 7;"
+                        + " ContextParallel.own cuts it out",
+                2,
+                (rank, tokens) -> {
+                    ModelPlan plan = new ModelPlan(tokens);
+                    TransformerLayer layer = new TransformerLayer(layer(HEADS), plan.group("layer"));
+                    try (Scope scope = rank.device().openScope();
+                            Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 1);
+                            Pass pass = Pass.training(rank.device())) {
+                        if (rank.index() != 0) {
+                            return;
+                        }
+                        pass.begin(Sequences.packed(scope, 3, 4));
+                        Tensor x = scope.tensor(DType.FLOAT32, 7, 32);
+                        layer.forward(x, pass);
+                    }
+                });
+    }
+
+    @Test
+    void stretchesCoverAllTokens() {
+        DevicesNeeded.assume(3);
+        Ranks.local(3).each(rank -> {
+            ContextParallel tokens = ContextParallel.of(rank.communicator());
+            assertEquals("context-parallel rank " + rank.index() + " of 3", tokens.toString());
+            for (long count = 3; count < 200; count++) {
+                assertEquals(0, tokens.begin(count, 0));
+                assertEquals(count, tokens.begin(count, 3));
+                for (int i = 0; i < 3; i++) {
+                    long length = tokens.begin(count, i + 1) - tokens.begin(count, i);
+                    assertEquals(count / 3.0, length, count < 48 ? 1 : 32, count + " tokens");
+                    if (count < 48) {
+                        assertEquals(i * count / 3, tokens.begin(count, i));
+                    } else {
+                        assertEquals(0, tokens.begin(count, i) % 16, count + " tokens");
+                    }
+                }
+            }
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "tokens: expected at least 3, one of each of the 3 context-parallel ranks, got 2; make the micro-batch"
+                            + " larger",
+                    () -> tokens.count(2));
+            assertThrown(IllegalArgumentException.class, "rank: expected 0 to 3, got 4", () -> tokens.begin(48, 4));
+            try (Scope scope = rank.device().openScope()) {
+                Tensor ids = scope.tensor(DType.INT32, 7);
+                ids.set(scope.stream(), 0, 1, 2, 3, 4, 5, 6);
+                assertEquals(
+                        tokens.begin(7, tokens.rank()), tokens.own(ids, scope).toInts(scope.stream())[0]);
+                assertEquals(tokens.count(7), tokens.own(ids, scope).count());
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "whole: expected [T] or [T, columns], got INT32[7, 1, 1]",
+                        () -> tokens.own(scope.tensor(DType.INT32, 7, 1, 1), scope));
+                assertSame(ids, ContextParallel.none().own(ids, scope));
+            }
+        });
+        assertThrown(
+                IllegalStateException.class,
+                "group: expected tokens that are shared out among ranks, got all on each; ask isSplit() first",
+                () -> ContextParallel.none().group());
+        assertEquals("all tokens", ContextParallel.none().toString());
+    }
+
+    @Test
+    void gradientsOfThisRanksTokensAlone() {
+        assertRefused(
+                IllegalStateException.class,
+                "gradients: expected their sum over 2 context-parallel ranks, got the term of this rank's tokens alone;"
+                        + " make a Strategy over these ranks, such as DataParallel.of(parameters, communicator), and call"
+                        + " its sumGradients",
+                2,
+                (rank, tokens) -> {
+                    ModelPlan plan = new ModelPlan(tokens);
+                    plan.declare("w", Initializer.zeros(), 3);
+                    try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 1)) {
+                        new GradientNorm(parameters, 1).compute();
+                    }
+                });
+    }
+
+    @Test
+    void sumsThatLeaveRanksOut() {
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.REPLICATE, 2).with(MeshDimension.CONTEXT, 2);
+        assertRefused(
+                IllegalStateException.class,
+                "communicator: expected equally many of each of the 2 context-parallel ranks, whose gradients are terms of"
+                        + " one sum, got rank 0 of 2, rank 0 of 2; give the communicator of all ranks, such as"
+                        + " mesh.world()",
+                4,
+                (rank, all) -> {
+                    try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                        if (mesh.coordinate(MeshDimension.CONTEXT) != 0) {
+                            return;
+                        }
+                        ModelPlan plan = new ModelPlan(ContextParallel.of(mesh.along(MeshDimension.CONTEXT)));
+                        plan.declare("w", Initializer.zeros(), 3);
+                        try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 1)) {
+                            DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))
+                                    .close();
+                        }
+                    }
+                });
+    }
+}

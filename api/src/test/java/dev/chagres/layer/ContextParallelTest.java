@@ -1,0 +1,173 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.bindings.Provider;
+import dev.chagres.layer.RankedRun.Variant;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.WeightStorage;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ZeroStage;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.function.UnaryOperator;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** Ranks that share out tokens compute what one rank computes of all. */
+@Tag("L0")
+@Tag("L2")
+class ContextParallelTest {
+    private static final AttentionConfig MANY_HEADS = AttentionConfig.of(24, 8, AttentionMask.none());
+    private static final TransformerLayerConfig LAYER = TransformerLayerConfig.encoder(SmallModel.HIDDEN, MANY_HEADS)
+            .withMlp(MlpConfig.gelu(SmallModel.HIDDEN).withInner(96));
+    /** What is refused: one key head, dropped attention weights or sequences, keys of other tokens. */
+    private static final Set<String> REFUSED = Set.of("multi-query transformer", "transformer with dropout");
+
+    static List<EveryLayerCase> layers() {
+        List<EveryLayerCase> cases = new ArrayList<>();
+        for (LayerKind kind : LayerKinds.all()) {
+            String name = kind.name();
+            boolean refused = REFUSED.contains(name)
+                    || name.contains("drop path")
+                    || name.contains("decoder")
+                    || name.contains("cross-attention");
+            if (!refused) {
+                cases.add(new EveryLayerCase(kind, DType.FLOAT32, null));
+                cases.add(new EveryLayerCase(kind, DType.BFLOAT16, null));
+            }
+        }
+        return cases;
+    }
+
+    @ParameterizedTest
+    @MethodSource("layers")
+    void everyLayerGivesOutputAndGradientsOfAllTokens(EveryLayerCase one) {
+        compare(one, UnaryOperator.identity());
+        if (one.kind().attends()) {
+            compare(one, Recomputed::new);
+        }
+    }
+
+    private static void compare(EveryLayerCase one, UnaryOperator<Layer> wrapper) {
+        DevicesNeeded.assume(2);
+        EveryLayer.Step whole = one.train();
+        List<EveryLayer.Step> parts = Ranks.local(2).run(rank -> {
+            try (EveryLayer model = new EveryLayer(
+                            rank.device(),
+                            one.kind(),
+                            one.dtype(),
+                            null,
+                            WeightStorage.MODEL_TYPE,
+                            wrapper,
+                            plan -> {},
+                            new ModelPlan(ContextParallel.of(rank.communicator())));
+                    Pass pass = Pass.training(rank.device())) {
+                return model.step(pass);
+            }
+        });
+        double tolerance = one.dtype() == DType.BFLOAT16 ? 4e-2 : Provider.current() == Provider.CUDA ? 4e-3 : 2e-5;
+        close(whole.y(), joined(parts.stream().map(EveryLayer.Step::y).toList()), tolerance, "y");
+        close(whole.dx(), joined(parts.stream().map(EveryLayer.Step::dx).toList()), tolerance, "dx");
+        for (int i = 0; i < whole.gradients().size(); i++) {
+            int parameter = i;
+            float[] sum = sum(
+                    parts.stream().map(part -> part.gradients().get(parameter)).toList());
+            close(whole.gradients().get(i), sum, tolerance, "gradient " + i);
+        }
+    }
+
+    /** One behind the other, in the order of ranks. */
+    static float[] joined(List<float[]> parts) {
+        float[] all = new float[parts.stream().mapToInt(part -> part.length).sum()];
+        int end = 0;
+        for (float[] part : parts) {
+            System.arraycopy(part, 0, all, end, part.length);
+            end += part.length;
+        }
+        return all;
+    }
+
+    static float[] sum(List<float[]> terms) {
+        float[] sum = new float[terms.getFirst().length];
+        for (float[] term : terms) {
+            for (int i = 0; i < sum.length; i++) {
+                sum[i] += term[i];
+            }
+        }
+        return sum;
+    }
+
+    static void close(float[] expected, float[] actual, double tolerance, String what) {
+        assertEquals(expected.length, actual.length, what);
+        double largest = IntStream.range(0, expected.length)
+                .mapToDouble(i -> Math.abs(expected[i]))
+                .max()
+                .orElse(0);
+        for (int i = 0; i < expected.length; i++) {
+            assertEquals(expected[i], actual[i], tolerance * Math.max(1, largest), what + "[" + i + "]");
+        }
+    }
+
+    /** What adds the ranks' gradients up. */
+    private enum Summing {
+        DATA_PARALLEL,
+        ZERO_ONE,
+        ZERO_THREE
+    }
+
+    /** Trains {@code context} ranks a copy, and as many copies as there are ranks for. */
+    @ParameterizedTest
+    @CsvSource({
+        "1, 1, 4, PLAIN, DATA_PARALLEL",
+        "2, 2, 3, EIGHTS, DATA_PARALLEL",
+        "3, 3, 4, PLAIN, DATA_PARALLEL",
+        "4, 4, 3, RECOMPUTED_EIGHTS, DATA_PARALLEL",
+        "8, 8, 3, EIGHTS, DATA_PARALLEL",
+        "3, 3, 4, FROZEN_BOTTOM, DATA_PARALLEL",
+        "4, 2, 2, EIGHTS, DATA_PARALLEL",
+        "6, 2, 1, PLAIN, DATA_PARALLEL",
+        "3, 3, 3, PLAIN, ZERO_ONE",
+        "4, 2, 1, EIGHTS, ZERO_THREE"
+    })
+    void ranksThatShareTokensTrainAsOne(int ranks, int context, int microBatches, Variant variant, Summing summing) {
+        DevicesNeeded.assume(ranks);
+        TransformerLayerConfig layer = LAYER.withHiddenDropout(Dropout.of(0.1f));
+        int copies = ranks / context;
+        RankedRun expected = RankedRun.ofOne(copies * microBatches, DType.FLOAT32, variant, layer);
+        MeshShape shape =
+                MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.CONTEXT, context);
+        expected.assertSameSteps(Ranks.local(ranks).run(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                // @start region="plan"
+                ContextParallel tokens = ContextParallel.of(mesh.along(MeshDimension.CONTEXT));
+                ModelPlan plan = new ModelPlan(tokens);
+                // @end
+                Rank copy =
+                        new Rank(mesh.coordinate(MeshDimension.REPLICATE), copies, rank.device(), rank.communicator());
+                RankedRun.Sharing sharing = (declared, dtype, same) -> switch (summing) {
+                    case DATA_PARALLEL ->
+                        DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, 7), rank.communicator());
+                    case ZERO_ONE -> FullySharded.allocate(declared, dtype, 7, ZeroStage.ONE, rank.communicator());
+                    case ZERO_THREE -> FullySharded.allocate(declared, dtype, 7, ZeroStage.THREE, rank.communicator());
+                };
+                return RankedRun.of(copy, sharing, microBatches, DType.FLOAT32, variant, plan, layer);
+            }
+        }));
+    }
+}
