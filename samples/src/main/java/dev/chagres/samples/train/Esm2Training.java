@@ -131,7 +131,7 @@ public final class Esm2Training implements TrainingModel {
         optimizer = new AdamW(
                 model.parameters(), dtype == DType.BFLOAT16 ? ADAM.withMasters(AdamW.Masters.REMAINDER) : ADAM);
         pass = Pass.training(device);
-        uploads = new UploadRing(device, shape, UPLOADS);
+        uploads = UploadRing.ofPart(device, shape, UPLOADS, model.parameters().sharing().contextParallel());
         readback = new StepReadback(stream, shape.microBatches(), UNREAD);
     }
 
@@ -162,8 +162,8 @@ public final class Esm2Training implements TrainingModel {
     /**
      * Makes what one of several ranks has of a model: of each step's micro-batches it computes those whose number modulo the number of
      * data-parallel ranks is its own, and the gradients of all ranks are summed. Each rank is given all batches. A step's result has this
-     * rank's part of the loss; the parts add up. Ranks that split layers compute the same micro-batches and have the same part; of a
-     * pipeline's ranks the last one has it.
+     * rank's part of the loss; the parts add up. Ranks that split layers, and those that share out tokens, compute the same micro-batches;
+     * the first have the same part. Of a pipeline's ranks the last one has it.
      */
     static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {
         RankModel made = RankModel.of(rank, config, plan);

@@ -40,22 +40,41 @@ record RankLayout(
         return mesh.size(MeshDimension.TENSOR);
     }
 
+    /** Returns among how many ranks the tokens of each micro-batch are shared out. */
+    int contextRanks() {
+        return mesh.size(MeshDimension.CONTEXT);
+    }
+
     /** Returns how many ranks have consecutive layers each. */
     int pipelineRanks() {
         return mesh.size(MeshDimension.PIPELINE);
     }
 
     /**
-     * Returns among how many ranks the micro-batches of a step are shared out: those that split layers, or have some of the layers each,
-     * compute the same ones.
+     * Returns among how many ranks the micro-batches of a step are shared out: those that split layers, have some of the layers each, or
+     * share out tokens, compute the same ones.
      */
     int dataRanks() {
-        return count / (tensorRanks() * pipelineRanks());
+        return count / (tensorRanks() * contextRanks() * pipelineRanks());
     }
 
     /** Returns which of these a rank is: ranks of a pipeline are further apart than others. */
     int dataRank(int rank) {
-        return rank / tensorRanks() % dataRanks();
+        return rank / (tensorRanks() * contextRanks()) % dataRanks();
+    }
+
+    /**
+     * Checks that ranks divide the heads of a model.
+     *
+     * @throws IllegalArgumentException when they do not
+     */
+    void requireHeads(Esm2Size size) {
+        int ranks = tensorRanks() * contextRanks();
+        if (size.heads() % ranks != 0) {
+            throw new IllegalArgumentException("--strategy: expected as many ranks for "
+                    + (contextRanks() > 1 ? "cp" : "tp") + " as divide the " + size.heads() + " heads of --model " + size
+                    + ", got " + ranks);
+        }
     }
 
     /**

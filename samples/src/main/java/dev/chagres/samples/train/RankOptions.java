@@ -18,27 +18,29 @@ final class RankOptions {
             paramLabel = "N",
             description =
                     "ranks, threads with a device each, that share out the micro-batches of a step, N times as many as"
-                            + " --accumulate says, or with tp each layer, with pp the layers (default: 1, or those of"
-                            + " --mesh)")
+                            + " --accumulate says, or with tp each layer, with pp the layers, with cp the tokens"
+                            + " (default: 1, or those of --mesh)")
     private @Nullable Integer ranks;
 
     @Option(
             names = "--strategy",
             converter = OptionWords.OfStrategy.class,
-            paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp|pp",
+            paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp|pp|cp",
             description =
                     "what ranks share out: nothing, the optimizer's state, gradients too, weights too, weights too of"
-                            + " each of several copies, each layer's heads and columns, the layers (default: ddp, with"
-                            + " --mesh hsdp, tp or pp)")
+                            + " each of several copies, each layer's heads and columns, the layers, the tokens of each"
+                            + " micro-batch (default: ddp, with --mesh hsdp, tp, pp or cp)")
     private @Nullable RankStrategy strategy;
 
     @Option(
             names = "--mesh",
             converter = OfMesh.class,
-            paramLabel = "replicate=R,shard=S|tensor=T|pipeline=P[,tensor=T]",
+            paramLabel = "replicate=R,shard=S|tensor=T|pipeline=P[,tensor=T]|context=C",
             description =
                     "R copies of the model, each shared out among S ranks, for --strategy hsdp, or with its layers"
-                            + " split among T, for --strategy tp, or in P stages of consecutive layers, each split among T, for --strategy pp")
+                            + " split among T, for --strategy tp, or in P stages of consecutive layers, each split among T,"
+                            + " for --strategy pp, or with the tokens of each micro-batch shared out among C, for --strategy"
+                            + " cp")
     private @Nullable MeshShape mesh;
 
     @Option(
@@ -99,6 +101,7 @@ final class RankOptions {
                 case "shard" -> MeshDimension.SHARD;
                 case "tensor" -> MeshDimension.TENSOR;
                 case "pipeline" -> MeshDimension.PIPELINE;
+                case "context" -> MeshDimension.CONTEXT;
                 default -> throw wrong(value);
             };
         }
@@ -136,9 +139,12 @@ final class RankOptions {
         if (mesh == null) {
             return RankStrategy.DDP;
         }
-        return mesh.size(MeshDimension.PIPELINE) > 1
-                ? RankStrategy.PP
-                : mesh.size(MeshDimension.TENSOR) > 1 ? RankStrategy.TP : RankStrategy.HSDP;
+        if (mesh.size(MeshDimension.PIPELINE) > 1) {
+            return RankStrategy.PP;
+        }
+        return mesh.size(MeshDimension.TENSOR) > 1
+                ? RankStrategy.TP
+                : mesh.size(MeshDimension.CONTEXT) > 1 ? RankStrategy.CP : RankStrategy.HSDP;
     }
 
     /** Returns the ranks as the plan has them. */
@@ -157,6 +163,7 @@ final class RankOptions {
         return switch (strategy()) {
             case TP -> MeshDimension.TENSOR;
             case PP -> MeshDimension.PIPELINE;
+            case CP -> MeshDimension.CONTEXT;
             case DDP, ZERO1, ZERO2, ZERO3, HSDP -> MeshDimension.SHARD;
         };
     }
@@ -190,6 +197,11 @@ final class RankOptions {
             throw new IllegalArgumentException(
                     "--shard-optimizer: expected --strategy hsdp beside it, whose optimizer's"
                             + " state is shared out, got " + strategy());
+        }
+        int context = layout().contextRanks();
+        if (context > BatchShape.TOKEN_MULTIPLE) {
+            throw new IllegalArgumentException("--strategy: expected at most " + BatchShape.TOKEN_MULTIPLE
+                    + " ranks for cp, for a micro-batch may have as few tokens, got " + context);
         }
         if (sequenceParallel) {
             checkSequenceParallel();
@@ -229,9 +241,10 @@ final class RankOptions {
             case HSDP -> "replicate=R,shard=S";
             case TP -> "replicate=R,tensor=T";
             case PP -> "replicate=R,pipeline=P,tensor=T";
+            case CP -> "replicate=R,context=C";
             case DDP, ZERO1, ZERO2, ZERO3 ->
                 throw new IllegalArgumentException(
-                        "--mesh: expected --strategy hsdp, tp or pp beside it, got " + strategy());
+                        "--mesh: expected --strategy hsdp, tp, pp or cp beside it, got " + strategy());
         };
         int split = strategy() == RankStrategy.PP ? given.size(MeshDimension.TENSOR) : 1;
         if (given.size(MeshDimension.REPLICATE) * given.size(shared()) * split != given.ranks()) {

@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.DType;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.TensorParallel;
@@ -31,14 +32,16 @@ enum RankStrategy {
     /** A part of each layer's matrices, of one of one or more copies. */
     TP,
     /** Some of the layers, of one of one or more copies. */
-    PP;
+    PP,
+    /** All of the model, and a part of the tokens of each micro-batch, of one or more copies. */
+    CP;
 
     /** Takes memory for what {@code rank} keeps of the parameters of {@code declared}; {@code mesh} is there where this needs one. */
     Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank, @Nullable Mesh mesh) {
         DType dtype = plan.recipe().dtype();
         long seed = plan.seed();
         return switch (this) {
-            case DDP -> DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, seed), rank.communicator());
+            case DDP, CP -> DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, seed), rank.communicator());
             case ZERO1 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.ONE, rank.communicator());
             case ZERO2 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.TWO, rank.communicator());
             case ZERO3 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.THREE, rank.communicator());
@@ -65,13 +68,16 @@ enum RankStrategy {
 
     /** Returns whether several ranks compute the same micro-batches together. */
     boolean sharesMicroBatches() {
-        return this == TP || this == PP;
+        return this == TP || this == PP || this == CP;
     }
 
-    /** Returns an empty plan, of which {@code mesh} says among which ranks its layers are split. */
+    /** Returns an empty plan, of which {@code mesh} says among which ranks its layers are split, or tokens shared out. */
     static ModelPlan begin(RankLayout layout, @Nullable Mesh mesh) {
         if (mesh == null) {
             return new ModelPlan();
+        }
+        if (layout.contextRanks() > 1) {
+            return new ModelPlan(ContextParallel.of(mesh.along(MeshDimension.CONTEXT)));
         }
         TensorParallel ranks = TensorParallel.of(mesh.along(MeshDimension.TENSOR));
         return new ModelPlan(layout.sequenceParallel() ? ranks.withSequenceParallel() : ranks);

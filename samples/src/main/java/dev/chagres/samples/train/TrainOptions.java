@@ -288,7 +288,7 @@ final class TrainOptions {
     TrainingPlan plan(boolean gpu, int devices) {
         requireDevices(gpu, devices);
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
-        requireHeads(size);
+        ranks.layout().requireHeads(size);
         ranks.layout().requireStages(size, fp8Statistics);
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         requireWhole(precision);
@@ -367,14 +367,6 @@ final class TrainOptions {
             throw new IllegalArgumentException(
                     "--recipe: expected bf16, fp16 or fp32 beside --sequence-parallel, for what"
                             + " its ranks gather is in the model's type, got " + precision);
-        }
-    }
-
-    private void requireHeads(Esm2Size size) {
-        int tensor = ranks.layout().tensorRanks();
-        if (size.heads() % tensor != 0) {
-            throw new IllegalArgumentException("--strategy: expected as many ranks for tp as divide the " + size.heads()
-                    + " heads of --model " + size + ", got " + tensor);
         }
     }
 

@@ -70,18 +70,18 @@ class TrainOptionsTest {
                         + " sequence fits; got 512",
                 "--ranks 0 | --ranks: expected at least 1, got 0",
                 "--strategy zero2 | --strategy: expected ddp, or --ranks above 1 to share something out, got zero2",
-                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, pp, got fsdp",
+                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, pp, cp, got fsdp",
                 "--mesh shard=x | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard=x",
-                "--mesh context=2 | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4,"
-                        + " got context=2",
+                "--mesh rows=2 | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4,"
+                        + " got rows=2",
                 "--mesh shard=2,shard=2 | Invalid value for option '--mesh': expected numbers of ranks, such as"
                         + " replicate=2,shard=4, got shard=2,shard=2",
                 "--mesh shard | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard",
                 "--mesh replicate=2,shard=2 --ranks 2 | --ranks: expected 4, as many as --mesh replicate=2,shard=2 has, or"
                         + " none, got 2",
-                "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp, tp or pp beside it, got zero3",
+                "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp, tp, pp or cp beside it, got zero3",
                 "--mesh pipeline=2,shard=2 | --mesh: expected replicate=R,pipeline=P,tensor=T beside --strategy pp, got pipeline=2,shard=2",
                 "--mesh pipeline=2,tensor=2 --save f | --save: expected another --strategy than tp, for a file holds whole layers,"
                         + " got pp pipeline=2,tensor=2",
@@ -106,6 +106,16 @@ class TrainOptionsTest {
                         + " which the tokens of a micro-batch are a multiple, got 3",
                 "--ranks 2 --strategy tp --sequence-parallel --recipe fp8-block | --recipe: expected bf16, fp16 or fp32 beside"
                         + " --sequence-parallel, for what its ranks gather is in the model's type, got fp8-block",
+                "--mesh tensor=2,context=2 | --mesh: expected replicate=R,tensor=T beside --strategy tp, got"
+                        + " context=2,tensor=2",
+                "--mesh pipeline=2,context=2 | --mesh: expected replicate=R,pipeline=P,tensor=T beside --strategy pp, got"
+                        + " pipeline=2,context=2",
+                "--mesh shard=2,context=2 | --mesh: expected replicate=R,context=C beside --strategy cp, got"
+                        + " shard=2,context=2",
+                "--ranks 20 --strategy cp --model 8M | --strategy: expected at most 16 ranks for cp, for a micro-batch may"
+                        + " have as few tokens, got 20",
+                "--mesh replicate=2,context=3 --model 8M | --strategy: expected as many ranks for cp as divide the 20 heads"
+                        + " of --model 8M, got 3",
                 "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
                         + " --model 8M, got 3",
                 "--strategy hsdp --ranks 4 | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got none",
