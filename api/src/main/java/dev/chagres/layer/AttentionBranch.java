@@ -56,8 +56,10 @@ final class AttentionBranch extends Layer {
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(this.config), plan);
         separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, this.config, this, plan) : null;
         projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
-        exchange = new HeadExchange(plan.contextParallel(), width, keyWidth, keyWidth);
-        attendedExchange = new HeadExchange(plan.contextParallel(), width);
+        int heads = this.config.heads();
+        int keyHeads = this.config.keyHeads();
+        exchange = HeadExchange.of(plan, config.headDim(), heads, keyHeads, keyHeads);
+        attendedExchange = HeadExchange.of(plan, config.headDim(), heads);
     }
 
     Linear qkv() {

@@ -39,6 +39,11 @@ final class CrossAttentionBranch extends Layer {
     private final AttentionSide keySide;
     private final DotProductAttention attention;
     private final Linear projection;
+    /** Of query and output, and of their gradients. */
+    private final HeadExchange queryExchange;
+    /** Of key and of value. */
+    private final HeadExchange keyExchange;
+
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
     private @Nullable RotaryEmbedding rotary;
 
@@ -49,10 +54,6 @@ final class CrossAttentionBranch extends Layer {
         if (plan.tensorParallel().isSequenceParallel()) {
             throw new IllegalArgumentException("plan: " + plan.name()
                     + " expected ranks that have all tokens between layers, got " + plan.tensorParallel());
-        }
-        if (plan.contextParallel().isSplit()) {
-            throw new IllegalArgumentException("plan: " + plan.name()
-                    + " expected ranks that have all tokens of both sides, got " + plan.contextParallel());
         }
         this.memory = Checks.given("memory", memory);
         long hidden = cross.hidden();
@@ -70,6 +71,8 @@ final class CrossAttentionBranch extends Layer {
         keySide = new AttentionSide(config.keyHeads(), headDim, norm, this, plan.child("k_norm"));
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(config), plan);
         projection = new Linear(width, hidden, bias, ParallelMode.ROW, initializer, plan.child("projection"));
+        queryExchange = HeadExchange.of(plan, config.headDim(), config.heads());
+        keyExchange = HeadExchange.of(plan, config.headDim(), config.keyHeads());
     }
 
     Linear query() {
@@ -91,27 +94,31 @@ final class CrossAttentionBranch extends Layer {
         Tensor m = memory.tensor(pass);
         Checks.matrix(pass.stream(), "memory", m, x.dtype(), memoryColumns);
         key.checkInput(m);
-        sequences.checkTokens("x", x, x.size(0));
-        sequences.keys().checkTokens("memory", m, m.size(0));
+        queryExchange.checkTokens("x", x, x.size(0), sequences);
+        keyExchange.checkTokens("memory", m, m.size(0), sequences.keys());
         RotaryEmbedding present = rotary;
         if (present != null) {
             present.checkSequences(sequences.queries(), pass.stream());
             present.checkSequences(sequences.keys(), pass.stream());
         }
         Scope kept = pass.kept();
-        Tensor q = kept.tensor(x.dtype(), x.size(0), query.outputColumns(x.size(1)));
-        Tensor k = kept.tensor(x.dtype(), m.size(0), key.outputColumns(m.size(1)));
-        Tensor v = kept.like(k);
+        Scope projectedIn = queryExchange.isNeeded() ? pass.temporary() : kept;
+        Tensor ownQ = projectedIn.tensor(x.dtype(), x.size(0), query.outputColumns(x.size(1)));
+        Tensor ownK = projectedIn.tensor(x.dtype(), m.size(0), key.outputColumns(m.size(1)));
+        Tensor ownV = projectedIn.like(ownK);
         Heads record = saved.take();
-        product(query, x, record.x, q, pass);
-        product(key, m, record.keyInput, k, pass);
-        product(value, m, record.valueInput, v, pass);
+        product(query, x, record.x, ownQ, pass);
+        product(key, m, record.keyInput, ownK, pass);
+        product(value, m, record.valueInput, ownV, pass);
+        Tensor q = queryExchange.toHeads(ownQ, sequences.tokens(), kept, pass);
+        Tensor k = keyExchange.toHeads(ownK, sequences.keys().tokens(), kept, pass);
+        Tensor v = keyExchange.toHeads(ownV, sequences.keys().tokens(), kept, pass);
         Tensor heads = attention.forward(
                 querySide.forward(shaped(kept, q, config.heads(), sequences), present, sequences.queries(), pass),
                 keySide.forward(shaped(kept, k, config.keyHeads(), sequences.keys()), present, sequences.keys(), pass),
                 shaped(kept, v, config.keyHeads(), sequences.keys()),
                 pass);
-        Tensor attended = kept.view(heads, 0, q.size(0), q.size(1));
+        Tensor attended = queryExchange.toTokens(kept.view(heads, 0, q.size(0), q.size(1)), kept, pass);
         product(projection, attended, record.attended, y, pass);
         record.memory.set(m);
         record.rotary = present;
@@ -137,11 +144,13 @@ final class CrossAttentionBranch extends Layer {
         Sequences sequences = Checks.given("sequences", record.sequences);
         parameterGradients(projection, dy, record.attended, pass);
         Scope temporary = pass.temporary();
-        Tensor dattended = temporary.tensor(
+        Tensor dprojected = temporary.tensor(
                 dy.dtype(), dy.size(0), projection.weight().shape().size(1));
-        projection.products().inputGradient(record.attended, dattended, pass);
+        projection.products().inputGradient(record.attended, dprojected, pass);
+        Tensor dattended = queryExchange.toHeads(dprojected, sequences.tokens(), temporary, pass);
+        long keyColumns = (long) config.keyHeads() * config.headDim();
         Tensor dq = temporary.like(dattended);
-        Tensor dk = temporary.tensor(m.dtype(), m.size(0), key.outputColumns(m.size(1)));
+        Tensor dk = temporary.tensor(m.dtype(), sequences.keys().tokens(), keyColumns);
         Tensor dv = temporary.like(dk);
         Tensor dqHeads = shaped(temporary, dq, config.heads(), sequences);
         Tensor dkHeads = shaped(temporary, dk, config.keyHeads(), sequences.keys());
@@ -153,8 +162,9 @@ final class CrossAttentionBranch extends Layer {
                 pass);
         dkHeads = keySide.backward(dkHeads, record.rotary, sequences.keys(), pass);
         dqHeads = querySide.backward(dqHeads, record.rotary, sequences.queries(), pass);
-        dk = temporary.view(dkHeads, 0, dk.size(0), dk.size(1));
-        dq = temporary.view(dqHeads, 0, dq.size(0), dq.size(1));
+        dk = keyExchange.toTokens(temporary.view(dkHeads, 0, dk.size(0), dk.size(1)), temporary, pass);
+        dq = queryExchange.toTokens(temporary.view(dqHeads, 0, dq.size(0), dq.size(1)), temporary, pass);
+        dv = keyExchange.toTokens(dv, temporary, pass);
         parameterGradients(query, dq, record.x, pass);
         parameterGradients(key, dk, record.keyInput, pass);
         parameterGradients(value, dv, record.valueInput, pass);
@@ -216,7 +226,8 @@ final class CrossAttentionBranch extends Layer {
     @Override
     public String explain(Tensor x, Pass pass) {
         String sides = querySide.explain(rotary);
-        return query.explain(x, pass) + (sides.isEmpty() ? "" : "\n" + name() + ": " + sides) + "\n"
+        String moves = queryExchange.isNeeded() ? "\n" + name() + ": " + queryExchange.explain() : "";
+        return query.explain(x, pass) + moves + (sides.isEmpty() ? "" : "\n" + name() + ": " + sides) + "\n"
                 + attention.explain(x.dtype(), pass) + "\n" + projection.explain(x, pass);
     }
 }

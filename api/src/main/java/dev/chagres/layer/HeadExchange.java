@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ContextParallel;
+import dev.chagres.model.ModelPlan;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.ops.Columns;
 import org.jspecify.annotations.Nullable;
@@ -43,9 +44,23 @@ final class HeadExchange {
     private @Nullable Pass pass;
     private Direction direction = Direction.TO_HEADS;
 
-    HeadExchange(ContextParallel ranks, long... sections) {
+    /**
+     * Makes one for the ranks of {@code plan}.
+     *
+     * @param heads of each section, those that a rank attends with
+     */
+    static HeadExchange of(ModelPlan plan, int headDim, int... heads) {
+        ContextParallel ranks = plan.contextParallel();
+        long[] sections = new long[heads.length];
+        for (int i = 0; i < heads.length; i++) {
+            sections[i] = (long) heads[i] * headDim * ranks.size();
+        }
+        return new HeadExchange(ranks, sections);
+    }
+
+    private HeadExchange(ContextParallel ranks, long[] sections) {
         this.ranks = ranks;
-        this.sections = sections.clone();
+        this.sections = sections;
         long sum = 0;
         boolean even = true;
         for (long section : sections) {

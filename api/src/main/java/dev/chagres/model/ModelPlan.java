@@ -79,6 +79,23 @@ public final class ModelPlan {
         this(Grouping.ON, TensorParallel.none(), Checks.given("contextParallel", contextParallel));
     }
 
+    /**
+     * Begins an empty plan of what one of several tensor-parallel ranks has of a model, of which each of several context-parallel ranks
+     * computes a part of the tokens. Attention's heads are divided among all of these ranks.
+     *
+     * @throws IllegalArgumentException when tensor-parallel ranks share tokens out, too: {@link TensorParallel#withSequenceParallel}
+     */
+    public ModelPlan(TensorParallel tensorParallel, ContextParallel contextParallel) {
+        this(
+                Grouping.ON,
+                Checks.given("tensorParallel", tensorParallel),
+                Checks.given("contextParallel", contextParallel));
+        if (tensorParallel.isSequenceParallel() && contextParallel.isSplit()) {
+            throw new IllegalArgumentException("tensorParallel: expected ranks that have the same tokens between layers"
+                    + " beside " + contextParallel + ", got " + tensorParallel);
+        }
+    }
+
     private ModelPlan(Grouping grouping, TensorParallel tensorParallel, ContextParallel contextParallel) {
         this("", "", Gradients.WHOLE, new Shared(grouping, tensorParallel, contextParallel));
     }

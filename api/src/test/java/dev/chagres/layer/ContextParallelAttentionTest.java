@@ -249,8 +249,8 @@ class ContextParallelAttentionTest {
         DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             ContextParallel ranks = ContextParallel.of(rank.communicator());
-            HeadExchange even = new HeadExchange(ranks, 8, 8, 8);
-            HeadExchange uneven = new HeadExchange(ranks, 8, 4, 4);
+            HeadExchange even = HeadExchange.of(new ModelPlan(ranks), 4, 1, 1, 1);
+            HeadExchange uneven = HeadExchange.of(new ModelPlan(ranks), 2, 2, 1, 1);
             try (Scope scope = rank.device().openScope();
                     Pass pass = Pass.training(rank.device())) {
                 Tensor x = ranks.own(drawn(scope, DType.FLOAT32, "x", 33, 24), scope);

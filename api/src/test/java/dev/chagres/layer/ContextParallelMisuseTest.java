@@ -16,6 +16,7 @@ import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
@@ -152,6 +153,21 @@ class ContextParallelMisuseTest {
                 "group: expected tokens that are shared out among ranks, got all on each; ask isSplit() first",
                 () -> ContextParallel.none().group());
         assertEquals("all tokens", ContextParallel.none().toString());
+    }
+
+    @Test
+    void tokensThatTensorParallelRanksShareOutToo() {
+        assertRefused(
+                IllegalArgumentException.class,
+                "tensorParallel: expected ranks that have the same tokens between layers beside context-parallel rank 0 of"
+                        + " 2, got tensor-parallel rank 0 of 2, sequence-parallel",
+                2,
+                (rank, tokens) -> {
+                    if (rank.index() == 0) {
+                        var split = TensorParallel.of(rank.communicator()).withSequenceParallel();
+                        new ModelPlan(split, tokens);
+                    }
+                });
     }
 
     @Test
