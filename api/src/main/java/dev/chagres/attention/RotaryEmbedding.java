@@ -272,7 +272,7 @@ public final class RotaryEmbedding {
                     "rotary embedding: its scope was restarted since it was made, and has handed"
                             + " out its memory for something else; make it in a scope that is not restarted");
         }
-        if (sequences.length() + sequences.latestStart() > positions) {
+        if (sequences.positions() > positions) {
             throw new IllegalArgumentException("sequences: expected none longer than the " + positions
                     + " positions of the rotary embedding, got " + sequences.length()
                     + (sequences.latestStart() == 0

@@ -41,6 +41,8 @@ public final class Sequences {
     private @Nullable StartPositions starts;
     /** Where packed sequences with gaps start; null: they lie side by side. */
     private @Nullable CuSeqlens cuSeqlensPadded;
+    /** The first token of {@link PackedPart} among those of the keys; -1 of other sequences. */
+    private long part = -1;
     /** BYTE, by score; null: none. */
     private @Nullable Tensor scoreMask;
 
@@ -106,6 +108,17 @@ public final class Sequences {
         Sequences sequences = packed(scope, lengths);
         sequences.cuSeqlensPadded = CuSeqlens.ofLengths(scope, padded);
         return sequences;
+    }
+
+    /** Returns these, whose queries begin at token {@code first} of the keys. */
+    Sequences from(long first) {
+        part = first;
+        return this;
+    }
+
+    /** Returns the first token of {@link PackedPart} among those of the keys; -1 of other sequences. */
+    public long part() {
+        return part;
     }
 
     /**
@@ -226,6 +239,7 @@ public final class Sequences {
         masked.cuSeqlensPadded = cuSeqlensPadded;
         masked.starts = starts;
         masked.scoreMask = mask;
+        masked.part = part;
         return masked;
     }
 
@@ -242,6 +256,11 @@ public final class Sequences {
     /** Returns the latest of the start positions. */
     public int latestStart() {
         return starts == null ? 0 : starts.latest();
+    }
+
+    /** Returns a number of positions behind which no sequence ends. */
+    long positions() {
+        return part < 0 ? length() + latestStart() : keys().length();
     }
 
     /** Fills in the position of each token. */

@@ -38,6 +38,7 @@ final class AttentionBranch extends Layer {
     private final HeadExchange exchange;
 
     private final HeadExchange attendedExchange;
+    private final KeyGather gather;
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
     private @Nullable RotaryEmbedding rotary;
 
@@ -54,7 +55,10 @@ final class AttentionBranch extends Layer {
                 initializer,
                 plan.child("qkv").child("linear"));
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(this.config), plan);
-        separate = SeparateHeads.isFor(config) ? new SeparateHeads(attention, this.config, this, plan) : null;
+        gather = KeyGather.of(config, plan);
+        separate = SeparateHeads.isFor(config, gather)
+                ? new SeparateHeads(attention, this.config, gather, this, plan)
+                : null;
         projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
         int heads = this.config.heads();
         int keyHeads = this.config.keyHeads();
@@ -82,9 +86,10 @@ final class AttentionBranch extends Layer {
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         Stream stream = pass.stream();
-        Sequences sequences = pass.sequences().queries();
+        Sequences sequences =
+                gather.isNeeded() ? pass.sequences() : pass.sequences().queries();
         long rows = qkv.sites().split().productRows(x.size(0));
-        exchange.checkTokens("x", x, rows, sequences);
+        checkTokens(x, rows, sequences);
         RotaryEmbedding present = rotary;
         if (present != null) {
             present.checkSequences(sequences, stream);
@@ -109,6 +114,14 @@ final class AttentionBranch extends Layer {
         heads.rotary = present;
         heads.sequences = sequences;
         saved.keep(heads, pass);
+    }
+
+    private void checkTokens(Tensor x, long rows, Sequences sequences) {
+        if (gather.isNeeded()) {
+            gather.checkTokens("x", rows, sequences);
+        } else {
+            exchange.checkTokens("x", x, rows, sequences);
+        }
     }
 
     private Tensor attendPacked(Tensor projected, @Nullable RotaryEmbedding present, Sequences sequences, Pass pass) {

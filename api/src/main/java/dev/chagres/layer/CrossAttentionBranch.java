@@ -55,6 +55,11 @@ final class CrossAttentionBranch extends Layer {
             throw new IllegalArgumentException("plan: " + plan.name()
                     + " expected ranks that have all tokens between layers, got " + plan.tensorParallel());
         }
+        if (plan.contextParallel().gathersKeys()) {
+            throw new IllegalArgumentException("plan: " + plan.name()
+                    + " expected ranks that exchange heads, for sequences name the keys of self-attention where keys are"
+                    + " gathered, got " + plan.contextParallel());
+        }
         this.memory = Checks.given("memory", memory);
         long hidden = cross.hidden();
         memoryColumns = cross.memoryColumns();

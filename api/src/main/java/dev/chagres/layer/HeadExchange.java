@@ -53,7 +53,7 @@ final class HeadExchange {
         ContextParallel ranks = plan.contextParallel();
         long[] sections = new long[heads.length];
         for (int i = 0; i < heads.length; i++) {
-            sections[i] = (long) heads[i] * headDim * ranks.size();
+            sections[i] = (long) heads[i] * headDim * (ranks.dividesHeads() ? ranks.size() : 1);
         }
         return new HeadExchange(ranks, sections);
     }
@@ -73,7 +73,7 @@ final class HeadExchange {
 
     /** Returns whether ranks have parts of the tokens. */
     boolean isNeeded() {
-        return ranks.isSplit();
+        return ranks.dividesHeads();
     }
 
     /** Checks that {@code rows} are this rank's part of the tokens of {@code sequences}, or all of them. */

@@ -20,19 +20,24 @@ final class HeadSlice {
         this.heads = heads;
     }
 
+    /** Returns whether ranks attend with all heads over gathered keys. */
+    boolean gathersKeys() {
+        return ranks.gathersKeys();
+    }
+
     /** Returns how many heads all ranks have together. */
     long all() {
-        return heads * ranks.size();
+        return ranks.dividesHeads() ? heads * ranks.size() : heads;
     }
 
     /** Returns a view of this rank's of {@code whole}, [h]. */
     Tensor ofVector(Tensor whole, Pass pass) {
-        return ranks.isSplit() ? pass.kept().view(whole, ranks.rank() * heads, heads) : whole;
+        return ranks.dividesHeads() ? pass.kept().view(whole, ranks.rank() * heads, heads) : whole;
     }
 
     /** Returns a gradient of [h] whose other heads are 0. */
     Tensor wholeVector(Tensor own, Pass pass) {
-        if (!ranks.isSplit()) {
+        if (!ranks.dividesHeads()) {
             return own;
         }
         Tensor gradient = pass.temporary().tensor(own.dtype(), all());
@@ -43,7 +48,7 @@ final class HeadSlice {
 
     /** Returns this rank's of {@code whole}, [a, 1 or h, S, S']; {@code whole} itself where all heads have one. */
     Tensor ofScores(Tensor whole, Pass pass) {
-        if (!ranks.isSplit() || whole.size(1) != all()) {
+        if (!ranks.dividesHeads() || whole.size(1) != all()) {
             return whole;
         }
         Tensor own = pass.kept().tensor(whole.dtype(), whole.size(0), heads, whole.size(2), whole.size(3));

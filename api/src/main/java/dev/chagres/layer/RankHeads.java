@@ -22,12 +22,13 @@ final class RankHeads {
         ContextParallel context = plan.contextParallel();
         if (!config.dropout().isNone() && (tensor.isSplit() || context.isSplit())) {
             throw new IllegalArgumentException("dropout: " + plan.name() + " expected none of attention weights where "
-                    + config.heads() + " heads are divided among "
                     + (tensor.isSplit()
-                            ? tensor.size() + " tensor-parallel ranks"
-                            : context.size() + " context-parallel ranks")
-                    + ", for each rank would drop by the numbers of the first heads, got " + config.dropout()
-                    + "; use TransformerLayerConfig.withHiddenDropout");
+                            ? config.heads() + " heads are divided among " + tensor.size()
+                                    + " tensor-parallel ranks, for each rank would drop by the numbers of the first heads"
+                            : context.size()
+                                    + " context-parallel ranks share attention out, for each rank would drop by"
+                                    + " the numbers of the first heads or queries")
+                    + ", got " + config.dropout() + "; use TransformerLayerConfig.withHiddenDropout");
         }
         long heads = context.share("heads", plan.name(), tensor.share("heads", plan.name(), config.heads()));
         long keyHeads =

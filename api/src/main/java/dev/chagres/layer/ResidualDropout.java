@@ -65,7 +65,7 @@ final class ResidualDropout {
             String ranks = context.isSplit()
                     ? context.size() + " context-parallel ranks"
                     : tensor.size() + " sequence-parallel ranks";
-            if (!config.dropPath().isNone()) {
+            if (!config.dropPath().isNone() && !context.gathersKeys()) {
                 throw new IllegalArgumentException("dropPath: " + plan.name() + " expected none where " + ranks
                         + " have parts of sequences, got " + config.dropPath());
             }
@@ -114,7 +114,8 @@ final class ResidualDropout {
     /** Returns how many values of all tokens stand before this rank's part. */
     private long valuesBefore(Tensor part, Pass pass) {
         if (context.isSplit()) {
-            long tokens = pass.sequences().tokens();
+            Sequences sequences = pass.sequences();
+            long tokens = (context.gathersKeys() ? sequences.keys() : sequences).tokens();
             context.checkPart("x", part.size(0), tokens);
             return context.begin(tokens, context.rank()) * part.size(1);
         }

@@ -81,6 +81,7 @@ final class ScoreRules {
     }
 
     void alibi(Alibi newAlibi) {
+        ensureScoresStay("alibi", newAlibi);
         if (Checks.given("alibi", newAlibi).heads() != slice.all()) {
             throw new IllegalArgumentException(
                     "alibi: expected slopes of " + slice.all() + " heads, got " + newAlibi.heads());
@@ -90,12 +91,22 @@ final class ScoreRules {
 
     void bias(FanOut newBiases) {
         Checks.given("biases", newBiases);
+        ensureScoresStay("biases", newBiases);
         if (ranks.isSplit()) {
             throw new IllegalArgumentException("biases: expected none where heads are divided among " + ranks.size()
                     + " tensor-parallel ranks, for their gradient would be that of this rank's heads alone, got "
                     + newBiases);
         }
         biases = newBiases;
+    }
+
+    /** Refuses what goes by the place of a query in its sequence, of which a rank has a part. */
+    private void ensureScoresStay(String argument, Object given) {
+        if (slice.gathersKeys()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected none where ranks gather keys for their own queries," + " got " + given
+                            + "; ContextParallel.of exchanges heads, for which it works");
+        }
     }
 
     @Nullable

@@ -22,11 +22,14 @@ final class SeparateHeads {
     private final QkvHeads heads;
     private final AttentionSide query;
     private final AttentionSide key;
+    private final KeyGather gather;
     /** For copies that rotate nothing. */
     private final TokenPositions nowhere = new TokenPositions();
 
-    SeparateHeads(DotProductAttention attention, AttentionConfig config, Layer owner, ModelPlan plan) {
+    SeparateHeads(
+            DotProductAttention attention, AttentionConfig config, KeyGather gather, Layer owner, ModelPlan plan) {
         this.attention = attention;
+        this.gather = gather;
         this.config = config;
         int headDim = config.headDim();
         heads = new QkvHeads(config.heads(), config.keyHeads(), headDim);
@@ -36,8 +39,8 @@ final class SeparateHeads {
     }
 
     /** Returns whether heads must be apart for {@code config}. */
-    static boolean isFor(AttentionConfig config) {
-        return config.keyHeads() != config.heads() || !config.qkNorm().isNone();
+    static boolean isFor(AttentionConfig config, KeyGather gather) {
+        return config.keyHeads() != config.heads() || !config.qkNorm().isNone() || gather.isNeeded();
     }
 
     /** Returns whether a norm of the heads is trained. */
@@ -49,8 +52,10 @@ final class SeparateHeads {
     Tensor forward(Tensor qkv, @Nullable RotaryEmbedding rotary, Sequences sequences, Pass pass) {
         Scope kept = pass.kept();
         Tensor q = tensor(kept, qkv, config.heads(), sequences);
-        Tensor k = tensor(kept, qkv, config.keyHeads(), sequences);
-        Tensor v = kept.like(k);
+        // What is gathered nobody reads a second time, but for the norm's backward.
+        Scope keysIn = gather.isNeeded() && config.qkNorm().isNone() ? pass.temporary() : kept;
+        Tensor k = tensor(keysIn, qkv, config.keyHeads(), sequences);
+        Tensor v = keysIn.like(k);
         RotaryEmbedding first = onTheWay(rotary);
         if (first == null) {
             Rotary.rotarySplit(qkv, heads, null, nowhere, q, k, v, pass.stream());
@@ -60,17 +65,33 @@ final class SeparateHeads {
         RotaryEmbedding second = first == null ? rotary : null;
         q = query.forward(q, second, sequences, pass);
         k = key.forward(k, second, sequences, pass);
-        Tensor attended = attention.forwardSelf(q, k, v, pass);
+        Tensor attended = gather.isNeeded()
+                ? attention.forward(q, all(k, sequences, pass), all(v, sequences, pass), pass)
+                : attention.forwardSelf(q, k, v, pass);
         return kept.view(attended, 0, qkv.size(0), (long) config.heads() * config.headDim());
+    }
+
+    private Tensor all(Tensor own, Sequences sequences, Pass pass) {
+        return gather.gather(own, sequences.keys().tokens(), pass.kept(), pass);
     }
 
     /** Enqueues the gradients of {@link #forward}, which rotated by {@code rotary}, of the buffer. */
     void backward(Tensor dattended, Tensor dqkv, @Nullable RotaryEmbedding rotary, Sequences sequences, Pass pass) {
         Scope temporary = pass.temporary();
         Tensor dq = tensor(temporary, dqkv, config.heads(), sequences);
-        Tensor dk = tensor(temporary, dqkv, config.keyHeads(), sequences);
+        Tensor dk = gather.isNeeded()
+                ? temporary.tensor(dqkv.dtype(), sequences.keys().tokens(), config.keyHeads(), config.headDim())
+                : tensor(temporary, dqkv, config.keyHeads(), sequences);
         Tensor dv = temporary.like(dk);
+        if (gather.isNeeded()) { // Kernels need not write keys of sequences that have no query here.
+            dk.zero(pass.stream());
+            dv.zero(pass.stream());
+        }
         attention.backward(shaped(temporary, dattended, config.heads(), sequences), dq, dk, dv, pass);
+        if (gather.isNeeded()) {
+            dk = gather.sum(dk, temporary, pass);
+            dv = gather.sum(dv, temporary, pass);
+        }
         RotaryEmbedding last = onTheWay(rotary);
         RotaryEmbedding second = last == null ? rotary : null;
         dk = key.backward(dk, second, sequences, pass);
@@ -117,10 +138,13 @@ final class SeparateHeads {
         QkNorm norm = config.qkNorm();
         String copies = (onTheWay(rotary) == null ? "heads" : "heads, rotated on the way,")
                 + " copied apart by ops_rotary_split and back by ops_rotary_join, for "
-                + (norm.isNone()
-                        ? "one buffer takes equal heads alone, not " + config.heads() + " and " + config.keyHeads()
-                        : "norms of heads want them side by side");
+                + (gather.isNeeded()
+                        ? "keys and values are gathered"
+                        : norm.isNone()
+                                ? "one buffer takes equal heads alone, not " + config.heads() + " and "
+                                        + config.keyHeads()
+                                : "norms of heads want them side by side");
         String sides = query.explain(onTheWay(rotary) == null ? rotary : null);
-        return sides.isEmpty() ? copies : copies + "; " + sides;
+        return (sides.isEmpty() ? copies : copies + "; " + sides) + gather.explain();
     }
 }

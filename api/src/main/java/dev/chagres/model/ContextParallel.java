@@ -9,7 +9,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * The ranks among which the tokens of a micro-batch are shared out: each rank computes norms, products, MLP, embedding and loss of its
  * own tokens. Attention alone needs the others': there each rank gets all tokens of some heads, by an all-to-all before and one
- * behind. TE's {@code cp_group} with {@code cp_comm_type="a2a"}.
+ * behind, or {@link #withAllGather} all keys. TE's {@code cp_group} with {@code cp_comm_type="a2a"}.
  *
  * <p>Rank r of N has a stretch of the T tokens as they lie in memory, whatever sequences they belong to: those from {@code r T / N} on,
  * rounded down to a multiple of 16 where T is at least 16 N. The pass has the sequences of all T tokens, the same on each rank.
@@ -25,15 +25,24 @@ import org.jspecify.annotations.Nullable;
  * (2023); TE's {@code set_context_parallel_group}.
  */
 public final class ContextParallel {
-    private static final ContextParallel NONE = new ContextParallel(null);
+    private static final ContextParallel NONE = new ContextParallel(null, Exchange.HEADS);
     /** Parts begin at multiples of so many tokens, for products in eight bits, where there are enough. */
     private static final long MULTIPLE = 16;
 
     /** Null where each rank has all tokens. */
     private final @Nullable Communicator group;
 
-    private ContextParallel(@Nullable Communicator group) {
+    private final Exchange exchange;
+
+    /** What attention exchanges. */
+    private enum Exchange {
+        HEADS,
+        KEYS
+    }
+
+    private ContextParallel(@Nullable Communicator group, Exchange exchange) {
         this.group = group;
+        this.exchange = exchange;
     }
 
     /** Returns that of a plan whose layers read all tokens. */
@@ -47,7 +56,29 @@ public final class ContextParallel {
      * @param group closed after the last call of a layer
      */
     public static ContextParallel of(Communicator group) {
-        return Checks.given("group", group).ranks() == 1 ? NONE : new ContextParallel(group);
+        return Checks.given("group", group).ranks() == 1 ? NONE : new ContextParallel(group, Exchange.HEADS);
+    }
+
+    /**
+     * Returns the same ranks with attention of a rank's own queries over the keys and values of all tokens, which are gathered; their
+     * gradients are reduced and scattered. The ranks need not divide the heads. The pass has the sequences that {@code
+     * PackedPart.of} makes. Queries see all keys of their sequence: masks, windows, biases of scores and cross-attention are
+     * refused.
+     *
+     * <p>Source: TE's {@code cp_comm_type="all_gather"}.
+     */
+    public ContextParallel withAllGather() {
+        return group == null ? this : new ContextParallel(group, Exchange.KEYS);
+    }
+
+    /** Returns whether attention gathers the keys and values of all tokens. */
+    public boolean gathersKeys() {
+        return exchange == Exchange.KEYS;
+    }
+
+    /** Returns whether each rank attends with some of the heads. */
+    public boolean dividesHeads() {
+        return group != null && exchange == Exchange.HEADS;
     }
 
     /** Returns the number of ranks: 1 where each has all tokens. */
@@ -80,13 +111,16 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns a rank's share of {@code count} heads inside attention.
+     * Returns a rank's share of {@code count} heads inside attention: all where keys are gathered.
      *
      * @param what named in the error, such as {@code heads}
      * @param layer named in the error
      * @throws IllegalArgumentException when the ranks do not divide it
      */
     public long share(String what, String layer, long count) {
+        if (!dividesHeads()) {
+            return count;
+        }
         if (count % size() != 0) {
             throw new IllegalArgumentException(what + ": " + (layer.isEmpty() ? "the layer" : layer)
                     + " expected a multiple of the " + size() + " context-parallel ranks, each of which attends with"
@@ -166,6 +200,8 @@ public final class ContextParallel {
 
     @Override
     public String toString() {
-        return isSplit() ? "context-parallel rank " + rank() + " of " + size() : "all tokens";
+        return isSplit()
+                ? "context-parallel rank " + rank() + " of " + size() + (gathersKeys() ? ", gathering keys" : "")
+                : "all tokens";
     }
 }

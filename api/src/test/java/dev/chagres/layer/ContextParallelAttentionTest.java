@@ -3,6 +3,8 @@ package dev.chagres.layer;
 import static dev.chagres.layer.ContextParallelTest.close;
 import static dev.chagres.layer.ContextParallelTest.joined;
 import static dev.chagres.layer.ContextParallelTest.sum;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.management.ThreadMXBean;
@@ -15,6 +17,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.PackedPart;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
@@ -29,8 +32,10 @@ import dev.chagres.te.QkvFormat;
 import dev.chagres.te.SoftmaxType;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.SplittableRandom;
+import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -90,12 +95,18 @@ class ContextParallelAttentionTest {
 
     private record Result(float[] y, float[] dx, List<float[]> gradients) {}
 
+    private static int[] lengths(long seed) {
+        SplittableRandom random = new SplittableRandom(seed);
+        int[] lengths = random.ints(1 + random.nextInt(5), 0, LONGEST + 1).toArray();
+        lengths[0] = 9 + random.nextInt(LONGEST - 9);
+        return lengths;
+    }
+
     private static Sequences sequences(Layout layout, long seed, Scope scope) {
         SplittableRandom random = new SplittableRandom(seed);
-        int batch = 1 + random.nextInt(5);
-        int length = 9 + random.nextInt(LONGEST - 9);
-        int[] lengths = random.ints(batch, 0, length + 1).toArray();
-        lengths[0] = length;
+        int[] lengths = lengths(seed);
+        int batch = lengths.length;
+        int length = Arrays.stream(lengths).max().orElseThrow();
         return switch (layout) {
             case PACKED -> Sequences.packed(scope, lengths);
             case GAPS -> {
@@ -149,6 +160,11 @@ class ContextParallelAttentionTest {
                 Pass pass = Pass.training(device)) {
             layer.rotate(RotaryEmbedding.of(scope, LONGEST, 8));
             Sequences sequences = sequences(layout, seed, scope);
+            long tokens = sequences.tokens();
+            if (ranks.gathersKeys()) {
+                long begin = ranks.begin(tokens, ranks.rank());
+                sequences = PackedPart.of(scope, begin, begin + ranks.count(tokens), lengths(seed));
+            }
             FanOut biases = new FanOut("biases");
             int apart = scores.apart(config.heads());
             if (apart > 0) {
@@ -164,7 +180,6 @@ class ContextParallelAttentionTest {
                 sinks(layer).weight().set(stream, sinks);
                 parameters.changed();
             }
-            long tokens = sequences.tokens();
             pass.begin(sequences);
             if (apart > 0) {
                 biases.forward(drawn(pass.scope(), dtype, "bias", sequences.batch(), apart, LONGEST, LONGEST), pass);
@@ -172,6 +187,9 @@ class ContextParallelAttentionTest {
             Tensor x = ranks.own(drawn(scope, dtype, "x", tokens, HIDDEN), scope);
             Tensor y = layer.forward(x, pass);
             float[] output = y.toFloats(stream);
+            String kernels = layer.explain(x, pass);
+            assertEquals(ranks.dividesHeads(), kernels.contains("by ncclSend and ncclRecv"), kernels);
+            assertEquals(ranks.gathersKeys(), kernels.contains("by ncclAllGather"), kernels);
             Tensor dx = layer.backward(ranks.own(drawn(scope, dtype, "dy", tokens, HIDDEN), scope), pass);
             List<float[]> gradients = new ArrayList<>();
             if (apart > 0) {
@@ -180,7 +198,14 @@ class ContextParallelAttentionTest {
             for (Parameter parameter : parameters.all()) {
                 gradients.add(parameter.gradient().toFloats(stream));
             }
-            return new Result(output, dx.toFloats(stream), gradients);
+            Result result = new Result(output, dx.toFloats(stream), gradients);
+            if (apart == 0) {
+                try (Pass evaluation = Pass.evaluation(device)) {
+                    evaluation.begin(sequences);
+                    assertArrayEquals(output, layer.forward(x, evaluation).toFloats(stream));
+                }
+            }
+            return result;
         }
     }
 
@@ -213,10 +238,33 @@ class ContextParallelAttentionTest {
         "2, 4, 4, PLAIN, BSHD, BFLOAT16"
     })
     void ranksAttendAsOne(int ranks, int heads, int keyHeads, Scores scores, Layout layout, DType dtype) {
+        compare(ranks, scores.config(heads, keyHeads), scores, layout, dtype, UnaryOperator.identity());
+    }
+
+    /** Over gathered keys; the ranks need not divide the heads. */
+    @ParameterizedTest
+    @CsvSource({
+        "2, 4, 4, PLAIN, FLOAT32",
+        "3, 4, 1, PLAIN, FLOAT32",
+        "5, 2, 2, NORMED_HEADS, FLOAT32",
+        "4, 6, 3, NORMED_HEADS, FLOAT32",
+        "8, 4, 2, PLAIN, BFLOAT16"
+    })
+    void ranksAttendOverGatheredKeys(int ranks, int heads, int keyHeads, Scores scores, DType dtype) {
+        AttentionConfig config = scores.config(heads, keyHeads).withSoftmaxType(SoftmaxType.LEARNABLE);
+        compare(ranks, config, scores, Layout.PACKED, dtype, ContextParallel::withAllGather);
+    }
+
+    private static void compare(
+            int ranks,
+            AttentionConfig config,
+            Scores scores,
+            Layout layout,
+            DType dtype,
+            UnaryOperator<ContextParallel> change) {
         DevicesNeeded.assume(ranks);
-        AttentionConfig config = scores.config(heads, keyHeads);
         double tolerance = dtype == DType.BFLOAT16 ? 4e-2 : Provider.current() == Provider.CUDA ? 4e-3 : 2e-5;
-        for (long seed = 11; seed < 14; seed++) {
+        for (long seed = 11; seed < 15; seed++) {
             long drawn = seed;
             Result whole;
             try (Device device = Device.open()) {
@@ -225,7 +273,7 @@ class ContextParallelAttentionTest {
             List<Result> parts = Ranks.local(ranks)
                     .run(rank -> run(
                             rank.device(),
-                            ContextParallel.of(rank.communicator()),
+                            change.apply(ContextParallel.of(rank.communicator())),
                             config,
                             scores,
                             layout,
@@ -251,13 +299,16 @@ class ContextParallelAttentionTest {
             ContextParallel ranks = ContextParallel.of(rank.communicator());
             HeadExchange even = HeadExchange.of(new ModelPlan(ranks), 4, 1, 1, 1);
             HeadExchange uneven = HeadExchange.of(new ModelPlan(ranks), 2, 2, 1, 1);
+            KeyGather keys = KeyGather.of(Scores.PLAIN.config(2, 2), new ModelPlan(ranks.withAllGather()));
             try (Scope scope = rank.device().openScope();
                     Pass pass = Pass.training(rank.device())) {
                 Tensor x = ranks.own(drawn(scope, DType.FLOAT32, "x", 33, 24), scope);
                 Tensor grouped = ranks.own(drawn(scope, DType.FLOAT32, "grouped", 33, 16), scope);
+                Tensor key = scope.view(grouped, 0, grouped.size(0), 2, 8);
                 float[] before = x.toFloats(rank.device().stream());
                 Runnable there = () -> {
                     pass.begin();
+                    keys.sum(keys.gather(key, 33, pass.scope(), pass), pass.scope(), pass);
                     Tensor heads = even.toHeads(x, 33, pass.scope(), pass);
                     even.toTokens(heads, pass.scope(), pass);
                     uneven.toTokens(uneven.toHeads(grouped, 33, pass.scope(), pass), pass.scope(), pass);

@@ -11,6 +11,7 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.PackedPart;
 import dev.chagres.attention.Sequences;
 import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Initializer;
@@ -25,6 +26,7 @@ import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import java.util.function.Function;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -71,8 +73,8 @@ class ContextParallelMisuseTest {
     @Test
     void whatIsDrawnForWholeSequencesOrAllHeads() {
         assertRefused(
-                "dropout: layer.attention expected none of attention weights where 24 heads are divided among 2"
-                        + " context-parallel ranks, for each rank would drop by the numbers of the first heads, got "
+                "dropout: layer.attention expected none of attention weights where 2 context-parallel ranks share attention"
+                        + " out, for each rank would drop by the numbers of the first heads or queries, got "
                         + Dropout.of(0.1f) + "; use TransformerLayerConfig.withHiddenDropout",
                 2,
                 layer(HEADS.withDropout(Dropout.of(0.1f))));
@@ -153,6 +155,74 @@ class ContextParallelMisuseTest {
                 "group: expected tokens that are shared out among ranks, got all on each; ask isSplit() first",
                 () -> ContextParallel.none().group());
         assertEquals("all tokens", ContextParallel.none().toString());
+    }
+
+    /** What goes by the place of a query in its sequence, of which a rank has a part. */
+    @Test
+    void whatGatheredKeysDoNotTell() {
+        assertRefused(
+                IllegalArgumentException.class,
+                "mask: layer.attention expected none where 2 context-parallel ranks gather keys for their own queries, got "
+                        + AttentionMask.causal()
+                        + "; ContextParallel.of exchanges heads, for which every mask works",
+                2,
+                (rank, tokens) -> new TransformerLayer(
+                        layer(AttentionConfig.of(24, 8, AttentionMask.causal())),
+                        new ModelPlan(tokens.withAllGather()).group("layer")));
+        FanOut biases = new FanOut("biases");
+        assertRefused(
+                IllegalArgumentException.class,
+                "biases: expected none where ranks gather keys for their own queries, got " + biases
+                        + "; ContextParallel.of exchanges heads, for which it works",
+                2,
+                (rank, tokens) -> new TransformerLayer(
+                                layer(HEADS), new ModelPlan(tokens.withAllGather()).group("layer"))
+                        .attention()
+                        .bias(biases));
+        assertRefused(
+                IllegalArgumentException.class,
+                "plan: layer.cross_attention expected ranks that exchange heads, for sequences name the keys of"
+                        + " self-attention where keys are gathered, got context-parallel rank 0 of 2, gathering keys",
+                2,
+                (rank, tokens) -> {
+                    if (rank.index() == 0) {
+                        new TransformerLayer(
+                                layer(HEADS).withCrossAttention(CrossAttentionConfig.of(32, HEADS)),
+                                new FanOut("memory"),
+                                new ModelPlan(tokens.withAllGather()).group("layer"));
+                    }
+                });
+    }
+
+    @Test
+    void sequencesThatAreNotThisRanks() {
+        String expected = "sequences: expected those of PackedPart.of for tokens 0 to 4 of 8, the part of"
+                + " context-parallel rank 0 of 2, gathering keys, got ";
+        assertGathering(expected + "THD of 2 sequences, 8 tokens", scope -> Sequences.packed(scope, 3, 5));
+        assertGathering(
+                expected + "THD of 2 sequences, 4 tokens from token 4 on", scope -> PackedPart.of(scope, 4, 8, 3, 5));
+        assertGathering(
+                expected + "THD of 2 sequences, 5 tokens from token 0 on", scope -> PackedPart.of(scope, 0, 5, 3, 5));
+        assertGathering(
+                "scoreMask: expected none where ranks gather keys for their own queries, got BYTE[1, 1, 8, 8];"
+                        + " ContextParallel.of exchanges heads, for which it works",
+                scope -> PackedPart.of(scope, 0, 4, 3, 5).withScoreMask(scope.tensor(DType.BYTE, 1, 1, 8, 8)));
+    }
+
+    private static void assertGathering(String text, Function<Scope, Sequences> sequences) {
+        assertRefused(IllegalArgumentException.class, text, 2, (rank, tokens) -> {
+            ModelPlan plan = new ModelPlan(tokens.withAllGather());
+            TransformerLayer layer = new TransformerLayer(layer(HEADS), plan.group("layer"));
+            if (rank.index() != 0) {
+                return;
+            }
+            try (Scope scope = rank.device().openScope();
+                    Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 1);
+                    Pass pass = Pass.training(rank.device())) {
+                pass.begin(sequences.apply(scope));
+                layer.forward(scope.tensor(DType.FLOAT32, 4, 32), pass);
+            }
+        });
     }
 
     @Test

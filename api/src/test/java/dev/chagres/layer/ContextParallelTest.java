@@ -178,6 +178,23 @@ class ContextParallelTest {
         }));
     }
 
+    /** The ranks need not divide the heads, and whole sequences may be dropped. */
+    @ParameterizedTest
+    @CsvSource({"2, 3, EIGHTS", "5, 3, EIGHTS", "3, 4, DROPOUT", "3, 4, FROZEN_BOTTOM", "4, 3, RECOMPUTED_EIGHTS"})
+    void ranksThatGatherKeysTrainAsOne(int ranks, int microBatches, Variant variant) {
+        DevicesNeeded.assume(ranks);
+        TransformerLayerConfig layer = LAYER.withHiddenDropout(Dropout.of(0.1f));
+        RankedRun expected = RankedRun.ofOne(microBatches, DType.FLOAT32, variant, layer);
+        expected.assertSameSteps(Ranks.local(ranks).run(rank -> {
+            ModelPlan plan =
+                    new ModelPlan(ContextParallel.of(rank.communicator()).withAllGather());
+            Rank only = new Rank(0, 1, rank.device(), rank.communicator());
+            RankedRun.Sharing sharing = (declared, dtype, given) ->
+                    DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, 7), rank.communicator());
+            return RankedRun.of(only, sharing, microBatches, DType.FLOAT32, variant, plan, layer);
+        }));
+    }
+
     /** Layers are split among two ranks, tokens shared out among others: each attends with a part of its half of the heads. */
     @ParameterizedTest
     @CsvSource({"4, 2, 3, EIGHTS", "6, 3, 2, RECOMPUTED_EIGHTS", "8, 2, 1, EIGHTS"})

@@ -10,6 +10,7 @@ import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.attention.PackedPart;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.Safetensors;
@@ -172,6 +173,14 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             return new Given(lengths, Arrays.copyOf(batch[0], tokens + filled), labels);
         }
 
+        Sequences sequences(ContextParallel ranks, Scope scope) {
+            int tokens = labels.length;
+            return ranks.gathersKeys()
+                    ? PackedPart.of(
+                            scope, ranks.begin(tokens, ranks.rank()), ranks.begin(tokens, ranks.rank() + 1), lengths)
+                    : Sequences.packed(scope, lengths);
+        }
+
         /** Returns the labelled tokens among those of one of several context-parallel ranks. */
         int labelled(ContextParallel ranks) {
             int begin = (int) ranks.begin(labels.length, ranks.rank());
@@ -183,7 +192,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
     private static float part(SmallModel model, Pass pass, int step, int part, Tensor divisor, Variant variant) {
         Given given = Given.of(step, part, variant);
         pass.seed(5, step, part);
-        pass.sequences(Sequences.packed(pass.scope(), given.lengths));
+        pass.sequences(given.sequences(model.plan.contextParallel(), pass.scope()));
         Tensor logits = model.logits(pass, model.own(pass, given.ids));
         Tensor loss = model.crossEntropy.forward(logits, model.own(pass, given.labels), divisor, pass);
         float value = loss.toFloats(model.device.stream())[0];

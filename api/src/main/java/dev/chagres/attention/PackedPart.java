@@ -1,0 +1,48 @@
+package dev.chagres.attention;
+
+import dev.chagres.Scope;
+import dev.chagres.internal.Checks;
+
+/**
+ * Some of the tokens of packed sequences as queries over the keys of all: what one of several ranks has that share tokens out and gather
+ * keys.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code get_batch_on_this_cp_rank}.
+ */
+public final class PackedPart {
+    private PackedPart() {}
+
+    /**
+     * Returns the sequences of a stretch of tokens. Each query sequence is what the stretch has of it, often nothing; positions count
+     * from the first token of the whole sequence.
+     *
+     * @param scope owns the numbers that the kernels read
+     * @param begin first token of the stretch
+     * @param end token behind it
+     * @param lengths tokens of each whole sequence; 0 is an empty one
+     * @throws IllegalArgumentException when a length is negative, an int cannot count the tokens, or the stretch has no token, or
+     *     tokens that the sequences have not
+     */
+    public static Sequences of(Scope scope, long begin, long end, int... lengths) {
+        Sequences whole = Sequences.packed(Checks.given("scope", scope), Checks.given("lengths", lengths));
+        if (begin < 0 || begin >= end || end > whole.tokens()) {
+            throw new IllegalArgumentException("begin, end: expected a stretch of the " + whole.tokens()
+                    + " tokens that the sequences have, got " + begin + " and " + end);
+        }
+        int[] own = new int[lengths.length];
+        int[] starts = new int[lengths.length];
+        long first = 0;
+        for (int i = 0; i < lengths.length; i++) {
+            long from = Math.max(begin, first);
+            own[i] = (int) Math.max(0, Math.min(end, first + lengths[i]) - from);
+            starts[i] = own[i] == 0 ? 0 : (int) (from - first);
+            first += lengths[i];
+        }
+        return Sequences.packed(scope, own)
+                .startingAt(scope, starts)
+                .withKeys(whole)
+                .from(begin);
+    }
+}

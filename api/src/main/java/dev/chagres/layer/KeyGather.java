@@ -1,0 +1,163 @@
+package dev.chagres.layer;
+
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The keys or values of all tokens, on each of several context-parallel ranks that attend with their own queries, and the sum of the
+ * ranks' gradients of them.
+ *
+ * <p>Where the ranks have equally many tokens one all-gather, or one reduce-scatter, moves them; else a broadcast from each rank, or a
+ * reduction to each, all in one call.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code AttnFuncWithCPAndKVAllGather}.
+ */
+final class KeyGather {
+    private final ContextParallel ranks;
+    private final Runnable broadcasts = this::broadcast;
+    private final Runnable reductions = this::reduce;
+    /** What {@link #broadcasts} and {@link #reductions} move, while they run: of this rank's tokens, [t, columns]. */
+    private @Nullable Tensor own;
+    /** Of all tokens, [T, columns]. */
+    private @Nullable Tensor all;
+
+    private @Nullable Pass pass;
+
+    private KeyGather(ContextParallel ranks) {
+        this.ranks = ranks;
+    }
+
+    /**
+     * Makes one for the ranks of {@code plan}.
+     *
+     * @throws IllegalArgumentException when queries do not see all keys of their sequence
+     */
+    static KeyGather of(AttentionConfig config, ModelPlan plan) {
+        ContextParallel ranks = plan.contextParallel();
+        if (ranks.gathersKeys() && !config.mask().equals(AttentionMask.none())) {
+            throw new IllegalArgumentException("mask: " + plan.name() + " expected none where " + ranks.size()
+                    + " context-parallel ranks gather keys for their own queries, got " + config.mask()
+                    + "; ContextParallel.of exchanges heads, for which every mask works");
+        }
+        return new KeyGather(ranks);
+    }
+
+    /** Returns whether keys are gathered. */
+    boolean isNeeded() {
+        return ranks.gathersKeys();
+    }
+
+    /** Checks that {@code rows} and {@code sequences} are this rank's part. */
+    void checkTokens(String argument, long rows, Sequences sequences) {
+        long tokens = sequences.keys().tokens();
+        if (sequences.part() != ranks.begin(tokens, ranks.rank()) || sequences.tokens() != ranks.count(tokens)) {
+            throw new IllegalArgumentException("sequences: expected those of PackedPart.of for tokens "
+                    + ranks.begin(tokens, ranks.rank()) + " to " + ranks.begin(tokens, ranks.rank() + 1) + " of "
+                    + tokens + ", the part of " + ranks + ", got " + sequences
+                    + (sequences.part() < 0 ? "" : " from token " + sequences.part() + " on"));
+        }
+        Tensor mask = sequences.scoreMask();
+        if (mask != null) {
+            throw new IllegalArgumentException(
+                    "scoreMask: expected none where ranks gather keys for their own queries, got "
+                            + Checks.describe(mask) + "; ContextParallel.of exchanges heads, for which it works");
+        }
+        ranks.checkPart(argument, rows, tokens);
+    }
+
+    /**
+     * Enqueues what all ranks have.
+     *
+     * @param part [t, heads, d], of this rank's tokens
+     * @param tokens T, of all ranks
+     * @return [T, heads, d]
+     */
+    Tensor gather(Tensor part, long tokens, Scope scope, Pass current) {
+        Tensor whole = scope.tensor(part.dtype(), tokens, part.size(1), part.size(2));
+        if (isEven(tokens)) {
+            ranks.group().allGather(part, whole, current.stream());
+        } else {
+            move(part, whole, broadcasts, current);
+        }
+        return whole;
+    }
+
+    /**
+     * Enqueues the sum over ranks of {@code terms} for this rank's tokens.
+     *
+     * @param terms [T, heads, d], of all tokens
+     * @return [t, heads, d]
+     */
+    Tensor sum(Tensor terms, Scope scope, Pass current) {
+        long tokens = terms.size(0);
+        Tensor part = scope.tensor(terms.dtype(), ranks.count(tokens), terms.size(1), terms.size(2));
+        if (isEven(tokens)) {
+            ranks.group().reduceScatter(terms, part, Reduction.SUM, current.stream());
+        } else {
+            move(part, terms, reductions, current);
+        }
+        return part;
+    }
+
+    private boolean isEven(long tokens) {
+        return ranks.begin(tokens, 1) * ranks.size() == tokens;
+    }
+
+    private void move(Tensor part, Tensor whole, Runnable calls, Pass current) {
+        own = part;
+        all = whole;
+        pass = current;
+        try {
+            Communicator.group(calls);
+        } finally {
+            own = null;
+            all = null;
+            pass = null;
+        }
+    }
+
+    private void broadcast() {
+        Pass current = Checks.given("pass", pass);
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            ranks.group().broadcast(ownOf(rank), stretch(rank, current), rank, current.stream());
+        }
+    }
+
+    private void reduce() {
+        Pass current = Checks.given("pass", pass);
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            ranks.group().reduce(stretch(rank, current), ownOf(rank), Reduction.SUM, rank, current.stream());
+        }
+    }
+
+    private @Nullable Tensor ownOf(int rank) {
+        return rank == ranks.rank() ? own : null;
+    }
+
+    private Tensor stretch(int rank, Pass current) {
+        Tensor whole = Checks.given("all", all);
+        long columns = whole.size(1) * whole.size(2);
+        long first = ranks.begin(whole.size(0), rank);
+        long end = ranks.begin(whole.size(0), rank + 1);
+        return current.temporary().view(whole, first * columns, end - first, columns);
+    }
+
+    /** Says how keys travel; nothing where a rank has all. */
+    String explain() {
+        return isNeeded()
+                ? "; keys and values of all tokens gathered from " + ranks.size()
+                        + " ranks by ncclAllGather, or ncclBroadcast where they have unequal numbers of tokens; their"
+                        + " gradients summed by ncclReduceScatter, or ncclReduce"
+                : "";
+    }
+}
