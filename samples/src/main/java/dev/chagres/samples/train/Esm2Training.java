@@ -131,7 +131,8 @@ public final class Esm2Training implements TrainingModel {
         optimizer = new AdamW(
                 model.parameters(), dtype == DType.BFLOAT16 ? ADAM.withMasters(AdamW.Masters.REMAINDER) : ADAM);
         pass = Pass.training(device);
-        uploads = UploadRing.ofPart(device, shape, UPLOADS, model.parameters().sharing().contextParallel());
+        uploads = UploadRing.ofPart(
+                device, shape, UPLOADS, model.parameters().sharing().contextParallel());
         readback = new StepReadback(stream, shape.microBatches(), UNREAD);
     }
 

@@ -72,7 +72,8 @@ record RankLayout(
         int ranks = tensorRanks() * contextRanks();
         if (size.heads() % ranks != 0) {
             throw new IllegalArgumentException("--strategy: expected as many ranks for "
-                    + (contextRanks() > 1 ? "cp" : "tp") + " as divide the " + size.heads() + " heads of --model " + size
+                    + (contextRanks() > 1 ? "cp" : "tp") + " as divide the " + size.heads() + " heads of --model "
+                    + size
                     + ", got " + ranks);
         }
     }

@@ -41,7 +41,8 @@ enum RankStrategy {
         DType dtype = plan.recipe().dtype();
         long seed = plan.seed();
         return switch (this) {
-            case DDP, CP -> DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, seed), rank.communicator());
+            case DDP, CP ->
+                DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, seed), rank.communicator());
             case ZERO1 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.ONE, rank.communicator());
             case ZERO2 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.TWO, rank.communicator());
             case ZERO3 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.THREE, rank.communicator());
