@@ -118,7 +118,7 @@ public final class ModelPlan {
      */
     public ModelPlan part(Predicate<Parameter> chosen) {
         Checks.given("chosen", chosen);
-        ModelPlan part = new ModelPlan(shared.tensorParallel);
+        ModelPlan part = new ModelPlan(Grouping.ON, shared.tensorParallel, shared.contextParallel);
         shared.groups.forEach((name, members) -> {
             List<Parameter> kept = members.stream().filter(chosen).toList();
             if (!kept.isEmpty()) {
