@@ -1,6 +1,6 @@
 /*
  * exp, tanh and logistic function that compilers vectorize: no branches, no tables, no calls. Within 3e-7 of the true
- * value, relative (tanh) or relative to the larger of result and 1e-37 (exp).
+ * value, relative (tanh) or relative to the result (exp; 0 where that is subnormal).
  */
 #ifndef CHAGRES_ELEMENTARY_H
 #define CHAGRES_ELEMENTARY_H
@@ -13,7 +13,7 @@ namespace chagres::reference {
 
 /* exp(x) = 2^n exp(r) with n = round(x / ln 2); exp(r) by a polynomial on |r| <= ln 2 / 2. */
 inline float fast_exp(float x) {
-  constexpr float kHigh = 88.72284f, kLow = -87.33654f; /* between them the result is no infinity and not subnormal */
+  constexpr float kHigh = 88.72283f, kLow = -87.33654f; /* between them the result is no infinity and not subnormal */
   constexpr float kRounder = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
   const float shifted = x * 1.44269504f + kRounder;
   const float n = shifted - kRounder;

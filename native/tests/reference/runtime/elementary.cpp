@@ -18,6 +18,29 @@ TEST(exp_against_double) {
   EXPECT(std::isfinite(fast_exp(88.72f)) && std::isnan(fast_exp(NAN)));
 }
 
+/* Every float where the largest finite result is, and where the smallest normal one is. */
+TEST(exp_at_its_ends) {
+  for (float x = 88.7f; x < 88.75f; x = std::nextafter(x, 100.0f)) {
+    const double exact = std::exp(static_cast<double>(x));
+    const float value = fast_exp(x);
+    EXPECT(exact > std::numeric_limits<float>::max() ? std::isinf(value) : check::close(value, exact, 3e-7, 0));
+  }
+  for (float x = -87.3f; x > -87.4f; x = std::nextafter(x, -100.0f)) {
+    const float value = fast_exp(x);
+    EXPECT(value == 0 ? x < -87.3365f : check::close(value, std::exp(static_cast<double>(x)), 3e-7, 0));
+  }
+}
+
+/* Every float where GELU, tanh and sigmoid ask for the largest exp. */
+TEST(no_nan_of_finite_numbers) {
+  for (const float first : {10.0f, 44.3f, 88.7f})
+    for (float x = first; x < first + 0.1f; x = std::nextafter(x, 100.0f))
+      for (const float value : {x, -x}) {
+        EXPECT(!std::isnan(fast_tanh(value)) && !std::isnan(fast_sigmoid(value)));
+        EXPECT(!std::isnan(gelu(value)) && !std::isnan(gelu_derivative(value)));
+      }
+}
+
 TEST(tanh_and_sigmoid_against_double) {
   for (double x = -30; x < 30; x += 0.00071) {
     const auto value = static_cast<float>(x);
