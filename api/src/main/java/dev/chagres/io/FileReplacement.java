@@ -34,6 +34,12 @@ final class FileReplacement {
             if (folder == null || Files.isDirectory(target)) {
                 throw SafetensorsException.of(file, "expected the name of a file to write, got a folder", null);
             }
+            if (Files.exists(target) && !Files.isRegularFile(target)) {
+                throw SafetensorsException.of(
+                        file,
+                        "expected a file or a new name, got a device or a pipe, which a file cannot replace",
+                        null);
+            }
             if (!Files.isDirectory(folder)) {
                 throw SafetensorsException.of(file, "could not be written: no such folder: " + folder, null);
             }

@@ -179,7 +179,7 @@ class SafetensorsWriterTest {
     }
 
     @Test
-    void aPlaceThatCannotBeWrittenIsNamed() throws IOException {
+    void aPlaceThatCannotBeWrittenIsNamed() throws IOException, InterruptedException {
         Path absent = folder.resolve("absent/model.safetensors");
         assertThrown(
                 SafetensorsException.class,
@@ -189,6 +189,12 @@ class SafetensorsWriterTest {
                 SafetensorsException.class,
                 folder + ": expected the name of a file to write, got a folder",
                 () -> SafetensorsWriter.write(folder, List.of(), Map.of()));
+        Path pipe = folder.resolve("pipe");
+        assertEquals(0, new ProcessBuilder("mkfifo", pipe.toString()).start().waitFor());
+        assertThrown(
+                SafetensorsException.class,
+                pipe + ": expected a file or a new name, got a device or a pipe, which a file cannot replace",
+                () -> SafetensorsWriter.write(pipe, List.of(), Map.of()));
         Path dangling = Files.createSymbolicLink(folder.resolve("dangling"), Path.of("nothing"));
         assertThrown(
                 SafetensorsException.class,

@@ -32,13 +32,23 @@ final class StateSaver {
             return;
         }
         Path folder = replaced(file).toAbsolutePath().getParent();
-        if (folder == null || !Files.isDirectory(folder) || !Files.isWritable(folder)) {
+        if (folder == null || !canHold(folder)) {
             throw new TrainingException(
                     "--save: expected a file in a folder that can be written, got " + file + "; make the folder first");
         }
         if (Files.exists(file) && !Files.isRegularFile(file)) {
             throw new TrainingException("--save: expected a file or a new name, got " + file
                     + (Files.isDirectory(file) ? ", a folder" : ", which is none"));
+        }
+    }
+
+    /** Makes a file and removes it: permissions do not tell of file systems that take none, such as {@code /proc}. */
+    private static boolean canHold(Path folder) {
+        try {
+            Files.delete(Files.createTempFile(folder, ".safetensors-", ".tmp"));
+            return true;
+        } catch (IOException e) {
+            return false;
         }
     }
 

@@ -179,6 +179,10 @@ class SaveAndResumeTest {
                         + "; make the folder first",
                 "--save=" + none.resolve("x"));
         assertRefused(
+                1,
+                "train: --save: expected a file in a folder that can be written, got /proc/x; make the folder first",
+                "--save=/proc/x");
+        assertRefused(
                 1, "train: --save: expected a file or a new name, got " + folder + ", a folder", "--save=" + folder);
         assertRefused(2, "--save-every: expected --save beside it, which is written, got none", "--save-every=2");
         assertRefused(
