@@ -89,7 +89,8 @@ final class Arrivals {
         }
     }
 
-    private boolean haveCome(int rank, int peer, long number) {
+    /** Returns whether that peer, or all ranks, have come. Any thread. */
+    boolean haveCome(int rank, int peer, long number) {
         if (peer != ALL) {
             return peer == rank || transfers.get(peer * ranks + rank) >= number;
         }

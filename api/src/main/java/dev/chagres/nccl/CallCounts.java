@@ -2,6 +2,8 @@ package dev.chagres.nccl;
 
 import java.util.Arrays;
 import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -21,6 +23,15 @@ final class CallCounts {
 
         private Together(int ranks) {
             transfers = new long[ranks];
+        }
+
+        /** Returns how many calls there are. */
+        long count() {
+            long count = collectives;
+            for (long transfer : transfers) {
+                count += transfer;
+            }
+            return count;
         }
     }
 
@@ -48,13 +59,12 @@ final class CallCounts {
         awaitedTransfers = new long[ranks];
     }
 
-    /** Counts a call that is about to be given to NCCL. */
-    void count(Operation operation, int peer) {
+    /** Counts a call that is about to be given to NCCL; returns its number among the collectives, or the transfers with that peer. */
+    long count(Operation operation, int peer) {
         if (!operation.isTransfer()) {
-            called++;
-        } else if (peer != rank) {
-            calledTransfers[peer]++;
+            return ++called;
         }
+        return peer == rank ? 0 : ++calledTransfers[peer];
     }
 
     /** Forgets the calls that were counted and not given to NCCL. */
@@ -121,7 +131,16 @@ final class CallCounts {
 
     /** Returns the ranks that have not come to what this one waits for. Any thread. */
     List<Integer> missing() {
-        return meeting == null ? List.of() : meeting.behind(rank, awaited);
+        if (meeting == null) {
+            return List.of();
+        }
+        Set<Integer> missing = new TreeSet<>(meeting.behind(rank, awaited));
+        for (int peer = 0; transfersAwaited && peer < awaitedTransfers.length; peer++) {
+            if (!meeting.hasTransferred(rank, peer, awaitedTransfers[peer])) {
+                missing.add(peer);
+            }
+        }
+        return List.copyOf(missing);
     }
 
     /** Returns the number of collectives called so far, the same on each rank. */

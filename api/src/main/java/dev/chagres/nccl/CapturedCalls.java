@@ -41,14 +41,13 @@ final class CapturedCalls implements Runnable {
             endpoints.get(i).ensureUsable();
         }
         for (int i = 0; i < endpoints.size(); i++) {
-            CallCounts counts = endpoints.get(i).counts();
-            counts.count(calls.get(i));
-            counts.publish();
+            endpoints.get(i).launches(calls.get(i));
         }
         // A peer that calls one by one comes to the other communicators only after the launch.
         Endpoint first = endpoints.getFirst();
         try {
             first.meet();
+            first.recorder().enqueued();
         } finally {
             first.leave();
         }

@@ -9,6 +9,13 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: written on the device's thread before {@link Endpoint#enter} publishes it; read by any thread after that.
  */
 final class CurrentCall {
+    private static final String PREMULTIPLIED = "pre-multiplied sum";
+    private static final int BYTE = 0xff;
+    private static final long CAPTURED = 1L << 3 * Byte.SIZE;
+    private static final Operation[] OPERATIONS = Operation.values();
+    private static final DType[] DTYPES = DType.values();
+    private static final StandardReduction[] REDUCTIONS = StandardReduction.values();
+
     private Operation operation = Operation.ALL_REDUCE;
     private DType dtype = DType.BYTE;
     private @Nullable Reduction reduction;
@@ -25,6 +32,47 @@ final class CurrentCall {
 
     Operation operation() {
         return operation;
+    }
+
+    long count() {
+        return count;
+    }
+
+    /** Returns all but the count as one number; the static methods below read it. */
+    long words(boolean captured) {
+        boolean named = operation.hasRoot() || operation.isTransfer();
+        int code = reduction == null ? 0 : reduction instanceof StandardReduction known ? known.ordinal() + 2 : 1;
+        return (long) (named ? peer : -1) << Integer.SIZE
+                | (captured ? CAPTURED : 0)
+                | (long) code << 2 * Byte.SIZE
+                | (long) dtype.ordinal() << Byte.SIZE
+                | operation.ordinal();
+    }
+
+    static Operation operation(long words) {
+        return OPERATIONS[(int) words & BYTE];
+    }
+
+    static DType dtype(long words) {
+        return DTYPES[(int) (words >> Byte.SIZE) & BYTE];
+    }
+
+    static @Nullable String reduction(long words) {
+        int code = (int) (words >> 2 * Byte.SIZE) & BYTE;
+        return switch (code) {
+            case 0 -> null;
+            case 1 -> PREMULTIPLIED;
+            default -> REDUCTIONS[code - 2].toString();
+        };
+    }
+
+    static boolean isCaptured(long words) {
+        return (words & CAPTURED) != 0;
+    }
+
+    /** Returns the root or the peer, -1 where there is none. */
+    static int other(long words) {
+        return (int) (words >> Integer.SIZE);
     }
 
     /** Returns the root of the collective, or the other end of the transfer. */
@@ -44,7 +92,7 @@ final class CurrentCall {
         }
         StringBuilder text = new StringBuilder(operation + " of " + elements());
         if (reduction != null) {
-            text.append(", ").append(reduction instanceof PremultipliedSum ? "pre-multiplied sum" : reduction);
+            text.append(", ").append(reduction instanceof PremultipliedSum ? PREMULTIPLIED : reduction);
         }
         if (operation.hasRoot()) {
             text.append(", root ").append(peer);

@@ -2,6 +2,7 @@ package dev.chagres.nccl;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Stream;
 import dev.chagres.bindings.NcclException;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
@@ -49,7 +50,10 @@ final class Endpoint implements AutoCloseable {
     private volatile @Nullable RankFailure failure;
 
     private final CurrentCall call = new CurrentCall();
+    private final CurrentCall launch = new CurrentCall();
     private final CallCounts counts;
+    private final FlightRecorder recorder;
+    private final FlightRecorder.Member member;
     private int shrinks;
     private long waits;
     /** The number of the wait that the thread is in, 0 outside; {@link Watch} reads it. */
@@ -82,6 +86,8 @@ final class Endpoint implements AutoCloseable {
         Status.nccl(Nccl.ncclCommUserRank(handle, out), "ncclCommUserRank");
         rank = out.get(ValueLayout.JAVA_INT, 0);
         counts = new CallCounts(meeting, ranks, rank);
+        recorder = FlightRecorder.of(device, rank);
+        member = new FlightRecorder.Member(config.name(), rank, ranks);
         trace = Leaks.opened(toString());
         if (meeting != null) {
             meeting.add(this);
@@ -151,10 +157,16 @@ final class Endpoint implements AutoCloseable {
     }
 
     /** Says what is about to be given to NCCL, after all checks of arguments; {@link #end} follows. */
-    void begin(Operation called, long elements, DType type, @Nullable Reduction by, int other) {
-        call.set(called, elements, type, by, other);
-        counts.count(called, other);
+    void begin(
+            Operation called, long elements, DType type, @Nullable Reduction by, int other, @Nullable Stream stream) {
         Group group = Group.ofThread();
+        if (!group.isOpen()) {
+            recorder.abandoned(); // whatever was refused before it was given to NCCL
+        }
+        call.set(called, elements, type, by, other);
+        long sequence = counts.count(called, other);
+        long on = stream == null ? 0 : stream.handle().address();
+        recorder.enter(member, call, sequence, on, state.capture() != null);
         CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this) : null;
         if (group.isOpen()) {
             group.add(this, comparison);
@@ -172,8 +184,31 @@ final class Endpoint implements AutoCloseable {
     void end(int status) {
         if (!Group.ofThread().isOpen()) {
             leave();
+            given(status);
         }
         settle(status, call.operation());
+    }
+
+    /** Says that the call, or the group of calls, was given to NCCL, and what that returned. */
+    void given(int status) {
+        if (status == 0) {
+            recorder.enqueued();
+        } else {
+            recorder.abandoned();
+        }
+    }
+
+    /** Says that a graph is about to run calls that it has recorded. */
+    void launches(CallCounts.Together calls) {
+        recorder.abandoned();
+        launch.set(Operation.LAUNCH, calls.count(), DType.BYTE, null, 0);
+        counts.count(calls);
+        recorder.enter(member, launch, counts.collectives(), 0, false);
+        counts.publish();
+    }
+
+    FlightRecorder recorder() {
+        return recorder;
     }
 
     /** Tells the peers what is about to be given to NCCL, or keeps it for the launches of the graph that is captured. */
@@ -244,7 +279,9 @@ final class Endpoint implements AutoCloseable {
         RankFailure told = failure();
         return told != null
                 ? told.exception()
-                : new RankFailedException(called() + ": " + refused.getMessage(), List.of(), refused);
+                : new RankFailure(List.of(), called() + ": " + refused.getMessage(), refused)
+                        .recorded(List.of(this))
+                        .exception();
     }
 
     /** Says that a rank in another process has failed. Any thread. */
@@ -278,17 +315,14 @@ final class Endpoint implements AutoCloseable {
             meeting.fail(first);
         } else {
             synchronized (call) { // The first one stays.
-                failure = failure == null ? first : failure;
+                failure = failure == null ? first.recorded(List.of(this)) : failure;
             }
             revokeFromOutside();
         }
     }
 
     private List<Integer> missing() {
-        if (call.operation().isTransfer()) {
-            return List.of(call.peer());
-        }
-        return counts.missing();
+        return meeting == null && call.operation().isTransfer() ? List.of(call.peer()) : counts.missing();
     }
 
     /** Returns what was called last. */

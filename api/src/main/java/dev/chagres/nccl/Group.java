@@ -112,6 +112,9 @@ final class Group {
         int status = Nccl.ncclGroupEnd();
         leave();
         for (int i = 0; i < members.size(); i++) {
+            members.get(i).given(status);
+        }
+        for (int i = 0; i < members.size(); i++) {
             members.get(i).settle(status, "ncclGroupEnd");
         }
         if (members.isEmpty()) {

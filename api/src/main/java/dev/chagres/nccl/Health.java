@@ -56,6 +56,7 @@ final class Health {
             }
         }
         check(endpoint);
+        endpoint.recorder().completed(stream.handle().address());
     }
 
     private static boolean isIdle(Stream stream) {

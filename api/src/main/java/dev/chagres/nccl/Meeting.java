@@ -201,6 +201,11 @@ final class Meeting {
         arrivals.await(rank, peer, number);
     }
 
+    /** Returns whether {@code peer} has come to the transfer of that number between it and {@code rank}. */
+    boolean hasTransferred(int rank, int peer, long number) {
+        return arrivals.haveCome(rank, peer, number);
+    }
+
     /** Returns the ranks that have not come to the collective of that number. */
     List<Integer> behind(int rank, long number) {
         return arrivals.behind(rank, number);
@@ -208,13 +213,13 @@ final class Meeting {
 
     /** Ends every wait of these ranks, here and in NCCL, for good. The first failure stays. */
     void fail(RankFailure first) {
+        RankFailure told;
         List<Endpoint> revoked;
         List<Meeting> below;
         lock.lock();
         try {
-            if (failure == null) {
-                failure = first;
-            }
+            told = failure == null ? first.recorded(endpoints) : failure;
+            failure = told;
             changed.signalAll();
             arrivals.wakeAll();
             revoked = List.copyOf(endpoints);
@@ -226,7 +231,7 @@ final class Meeting {
             endpoint.revokeFromOutside();
         }
         for (Meeting child : below) {
-            child.fail(first);
+            child.fail(told);
         }
     }
 

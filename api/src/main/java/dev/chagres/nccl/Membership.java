@@ -117,7 +117,7 @@ final class Membership {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
             MemorySegment struct = config == null ? MemorySegment.NULL : write(config, arena);
-            parent.begin(Operation.SPLIT, 0, DType.BYTE, null, 0);
+            parent.begin(Operation.SPLIT, 0, DType.BYTE, null, 0, null);
             parent.end(Nccl.ncclCommSplit(handle, color, key, out, struct));
             return out.get(ValueLayout.ADDRESS, 0);
         }

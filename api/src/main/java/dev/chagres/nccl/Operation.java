@@ -3,22 +3,35 @@ package dev.chagres.nccl;
 import java.util.Locale;
 
 /**
- * The collectives and transfers, named as the methods of {@link Communicator}.
+ * The collectives and transfers, named as the methods of {@link Communicator}, and what else ranks meet for.
  *
  * <p>Threading: immutable.
  */
-enum Operation {
+public enum Operation {
+    /** {@link Communicator#allReduce}. */
     ALL_REDUCE("allReduce"),
+    /** {@link Communicator#allGather}. */
     ALL_GATHER("allGather"),
+    /** {@link Communicator#reduceScatter}. */
     REDUCE_SCATTER("reduceScatter"),
+    /** {@link Communicator#broadcast}. */
     BROADCAST("broadcast"),
+    /** {@link Communicator#reduce}. */
     REDUCE("reduce"),
+    /** {@link Communicator#gather}. */
     GATHER("gather"),
+    /** {@link Communicator#scatter}. */
     SCATTER("scatter"),
+    /** {@link Communicator#allToAll}. */
     ALL_TO_ALL("allToAll"),
+    /** {@link Communicator#send}. */
     SEND("send"),
+    /** {@link Communicator#receive}. */
     RECEIVE("receive"),
-    SPLIT("split");
+    /** {@link Communicator#split}. */
+    SPLIT("split"),
+    /** {@link dev.chagres.Graph#launch} of a graph that has recorded calls. */
+    LAUNCH("launch");
 
     private final String method;
 
@@ -34,6 +47,7 @@ enum Operation {
         return this == BROADCAST || this == REDUCE || this == GATHER || this == SCATTER;
     }
 
+    /** Returns the method's name. */
     @Override
     public String toString() {
         return method;
@@ -45,6 +59,7 @@ enum Operation {
             case ALL_TO_ALL -> "ncclAlltoAll";
             case RECEIVE -> "ncclRecv";
             case SPLIT -> "ncclCommSplit";
+            case LAUNCH -> "cudaGraphLaunch";
             default -> "nccl" + method.substring(0, 1).toUpperCase(Locale.ROOT) + method.substring(1);
         };
     }

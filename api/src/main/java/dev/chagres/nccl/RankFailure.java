@@ -12,9 +12,17 @@ import org.jspecify.annotations.Nullable;
  * @param ranks those that failed or did not come; empty when nobody knows
  * @param text what happened
  * @param cause what the rank threw, or null
+ * @param records the files of what ranks have called before, or null
  */
 record RankFailure(
-        List<Integer> ranks, String text, @Nullable Throwable cause) {
+        List<Integer> ranks,
+        String text,
+        @Nullable Throwable cause,
+        @Nullable FailureRecords records) {
+    RankFailure(List<Integer> ranks, String text, @Nullable Throwable cause) {
+        this(ranks, text, cause, null);
+    }
+
     static RankFailure thrown(int rank, Throwable cause) {
         return new RankFailure(List.of(rank), "rank " + rank + " failed: " + Checks.describe(cause), cause);
     }
@@ -35,7 +43,17 @@ record RankFailure(
         return text.toString();
     }
 
+    /** Returns the same with the files of these ranks, which it begins to write where the user wants them. */
+    RankFailure recorded(List<Endpoint> endpoints) {
+        if (records != null) {
+            return this;
+        }
+        List<FlightRecorder> recorders =
+                endpoints.stream().map(Endpoint::recorder).distinct().toList();
+        return new RankFailure(ranks, text, cause, FailureRecords.begin(recorders, text));
+    }
+
     RankFailedException exception() {
-        return new RankFailedException(text, ranks, cause);
+        return new RankFailedException(records == null ? text : text + "; " + records.note(), ranks, cause);
     }
 }

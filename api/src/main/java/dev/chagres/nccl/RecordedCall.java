@@ -1,0 +1,45 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import java.time.Instant;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A collective or transfer that a rank has called.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param number counts the calls of all communicators of the rank, from 0
+ * @param communicator its name
+ * @param rank the caller's number in it
+ * @param ranks N
+ * @param sequence counts the communicator's collectives from 1, the same on each rank; of a transfer those between its two ranks in
+ *     one direction and the other
+ * @param operation what was called
+ * @param elements the count that NCCL is given: C of {@link Communicator}'s methods; of {@link Operation#LAUNCH} the number of calls
+ * @param dtype of the elements
+ * @param reduction {@code SUM} and so on, or {@code pre-multiplied sum}; null where nothing is reduced
+ * @param other the root, or the other end of a transfer; -1 where there is none
+ * @param stream CUDA's handle of the stream; 0 of a split
+ * @param captured whether it was recorded into a graph, which runs it later
+ * @param entered when the rank came to it
+ * @param enqueued when it had been given to NCCL; null when it was not
+ * @param completed when the rank knew that it was done: on the reference when it was enqueued, else when {@link
+ *     Communicator#synchronize} returned next for its stream; null when that is not known
+ */
+public record RecordedCall(
+        long number,
+        String communicator,
+        int rank,
+        int ranks,
+        long sequence,
+        Operation operation,
+        long elements,
+        DType dtype,
+        @Nullable String reduction,
+        int other,
+        long stream,
+        boolean captured,
+        Instant entered,
+        @Nullable Instant enqueued,
+        @Nullable Instant completed) {}
