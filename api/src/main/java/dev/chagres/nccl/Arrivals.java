@@ -2,6 +2,7 @@ package dev.chagres.nccl;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.atomic.AtomicReferenceArray;
 import java.util.concurrent.locks.LockSupport;
@@ -15,6 +16,8 @@ final class Arrivals {
     /** Every rank, in {@link #await}. */
     static final int ALL = -1;
 
+    private static final int NONE = -1;
+
     /** Ranks' numbers lie apart, so that counting them does not move one cache line between cores. */
     private static final int STRIDE = 16;
     /** Looks before a thread sleeps: some tens of microseconds, in which a peer that does the same work comes. */
@@ -26,6 +29,7 @@ final class Arrivals {
     private final AtomicLongArray collectives;
     private final AtomicLongArray transfers;
     private final AtomicReferenceArray<Thread> sleeping;
+    private final AtomicIntegerArray left;
 
     Arrivals(Meeting meeting, int ranks) {
         this.meeting = meeting;
@@ -34,6 +38,7 @@ final class Arrivals {
         collectives = new AtomicLongArray(ranks * STRIDE);
         transfers = new AtomicLongArray(ranks * ranks);
         sleeping = new AtomicReferenceArray<>(ranks);
+        left = new AtomicIntegerArray(ranks);
     }
 
     void entered(int rank, long number) {
@@ -61,7 +66,32 @@ final class Arrivals {
         wake(ALL);
     }
 
-    /** Waits until {@code peer} has come to the transfer of that number with {@code rank}, or all ranks to the collective of that number. */
+    /** Says that {@code rank} has closed its communicator: it will not come any more. */
+    void left(int rank) {
+        left.set(rank, 1);
+        wake(rank);
+    }
+
+    /** Returns a rank that this call waits for and that will not come any more, or NONE. */
+    private int gone(int rank, int peer, long number) {
+        for (int other = 0; other < ranks; other++) {
+            boolean awaited = peer == ALL ? collectives.get(other * STRIDE) < number : other == peer;
+            if (other != rank && awaited && left.get(other) != 0 && !haveCome(rank, peer, number)) {
+                return other;
+            }
+        }
+        return NONE;
+    }
+
+    /** Returns whether {@code rank} has closed its communicator. */
+    boolean isLeft(int rank) {
+        return left.get(rank) != 0;
+    }
+
+    /**
+     * Waits until {@code peer} has come to the transfer of that number with {@code rank}, or all ranks to the collective of that number;
+     * or until the ranks have failed.
+     */
     void await(int rank, int peer, long number) {
         for (int look = 0; look < looks; look++) {
             if (haveCome(rank, peer, number)) {
@@ -73,6 +103,11 @@ final class Arrivals {
         sleeping.set(rank, Thread.currentThread());
         try {
             while (meeting.failure() == null && !haveCome(rank, peer, number)) {
+                int gone = gone(rank, peer, number);
+                if (gone != NONE) {
+                    meeting.failAfterWord(gone);
+                    break;
+                }
                 LockSupport.park(this);
                 // The wait has an end of its own; the thread finds the interrupt after it.
                 interrupted |= Thread.interrupted();
@@ -82,10 +117,6 @@ final class Arrivals {
             if (interrupted) {
                 Thread.currentThread().interrupt();
             }
-        }
-        RankFailure failure = meeting.failure();
-        if (failure != null) {
-            throw failure.exception();
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
@@ -127,6 +128,17 @@ final class CallCounts {
                 meeting.awaitTransfers(rank, peer, awaitedTransfers[peer]);
             }
         }
+    }
+
+    /** Returns the ranks whose calls make one with what this one waits for. Any thread. */
+    List<Integer> awaited() {
+        List<Integer> all = new ArrayList<>();
+        for (int peer = 0; peer < awaitedTransfers.length; peer++) {
+            if (peer != rank && (awaited > 0 || (transfersAwaited && awaitedTransfers[peer] > 0))) {
+                all.add(peer);
+            }
+        }
+        return all;
     }
 
     /** Returns the ranks that have not come to what this one waits for. Any thread. */

@@ -63,9 +63,18 @@ final class Comparisons {
                 throw new IllegalStateException(key + " was not announced by rank " + rank);
             }
             meeting.await(
-                    () -> comparison.waiting == 0,
+                    () -> comparison.waiting == 0
+                            || missing(comparison, callers).stream().anyMatch(meeting::isLeft),
                     timeoutMillis,
-                    () -> RankFailure.late(waiting, missing(comparison, callers), timeoutMillis));
+                    waiting,
+                    () -> meeting.numbers(missing(comparison, callers)));
+            if (comparison.waiting != 0) {
+                int gone = missing(comparison, callers).stream()
+                        .filter(meeting::isLeft)
+                        .findFirst()
+                        .orElseThrow();
+                throw meeting.closed(gone, waiting);
+            }
             if (--comparison.left == 0) {
                 open.remove(key);
             }

@@ -152,7 +152,7 @@ final class Endpoint implements AutoCloseable {
         handle();
         RankFailure present = failure();
         if (present != null) {
-            throw present.exception();
+            throw present.exception(called());
         }
     }
 
@@ -182,11 +182,12 @@ final class Endpoint implements AutoCloseable {
 
     /** Says that the call that {@link #begin} announced has returned. */
     void end(int status) {
+        String was = status == 0 ? "" : called();
         if (!Group.ofThread().isOpen()) {
             leave();
             given(status);
         }
-        settle(status, call.operation());
+        settle(status, call.operation(), was);
     }
 
     /** Says that the call, or the group of calls, was given to NCCL, and what that returned. */
@@ -229,11 +230,12 @@ final class Endpoint implements AutoCloseable {
             modeBefore = CaptureModes.exchange(state, CaptureModes.RELAXED);
             return;
         }
-        try {
-            counts.meet();
-        } catch (RankFailedException failed) {
+        counts.meet();
+        RankFailure present = meeting == null ? null : meeting.failure();
+        if (present != null) {
+            String was = called();
             leave();
-            throw failed;
+            throw present.exception(was);
         }
     }
 
@@ -258,39 +260,40 @@ final class Endpoint implements AutoCloseable {
         return counts;
     }
 
-    void settle(int status, Object function) {
+    /** Throws what a status says; {@code was} is what the rank was in. */
+    void settle(int status, Object function, String was) {
         if (status == 0) {
             return;
         }
         RankFailure present = failure();
         if (present != null) {
-            throw present.exception();
+            throw present.exception(was);
         }
         try {
             Status.nccl(status, function instanceof Operation named ? named.function() : function.toString());
         } catch (NcclException refused) {
-            throw peers == null || status != Nccl.ncclRemoteError() ? refused : lost(peers, refused);
+            throw peers == null || status != Nccl.ncclRemoteError() ? refused : lost(peers, refused, was);
         }
     }
 
     /** What a rank throws whose peers in other processes are gone: NCCL does not say which. */
-    private RankFailedException lost(Peers others, NcclException refused) {
+    private RankFailedException lost(Peers others, NcclException refused, String was) {
         others.awaitWord(this);
         RankFailure told = failure();
-        return told != null
-                ? told.exception()
-                : new RankFailure(List.of(), called() + ": " + refused.getMessage(), refused)
-                        .recorded(List.of(this))
-                        .exception();
+        return (told != null
+                        ? told
+                        : new RankFailure(List.of(), String.valueOf(refused.getMessage()), refused)
+                                .recorded(List.of(this)))
+                .exception(was);
     }
 
     /** Says that a rank in another process has failed. Any thread. */
     void peerFailed(int other, Throwable cause) {
-        String text = called() + ": " + RankFailure.thrown(other, cause).text();
-        fail(new RankFailure(List.of(other), text, cause));
+        fail(RankFailure.thrown(other, cause));
     }
 
-    private String called() {
+    /** Returns what the rank is in, or was in last, and how long it has waited. */
+    String called() {
         if (waits == 0) {
             return toString();
         }
@@ -305,8 +308,14 @@ final class Endpoint implements AutoCloseable {
 
     /** Ends the wait of this rank, and of its peers where they are known: the time is up. Any thread. */
     void timeOut() {
-        fail(RankFailure.late(
-                this + ", in " + call(), missing(), config.timeout().toMillis()));
+        long millis = config.timeout().toMillis();
+        if (meeting == null) {
+            List<Integer> missing = call.operation().isTransfer() ? List.of(call.peer()) : List.of();
+            fail(RankFailure.late(this + ", in " + call(), missing, millis));
+        } else {
+            // Whoever does not come here is missed by the communicators that this was split from, too.
+            meeting.root().fail(RankFailure.late(this + ", in " + call(), Blame.of(this, meeting), millis));
+        }
     }
 
     /** Ends what this rank waits for, and its peers where they are known, for good. Any thread. */
@@ -319,10 +328,6 @@ final class Endpoint implements AutoCloseable {
             }
             revokeFromOutside();
         }
-    }
-
-    private List<Integer> missing() {
-        return meeting == null && call.operation().isTransfer() ? List.of(call.peer()) : counts.missing();
     }
 
     /** Returns what was called last. */

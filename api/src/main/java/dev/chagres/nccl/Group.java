@@ -110,12 +110,13 @@ final class Group {
             throw failed;
         }
         int status = Nccl.ncclGroupEnd();
+        String was = status == 0 || members.isEmpty() ? "" : members.getFirst().called();
         leave();
         for (int i = 0; i < members.size(); i++) {
             members.get(i).given(status);
         }
         for (int i = 0; i < members.size(); i++) {
-            members.get(i).settle(status, "ncclGroupEnd");
+            members.get(i).settle(status, "ncclGroupEnd", was);
         }
         if (members.isEmpty()) {
             Status.nccl(status, "ncclGroupEnd");

@@ -28,8 +28,8 @@ final class Health {
         MemorySegment out = endpoint.state().out();
         Status.nccl(Nccl.ncclCommGetAsyncError(endpoint.handle(), out), "ncclCommGetAsyncError");
         int status = out.get(ValueLayout.JAVA_INT, 0);
-        if (status != Nccl.ncclInProgress()) {
-            endpoint.settle(status, "ncclCommGetAsyncError");
+        if (status != 0 && status != Nccl.ncclInProgress()) {
+            endpoint.settle(status, "ncclCommGetAsyncError", endpoint.called());
         }
     }
 

@@ -5,8 +5,10 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
@@ -19,8 +21,17 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 final class Meeting {
+    /** How long a rank that closes its communicator has to say why. */
+    private static final long WORD_NANOS = TimeUnit.MILLISECONDS.toNanos(300);
+
+    private static final long PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(1);
+
     private final int ranks;
-    /** The ranks' numbers for errors: those here or, of a shrunk communicator, those in the one it came from. */
+    /** Null but where this was split from another. */
+    private final @Nullable Meeting parent;
+    /** The ranks' numbers in the communicator that all are split from. */
+    private final int[] numbers;
+    /** The same, or those in the communicator that this was shrunk from. */
     private final int[] names;
 
     private final ReentrantLock lock = new ReentrantLock();
@@ -31,6 +42,7 @@ final class Meeting {
     private final Map<String, Meeting> children = new HashMap<>();
     private final Map<String, Meeting> rests = new HashMap<>();
     private final Comparisons comparisons = new Comparisons(this);
+    private final Splits splits;
     private volatile @Nullable RankFailure failure;
     private int present;
     /** Ranks whose communicator was added so far. */
@@ -39,19 +51,58 @@ final class Meeting {
     private final Runnable atEnd;
 
     Meeting(int ranks) {
-        this(() -> {}, IntStream.range(0, ranks).toArray());
+        this(() -> {}, null, IntStream.range(0, ranks).toArray());
     }
 
-    private Meeting(Runnable atEnd, int... names) {
+    private Meeting(Runnable atEnd, @Nullable Meeting parent, int... names) {
         this.atEnd = atEnd;
+        this.parent = parent;
         this.names = names;
         ranks = names.length;
+        numbers = parent == null ? IntStream.range(0, ranks).toArray() : names;
+        splits = new Splits(ranks);
         came = new boolean[ranks];
         arrivals = new Arrivals(this, ranks);
     }
 
     int ranks() {
         return ranks;
+    }
+
+    /** Returns the meeting of all ranks that this was split from. */
+    Meeting root() {
+        return parent == null ? this : parent.root();
+    }
+
+    /** Returns a rank's number there. */
+    int number(int rank) {
+        return numbers[rank];
+    }
+
+    List<Integer> numbers(List<Integer> own) {
+        return own.stream().map(this::number).toList();
+    }
+
+    /** Returns the communicator in which the rank of that number waits for others, or null. */
+    @Nullable
+    Endpoint waiting(int number) {
+        List<Meeting> below;
+        lock.lock();
+        try {
+            for (Endpoint endpoint : endpoints) {
+                if (number(endpoint.rank()) == number && endpoint.waiting() != 0) {
+                    return endpoint;
+                }
+            }
+            below = List.copyOf(children.values());
+        } finally {
+            lock.unlock();
+        }
+        return below.stream()
+                .map(child -> child.waiting(number))
+                .filter(Objects::nonNull)
+                .findFirst()
+                .orElse(null);
     }
 
     /** Returns why the ranks cannot go on, or null. */
@@ -79,7 +130,7 @@ final class Meeting {
     void join(int rank, String waiting, long timeoutMillis) {
         lock();
         try {
-            throwFailure();
+            throwFailure(waiting);
             if (came[rank]) {
                 throw new IllegalArgumentException(
                         "rank: expected one that has not opened this communicator, got " + rank + " a second time");
@@ -87,7 +138,7 @@ final class Meeting {
             came[rank] = true;
             present++;
             changed.signalAll();
-            await(() -> present == ranks, timeoutMillis, () -> RankFailure.late(waiting, absent(), timeoutMillis));
+            await(() -> present == ranks, timeoutMillis, waiting, this::absent);
         } finally {
             unlock();
         }
@@ -104,12 +155,13 @@ final class Meeting {
     }
 
     /** Waits, with the lock held, until the condition holds; fails all ranks when the time is up, and throws why they failed. */
-    void await(BooleanSupplier condition, long timeoutMillis, Supplier<RankFailure> late) {
+    void await(BooleanSupplier condition, long timeoutMillis, String waiting, Supplier<List<Integer>> missing) {
+        long begin = System.nanoTime();
         long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
         boolean interrupted = false;
         while (!condition.getAsBoolean() && failure == null) {
             if (left <= 0) {
-                fail(late.get());
+                root().fail(RankFailure.late(waiting, missing.get(), timeoutMillis));
                 break;
             }
             try {
@@ -122,13 +174,16 @@ final class Meeting {
         if (interrupted) {
             Thread.currentThread().interrupt();
         }
-        throwFailure();
+        if (condition.getAsBoolean()) {
+            return; // A rank that has failed meanwhile had come, too.
+        }
+        throwFailure(waiting + " waited " + (System.nanoTime() - begin) / 1_000_000 + " ms");
     }
 
-    private void throwFailure() {
+    private void throwFailure(String called) {
         RankFailure present = failure;
         if (present != null) {
-            throw present.exception();
+            throw present.exception(called);
         }
     }
 
@@ -148,6 +203,8 @@ final class Meeting {
         lock.lock();
         try {
             endpoints.remove(endpoint);
+            arrivals.left(endpoint.rank());
+            changed.signalAll();
             last = added == ranks && endpoints.isEmpty();
         } finally {
             lock.unlock();
@@ -206,6 +263,11 @@ final class Meeting {
         return arrivals.haveCome(rank, peer, number);
     }
 
+    /** Returns whether {@code rank} has closed its communicator. */
+    boolean isLeft(int rank) {
+        return arrivals.isLeft(rank);
+    }
+
     /** Returns the ranks that have not come to the collective of that number. */
     List<Integer> behind(int rank, long number) {
         return arrivals.behind(rank, number);
@@ -235,33 +297,112 @@ final class Meeting {
         }
     }
 
+    /** Fails these ranks because {@code rank} has closed its communicator, unless it says in a moment why. */
+    void failAfterWord(int rank) {
+        long end = System.nanoTime() + WORD_NANOS;
+        while (failure == null && System.nanoTime() < end) {
+            LockSupport.parkNanos(PAUSE_NANOS);
+        }
+        int number = number(rank);
+        root().fail(new RankFailure(
+                List.of(number),
+                "rank " + number + " has finished or closed its communicator, and comes no more",
+                null));
+    }
+
+    /** Does so, with the lock held, and returns what {@code waiting} throws. */
+    RankFailedException closed(int rank, String waiting) {
+        int held = lock.getHoldCount();
+        for (int i = 0; i < held; i++) {
+            lock.unlock();
+        }
+        failAfterWord(rank);
+        for (int i = 0; i < held; i++) {
+            lock.lock();
+        }
+        return Objects.requireNonNull(failure).exception(waiting);
+    }
+
     /** Fails these ranks, and those that were shrunk from them with {@code rank} among them. */
     void thrown(int rank, Throwable cause) {
-        fail(RankFailure.thrown(rank, cause));
-        List<Meeting> below;
+        fail(RankFailure.told(rank, cause));
+        failRests(rank, cause);
+    }
+
+    private void failRests(int rank, Throwable cause) {
+        List<Meeting> split;
+        List<Meeting> shrunk;
         lock.lock();
         try {
-            below = List.copyOf(rests.values());
+            split = List.copyOf(children.values());
+            shrunk = List.copyOf(rests.values());
         } finally {
             lock.unlock();
         }
-        for (Meeting rest : below) {
+        split.forEach(child -> child.failRests(rank, cause));
+        for (Meeting rest : shrunk) {
             int place = Arrays.binarySearch(rest.names, rank);
             if (place >= 0) {
-                rest.thrown(place, cause);
+                rest.fail(RankFailure.thrown(place, cause));
+                rest.failRests(place, cause);
             }
         }
     }
 
-    /** Returns where the ranks of a communicator meet that is made from this one; {@code key} is the same on each. */
-    Meeting split(String key, int childRanks) {
+    /** Says that {@code rank} comes no more, here and where it is one of those that this was split into or shrunk to. */
+    void finished(int rank) {
+        List<Meeting> below;
         lock.lock();
         try {
+            arrivals.left(rank);
+            changed.signalAll();
+            below = new ArrayList<>(children.values());
+            below.addAll(rests.values());
+        } finally {
+            lock.unlock();
+        }
+        int number = number(rank);
+        for (Meeting other : below) {
+            for (int place = 0; place < other.ranks; place++) {
+                if (other.names[place] == number) {
+                    other.finished(place);
+                }
+            }
+        }
+    }
+
+    /** Says what {@code rank} calls the split with that is the collective of that number here. */
+    void splits(long number, int rank, int color, int key) {
+        lock.lock();
+        try {
+            splits.say(number, rank, color, key);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Says that {@code rank} was in that split without part. */
+    void splitWithoutPart(long number) {
+        lock.lock();
+        try {
+            var _ = splits.of(number, Integer.MIN_VALUE);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Returns where the ranks of {@code color} meet after the split that is the collective of that number here. */
+    Meeting split(long number, int color) {
+        String key = "split " + number + " color " + color;
+        lock.lock();
+        try {
+            int[] places = splits.of(number, color);
             Meeting child = children.computeIfAbsent(
                     key,
                     _ -> new Meeting(
                             () -> forget(children, key),
-                            IntStream.range(0, childRanks).toArray()));
+                            this,
+                            Arrays.stream(places).map(this::number).toArray()));
             if (child.failure == null) {
                 child.failure = failure;
             }
@@ -275,7 +416,8 @@ final class Meeting {
     Meeting shrink(String key, int... staying) {
         lock.lock();
         try {
-            return rests.computeIfAbsent(key, _ -> new Meeting(() -> forget(rests, key), staying));
+            int[] origins = Arrays.stream(staying).map(this::number).toArray();
+            return rests.computeIfAbsent(key, _ -> new Meeting(() -> forget(rests, key), null, origins));
         } finally {
             lock.unlock();
         }

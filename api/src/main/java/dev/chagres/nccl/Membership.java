@@ -97,17 +97,17 @@ final class Membership {
                     "color: expected at least 0, got " + color + "; splitWithoutPart leaves this rank out");
         }
         MemorySegment made = splitHandle(parent, color, key, config);
-        MemorySegment out = parent.state().out();
-        Status.nccl(Nccl.ncclCommCount(made, out), "ncclCommCount");
-        int ranks = out.get(ValueLayout.JAVA_INT, 0);
         Meeting above = parent.meeting();
-        String place = "split " + parent.counts().collectives() + " color " + color;
-        Meeting meeting = above == null ? null : above.split(place, ranks);
+        Meeting meeting = above == null ? null : above.split(parent.counts().collectives(), color);
         return new Endpoint(parent.device(), config, meeting, parent.peers(), made);
     }
 
     static void splitWithoutPart(Endpoint parent) {
         var _ = splitHandle(parent, Nccl.NCCL_SPLIT_NOCOLOR(), 0, null);
+        Meeting above = parent.meeting();
+        if (above != null) {
+            above.splitWithoutPart(parent.counts().collectives());
+        }
     }
 
     /** Takes part in a split; the handle is null without a color. */
@@ -117,6 +117,10 @@ final class Membership {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
             MemorySegment struct = config == null ? MemorySegment.NULL : write(config, arena);
+            Meeting above = parent.meeting();
+            if (above != null) {
+                above.splits(parent.counts().collectives() + 1, parent.rank(), color, key);
+            }
             parent.begin(Operation.SPLIT, 0, DType.BYTE, null, 0, null);
             parent.end(Nccl.ncclCommSplit(handle, color, key, out, struct));
             return out.get(ValueLayout.ADDRESS, 0);
@@ -172,7 +176,7 @@ final class Membership {
     static void revoke(Endpoint endpoint) {
         ready(endpoint, "revoke");
         int rank = endpoint.rank();
-        endpoint.fail(new RankFailure(List.of(rank), "rank " + rank + " revoked " + endpoint, null));
+        endpoint.fail(new RankFailure(List.of(rank), "rank " + rank + " revoked the communicator", null));
     }
 
     private static MemorySegment ready(Endpoint endpoint, String call) {

@@ -109,7 +109,8 @@ final class Opening {
         abandoned = true;
         Peers.Failed peer = peerFailure();
         if (peer != null) {
-            throw RankFailure.thrown(peer.rank(), peer.cause()).exception();
+            throw RankFailure.thrown(peer.rank(), peer.cause())
+                    .exception("communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open");
         }
         throw new RankFailedException(
                 "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open waited "

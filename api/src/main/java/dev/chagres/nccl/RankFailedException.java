@@ -22,7 +22,10 @@ public final class RankFailedException extends RuntimeException {
         this.ranks = List.copyOf(ranks);
     }
 
-    /** Returns the ranks that failed or did not come, as the communicator numbers them; empty when nobody knows. */
+    /**
+     * Returns the ranks that failed or did not come, as the communicator numbers them that this one was split from; empty when nobody
+     * knows.
+     */
     public List<Integer> ranks() {
         return ranks;
     }

@@ -10,21 +10,30 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable.
  *
  * @param ranks those that failed or did not come; empty when nobody knows
+ * @param waiting what a rank waited for, and how long, when others did not come; null where each rank says that of itself
  * @param text what happened
  * @param cause what the rank threw, or null
  * @param records the files of what ranks have called before, or null
  */
 record RankFailure(
         List<Integer> ranks,
+        @Nullable String waiting,
         String text,
         @Nullable Throwable cause,
         @Nullable FailureRecords records) {
     RankFailure(List<Integer> ranks, String text, @Nullable Throwable cause) {
-        this(ranks, text, cause, null);
+        this(ranks, null, text, cause, null);
     }
 
     static RankFailure thrown(int rank, Throwable cause) {
         return new RankFailure(List.of(rank), "rank " + rank + " failed: " + Checks.describe(cause), cause);
+    }
+
+    /** What {@code rank} throws to the others: where that names other ranks, they are to blame. */
+    static RankFailure told(int rank, Throwable cause) {
+        return cause instanceof RankFailedException known && !known.ranks().isEmpty()
+                ? new RankFailure(known.ranks(), String.valueOf(known.getMessage()), cause)
+                : thrown(rank, cause);
     }
 
     /** What {@code waiting} throws when others did not come in time. */
@@ -32,7 +41,7 @@ record RankFailure(
         String who = missing.isEmpty()
                 ? "every rank that is known here has called it, and it did not complete"
                 : names(missing) + " did not come";
-        return new RankFailure(missing, waiting + " waited " + timeoutMillis + " ms: " + who, null);
+        return new RankFailure(missing, waiting + " waited " + timeoutMillis + " ms", who, null, null);
     }
 
     static String names(List<Integer> ranks) {
@@ -50,10 +59,17 @@ record RankFailure(
         }
         List<FlightRecorder> recorders =
                 endpoints.stream().map(Endpoint::recorder).distinct().toList();
-        return new RankFailure(ranks, text, cause, FailureRecords.begin(recorders, text));
+        return new RankFailure(ranks, waiting, text, cause, FailureRecords.begin(recorders, told(null)));
     }
 
-    RankFailedException exception() {
-        return new RankFailedException(records == null ? text : text + "; " + records.note(), ranks, cause);
+    /** Returns what a rank throws that was in {@code called}, or that was in no call. */
+    RankFailedException exception(@Nullable String called) {
+        String told = told(called);
+        return new RankFailedException(records == null ? told : told + "; " + records.note(), ranks, cause);
+    }
+
+    private String told(@Nullable String called) {
+        String where = waiting != null ? waiting : called;
+        return where == null ? text : where + ": " + text;
     }
 }

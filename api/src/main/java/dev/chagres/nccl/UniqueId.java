@@ -106,6 +106,22 @@ public final class UniqueId {
         }
     }
 
+    /**
+     * Says that {@code rank} has done its work: peers that share this object and wait for it all the same, or will, throw a {@link
+     * RankFailedException} at once.
+     *
+     * @param rank the rank that calls nothing more
+     */
+    public void finish(int rank) {
+        Meeting present;
+        synchronized (this) {
+            present = meeting;
+        }
+        if (present != null) {
+            present.finished(rank);
+        }
+    }
+
     /** Returns what is known of ranks in other processes, or null when there are none. */
     synchronized @Nullable Peers peers() {
         return travels ? peers : null;

@@ -40,6 +40,13 @@ final class Watch {
         }
     }
 
+    /** Returns how many endpoints are open. */
+    static int watched() {
+        synchronized (WATCHED) {
+            return WATCHED.size();
+        }
+    }
+
     private static void watch() {
         while (true) {
             Endpoint late;

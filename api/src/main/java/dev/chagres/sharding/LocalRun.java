@@ -92,6 +92,7 @@ final class LocalRun<T> {
         try {
             results[rank.index()] = body.run(rank);
             rank.device().synchronize();
+            id.finish(rank.index());
             finished();
         } catch (Throwable failure) {
             id.fail(rank.index(), failure);

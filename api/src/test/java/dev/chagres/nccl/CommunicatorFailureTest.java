@@ -66,7 +66,10 @@ class CommunicatorFailureTest {
                     }
                 }));
         assertEquals(List.of(2), failure.ranks());
-        assertEquals("rank 0 failed: java.lang.IllegalStateException: second", heard[0].getMessage());
+        assertEquals(
+                "communicator \"rest\", rank 1 of 2, after allReduce of 1 FLOAT32, SUM: rank 0 failed:"
+                        + " java.lang.IllegalStateException: second",
+                heard[0].getMessage().replaceFirst("in (.*) waited \\d+ ms", "after $1"));
     }
 
     @Test
@@ -76,7 +79,9 @@ class CommunicatorFailureTest {
         try (Device device = Device.open()) {
             RankFailedException failure =
                     assertThrows(RankFailedException.class, () -> Communicator.open(device, id, 2, 0, STANDARD));
-            assertEquals("rank 1 failed: java.lang.IllegalStateException: no such device", failure.getMessage());
+            assertEquals(
+                    "communicator \"world\", rank 0 of 2, in open: rank 1 failed: java.lang.IllegalStateException: no such device",
+                    failure.getMessage());
         }
     }
 

@@ -1,0 +1,45 @@
+package dev.chagres.nccl;
+
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Objects;
+import java.util.Set;
+import java.util.TreeSet;
+
+/**
+ * Who keeps ranks of one program waiting. A rank that did not come because it waits for another one itself, of any communicator, is not to
+ * blame.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class Blame {
+    private Blame() {}
+
+    /** Returns the ranks that {@code waiting} waits for in the end, as the communicator numbers them that all are split from. */
+    static List<Integer> of(Endpoint waiting, Meeting meeting) {
+        List<Integer> missing = meeting.numbers(waiting.counts().missing());
+        Set<Integer> seen = new HashSet<>();
+        seen.add(meeting.number(waiting.rank()));
+        Set<Integer> blamed = new TreeSet<>();
+        Deque<Endpoint> left = new ArrayDeque<>();
+        left.add(waiting);
+        while (!left.isEmpty()) {
+            Endpoint next = left.remove();
+            Meeting where = Objects.requireNonNull(next.meeting());
+            List<Integer> late = next.counts().missing();
+            // Where all have come, one of them may wait for others before it goes on.
+            for (int rank : where.numbers(late.isEmpty() ? next.counts().awaited() : late)) {
+                Endpoint other = seen.add(rank) ? meeting.root().waiting(rank) : next;
+                if (other == null && !late.isEmpty()) {
+                    blamed.add(rank);
+                } else if (other != null && other != next) {
+                    left.add(other);
+                }
+            }
+        }
+        // Ranks that wait for each other, in other orders, are all to blame.
+        return blamed.isEmpty() ? missing : List.copyOf(blamed);
+    }
+}

@@ -1,0 +1,180 @@
+package dev.chagres.nccl;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.nccl.FaultyRank.Fault;
+import dev.chagres.nccl.FaultyRank.Injection;
+import dev.chagres.sharding.Ranks;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.SplittableRandom;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/**
+ * Random faults of a rank that is a thread, while 2 to 8 ranks call collectives or train: each time every other rank is told which rank
+ * it was, in time, and nothing is left behind. The seed is printed; {@code -Dchagres.test.seed} draws the same faults again.
+ */
+@Tag("L0")
+class ThreadFaultsTest {
+    /** How long a rank may be silent: beyond what eight ranks on two cores take for a step. */
+    private static final Duration SILENCE = Duration.ofMillis(900);
+
+    private static final Duration PATIENT = Duration.ofSeconds(30);
+    private static final double MOST_SECONDS = 2;
+    private static final long HANGS_SECONDS = 40;
+    private static final Pattern CALLED =
+            Pattern.compile("communicator \"\\w+\", rank \\d of \\d(?:, (?:in|after) \\w+.*?)?: (.*)", Pattern.DOTALL);
+
+    /** What a run has come to. */
+    private static final class Outcome {
+        private final @Nullable Throwable[] heard;
+        private final long[] nanos;
+        private final AtomicLong injected = new AtomicLong();
+        private volatile @Nullable Throwable run;
+
+        private Outcome(int ranks) {
+            heard = new Throwable[ranks];
+            nanos = new long[ranks];
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "THROWS_BEFORE, 60",
+        "THROWS_INSIDE, 60",
+        "THROWS_AFTER, 50",
+        "IS_SILENT, 30",
+        "CLOSES, 30",
+        "GIVES_OTHER_COUNT, 25",
+        "GIVES_OTHER_TYPE, 25"
+    })
+    void everyOtherRankIsToldWhoFailed(Fault fault, int times) throws Exception {
+        long seed = Long.getLong("chagres.test.seed", new Random().nextLong());
+        System.out.println("chagres.test.seed=" + seed + " " + fault);
+        SplittableRandom random = new SplittableRandom(seed);
+        for (int i = 0; i < times; i++) {
+            Injection injection = Injection.draw(random, fault);
+            try {
+                check(injection, run(injection));
+            } catch (Throwable failure) {
+                throw new AssertionError("injection " + i + " of seed " + seed + ": " + injection, failure);
+            }
+        }
+    }
+
+    private static Outcome run(Injection injection) throws InterruptedException {
+        Outcome outcome = new Outcome(injection.ranks());
+        CountDownLatch others = new CountDownLatch(injection.ranks() - 1);
+        CommunicatorConfig config = CommunicatorConfig.standard()
+                .withTimeout(injection.fault() == Fault.IS_SILENT ? SILENCE : PATIENT)
+                .withChecks(injection.checks());
+        Thread run = Thread.ofPlatform().daemon().name("injection").start(() -> {
+            try {
+                Ranks.local(injection.ranks()).withConfig(config).each(rank -> {
+                    try {
+                        new FaultyRank(rank, injection, others, () -> outcome.injected.set(System.nanoTime())).run();
+                    } catch (Throwable failure) {
+                        outcome.heard[rank.index()] = failure;
+                        throw failure;
+                    } finally {
+                        outcome.nanos[rank.index()] = System.nanoTime();
+                        if (rank.index() != injection.victim()) {
+                            others.countDown();
+                        }
+                    }
+                });
+            } catch (Throwable failure) {
+                outcome.run = failure;
+            }
+        });
+        if (!run.join(Duration.ofSeconds(HANGS_SECONDS))) {
+            StringBuilder stacks = new StringBuilder("it hangs");
+            for (Map.Entry<Thread, StackTraceElement[]> thread :
+                    Thread.getAllStackTraces().entrySet()) {
+                stacks.append('\n').append(thread.getKey());
+                Arrays.stream(thread.getValue())
+                        .forEach(line -> stacks.append("\n    ").append(line));
+            }
+            throw new AssertionError(stacks.toString());
+        }
+        return outcome;
+    }
+
+    private static void check(Injection injection, Outcome outcome) throws InterruptedException {
+        double most = injection.fault() == Fault.IS_SILENT ? SILENCE.toMillis() / 1e3 + 1 : MOST_SECONDS;
+        RankFailedException run = assertInstanceOf(RankFailedException.class, outcome.run);
+        for (int rank = 0; rank < injection.ranks(); rank++) {
+            if (rank == injection.victim()) {
+                continue;
+            }
+            Throwable heard = outcome.heard[rank];
+            assertNotNull(heard, "rank " + rank + " has ended without an error");
+            String text = String.valueOf(heard.getMessage());
+            if (injection.fault().needsFullChecks()) {
+                assertInstanceOf(IllegalStateException.class, heard, text);
+                checkDifference(injection, text);
+            } else {
+                RankFailedException failure = assertInstanceOf(RankFailedException.class, heard, text);
+                assertEquals(List.of(injection.victim()), failure.ranks(), "rank " + rank + ": " + text);
+                checkText(injection, text);
+            }
+            double seconds = (outcome.nanos[rank] - outcome.injected.get()) / 1e9;
+            assertTrue(seconds < most, "rank " + rank + " after " + seconds + " s: " + text);
+        }
+        if (!injection.fault().needsFullChecks()) {
+            assertEquals(List.of(injection.victim()), run.ranks(), run.getMessage());
+        }
+        checkNothingIsLeft();
+    }
+
+    private static void checkText(Injection injection, String text) {
+        Matcher matcher = CALLED.matcher(text);
+        assertTrue(matcher.matches(), text);
+        String expected = "rank " + injection.victim()
+                + switch (injection.fault()) {
+                    case IS_SILENT -> " did not come";
+                    case CLOSES -> " has finished or closed its communicator, and comes no more";
+                    default -> " failed: " + FaultyRank.Ill.class.getName() + ": it is ill";
+                };
+        assertEquals(expected, matcher.group(1), text);
+    }
+
+    /** All others say the same. */
+    private static void checkDifference(Injection injection, String text) {
+        String[] said = text.substring(text.indexOf("got rank 0: ") + 4).split("; ");
+        assertEquals(injection.ranks(), said.length, text);
+        for (int rank = 0; rank < said.length; rank++) {
+            String other = injection.fault() == Fault.GIVES_OTHER_COUNT ? "5 INT32" : "4 FLOAT32";
+            String elements = rank == injection.victim() ? other : "4 INT32";
+            assertEquals("rank " + rank + ": allReduce of " + elements + ", SUM", said[rank], text);
+        }
+    }
+
+    /** Memory, streams and communicators are counted by the leak report; here are threads, and who is watched. */
+    private static void checkNothingIsLeft() throws InterruptedException {
+        assertEquals(0, Watch.watched());
+        for (int look = 0; isRankAlive(); look++) {
+            assertTrue(look < 1000, "a rank's thread lives on");
+            TimeUnit.MILLISECONDS.sleep(1);
+        }
+    }
+
+    private static boolean isRankAlive() {
+        return Thread.getAllStackTraces().keySet().stream()
+                .anyMatch(thread -> thread.getName().startsWith("rank-"));
+    }
+}
