@@ -89,23 +89,26 @@ final class CallCounts {
     void publish() {
         awaited = called == given ? 0 : given + 1;
         given = called;
-        if (meeting == null) {
-            return;
-        }
-        meeting.entered(rank, given);
         transfersAwaited = !Arrays.equals(calledTransfers, givenTransfers);
+        if (meeting != null) {
+            meeting.entered(rank, given);
+        }
         if (transfersAwaited) {
             publishTransfers(meeting);
         }
-        meeting.wake(rank);
+        if (meeting != null) {
+            meeting.wake(rank);
+        }
     }
 
-    private void publishTransfers(Meeting where) {
+    private void publishTransfers(@Nullable Meeting where) {
         for (int peer = 0; peer < givenTransfers.length; peer++) {
             boolean isCalled = calledTransfers[peer] != givenTransfers[peer];
             awaitedTransfers[peer] = isCalled ? givenTransfers[peer] + 1 : 0;
             givenTransfers[peer] = calledTransfers[peer];
-            where.transferred(rank, peer, givenTransfers[peer]);
+            if (where != null) {
+                where.transferred(rank, peer, givenTransfers[peer]);
+            }
         }
     }
 
@@ -153,6 +156,32 @@ final class CallCounts {
             }
         }
         return List.copyOf(missing);
+    }
+
+    /** Returns what a rank in another process is asked, to find out whether it has come to what this one waits for. Any thread. */
+    String question() {
+        StringBuilder text = new StringBuilder().append(rank).append(',').append(awaited);
+        for (int peer = 0; transfersAwaited && peer < awaitedTransfers.length; peer++) {
+            if (awaitedTransfers[peer] > 0) {
+                text.append(',').append(peer).append(',').append(awaitedTransfers[peer]);
+            }
+        }
+        return text.toString();
+    }
+
+    /** Returns whether this rank has come to what the other one waits for. Any thread. */
+    boolean answers(String question) {
+        String[] numbers = question.split(",");
+        int asking = Integer.parseInt(numbers[0]);
+        if (given < Long.parseLong(numbers[1])) {
+            return false;
+        }
+        for (int i = 2; i + 1 < numbers.length; i += 2) {
+            if (Integer.parseInt(numbers[i]) == rank && givenTransfers[asking] < Long.parseLong(numbers[i + 1])) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /** Returns the number of collectives called so far, the same on each rank. */

@@ -39,6 +39,9 @@ final class Endpoint implements AutoCloseable {
     private final CommunicatorConfig config;
     private final @Nullable Meeting meeting;
     private final @Nullable Peers peers;
+    /** What tells this communicator from others that were made from the same identifier: the same on each of its ranks. */
+    private final String place;
+
     private final int ranks;
     private final int rank;
     private final Leaks.@Nullable Trace trace;
@@ -73,11 +76,13 @@ final class Endpoint implements AutoCloseable {
             CommunicatorConfig config,
             @Nullable Meeting meeting,
             @Nullable Peers peers,
+            String place,
             MemorySegment handle) {
         this.device = device;
         this.config = config;
         this.meeting = meeting;
         this.peers = peers;
+        this.place = place;
         this.handle = handle;
         state = Inside.state(device);
         MemorySegment out = state.out();
@@ -119,6 +124,10 @@ final class Endpoint implements AutoCloseable {
     @Nullable
     Peers peers() {
         return peers;
+    }
+
+    String place() {
+        return place;
     }
 
     int ranks() {
@@ -287,8 +296,12 @@ final class Endpoint implements AutoCloseable {
                 .exception(was);
     }
 
-    /** Says that a rank in another process has failed. Any thread. */
+    /** Says that a rank in another process has failed; -1 when nobody knows which. Any thread. */
     void peerFailed(int other, Throwable cause) {
+        if (other < 0) {
+            fail(new RankFailure(List.of(), String.valueOf(cause.getMessage()), cause));
+            return;
+        }
         fail(RankFailure.thrown(other, cause));
     }
 
@@ -310,7 +323,7 @@ final class Endpoint implements AutoCloseable {
     void timeOut() {
         long millis = config.timeout().toMillis();
         if (meeting == null) {
-            List<Integer> missing = call.operation().isTransfer() ? List.of(call.peer()) : List.of();
+            List<Integer> missing = peers == null ? List.of() : peers.behind(this);
             fail(RankFailure.late(this + ", in " + call(), missing, millis));
         } else {
             // Whoever does not come here is missed by the communicators that this was split from, too.

@@ -57,10 +57,10 @@ final class Membership {
         }
         Opening opening = new Opening(device.index(), id, ranks, rank, config);
         if (meeting == null) {
-            return new Endpoint(device, config, null, id.peers(), opening.within(config.timeout()));
+            return new Endpoint(device, config, null, id.peers(), "", opening.within(config.timeout()));
         }
         try {
-            return new Endpoint(device, config, meeting, null, opening.call());
+            return new Endpoint(device, config, meeting, null, "", opening.call());
         } catch (NcclException refused) {
             // A rank that NCCL refuses will not come: the others need not wait for it.
             meeting.fail(RankFailure.thrown(rank, refused));
@@ -99,7 +99,8 @@ final class Membership {
         MemorySegment made = splitHandle(parent, color, key, config);
         Meeting above = parent.meeting();
         Meeting meeting = above == null ? null : above.split(parent.counts().collectives(), color);
-        return new Endpoint(parent.device(), config, meeting, parent.peers(), made);
+        String place = parent.place() + "/" + parent.counts().collectives() + ":" + color;
+        return new Endpoint(parent.device(), config, meeting, parent.peers(), place, made);
     }
 
     static void splitWithoutPart(Endpoint parent) {
@@ -133,19 +134,23 @@ final class Membership {
         int[] sorted = Checks.given("excluded", excluded).clone();
         Arrays.sort(sorted);
         checkExcluded(parent, sorted);
-        Meeting meeting = meetingOfRest(parent, config, sorted);
+        int number = parent.nextShrink();
+        Meeting meeting = meetingOfRest(parent, config, number, sorted);
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
             int flags = parent.failure() == null ? Nccl.NCCL_SHRINK_DEFAULT() : Nccl.NCCL_SHRINK_ABORT();
             MemorySegment list = arena.allocateFrom(ValueLayout.JAVA_INT, sorted);
             int status = Nccl.ncclCommShrink(handle, list, sorted.length, out, write(config, arena), flags);
             Status.nccl(status, "ncclCommShrink");
-            return new Endpoint(parent.device(), config, meeting, parent.peers(), out.get(ValueLayout.ADDRESS, 0));
+            String place = parent.place() + "-" + number;
+            return new Endpoint(
+                    parent.device(), config, meeting, parent.peers(), place, out.get(ValueLayout.ADDRESS, 0));
         }
     }
 
     /** Waits for the ranks that stay, which NCCL would do without an end. */
-    private static @Nullable Meeting meetingOfRest(Endpoint parent, CommunicatorConfig config, int... excluded) {
+    private static @Nullable Meeting meetingOfRest(
+            Endpoint parent, CommunicatorConfig config, int number, int... excluded) {
         Meeting above = parent.meeting();
         if (above == null) {
             return null;
@@ -153,7 +158,7 @@ final class Membership {
         int[] staying = IntStream.range(0, parent.ranks())
                 .filter(rank -> Arrays.binarySearch(excluded, rank) < 0)
                 .toArray();
-        Meeting meeting = above.shrink(parent.nextShrink() + " without " + Arrays.toString(excluded), staying);
+        Meeting meeting = above.shrink(number + " without " + Arrays.toString(excluded), staying);
         int place = Arrays.binarySearch(staying, parent.rank());
         meeting.join(place, parent + ", in shrink", config.timeout().toMillis());
         return meeting;

@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -16,6 +17,8 @@ final class Peers {
     /** How long a rank that NCCL gave an error waits to be told why: NCCL may notice it before the others have said whose it was. */
     private static final long WORD_NANOS = TimeUnit.SECONDS.toNanos(1);
 
+    private static final char SEPARATOR = ' ';
+
     private static final long PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(1);
 
     /** A rank that failed, as the communicator of all ranks numbers it. */
@@ -24,6 +27,7 @@ final class Peers {
     private final ReentrantLock lock = new ReentrantLock();
     private final List<Endpoint> endpoints = new ArrayList<>();
     private @Nullable Failed failed;
+    private volatile @Nullable Function<String, List<Integer>> asking;
 
     void add(Endpoint endpoint) {
         lock.lock();
@@ -41,6 +45,40 @@ final class Peers {
         } finally {
             lock.unlock();
         }
+    }
+
+    /** Names who is asked which ranks are behind. */
+    void askThrough(Function<String, List<Integer>> asked) {
+        asking = asked;
+    }
+
+    /** Returns the ranks that {@code waiting} waits for, as far as they can be found out, as the communicator of all numbers them. */
+    List<Integer> behind(Endpoint waiting) {
+        Function<String, List<Integer>> present = asking;
+        return present == null
+                ? List.of()
+                : present.apply(waiting.place() + SEPARATOR + waiting.counts().question());
+    }
+
+    /** Returns where this rank is, for one that asks in another process. */
+    PeerProgress answer(String question) {
+        int end = question.lastIndexOf(SEPARATOR);
+        String place = question.substring(0, Math.max(0, end));
+        boolean waits = false;
+        Endpoint asked = null;
+        lock.lock();
+        try {
+            for (Endpoint endpoint : endpoints) {
+                waits |= endpoint.waiting() != 0;
+                asked = endpoint.place().equals(place) ? endpoint : asked;
+            }
+        } finally {
+            lock.unlock();
+        }
+        if (asked == null || asked.counts().answers(question.substring(end + 1))) {
+            return PeerProgress.CAME;
+        }
+        return waits ? PeerProgress.WAITS : PeerProgress.LATE;
     }
 
     /** Returns the first rank that failed, or null. */

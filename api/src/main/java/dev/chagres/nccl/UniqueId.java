@@ -8,6 +8,8 @@ import dev.chagres.internal.Checks;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.List;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -84,7 +86,7 @@ public final class UniqueId {
      * them. A rank that opens the communicator later throws it from there. Where ranks are in other processes, each says in its own what
      * it has heard of them.
      *
-     * @param rank the rank that failed
+     * @param rank the rank that failed; -1 when it is in another process, and nobody knows which it is
      * @param cause what it threw
      */
     public void fail(int rank, Throwable cause) {
@@ -120,6 +122,21 @@ public final class UniqueId {
         if (present != null) {
             present.finished(rank);
         }
+    }
+
+    /**
+     * Names who is asked when the timeout of a rank is over: what {@link #answer} says of each rank in another process, so that the error
+     * names those which did not come.
+     *
+     * @param asked takes a question, for {@link #answer} there, and returns the ranks that are to blame
+     */
+    public void askThrough(Function<String, List<Integer>> asked) {
+        peers.askThrough(Checks.given("asked", asked));
+    }
+
+    /** Returns where this rank is, for one in another process that asks. */
+    public PeerProgress answer(String question) {
+        return peers.answer(Checks.given("question", question));
     }
 
     /** Returns what is known of ranks in other processes, or null when there are none. */

@@ -44,6 +44,8 @@ final class ProcessRun {
             RankEnvironment environment, TcpStore store, Device device, CommunicatorConfig config, Rank.Body<T> body) {
         UniqueId id = UniqueId.of(store.shared());
         store.onFailure((text, other) -> id.fail(other, new RankEndedException(text)));
+        store.answering(id::answer);
+        id.askThrough(store::ask);
         int rank = environment.rank();
         int count = environment.count();
         try (Communicator communicator = Communicator.open(device, id, count, rank, config)) {
@@ -60,9 +62,12 @@ final class ProcessRun {
             }
             return result;
         } catch (RankFailedException other) {
+            // Else the others would take this rank's end for the cause.
+            int blamed = other.ranks().isEmpty() ? -1 : other.ranks().getFirst();
+            store.fail(blamed, "as rank " + rank + " says: " + other.getMessage());
             throw other;
         } catch (Throwable thrown) {
-            store.fail(Checks.describe(thrown));
+            store.fail(rank, Checks.describe(thrown));
             throw new RankFailedException(
                     "rank " + rank + " (of 0 to " + (count - 1) + ") failed: " + Checks.describe(thrown),
                     List.of(rank),

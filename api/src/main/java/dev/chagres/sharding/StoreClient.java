@@ -6,7 +6,11 @@ import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.net.SocketTimeoutException;
 import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 
 /**
@@ -17,7 +21,12 @@ import java.util.concurrent.locks.LockSupport;
 final class StoreClient extends TcpStore {
     private static final long RETRY_NANOS = TimeUnit.MILLISECONDS.toNanos(50);
 
+    /** Twice what ranks have to answer rank 0. */
+    private static final long ANSWER_NANOS = TimeUnit.MILLISECONDS.toNanos(1400);
+
     private final StoreMessages store;
+    private final BlockingQueue<StoreMessages.Message> answered = new LinkedBlockingQueue<>();
+    private final AtomicInteger questions = new AtomicInteger();
     private final byte[] shared;
     private volatile boolean closed;
 
@@ -124,6 +133,11 @@ final class StoreClient extends TcpStore {
                     allDone();
                 } else if (message.kind() == StoreMessages.Kind.FAILED) {
                     failed(message.number(), message.text());
+                } else if (message.kind() == StoreMessages.Kind.ASK) {
+                    String where = answer(message.text()).name();
+                    store.send(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
+                } else if (message.kind() == StoreMessages.Kind.ANSWER) {
+                    answered.offer(message);
                 }
             }
         } catch (IOException ended) {
@@ -139,18 +153,47 @@ final class StoreClient extends TcpStore {
     }
 
     @Override
-    void fail(String text) {
-        say(StoreMessages.Kind.FAILED, text);
+    void fail(int rank, String text) {
+        say(StoreMessages.Kind.FAILED, rank, text);
+    }
+
+    /** Where rank 0 does not answer in time, it is the one. */
+    @Override
+    List<Integer> ask(String question) {
+        int number = questions.incrementAndGet();
+        say(StoreMessages.Kind.ASK, number, question);
+        long end = System.nanoTime() + ANSWER_NANOS;
+        boolean interrupted = false;
+        try {
+            while (true) {
+                try {
+                    StoreMessages.Message answer =
+                            answered.poll(Math.max(0, end - System.nanoTime()), TimeUnit.NANOSECONDS);
+                    if (answer == null) {
+                        return List.of(0);
+                    }
+                    if (answer.number() == number) {
+                        return Inquiry.ranks(answer.text());
+                    }
+                } catch (InterruptedException _) {
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
     }
 
     @Override
     void done() {
-        say(StoreMessages.Kind.DONE, "");
+        say(StoreMessages.Kind.DONE, environment.rank(), "");
     }
 
-    private void say(StoreMessages.Kind kind, String text) {
+    private void say(StoreMessages.Kind kind, int number, String text) {
         try {
-            store.send(kind, environment.rank(), StoreMessages.bytes(text));
+            store.send(kind, number, StoreMessages.bytes(text));
         } catch (IOException _) {
             // Rank 0 is gone, and whoever listens hears of that.
         }

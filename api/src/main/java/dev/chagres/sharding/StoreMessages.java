@@ -31,7 +31,11 @@ final class StoreMessages implements AutoCloseable {
         /** Both ways: a rank has failed; its number and a text follow. */
         FAILED,
         /** To the store: this rank has finished. From it: all have. */
-        DONE
+        DONE,
+        /** To the store: who is behind? From it: are you? The question's number and a text follow. */
+        ASK,
+        /** To the store: where this rank is. From it: who is to blame. The question's number and a text follow. */
+        ANSWER
     }
 
     private static final long MAGIC = 0x6368616772657331L;

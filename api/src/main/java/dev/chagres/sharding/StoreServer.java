@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.nccl.PeerProgress;
 import java.io.IOException;
 import java.net.BindException;
 import java.net.ServerSocket;
@@ -29,6 +30,7 @@ final class StoreServer extends TcpStore {
     private final Map<Integer, StoreMessages> ranks = new TreeMap<>();
     private final List<StoreMessages> strangers = new ArrayList<>();
     private final Set<Integer> done = new HashSet<>();
+    private final List<Inquiry> inquiries = new ArrayList<>();
     private int unproven;
     private @Nullable String refusal;
     private boolean ready;
@@ -220,11 +222,70 @@ final class StoreServer extends TcpStore {
     }
 
     private void take(int rank, StoreMessages.Message message) {
-        if (message.kind() == StoreMessages.Kind.FAILED) {
-            tellFailure(rank, message.text());
-        } else if (message.kind() == StoreMessages.Kind.DONE) {
-            finished(rank);
+        switch (message.kind()) {
+            case FAILED -> tellFailure(message.number(), message.text());
+            case DONE -> finished(rank);
+            case ASK ->
+                Thread.ofPlatform()
+                        .daemon()
+                        .name("chagres-store-inquiry")
+                        .start(() -> inquire(rank, message.number(), message.text()));
+            case ANSWER -> answered(rank, message);
+            default -> {
+                // A rank says nothing else after its hello.
+            }
         }
+    }
+
+    private void inquire(int asking, int number, String question) {
+        byte[] blamed = StoreMessages.bytes(Inquiry.text(inquire(asking, question)));
+        lock.lock();
+        try {
+            StoreMessages connection = ranks.get(asking);
+            if (connection != null) {
+                tell(connection, StoreMessages.Kind.ANSWER, number, blamed);
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private List<Integer> inquire(int asking, String question) {
+        Inquiry inquiry;
+        lock.lock();
+        try {
+            List<Integer> asked = new ArrayList<>(ranks.keySet());
+            asked.add(0, 0);
+            asked.remove(Integer.valueOf(asking));
+            inquiry = new Inquiry(asked);
+            inquiries.add(inquiry);
+            int number = inquiries.size() - 1;
+            ranks.forEach((rank, connection) -> {
+                if (rank != asking) {
+                    tell(connection, StoreMessages.Kind.ASK, number, StoreMessages.bytes(question));
+                }
+            });
+        } finally {
+            lock.unlock();
+        }
+        if (asking != 0) {
+            inquiry.answer(0, answer(question));
+        }
+        return inquiry.await();
+    }
+
+    private void answered(int rank, StoreMessages.Message message) {
+        lock.lock();
+        try {
+            inquiries.get(message.number()).answer(rank, PeerProgress.valueOf(message.text()));
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    @Override
+    List<Integer> ask(String question) {
+        return inquire(0, question);
     }
 
     private void finished(int rank) {
@@ -297,8 +358,8 @@ final class StoreServer extends TcpStore {
     }
 
     @Override
-    void fail(String text) {
-        tellOthers(0, text);
+    void fail(int rank, String text) {
+        tellOthers(rank, text);
     }
 
     @Override

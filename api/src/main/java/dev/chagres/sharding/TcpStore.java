@@ -1,9 +1,12 @@
 package dev.chagres.sharding;
 
+import dev.chagres.nccl.PeerProgress;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Function;
 import java.util.function.ObjIntConsumer;
 import org.jspecify.annotations.Nullable;
 
@@ -30,6 +33,7 @@ abstract class TcpStore implements AutoCloseable {
     private @Nullable Failure failure;
     private boolean allDone;
     private @Nullable ObjIntConsumer<String> listener;
+    private volatile @Nullable Function<String, PeerProgress> answering;
 
     TcpStore(RankEnvironment environment) {
         this.environment = environment;
@@ -51,8 +55,21 @@ abstract class TcpStore implements AutoCloseable {
     /** Returns what rank 0 gave. */
     abstract byte[] shared();
 
-    /** Tells the others that this rank has failed. */
-    abstract void fail(String text);
+    /** Tells the others that a rank has failed: this one, or one that it waited for; -1 when it does not know which. */
+    abstract void fail(int rank, String text);
+
+    /** Asks all other ranks where they are, and returns who is to blame. */
+    abstract List<Integer> ask(String question);
+
+    /** Names who answers for this rank. */
+    void answering(Function<String, PeerProgress> called) {
+        answering = called;
+    }
+
+    PeerProgress answer(String question) {
+        Function<String, PeerProgress> present = answering;
+        return present == null ? PeerProgress.LATE : present.apply(question);
+    }
 
     /** Tells the others that this rank has finished. */
     abstract void done();

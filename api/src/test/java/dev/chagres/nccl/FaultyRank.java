@@ -81,6 +81,8 @@ final class FaultyRank {
 
     private final Runnable injected;
     private final Stream stream;
+    private int toldTurn = -1;
+    private Runnable onTurn = () -> {};
 
     FaultyRank(Rank rank, Injection injection, CountDownLatch others, Runnable injected) {
         this.rank = rank;
@@ -88,6 +90,13 @@ final class FaultyRank {
         this.others = others;
         this.injected = injected;
         stream = rank.device().stream();
+    }
+
+    /** Calls {@code told} when that turn begins. */
+    FaultyRank onTurn(int turn, Runnable told) {
+        toldTurn = turn;
+        onTurn = told;
+        return this;
     }
 
     void run() throws Exception {
@@ -104,6 +113,9 @@ final class FaultyRank {
 
     /** Returns whether the rank has nothing more to do. */
     private boolean begins(int turn) throws InterruptedException {
+        if (turn == toldTurn) {
+            onTurn.run();
+        }
         if (isFaulty(turn, Fault.THROWS_BEFORE)) {
             injected.run();
             throw new Ill();

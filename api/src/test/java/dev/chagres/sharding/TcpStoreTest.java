@@ -123,7 +123,7 @@ class TcpStoreTest {
     void aRankTellsOfItsFailure() {
         for (int failing = 0; failing < 2; failing++) {
             List<TcpStore> stores = all(2);
-            stores.get(failing).fail("it is ill");
+            stores.get(failing).fail(failing, "it is ill");
             TcpStore.Failure told = stores.get(1 - failing).awaitAll();
             assertNotNull(told);
             assertEquals(new TcpStore.Failure(failing, "it is ill"), told);

@@ -1,0 +1,85 @@
+package dev.chagres.sharding;
+
+import dev.chagres.nccl.PeerProgress;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+
+/**
+ * A question to all ranks, where they are, and what they answer. A process that is stopped answers nothing.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class Inquiry {
+    /** How long ranks have to answer: their machines may be busy, but the threads that answer have nothing else to do. */
+    private static final long PATIENCE_NANOS = TimeUnit.MILLISECONDS.toNanos(700);
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private final List<Integer> asked;
+    private final Map<Integer, PeerProgress> answers = new TreeMap<>();
+
+    Inquiry(List<Integer> asked) {
+        this.asked = asked;
+    }
+
+    void answer(int rank, PeerProgress progress) {
+        lock.lock();
+        try {
+            answers.put(rank, progress);
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits for the answers, and returns who is to blame: those that say nothing or are late; or else those that wait for others. */
+    List<Integer> await() {
+        lock.lock();
+        try {
+            long left = PATIENCE_NANOS;
+            while (answers.size() < asked.size() && left > 0) {
+                left = changed.awaitNanos(left);
+            }
+        } catch (InterruptedException _) {
+            Thread.currentThread().interrupt();
+        } finally {
+            lock.unlock();
+        }
+        List<Integer> late = with(PeerProgress.LATE);
+        return late.isEmpty() ? with(PeerProgress.WAITS) : late;
+    }
+
+    private List<Integer> with(PeerProgress progress) {
+        List<Integer> ranks = new ArrayList<>();
+        lock.lock();
+        try {
+            for (int rank : asked) {
+                if (answers.getOrDefault(rank, PeerProgress.LATE) == progress) {
+                    ranks.add(rank);
+                }
+            }
+        } finally {
+            lock.unlock();
+        }
+        return ranks;
+    }
+
+    static String text(List<Integer> ranks) {
+        return String.join(",", ranks.stream().map(String::valueOf).toList());
+    }
+
+    static List<Integer> ranks(String text) {
+        List<Integer> ranks = new ArrayList<>();
+        for (String number : text.split(",")) {
+            if (!number.isEmpty()) {
+                ranks.add(Integer.parseInt(number));
+            }
+        }
+        return ranks;
+    }
+}

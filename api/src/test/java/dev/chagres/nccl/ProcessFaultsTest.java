@@ -1,0 +1,105 @@
+package dev.chagres.nccl;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.nccl.FaultyRank.Work;
+import dev.chagres.sharding.RankJvms;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Random;
+import java.util.SplittableRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/**
+ * Processes that are killed or stopped at random moments, while 2 to 4 ranks call collectives or train: each time every other rank is
+ * told which rank it was, in time. The seed is printed; {@code -Dchagres.test.seed} draws the same faults again.
+ */
+@Tag("L0")
+@Timeout(300)
+class ProcessFaultsTest {
+    private static final long TIMEOUT_MILLIS = 1_500;
+    /** Ranks answer each other, and a busy machine is slow. */
+    private static final double ANSWER_SECONDS = 2.5;
+
+    private static final double DEAD_SECONDS = 2;
+    private static final Pattern LAST = Pattern.compile("(\\d+) ranks \\[(\\d)] communicator \"\\w+\", rank \\d of \\d"
+            + "(?:, (?:in|after) \\w+.*?)?: rank (\\d) (did not come|failed: .*)");
+
+    /** What is done to a process. */
+    enum Signal {
+        KILL,
+        STOP
+    }
+
+    @TempDir
+    private Path folder;
+
+    @ParameterizedTest
+    @CsvSource({"KILL, 20", "STOP, 12"})
+    void everyOtherProcessIsToldWhoIsGone(Signal signal, int times) throws Exception {
+        long seed = Long.getLong("chagres.test.seed", new Random().nextLong());
+        System.out.println("chagres.test.seed=" + seed + " " + signal);
+        SplittableRandom random = new SplittableRandom(seed);
+        for (int i = 0; i < times; i++) {
+            int ranks = 2 + random.nextInt(3);
+            int victim = random.nextInt(ranks);
+            Work work = random.nextInt(3) > 0 ? Work.COLLECTIVES : Work.STEPS;
+            String what = signal + " " + i + " of seed " + seed + ": rank " + victim + " of " + ranks + ", " + work;
+            long pause = random.nextInt(30_000);
+            String timeout = Long.toString(signal == Signal.STOP ? TIMEOUT_MILLIS : 60_000);
+            try (RankJvms jvms = new RankJvms(
+                    folder, ranks, FaultyProgram.class, work.name(), Long.toString(random.nextLong()), timeout)) {
+                jvms.await("begun");
+                TimeUnit.MICROSECONDS.sleep(pause);
+                long injected = System.nanoTime();
+                signal(signal, jvms.process(victim));
+                for (int rank = 0; rank < ranks; rank++) {
+                    if (rank != victim) {
+                        jvms.awaitEnd(rank, 3);
+                        check(signal, victim, injected, jvms.last(rank), what + ", rank " + rank + ": ");
+                    }
+                }
+            }
+        }
+        checkNothingIsLeft();
+    }
+
+    private static void signal(Signal signal, Process process) throws IOException, InterruptedException {
+        Process kill = new ProcessBuilder("kill", "-" + signal, Long.toString(process.pid())).start();
+        assertEquals(0, kill.waitFor());
+    }
+
+    private static void check(Signal signal, int victim, long injected, String last, String what) {
+        Matcher matcher = LAST.matcher(last);
+        assertTrue(matcher.matches(), what + last);
+        assertEquals(Integer.toString(victim), matcher.group(2), what + last);
+        assertEquals(Integer.toString(victim), matcher.group(3), what + last);
+        double seconds = (Long.parseLong(matcher.group(1)) - injected) / 1e9;
+        double most = signal == Signal.STOP ? TIMEOUT_MILLIS / 1e3 + ANSWER_SECONDS : DEAD_SECONDS;
+        assertTrue(seconds < most, what + seconds + " s, " + last);
+        if (signal == Signal.KILL) {
+            assertEquals("failed: its process has ended", matcher.group(4), what + last);
+        }
+    }
+
+    /** Segments lose their names when all ranks have joined. */
+    private static void checkNothingIsLeft() throws IOException {
+        try (Stream<Path> files = Files.list(Path.of("/dev/shm"))) {
+            String own = "." + ProcessHandle.current().pid() + ".";
+            assertEquals(
+                    0,
+                    files.filter(file -> file.getFileName().toString().contains(own))
+                            .count());
+        }
+    }
+}

@@ -1,0 +1,78 @@
+package dev.chagres.sharding;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.conformance.ChildJvm;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+
+/** Ranks that are processes of a test, and what they write. */
+public final class RankJvms implements AutoCloseable {
+    private final Path folder;
+    private final List<Process> processes = new ArrayList<>();
+
+    /** Starts {@code count} ranks that run {@code program}. */
+    public RankJvms(Path folder, int count, Class<?> program, String... arguments) throws IOException {
+        this.folder = folder;
+        int port;
+        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            port = free.getLocalPort();
+        }
+        for (int rank = 0; rank < count; rank++) {
+            ProcessBuilder builder = ChildJvm.of(program, arguments)
+                    .redirectOutput(file("out", rank).toFile())
+                    .redirectError(file("err", rank).toFile());
+            builder.environment().put("CHAGRES_RANK", Integer.toString(rank));
+            builder.environment().put("CHAGRES_RANKS", Integer.toString(count));
+            builder.environment().put("CHAGRES_LOCAL_RANK", Integer.toString(rank));
+            builder.environment().put("CHAGRES_THREADS", "1");
+            builder.environment().put("CHAGRES_STORE_PORT", Integer.toString(port));
+            builder.environment().put("CHAGRES_STORE_SECRET", "a secret of this test alone");
+            processes.add(builder.start());
+        }
+    }
+
+    private Path file(String kind, int rank) {
+        return folder.resolve(kind + rank);
+    }
+
+    /** Returns the process of a rank. */
+    public Process process(int rank) {
+        return processes.get(rank);
+    }
+
+    /** Returns the last line that a rank has written, or what it has written to standard error. */
+    public String last(int rank) throws IOException {
+        List<String> lines = Files.readAllLines(file("out", rank));
+        return lines.isEmpty() ? Files.readString(file("err", rank)) : lines.getLast();
+    }
+
+    /** Waits until every rank has written a line with {@code text}. */
+    public void await(String text) throws IOException, InterruptedException {
+        for (int rank = 0; rank < processes.size(); rank++) {
+            while (!Files.readString(file("out", rank)).contains(text)) {
+                assertTrue(processes.get(rank).isAlive(), "rank " + rank + " has ended: " + last(rank));
+                TimeUnit.MILLISECONDS.sleep(5);
+            }
+        }
+    }
+
+    /** Waits until a rank ends with this exit status. */
+    public void awaitEnd(int rank, int status) throws IOException, InterruptedException {
+        Process process = processes.get(rank);
+        assertTrue(process.waitFor(60, TimeUnit.SECONDS), "rank " + rank + " has not ended");
+        assertEquals(status, process.exitValue(), last(rank));
+    }
+
+    @Override
+    public void close() {
+        processes.forEach(Process::destroyForcibly);
+    }
+}
