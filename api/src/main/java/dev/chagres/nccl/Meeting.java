@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.SortedMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
@@ -41,6 +42,10 @@ final class Meeting {
     private final List<Endpoint> endpoints = new ArrayList<>();
     private final Map<String, Meeting> children = new HashMap<>();
     private final Map<String, Meeting> rests = new HashMap<>();
+    private final List<Accord> accords = new ArrayList<>();
+    /** In how many accords a rank has taken part. */
+    private final int[] agreed;
+
     private final Comparisons comparisons = new Comparisons(this);
     private final Splits splits;
     private volatile @Nullable RankFailure failure;
@@ -62,6 +67,7 @@ final class Meeting {
         numbers = parent == null ? IntStream.range(0, ranks).toArray() : names;
         splits = new Splits(ranks);
         came = new boolean[ranks];
+        agreed = new int[ranks];
         arrivals = new Arrivals(this, ranks);
     }
 
@@ -325,6 +331,7 @@ final class Meeting {
 
     /** Fails these ranks, and those that were shrunk from them with {@code rank} among them. */
     void thrown(int rank, Throwable cause) {
+        arrivals.left(rank);
         fail(RankFailure.told(rank, cause));
         failRests(rank, cause);
     }
@@ -369,6 +376,79 @@ final class Meeting {
                 }
             }
         }
+    }
+
+    /** Waits until it is decided which ranks are left; returns what each of them said. */
+    SortedMap<Integer, Long> agree(int rank, long value, String waiting, long timeoutMillis) {
+        lock();
+        try {
+            int number = agreed[rank]++;
+            while (accords.size() <= number) {
+                accords.add(new Accord(
+                        number == 0
+                                ? IntStream.range(0, ranks).boxed().toList()
+                                : accords.get(number - 1).decideNow().keySet()));
+            }
+            Accord accord = accords.get(number);
+            if (!isMissed(rank)) {
+                accord.come(rank, value);
+            }
+            changed.signalAll();
+            long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+            boolean interrupted = false;
+            while (!accord.decide(this::isGone) && left > 0) {
+                try {
+                    left = changed.awaitNanos(left);
+                } catch (InterruptedException _) {
+                    interrupted = true;
+                }
+            }
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+            SortedMap<Integer, Long> decided = accord.decideNow();
+            if (!decided.containsKey(rank)) {
+                throw new RankFailedException(
+                        waiting + ": rank " + number(rank) + " came too late, "
+                                + RankFailure.names(numbers(List.copyOf(decided.keySet()))) + " went on without it",
+                        List.of(number(rank)),
+                        null);
+            }
+            return decided;
+        } finally {
+            unlock();
+        }
+    }
+
+    /** Returns whether a rank has ended, or was missed for the timeout already. */
+    private boolean isGone(int rank) {
+        return isMissed(rank) || isLeft(rank);
+    }
+
+    private boolean isMissed(int rank) {
+        RankFailure present = failure;
+        return present != null && present.waiting() != null && present.ranks().contains(number(rank));
+    }
+
+    /** Returns whether {@code rank} takes part in an agreement, or goes on after it, here or where ranks went on before. */
+    boolean goesOn(int rank) {
+        List<Meeting> shrunk;
+        lock.lock();
+        try {
+            if (isLeft(rank) || accords.isEmpty() || !accords.getLast().has(rank)) {
+                return false;
+            }
+            shrunk = List.copyOf(rests.values());
+        } finally {
+            lock.unlock();
+        }
+        for (Meeting rest : shrunk) {
+            int place = Arrays.binarySearch(rest.names, number(rank));
+            if (place >= 0 && rest.failure() != null) {
+                return rest.goesOn(place);
+            }
+        }
+        return true;
     }
 
     /** Says what {@code rank} calls the split with that is the collective of that number here. */

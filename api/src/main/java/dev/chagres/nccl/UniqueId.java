@@ -124,6 +124,15 @@ public final class UniqueId {
         }
     }
 
+    /** Returns whether {@code rank}, a thread of this program, takes part in an {@link Agreement} after a failure, or goes on after it. */
+    public boolean goesOn(int rank) {
+        Meeting present;
+        synchronized (this) {
+            present = meeting;
+        }
+        return present != null && present.goesOn(rank);
+    }
+
     /**
      * Names who is asked when the timeout of a rank is over: what {@link #answer} says of each rank in another process, so that the error
      * names those which did not come.

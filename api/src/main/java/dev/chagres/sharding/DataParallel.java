@@ -1,13 +1,18 @@
 package dev.chagres.sharding;
 
+import dev.chagres.DType;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
+import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
+import java.util.Collections;
 import java.util.List;
 
 /**
@@ -29,10 +34,19 @@ public final class DataParallel extends Strategy {
     /** Of so many bytes and more a collective reaches the bandwidth of NVLink. */
     private static final long BUCKET_BYTES = 32L << 20;
 
+    private static final long NO_STEP = -1;
+
     private final GradientBuckets buckets;
+    private final long bucketBytes;
+    private long steps;
+    /** Whether the sums of this step are known to be right, and whether a step was taken of which that is not known. */
+    private boolean awaited;
+
+    private boolean unawaited;
 
     private DataParallel(Parameters parameters, Communicator communicator, long bucketBytes) {
         super(parameters, communicator);
+        this.bucketBytes = bucketBytes;
         buckets = new GradientBuckets(parameters, communicator, bucketBytes, bytes);
     }
 
@@ -46,7 +60,7 @@ public final class DataParallel extends Strategy {
      * @throws IllegalArgumentException when the parameters lie on another device than the communicator's
      * @throws IllegalStateException when ranks have other parameters: other names, shapes, types, or others frozen; or when another
      *     strategy has the parameters
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws RankFailedException when another rank failed or did not come
      */
     public static DataParallel of(Parameters parameters, Communicator communicator) {
         return of(parameters, communicator, BUCKET_BYTES);
@@ -60,7 +74,7 @@ public final class DataParallel extends Strategy {
      * @throws IllegalArgumentException when the parameters lie on another device than the communicator's, or the size is below 1
      * @throws IllegalStateException when ranks have other parameters, as in {@link #of(Parameters, Communicator)}, or another size;
      *     or when another strategy has the parameters
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws RankFailedException when another rank failed or did not come
      */
     public static DataParallel of(Parameters parameters, Communicator communicator, long bucketBytes) {
         if (bucketBytes < 1) {
@@ -90,6 +104,139 @@ public final class DataParallel extends Strategy {
         }
     }
 
+    /**
+     * Waits on the host until this step's sums are done, after {@link #sumGradients}. A failure is so thrown before the optimizer's step,
+     * which then leaves the weights as they were: {@link #shrink} needs that.
+     *
+     * @throws IllegalStateException when this is closed
+     * @throws RankFailedException when another rank failed or did not come
+     */
+    public void awaitGradients() {
+        ensureOpen();
+        buckets.synchronize();
+        awaited = true;
+        unawaited = false;
+    }
+
+    /** Returns the communicator of the ranks that train together. */
+    public Communicator communicator() {
+        return communicator;
+    }
+
+    /** Returns how many steps the optimizer has taken since the ranks began, before {@link #shrink} and after. */
+    public long completedSteps() {
+        return steps;
+    }
+
+    /**
+     * Goes on without ranks that have failed, after a {@link RankFailedException}: each rank that is left calls this. They
+     * agree on who is left, shrink the communicator, and all go on from the newest step that one of them has completed: a rank that has
+     * not gets its weights, moments and {@code others}. This is closed after; the step that failed is forgotten, and to be made again by
+     * the new number of ranks.
+     *
+     * {@snippet file="dev/chagres/layer/ShrinkTest.java" region="shrink"}
+     *
+     * @param optimizer of these parameters, which takes its steps after {@link #awaitGradients}
+     * @param others what else the newest step decides: states of quantizers, of a loss scaler, numbers of one's own
+     * @return the strategy of the ranks that are left, which follows the same passes; its {@link #communicator()} is closed with the device
+     * @throws IllegalArgumentException when the optimizer is that of other parameters
+     * @throws IllegalStateException when this is closed, layers are split among tensor-parallel ranks, ranks are processes, or a step was
+     *     taken without {@link #awaitGradients}; when no rank has failed, or none is left with a whole state
+     * @throws RankFailedException when the others have gone on without this one
+     */
+    public DataParallel shrink(AdamW optimizer, State... others) {
+        ensureShrinks(optimizer);
+        State state = State.of(parameters.state(), optimizer.state(), State.of(others));
+        var successor = successor();
+        Communicator from = communicator;
+        while (true) {
+            Agreement left = Agreement.of(from, steps);
+            ensureLeft(left);
+            DataParallel next = null;
+            try {
+                stream.synchronize();
+                from = from.shrink(from.config(), left.excluded());
+                parameters.forgetGradients();
+                close();
+                next = new DataParallel(parameters, from, bucketBytes);
+                next.steps = Collections.max(left.values());
+                // Where this fails half-way, what the rank has is of no step.
+                steps = steps < next.steps ? NO_STEP : steps;
+                next.restore(state, left.placeOfLargest());
+                steps = next.steps;
+                next.join();
+                successor.accept(next);
+                return next;
+            } catch (RankFailedException again) {
+                if (next != null) {
+                    next.free();
+                }
+            }
+        }
+    }
+
+    private static void ensureLeft(Agreement left) {
+        if (left.excluded().length == 0) {
+            throw new IllegalStateException("shrink: expected a rank that has failed, got all " + left.of()
+                    + " ranks; the communicator is revoked");
+        }
+        if (Collections.max(left.values()) == NO_STEP) {
+            throw new IllegalStateException(
+                    "shrink: expected a rank with the whole state of a step, got none, for others"
+                            + " failed while they sent it; start again from a saved state");
+        }
+    }
+
+    private void ensureShrinks(AdamW optimizer) {
+        ensureOpen();
+        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
+            throw new IllegalArgumentException(
+                    "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
+        }
+        if (parameters.tensorParallel().isSplit()) {
+            throw new IllegalStateException(
+                    "shrink: expected ranks that have whole layers, got " + parameters.tensorParallel()
+                            + ", of which parts went with a rank; start again from a saved state");
+        }
+        if (unawaited) {
+            throw new IllegalStateException(
+                    "shrink: expected awaitGradients() before each step of the optimizer, got a"
+                            + " step without it, whose gradients may be those of a sum that failed; start again from a saved state");
+        }
+    }
+
+    /** Gives all ranks what {@code newest} has. */
+    private void restore(State state, int newest) {
+        try (Scope scope = stream.device().openScope(stream)) {
+            List<State.Number> numbers = List.copyOf(state.numbers().values());
+            Tensor values = scope.tensor(DType.INT64, Math.max(1, numbers.size()));
+            values.set(
+                    stream,
+                    numbers.isEmpty()
+                            ? new long[1]
+                            : numbers.stream()
+                                    .mapToLong(number -> number.reader().getAsLong())
+                                    .toArray());
+            Communicator.group(() -> {
+                communicator.broadcast(values, values, newest, stream);
+                state.tensors().values().forEach(tensor -> communicator.broadcast(tensor, tensor, newest, stream));
+            });
+            communicator.synchronize(stream);
+            long[] given = values.toLongs(stream);
+            for (int i = 0; i < numbers.size(); i++) {
+                numbers.get(i).writer().accept(given[i]);
+            }
+        }
+        state.loaded();
+    }
+
+    @Override
+    void stepped() {
+        steps++;
+        unawaited |= !awaited;
+        awaited = false;
+    }
+
     @Override
     public boolean needsEqualMicroBatches() {
         return false;
@@ -109,6 +256,7 @@ public final class DataParallel extends Strategy {
 
     @Override
     void finish() {
+        awaited = false;
         buckets.finish();
     }
 

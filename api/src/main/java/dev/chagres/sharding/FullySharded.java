@@ -264,6 +264,17 @@ public final class FullySharded extends Strategy {
         }
     }
 
+    /**
+     * Says what went with ranks that have failed: what {@link DataParallel#shrink} goes on with is not left here.
+     *
+     * @param ranks as {@link dev.chagres.nccl.RankFailedException#ranks()} names them
+     * @return which parts, of which parameters, and who else has them
+     * @throws IllegalArgumentException when there is no such rank
+     */
+    public String explainLoss(List<Integer> ranks) {
+        return new LostShards(this, parameters, this.ranks, config).explain(Checks.given("ranks", ranks));
+    }
+
     @Override
     ShardedState stateOf(AdamW optimizer, State others) {
         List<SharedTensor> shared = new SharedTensors(parameters, ranks, stage()).of(optimizer.vectors());

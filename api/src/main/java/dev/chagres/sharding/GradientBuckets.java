@@ -123,6 +123,11 @@ final class GradientBuckets implements AutoCloseable {
         awaited = true;
     }
 
+    /** Waits until all sums are done, on the host. */
+    void synchronize() {
+        communicator.synchronize(compute);
+    }
+
     /** A step begins, or its gradients are forgotten. */
     void restart() {
         if (next > 0 && !awaited) {

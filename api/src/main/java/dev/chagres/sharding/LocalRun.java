@@ -11,8 +11,11 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -23,6 +26,8 @@ import org.jspecify.annotations.Nullable;
 final class LocalRun<T> {
     /** How long ranks may take to end after one has failed, before their threads are interrupted, and again after that. */
     private static final Duration GRACE = Duration.ofSeconds(2);
+
+    private static final long LOOK_MILLIS = 20;
 
     /** What a rank threw. */
     private record Thrown(int rank, Throwable failure) {}
@@ -37,6 +42,9 @@ final class LocalRun<T> {
     private final List<Thrown> thrown = new ArrayList<>();
     /** Ranks that were told to end: what they throw is no cause. */
     private final Set<Integer> interrupted = new HashSet<>();
+
+    /** Ranks that have finished after they had agreed to go on without others. */
+    private final Set<Integer> wentOn = new TreeSet<>();
 
     private int finished;
 
@@ -61,17 +69,19 @@ final class LocalRun<T> {
         }
         lock.lock();
         try {
-            if (!thrown.isEmpty()) {
+            if (!thrown.isEmpty() && wentOn.isEmpty()) {
                 throw failure(lost);
             }
         } finally {
             lock.unlock();
         }
         List<T> all = new ArrayList<>();
-        for (Object result : results) {
-            @SuppressWarnings("unchecked") // Only the body's results are put there.
-            T typed = (T) result;
-            all.add(typed);
+        for (int rank = 0; rank < results.length; rank++) {
+            if (!failed || wentOn.contains(rank)) {
+                @SuppressWarnings("unchecked") // Only the body's results are put there.
+                T typed = (T) results[rank];
+                all.add(typed);
+            }
         }
         return all;
     }
@@ -81,7 +91,9 @@ final class LocalRun<T> {
                 Communicator communicator = Communicator.open(device, id, threads.size(), rank, config)) {
             runBody(new Rank(rank, threads.size(), device, communicator));
             // A communicator that is closed while a peer still works is an error there.
-            awaitPeers();
+            if (awaitPeers()) {
+                awaitThoseThatGoOn();
+            }
         } catch (Throwable failure) {
             failed(rank, failure);
         }
@@ -92,18 +104,22 @@ final class LocalRun<T> {
         try {
             results[rank.index()] = body.run(rank);
             rank.device().synchronize();
+            boolean goesOn = id.goesOn(rank.index());
             id.finish(rank.index());
-            finished();
+            finished(rank.index(), goesOn);
         } catch (Throwable failure) {
             id.fail(rank.index(), failure);
             throw failure;
         }
     }
 
-    private void finished() {
+    private void finished(int rank, boolean goesOn) {
         lock.lock();
         try {
             finished++;
+            if (goesOn) {
+                wentOn.add(rank);
+            }
             changed.signalAll();
         } finally {
             lock.unlock();
@@ -134,12 +150,31 @@ final class LocalRun<T> {
         }
     }
 
+    /** Waits for the ranks that go on without one that has failed. */
+    private void awaitThoseThatGoOn() {
+        lock.lock();
+        try {
+            while (IntStream.range(0, threads.size()).anyMatch(id::goesOn)) {
+                // Ranks that fail while they agree are not told of.
+                var _ = changed.await(LOOK_MILLIS, TimeUnit.MILLISECONDS);
+            }
+        } catch (InterruptedException _) {
+            Thread.currentThread().interrupt();
+        } finally {
+            lock.unlock();
+        }
+    }
+
     /** Waits for the ranks after one has failed, and returns those that do not end even when interrupted. */
     private List<Integer> end() {
         List<Integer> lost = new ArrayList<>();
         for (int rank = 0; rank < threads.size(); rank++) {
             Thread thread = threads.get(rank);
-            if (!isEnded(thread, GRACE)) {
+            boolean ended = isEnded(thread, GRACE);
+            while (!ended && IntStream.range(0, threads.size()).anyMatch(id::goesOn)) {
+                ended = isEnded(thread, GRACE);
+            }
+            if (!ended) {
                 interrupt(rank);
                 if (!isEnded(thread, GRACE)) {
                     lost.add(rank);

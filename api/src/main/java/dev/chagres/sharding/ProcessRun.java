@@ -22,7 +22,7 @@ final class ProcessRun {
         int rank = environment.rank();
         try (Device device = Device.open(device(environment))) {
             byte[] made = rank == 0 ? UniqueId.create().toBytes() : new byte[NO_BYTES];
-            try (TcpStore store = TcpStore.join(environment, what, made, config.timeout())) {
+            try (TcpStore store = TcpStore.join(environment, LibraryBuild.text(), what, made, config.timeout())) {
                 return runBody(environment, store, device, config, body);
             }
         }

@@ -99,8 +99,10 @@ public final class Ranks {
      * thread.
      *
      * @param <T> a rank's result
-     * @return the results by rank; where ranks are processes, that of this one alone
-     * @throws RankFailedException when a rank throws, with what it threw as cause, does not come to a collective, or its process ends
+     * @return the results by rank, without those of ranks that the others went on without by an {@link dev.chagres.nccl.Agreement};
+     *     where ranks are processes, that of this one alone
+     * @throws RankFailedException when a rank throws, with what it threw as cause, does not come to a collective, or its process ends, and
+     *     the others do not go on without it
      * @throws IllegalStateException where ranks are processes: when one does not come within the timeout, comes twice, or does something
      *     else; the text names it
      */

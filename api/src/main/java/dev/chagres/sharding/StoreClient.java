@@ -36,11 +36,11 @@ final class StoreClient extends TcpStore {
         this.shared = shared;
     }
 
-    static StoreClient open(RankEnvironment environment, String what, Duration timeout) {
+    static StoreClient open(RankEnvironment environment, byte[] hello, Duration timeout) {
         long end = System.nanoTime() + timeout.toNanos();
         StoreMessages store = connect(environment, timeout, end);
         try {
-            StoreMessages.Message answer = introduce(environment, what, timeout, end, store);
+            StoreMessages.Message answer = introduce(environment, hello, timeout, end, store);
             if (answer.kind() != StoreMessages.Kind.READY) {
                 throw new IllegalStateException(rank(environment) + answer.text());
             }
@@ -91,14 +91,14 @@ final class StoreClient extends TcpStore {
     }
 
     private static StoreMessages.Message introduce(
-            RankEnvironment environment, String what, Duration timeout, long end, StoreMessages store) {
+            RankEnvironment environment, byte[] hello, Duration timeout, long end, StoreMessages store) {
         boolean proven = false;
         try {
             store.timeout(millisUntil(end));
             if (!store.prove(environment.secret(), "rank", "store")) {
                 throw new IllegalStateException(otherSecret(environment));
             }
-            store.send(StoreMessages.Kind.HELLO, environment.rank(), hello(environment, what));
+            store.send(StoreMessages.Kind.HELLO, environment.rank(), hello);
             proven = true;
             // Rank 0 names who is missing when its own time is up: it may have begun later.
             store.timeout((int) Math.min(Integer.MAX_VALUE, timeout.toMillis() + millisUntil(end)));

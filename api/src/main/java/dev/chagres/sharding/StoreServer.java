@@ -24,6 +24,7 @@ final class StoreServer extends TcpStore {
     /** How long a connection may take to prove that it is a rank. */
     private static final int INTRODUCTION_MILLIS = 10_000;
 
+    private final String build;
     private final String what;
     private final byte[] shared;
     private final @Nullable ServerSocket listening;
@@ -36,16 +37,18 @@ final class StoreServer extends TcpStore {
     private boolean ready;
     private boolean closed;
 
-    private StoreServer(RankEnvironment environment, String what, byte[] shared, @Nullable ServerSocket listening) {
+    private StoreServer(
+            RankEnvironment environment, String build, String what, byte[] shared, @Nullable ServerSocket listening) {
         super(environment);
+        this.build = build;
         this.what = what;
         this.shared = shared.clone();
         this.listening = listening;
     }
 
-    static StoreServer open(RankEnvironment environment, String what, byte[] shared, Duration timeout) {
-        StoreServer made =
-                new StoreServer(environment, what, shared, environment.count() == 1 ? null : listen(environment));
+    static StoreServer open(RankEnvironment environment, String build, String what, byte[] shared, Duration timeout) {
+        StoreServer made = new StoreServer(
+                environment, build, what, shared, environment.count() == 1 ? null : listen(environment));
         try {
             if (made.listening != null) {
                 Thread.ofPlatform().daemon().name("chagres-store").start(made::accept);
@@ -154,21 +157,25 @@ final class StoreServer extends TcpStore {
 
     /** Says why a rank cannot come; null when it can. The lock is held. */
     private @Nullable String wrong(int rank, String hello) {
-        String[] lines = hello.split("\n", 3);
-        if (lines.length != 3 || !lines[0].equals(VERSION)) {
+        String[] lines = hello.split("\n", 4);
+        if (lines.length != 4 || !lines[0].equals(VERSION)) {
             return "rank " + rank + " is of another version of Chagres: expected \"" + VERSION + "\", got \"" + lines[0]
                     + '"';
         }
-        if (!lines[1].equals(Integer.toString(environment.count()))) {
-            return "rank " + rank + " is one of " + lines[1] + " ranks: expected " + environment.count()
+        if (!lines[1].equals(build)) {
+            return "rank " + rank + " runs another build of Chagres than rank 0: expected \"" + build + "\", got \""
+                    + lines[1] + "\"; start all ranks with the same jars and libraries";
+        }
+        if (!lines[2].equals(Integer.toString(environment.count()))) {
+            return "rank " + rank + " is one of " + lines[2] + " ranks: expected " + environment.count()
                     + ", as rank 0 says";
         }
         if (rank < 1 || rank >= environment.count() || ranks.containsKey(rank) || ready) {
             return "rank " + rank + " has come a second time: expected each of ranks 0 to " + (environment.count() - 1)
                     + " once";
         }
-        if (!lines[2].equals(what)) {
-            return "rank " + rank + " does something else than rank 0: expected \"" + what + "\", got \"" + lines[2]
+        if (!lines[3].equals(what)) {
+            return "rank " + rank + " does something else than rank 0: expected \"" + what + "\", got \"" + lines[3]
                     + '"';
         }
         return null;

@@ -16,6 +16,7 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
 
 /**
  * What ranks that train one model together keep of it, and how their gradients are summed: each rank has its part of a step's
@@ -203,6 +204,16 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /** Says what is shared out, and how gradients and weights travel. */
     public abstract String explain();
+
+    /** Returns what makes another strategy work for the passes and quantizers of this one, once it is closed. */
+    final Consumer<Strategy> successor() {
+        List<Pass> passes = List.copyOf(followed);
+        List<Quantizers> quantizers = List.copyOf(reduced);
+        return next -> {
+            passes.forEach(next::follow);
+            quantizers.forEach(next::reduceAmax);
+        };
+    }
 
     final boolean isLast() {
         return last;

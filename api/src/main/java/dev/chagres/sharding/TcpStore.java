@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
  */
 abstract class TcpStore implements AutoCloseable {
     /** Counted up when messages change. */
-    static final String VERSION = "chagres store 1";
+    static final String VERSION = "chagres store 2";
 
     static final String ENDED = "its process has ended";
 
@@ -42,14 +42,15 @@ abstract class TcpStore implements AutoCloseable {
     /**
      * Waits until all ranks have come.
      *
+     * @param build of the library, which must be the same on all
      * @param what the ranks do, which must be the same on all
      * @param shared what rank 0 gives to all
      * @throws IllegalStateException when a rank does not come within the timeout, comes twice, or is of another run; the text names it
      */
-    static TcpStore join(RankEnvironment environment, String what, byte[] shared, Duration timeout) {
+    static TcpStore join(RankEnvironment environment, String build, String what, byte[] shared, Duration timeout) {
         return environment.rank() == 0
-                ? StoreServer.open(environment, what, shared, timeout)
-                : StoreClient.open(environment, what, timeout);
+                ? StoreServer.open(environment, build, what, shared, timeout)
+                : StoreClient.open(environment, hello(environment, build, what), timeout);
     }
 
     /** Returns what rank 0 gave. */
@@ -136,8 +137,8 @@ abstract class TcpStore implements AutoCloseable {
         }
     }
 
-    /** Returns how this rank says of what run it is. */
-    static byte[] hello(RankEnvironment environment, String what) {
-        return (VERSION + "\n" + environment.count() + "\n" + what).getBytes(StandardCharsets.UTF_8);
+    /** Returns how this rank says of what run it is; {@code build} is its library. */
+    static byte[] hello(RankEnvironment environment, String build, String what) {
+        return (VERSION + "\n" + build + "\n" + environment.count() + "\n" + what).getBytes(StandardCharsets.UTF_8);
     }
 }

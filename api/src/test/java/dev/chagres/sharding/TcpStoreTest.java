@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.nccl.PeerProgress;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -20,6 +21,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -53,11 +55,15 @@ class TcpStoreTest {
     }
 
     private CompletableFuture<TcpStore> join(int rank, int count, String what, String secret) {
+        return join(rank, count, "1a2b", what, secret);
+    }
+
+    private CompletableFuture<TcpStore> join(int rank, int count, String build, String what, String secret) {
         RankEnvironment environment = environment(rank, count, secret);
         CompletableFuture<TcpStore> joined = new CompletableFuture<>();
         Thread.ofPlatform().daemon().start(() -> {
             try {
-                joined.complete(TcpStore.join(environment, what, SHARED, TIMEOUT));
+                joined.complete(TcpStore.join(environment, build, what, SHARED, TIMEOUT));
             } catch (Throwable failure) {
                 joined.completeExceptionally(failure);
             }
@@ -159,6 +165,12 @@ class TcpStoreTest {
                 join(1, 3, "sing", SECRET));
         findPort();
         refusedByAll(
+                "rank 1 runs another build of Chagres than rank 0: expected \"1a2b\", got \"3c4d\"; start all ranks with the"
+                        + " same jars and libraries",
+                join(0, 3, "train", SECRET),
+                join(1, 3, "3c4d", "train", SECRET));
+        findPort();
+        refusedByAll(
                 "rank 1 is one of 2 ranks: expected 3, as rank 0 says",
                 join(0, 3, "train", SECRET),
                 join(1, 2, "train", SECRET));
@@ -188,6 +200,39 @@ class TcpStoreTest {
         TcpStore store = zero.join();
         one.close();
         store.close();
+    }
+
+    @Test
+    void aBuildIsThatOfItsClassesAndOfNccl() {
+        String text = LibraryBuild.text();
+        assertTrue(text.matches("classes [0-9a-f]+, \\w+ with NCCL \\d+"), text);
+        assertEquals(text, LibraryBuild.text());
+    }
+
+    /** Ranks answer who is behind; one that says nothing is to blame, or else one that waits for others. */
+    @Test
+    void theyFindOutWhoIsBehind() {
+        List<TcpStore> stores = all(4);
+        stores.get(0).answering(_ -> PeerProgress.WAITS);
+        stores.get(1).answering(_ -> PeerProgress.LATE);
+        stores.get(2).answering(question -> question.equals("a b") ? PeerProgress.CAME : PeerProgress.LATE);
+        stores.get(3).answering(_ -> PeerProgress.CAME);
+        assertEquals(List.of(1), stores.get(2).ask("a b"));
+        assertEquals(List.of(1), stores.get(0).ask("a b"));
+        stores.get(1).answering(_ -> PeerProgress.CAME);
+        assertEquals(List.of(0), stores.get(3).ask("a b"));
+        assertEquals(List.of(), stores.get(0).ask("a b"));
+        stores.get(2).answering(_ -> {
+            LockSupport.park();
+            return PeerProgress.CAME;
+        });
+        assertEquals(List.of(2), stores.get(1).ask("a b"));
+        stores.get(0).answering(_ -> {
+            LockSupport.parkNanos(3_000_000_000L);
+            return PeerProgress.CAME;
+        });
+        assertEquals(List.of(0), stores.get(1).ask("c d"));
+        stores.forEach(TcpStore::close);
     }
 
     @Test

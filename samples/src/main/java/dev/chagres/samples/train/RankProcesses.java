@@ -58,6 +58,9 @@ final class RankProcesses implements AutoCloseable {
         for (int rank = 0; rank < count; rank++) {
             var builder = new ProcessBuilder(command(program, arguments)).inheritIO();
             Map<String, String> environment = builder.environment();
+            environment.put(
+                    LauncherWatch.LAUNCHER,
+                    Long.toString(ProcessHandle.current().pid()));
             environment.put("CHAGRES_RANK", Integer.toString(rank));
             environment.put("CHAGRES_RANKS", Integer.toString(count));
             environment.put("CHAGRES_LOCAL_RANK", Integer.toString(rank));

@@ -63,6 +63,7 @@ public final class Train implements Callable<Integer> {
 
     /** Runs the command and ends the process with its exit status. */
     public static void main(String[] arguments) {
+        LauncherWatch.begin();
         var out = new StandardOutput(new FileOutputStream(FileDescriptor.out), System.out.charset());
         System.exit(run(DevicePlatform.opener(), out, System.err, arguments));
     }

@@ -42,21 +42,7 @@ class LaunchTest {
     }
 
     private Process start(Class<?> program, String... arguments) throws IOException {
-        // A shell that runs tests in the background makes its children ignore Ctrl-C; this undoes it.
-        List<String> command = new ArrayList<>(List.of("env", "--default-signal=INT"));
-        command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
-        String natives = System.getProperty("chagres.native.path");
-        if (natives != null) {
-            command.add("-Dchagres.native.path=" + natives);
-        }
-        command.addAll(List.of(
-                "--enable-native-access=ALL-UNNAMED",
-                "-Xmx512m",
-                "-Dchagres.provider=reference",
-                "-cp",
-                System.getProperty("java.class.path"),
-                program.getName()));
-        command.addAll(List.of(arguments));
+        List<String> command = TrainJvm.command(List.of(), List.of("-Xmx512m"), program, List.of(arguments));
         Process process = new ProcessBuilder(command)
                 .redirectOutput(folder.resolve("out").toFile())
                 .redirectError(folder.resolve("err").toFile())
@@ -181,6 +167,26 @@ class LaunchTest {
         assertTrue(steps >= 3);
         assertTrue(text("out").contains("stopped after " + steps + " of 100000 steps"), text("out") + text("err"));
         assertFalse(text("err").contains("failed"), text("err"));
+    }
+
+    /** The ranks look five times a second, and give a step one more to end. */
+    @Test
+    void ranksEndWhenTheirLauncherIsKilled() throws Exception {
+        Path report = folder.resolve("r.jsonl");
+        Process process =
+                start(Launch.class, "--nproc", "2", "--", "train", "--steps", "100000", "--report", report.toString());
+        awaitLines(process, folder.resolve("r.jsonl.part"), 3);
+        List<ProcessHandle> ranks = process.descendants().toList();
+        assertEquals(2, ranks.size(), text("err"));
+        long began = System.nanoTime();
+        process.destroyForcibly();
+        for (ProcessHandle rank : ranks) {
+            while (rank.isAlive()) {
+                double seconds = (System.nanoTime() - began) / 1e9;
+                assertTrue(seconds < 3, rank + " lives on after " + seconds + " s");
+                Thread.sleep(10);
+            }
+        }
     }
 
     private static void refused(String expected, String... arguments) {

@@ -78,17 +78,9 @@ class StoredLossesTest {
     private List<Map<String, Object>> train(int steps) throws Exception {
         Path report = folder.resolve("r.jsonl");
         Path output = folder.resolve("out");
-        var command = new ArrayList<>(List.of(
-                Path.of(System.getProperty("java.home"), "bin", "java").toString(),
-                "--enable-native-access=ALL-UNNAMED",
-                "-Xmx1g",
-                "-Dchagres.provider=reference"));
-        String natives = System.getProperty("chagres.native.path");
-        if (natives != null) {
-            command.add("-Dchagres.native.path=" + natives);
-        }
-        command.addAll(List.of("-cp", System.getProperty("java.class.path"), UngroupedTraining.class.getName()));
-        command.addAll(List.of("--steps", Integer.toString(steps), "--recipe", "fp32", "--report", report.toString()));
+        List<String> arguments =
+                List.of("--steps", Integer.toString(steps), "--recipe", "fp32", "--report", report.toString());
+        List<String> command = TrainJvm.command(List.of(), List.of("-Xmx1g"), UngroupedTraining.class, arguments);
         var builder = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(output.toFile());
         builder.environment().put("OPENBLAS_CORETYPE", "Haswell");
         Process process = builder.start();

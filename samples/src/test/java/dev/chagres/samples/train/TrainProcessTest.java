@@ -9,7 +9,6 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
@@ -42,23 +41,8 @@ class TrainProcessTest {
 
     /** Starts a run whose standard output and error go to files of these names, {@code out} and {@code err} by themselves. */
     private Process startAs(String prefix, String... arguments) throws IOException {
-        // A shell that runs tests in the background makes its children ignore Ctrl-C; this undoes it.
-        var command = new ArrayList<>(List.of("env", "--default-signal=INT"));
-        command.addAll(environment);
-        command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
-        String natives = System.getProperty("chagres.native.path");
-        if (natives != null) {
-            command.add("-Dchagres.native.path=" + natives);
-        }
-        command.addAll(List.of(
-                "--enable-native-access=ALL-UNNAMED",
-                "-Xmx1g",
-                "-Djava.io.tmpdir=" + temporary,
-                "-Dchagres.provider=reference",
-                "-cp",
-                System.getProperty("java.class.path"),
-                "dev.chagres.samples.train.Train"));
-        command.addAll(List.of(arguments));
+        List<String> options = List.of("-Xmx1g", "-Djava.io.tmpdir=" + temporary);
+        List<String> command = TrainJvm.command(environment, options, Train.class, List.of(arguments));
         return new ProcessBuilder(command)
                 .redirectOutput((out == null ? folder.resolve(prefix + "out") : out).toFile())
                 .redirectError(folder.resolve(prefix + "err").toFile())

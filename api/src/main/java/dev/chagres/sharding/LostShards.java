@@ -1,0 +1,56 @@
+package dev.chagres.sharding;
+
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterShard;
+import dev.chagres.model.ParameterShard.Part;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.PlacedGroup;
+import java.util.List;
+import java.util.TreeSet;
+import java.util.stream.IntStream;
+
+/**
+ * What went with ranks that shared a model out with others.
+ *
+ * <p>Threading: the device's thread.
+ */
+record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ranks, FullyShardedConfig config) {
+    String explain(List<Integer> lost) {
+        StringBuilder text = new StringBuilder();
+        for (int rank : new TreeSet<>(lost)) {
+            if (rank < 0 || rank >= ranks.all().ranks()) {
+                throw new IllegalArgumentException(
+                        "ranks: expected ranks from 0 to " + (ranks.all().ranks() - 1) + ", got " + lost);
+            }
+            text.append(text.isEmpty() ? "" : "\n").append(explain(rank, lost));
+        }
+        return text.toString();
+    }
+
+    private String explain(int rank, List<Integer> lost) {
+        ParameterShard shard = ranks.shard(rank, config.stage());
+        Part part = shard.updated();
+        String what = shard.weights() == null ? "masters and moments" : "weights, masters and moments";
+        StringBuilder text = new StringBuilder("with rank " + rank + " went part " + part.index() + " of "
+                + part.count() + " of the " + what + " of:");
+        for (PlacedGroup group : parameters.sharing().groups()) {
+            List<String> names = group.members().stream()
+                    .filter(parameter -> !parameter.isFrozen())
+                    .map(Parameter::name)
+                    .toList();
+            if (!names.isEmpty()) {
+                text.append("\n  ").append(String.join(", ", names));
+            }
+        }
+        List<Integer> others = IntStream.range(0, ranks.all().ranks())
+                .filter(other -> !lost.contains(other)
+                        && ranks.shard(other, config.stage()).equals(shard))
+                .boxed()
+                .toList();
+        return text.append(
+                        others.isEmpty()
+                                ? "\nnobody else has them: start again from a saved state"
+                                : "\nranks " + others + " have the same part, in other copies of the model")
+                .toString();
+    }
+}
