@@ -44,11 +44,12 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
         if (endpoint.failure() == null) {
             communicator.revoke();
         }
-        SortedMap<Integer, Long> left = meeting.agree(
-                endpoint.rank(),
-                value,
-                endpoint + ", in an agreement",
-                endpoint.config().timeout().toMillis());
+        SortedMap<Integer, Long> left = meeting.accords()
+                .agree(
+                        endpoint.rank(),
+                        value,
+                        endpoint + ", in an agreement",
+                        endpoint.config().timeout().toMillis());
         return new Agreement(List.copyOf(left.keySet()), List.copyOf(left.values()), endpoint.ranks());
     }
 

@@ -53,10 +53,8 @@ final class Endpoint implements AutoCloseable {
     private volatile @Nullable RankFailure failure;
 
     private final CurrentCall call = new CurrentCall();
-    private final CurrentCall launch = new CurrentCall();
     private final CallCounts counts;
-    private final FlightRecorder recorder;
-    private final FlightRecorder.Member member;
+    private final CallRecords records;
     private int shrinks;
     private long waits;
     /** The number of the wait that the thread is in, 0 outside; {@link Watch} reads it. */
@@ -91,8 +89,7 @@ final class Endpoint implements AutoCloseable {
         Status.nccl(Nccl.ncclCommUserRank(handle, out), "ncclCommUserRank");
         rank = out.get(ValueLayout.JAVA_INT, 0);
         counts = new CallCounts(meeting, ranks, rank);
-        recorder = FlightRecorder.of(device, rank);
-        member = new FlightRecorder.Member(config.name(), rank, ranks);
+        records = new CallRecords(device, config.name(), rank, ranks);
         trace = Leaks.opened(toString());
         if (meeting != null) {
             meeting.add(this);
@@ -168,14 +165,9 @@ final class Endpoint implements AutoCloseable {
     /** Says what is about to be given to NCCL, after all checks of arguments; {@link #end} follows. */
     void begin(
             Operation called, long elements, DType type, @Nullable Reduction by, int other, @Nullable Stream stream) {
-        Group group = Group.ofThread();
-        if (!group.isOpen()) {
-            recorder.abandoned(); // whatever was refused before it was given to NCCL
-        }
         call.set(called, elements, type, by, other);
-        long sequence = counts.count(called, other);
-        long on = stream == null ? 0 : stream.handle().address();
-        recorder.enter(member, call, sequence, on, state.capture() != null);
+        records.enter(call, counts.count(called, other), stream, state.capture() != null);
+        Group group = Group.ofThread();
         CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this) : null;
         if (group.isOpen()) {
             group.add(this, comparison);
@@ -199,26 +191,20 @@ final class Endpoint implements AutoCloseable {
         settle(status, call.operation(), was);
     }
 
-    /** Says that the call, or the group of calls, was given to NCCL, and what that returned. */
+    /** Says what NCCL has returned for the call, or for the group of calls. */
     void given(int status) {
-        if (status == 0) {
-            recorder.enqueued();
-        } else {
-            recorder.abandoned();
-        }
+        records.given(status);
     }
 
     /** Says that a graph is about to run calls that it has recorded. */
     void launches(CallCounts.Together calls) {
-        recorder.abandoned();
-        launch.set(Operation.LAUNCH, calls.count(), DType.BYTE, null, 0);
         counts.count(calls);
-        recorder.enter(member, launch, counts.collectives(), 0, false);
+        records.launches(calls, counts.collectives());
         counts.publish();
     }
 
     FlightRecorder recorder() {
-        return recorder;
+        return records.recorder();
     }
 
     /** Tells the peers what is about to be given to NCCL, or keeps it for the launches of the graph that is captured. */

@@ -1,12 +1,8 @@
 package dev.chagres.nccl;
 
 import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Objects;
-import java.util.SortedMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
@@ -27,6 +23,8 @@ final class Meeting {
 
     private static final long PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(1);
 
+    private static final int NOWHERE = -1;
+
     private final int ranks;
     /** Null but where this was split from another. */
     private final @Nullable Meeting parent;
@@ -40,14 +38,9 @@ final class Meeting {
     private final boolean[] came;
     private final Arrivals arrivals;
     private final List<Endpoint> endpoints = new ArrayList<>();
-    private final Map<String, Meeting> children = new HashMap<>();
-    private final Map<String, Meeting> rests = new HashMap<>();
-    private final List<Accord> accords = new ArrayList<>();
-    /** In how many accords a rank has taken part. */
-    private final int[] agreed;
-
     private final Comparisons comparisons = new Comparisons(this);
-    private final Splits splits;
+    private final Descendants descendants;
+    private final Accords accords;
     private volatile @Nullable RankFailure failure;
     private int present;
     /** Ranks whose communicator was added so far. */
@@ -59,15 +52,16 @@ final class Meeting {
         this(() -> {}, null, IntStream.range(0, ranks).toArray());
     }
 
-    private Meeting(Runnable atEnd, @Nullable Meeting parent, int... names) {
+    /** With a parent it was split from that, else shrunk, or neither. */
+    Meeting(Runnable atEnd, @Nullable Meeting parent, int... names) {
         this.atEnd = atEnd;
         this.parent = parent;
         this.names = names;
         ranks = names.length;
         numbers = parent == null ? IntStream.range(0, ranks).toArray() : names;
-        splits = new Splits(ranks);
+        descendants = new Descendants(this);
+        accords = new Accords(this);
         came = new boolean[ranks];
-        agreed = new int[ranks];
         arrivals = new Arrivals(this, ranks);
     }
 
@@ -85,6 +79,16 @@ final class Meeting {
         return numbers[rank];
     }
 
+    /** Returns the rank here that has that number there, or where this was shrunk from; -1 when there is none. */
+    int place(int number) {
+        for (int rank = 0; rank < ranks; rank++) {
+            if (names[rank] == number) {
+                return rank;
+            }
+        }
+        return NOWHERE;
+    }
+
     List<Integer> numbers(List<Integer> own) {
         return own.stream().map(this::number).toList();
     }
@@ -92,7 +96,6 @@ final class Meeting {
     /** Returns the communicator in which the rank of that number waits for others, or null. */
     @Nullable
     Endpoint waiting(int number) {
-        List<Meeting> below;
         lock.lock();
         try {
             for (Endpoint endpoint : endpoints) {
@@ -100,11 +103,10 @@ final class Meeting {
                     return endpoint;
                 }
             }
-            below = List.copyOf(children.values());
         } finally {
             lock.unlock();
         }
-        return below.stream()
+        return descendants.split().stream()
                 .map(child -> child.waiting(number))
                 .filter(Objects::nonNull)
                 .findFirst()
@@ -163,22 +165,8 @@ final class Meeting {
     /** Waits, with the lock held, until the condition holds; fails all ranks when the time is up, and throws why they failed. */
     void await(BooleanSupplier condition, long timeoutMillis, String waiting, Supplier<List<Integer>> missing) {
         long begin = System.nanoTime();
-        long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
-        boolean interrupted = false;
-        while (!condition.getAsBoolean() && failure == null) {
-            if (left <= 0) {
-                root().fail(RankFailure.late(waiting, missing.get(), timeoutMillis));
-                break;
-            }
-            try {
-                left = changed.awaitNanos(left);
-            } catch (InterruptedException _) {
-                // The wait has an end of its own; the thread finds the interrupt after it.
-                interrupted = true;
-            }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
+        if (!waitUntil(() -> condition.getAsBoolean() || failure != null, timeoutMillis)) {
+            root().fail(RankFailure.late(waiting, missing.get(), timeoutMillis));
         }
         if (condition.getAsBoolean()) {
             return; // A rank that has failed meanwhile had come, too.
@@ -217,25 +205,6 @@ final class Meeting {
         }
         if (last) {
             atEnd.run();
-        }
-    }
-
-    /** Returns how many communicators that were made from this one are known here. */
-    int below() {
-        lock.lock();
-        try {
-            return children.size() + rests.size();
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    private void forget(Map<String, Meeting> made, String key) {
-        lock.lock();
-        try {
-            made.remove(key);
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -283,7 +252,6 @@ final class Meeting {
     void fail(RankFailure first) {
         RankFailure told;
         List<Endpoint> revoked;
-        List<Meeting> below;
         lock.lock();
         try {
             told = failure == null ? first.recorded(endpoints) : failure;
@@ -291,16 +259,13 @@ final class Meeting {
             changed.signalAll();
             arrivals.wakeAll();
             revoked = List.copyOf(endpoints);
-            below = List.copyOf(children.values());
         } finally {
             lock.unlock();
         }
         for (Endpoint endpoint : revoked) {
             endpoint.revokeFromOutside();
         }
-        for (Meeting child : below) {
-            child.fail(told);
-        }
+        descendants.split().forEach(child -> child.fail(told));
     }
 
     /** Fails these ranks because {@code rank} has closed its communicator, unless it says in a moment why. */
@@ -331,175 +296,79 @@ final class Meeting {
 
     /** Fails these ranks, and those that were shrunk from them with {@code rank} among them. */
     void thrown(int rank, Throwable cause) {
-        arrivals.left(rank);
+        finished(rank);
         fail(RankFailure.told(rank, cause));
-        failRests(rank, cause);
+        failShrunk(rank, cause);
     }
 
-    private void failRests(int rank, Throwable cause) {
-        List<Meeting> split;
-        List<Meeting> shrunk;
-        lock.lock();
-        try {
-            split = List.copyOf(children.values());
-            shrunk = List.copyOf(rests.values());
-        } finally {
-            lock.unlock();
-        }
-        split.forEach(child -> child.failRests(rank, cause));
-        for (Meeting rest : shrunk) {
-            int place = Arrays.binarySearch(rest.names, rank);
-            if (place >= 0) {
+    private void failShrunk(int rank, Throwable cause) {
+        descendants.split().forEach(child -> child.failShrunk(rank, cause));
+        for (Meeting rest : descendants.shrunk()) {
+            int place = rest.place(rank);
+            if (place != NOWHERE) {
                 rest.fail(RankFailure.thrown(place, cause));
-                rest.failRests(place, cause);
+                rest.failShrunk(place, cause);
             }
         }
     }
 
     /** Says that {@code rank} comes no more, here and where it is one of those that this was split into or shrunk to. */
     void finished(int rank) {
-        List<Meeting> below;
-        lock.lock();
-        try {
-            arrivals.left(rank);
-            changed.signalAll();
-            below = new ArrayList<>(children.values());
-            below.addAll(rests.values());
-        } finally {
-            lock.unlock();
-        }
-        int number = number(rank);
-        for (Meeting other : below) {
-            for (int place = 0; place < other.ranks; place++) {
-                if (other.names[place] == number) {
-                    other.finished(place);
-                }
-            }
-        }
-    }
-
-    /** Waits until it is decided which ranks are left; returns what each of them said. */
-    SortedMap<Integer, Long> agree(int rank, long value, String waiting, long timeoutMillis) {
         lock();
         try {
-            int number = agreed[rank]++;
-            while (accords.size() <= number) {
-                accords.add(new Accord(
-                        number == 0
-                                ? IntStream.range(0, ranks).boxed().toList()
-                                : accords.get(number - 1).decideNow().keySet()));
-            }
-            Accord accord = accords.get(number);
-            if (!isMissed(rank)) {
-                accord.come(rank, value);
-            }
-            changed.signalAll();
-            long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
-            boolean interrupted = false;
-            while (!accord.decide(this::isGone) && left > 0) {
-                try {
-                    left = changed.awaitNanos(left);
-                } catch (InterruptedException _) {
-                    interrupted = true;
-                }
-            }
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
-            SortedMap<Integer, Long> decided = accord.decideNow();
-            if (!decided.containsKey(rank)) {
-                throw new RankFailedException(
-                        waiting + ": rank " + number(rank) + " came too late, "
-                                + RankFailure.names(numbers(List.copyOf(decided.keySet()))) + " went on without it",
-                        List.of(number(rank)),
-                        null);
-            }
-            return decided;
+            arrivals.left(rank);
         } finally {
             unlock();
         }
+        for (Meeting other : descendants.all()) {
+            int place = other.place(number(rank));
+            if (place != NOWHERE) {
+                other.finished(place);
+            }
+        }
+    }
+
+    Descendants descendants() {
+        return descendants;
+    }
+
+    Accords accords() {
+        return accords;
+    }
+
+    /** Lets those who wait look again; the lock is held. */
+    void changed() {
+        changed.signalAll();
+    }
+
+    /** Waits, with the lock held, until the condition holds; returns whether it does. */
+    boolean waitUntil(BooleanSupplier condition, long timeoutMillis) {
+        long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        boolean interrupted = false;
+        boolean holds = condition.getAsBoolean();
+        while (!holds && left > 0) {
+            try {
+                left = changed.awaitNanos(left);
+            } catch (InterruptedException _) {
+                // The wait has an end of its own; the thread finds the interrupt after it.
+                interrupted = true;
+            }
+            holds = condition.getAsBoolean();
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        return holds;
     }
 
     /** Returns whether a rank has ended, or was missed for the timeout already. */
-    private boolean isGone(int rank) {
+    boolean isGone(int rank) {
         return isMissed(rank) || isLeft(rank);
     }
 
-    private boolean isMissed(int rank) {
+    /** Returns whether a rank was missed for the timeout. */
+    boolean isMissed(int rank) {
         RankFailure present = failure;
         return present != null && present.waiting() != null && present.ranks().contains(number(rank));
-    }
-
-    /** Returns whether {@code rank} takes part in an agreement, or goes on after it, here or where ranks went on before. */
-    boolean goesOn(int rank) {
-        List<Meeting> shrunk;
-        lock.lock();
-        try {
-            if (isLeft(rank) || accords.isEmpty() || !accords.getLast().has(rank)) {
-                return false;
-            }
-            shrunk = List.copyOf(rests.values());
-        } finally {
-            lock.unlock();
-        }
-        for (Meeting rest : shrunk) {
-            int place = Arrays.binarySearch(rest.names, number(rank));
-            if (place >= 0 && rest.failure() != null) {
-                return rest.goesOn(place);
-            }
-        }
-        return true;
-    }
-
-    /** Says what {@code rank} calls the split with that is the collective of that number here. */
-    void splits(long number, int rank, int color, int key) {
-        lock.lock();
-        try {
-            splits.say(number, rank, color, key);
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    /** Says that {@code rank} was in that split without part. */
-    void splitWithoutPart(long number) {
-        lock.lock();
-        try {
-            var _ = splits.of(number, Integer.MIN_VALUE);
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    /** Returns where the ranks of {@code color} meet after the split that is the collective of that number here. */
-    Meeting split(long number, int color) {
-        String key = "split " + number + " color " + color;
-        lock.lock();
-        try {
-            int[] places = splits.of(number, color);
-            Meeting child = children.computeIfAbsent(
-                    key,
-                    _ -> new Meeting(
-                            () -> forget(children, key),
-                            this,
-                            Arrays.stream(places).map(this::number).toArray()));
-            if (child.failure == null) {
-                child.failure = failure;
-            }
-            return child;
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    /** The same for the ranks that stay when others have failed: what failed here does not end it. */
-    Meeting shrink(String key, int... staying) {
-        lock.lock();
-        try {
-            int[] origins = Arrays.stream(staying).map(this::number).toArray();
-            return rests.computeIfAbsent(key, _ -> new Meeting(() -> forget(rests, key), null, origins));
-        } finally {
-            lock.unlock();
-        }
     }
 }

@@ -98,7 +98,8 @@ final class Membership {
         }
         MemorySegment made = splitHandle(parent, color, key, config);
         Meeting above = parent.meeting();
-        Meeting meeting = above == null ? null : above.split(parent.counts().collectives(), color);
+        Meeting meeting =
+                above == null ? null : above.descendants().split(parent.counts().collectives(), color);
         String place = parent.place() + "/" + parent.counts().collectives() + ":" + color;
         return new Endpoint(parent.device(), config, meeting, parent.peers(), place, made);
     }
@@ -107,7 +108,7 @@ final class Membership {
         var _ = splitHandle(parent, Nccl.NCCL_SPLIT_NOCOLOR(), 0, null);
         Meeting above = parent.meeting();
         if (above != null) {
-            above.splitWithoutPart(parent.counts().collectives());
+            above.descendants().splitWithoutPart(parent.counts().collectives());
         }
     }
 
@@ -120,7 +121,7 @@ final class Membership {
             MemorySegment struct = config == null ? MemorySegment.NULL : write(config, arena);
             Meeting above = parent.meeting();
             if (above != null) {
-                above.splits(parent.counts().collectives() + 1, parent.rank(), color, key);
+                above.descendants().say(parent.counts().collectives() + 1, parent.rank(), color, key);
             }
             parent.begin(Operation.SPLIT, 0, DType.BYTE, null, 0, null);
             parent.end(Nccl.ncclCommSplit(handle, color, key, out, struct));
@@ -158,7 +159,7 @@ final class Membership {
         int[] staying = IntStream.range(0, parent.ranks())
                 .filter(rank -> Arrays.binarySearch(excluded, rank) < 0)
                 .toArray();
-        Meeting meeting = above.shrink(number + " without " + Arrays.toString(excluded), staying);
+        Meeting meeting = above.descendants().shrink(number + " without " + Arrays.toString(excluded), staying);
         int place = Arrays.binarySearch(staying, parent.rank());
         meeting.join(place, parent + ", in shrink", config.timeout().toMillis());
         return meeting;

@@ -130,7 +130,7 @@ public final class UniqueId {
         synchronized (this) {
             present = meeting;
         }
-        return present != null && present.goesOn(rank);
+        return present != null && present.accords().goesOn(rank);
     }
 
     /**

@@ -51,12 +51,13 @@ class CommunicatorTest {
                         Communicator below = both.split(0, rank.index(), STANDARD)) {
                     assertEquals(1, half.ranks());
                     assertEquals(2, below.ranks());
-                    assertEquals(1, both.endpoint().meeting().below());
+                    assertEquals(
+                            1, both.endpoint().meeting().descendants().all().size());
                 }
             }
             closed.countDown();
             closed.await();
-            assertEquals(0, meeting.below());
+            assertEquals(0, meeting.descendants().all().size());
         });
     }
 

@@ -1,0 +1,83 @@
+package dev.chagres.nccl;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SortedMap;
+import java.util.stream.IntStream;
+
+/**
+ * The agreements of ranks that are threads of one program, one after another.
+ *
+ * <p>Threading: thread-safe, under the lock of the {@link Meeting}.
+ */
+final class Accords {
+    private final Meeting meeting;
+    private final List<Accord> accords = new ArrayList<>();
+    /** In how many a rank has taken part. */
+    private final int[] taken;
+
+    Accords(Meeting meeting) {
+        this.meeting = meeting;
+        taken = new int[meeting.ranks()];
+    }
+
+    /** Waits until it is decided which ranks are left; returns what each of them said. */
+    SortedMap<Integer, Long> agree(int rank, long value, String waiting, long timeoutMillis) {
+        meeting.lock();
+        try {
+            Accord accord = next(rank);
+            if (!meeting.isMissed(rank)) {
+                accord.come(rank, value);
+            }
+            meeting.changed();
+            // Who has not come when the time is up is not left.
+            var _ = meeting.waitUntil(() -> accord.decide(meeting::isGone), timeoutMillis);
+            SortedMap<Integer, Long> decided = accord.decideNow();
+            if (!decided.containsKey(rank)) {
+                throw tooLate(rank, waiting, List.copyOf(decided.keySet()));
+            }
+            return decided;
+        } finally {
+            meeting.unlock();
+        }
+    }
+
+    private Accord next(int rank) {
+        int number = taken[rank]++;
+        while (accords.size() <= number) {
+            accords.add(new Accord(
+                    accords.isEmpty()
+                            ? IntStream.range(0, meeting.ranks()).boxed().toList()
+                            : accords.getLast().decideNow().keySet()));
+        }
+        return accords.get(number);
+    }
+
+    private RankFailedException tooLate(int rank, String waiting, List<Integer> left) {
+        int number = meeting.number(rank);
+        return new RankFailedException(
+                waiting + ": rank " + number + " came too late, " + RankFailure.names(meeting.numbers(left))
+                        + " went on without it",
+                List.of(number),
+                null);
+    }
+
+    /** Returns whether {@code rank} takes part in an agreement, or goes on after it, here or where ranks went on before. */
+    boolean goesOn(int rank) {
+        meeting.lock();
+        try {
+            if (meeting.isLeft(rank) || accords.isEmpty() || !accords.getLast().has(rank)) {
+                return false;
+            }
+        } finally {
+            meeting.unlock();
+        }
+        for (Meeting rest : meeting.descendants().shrunk()) {
+            int place = rest.place(meeting.number(rank));
+            if (place >= 0 && rest.failure() != null) {
+                return rest.accords().goesOn(place);
+            }
+        }
+        return true;
+    }
+}

@@ -1,0 +1,50 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Stream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What a communicator tells its rank's {@link FlightRecorder}.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class CallRecords {
+    private final FlightRecorder recorder;
+    private final FlightRecorder.Member member;
+    private final CurrentCall launch = new CurrentCall();
+
+    CallRecords(Device device, String name, int rank, int ranks) {
+        recorder = FlightRecorder.of(device, rank);
+        member = new FlightRecorder.Member(name, rank, ranks);
+    }
+
+    FlightRecorder recorder() {
+        return recorder;
+    }
+
+    /** Keeps a call that comes next. */
+    void enter(CurrentCall call, long sequence, @Nullable Stream stream, boolean captured) {
+        if (!Group.ofThread().isOpen()) {
+            recorder.abandoned(); // whatever was refused before it was given to NCCL
+        }
+        recorder.enter(
+                member, call, sequence, stream == null ? 0 : stream.handle().address(), captured);
+    }
+
+    /** Says that the call, or the group of calls, was given to NCCL, and what that returned. */
+    void given(int status) {
+        if (status == 0) {
+            recorder.enqueued();
+        } else {
+            recorder.abandoned();
+        }
+    }
+
+    /** Keeps that a graph is about to run {@code calls}, of which {@code sequence} is the last collective. */
+    void launches(CallCounts.Together calls, long sequence) {
+        launch.set(Operation.LAUNCH, calls.count(), DType.BYTE, null, 0);
+        enter(launch, sequence, null, false);
+    }
+}
