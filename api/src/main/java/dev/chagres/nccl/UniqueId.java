@@ -52,6 +52,20 @@ public final class UniqueId {
     }
 
     /**
+     * Returns the version of the NCCL that is loaded, 22809 for 2.28.9: that of all ranks must be the same.
+     *
+     * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
+     */
+    public static int ncclVersion() {
+        NativeLibraries.ensureLoaded();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment version = arena.allocate(ValueLayout.JAVA_INT);
+            Status.nccl(Nccl.ncclGetVersion(version), "ncclGetVersion");
+            return version.get(ValueLayout.JAVA_INT, 0);
+        }
+    }
+
+    /**
      * Returns the identifier that another process has sent.
      *
      * @param bytes what {@link #toBytes()} returned there

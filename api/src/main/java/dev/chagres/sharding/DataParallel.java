@@ -140,7 +140,7 @@ public final class DataParallel extends Strategy {
      * @param others what else the newest step decides: states of quantizers, of a loss scaler, numbers of one's own
      * @return the strategy of the ranks that are left, which follows the same passes; its {@link #communicator()} is closed with the device
      * @throws IllegalArgumentException when the optimizer is that of other parameters
-     * @throws IllegalStateException when this is closed, layers are split among tensor-parallel ranks, ranks are processes, or a step was
+     * @throws IllegalStateException when this is closed, layers or stages are split among ranks, ranks are processes, or a step was
      *     taken without {@link #awaitGradients}; when no rank has failed, or none is left with a whole state
      * @throws RankFailedException when the others have gone on without this one
      */
@@ -167,10 +167,14 @@ public final class DataParallel extends Strategy {
                 next.join();
                 successor.accept(next);
                 return next;
-            } catch (RankFailedException again) {
+            } catch (RuntimeException failure) {
                 if (next != null) {
                     next.free();
                 }
+                if (!(failure instanceof RankFailedException)) {
+                    throw failure;
+                }
+                // Another rank has failed: who is left agrees again.
             }
         }
     }
@@ -197,6 +201,11 @@ public final class DataParallel extends Strategy {
             throw new IllegalStateException(
                     "shrink: expected ranks that have whole layers, got " + parameters.tensorParallel()
                             + ", of which parts went with a rank; start again from a saved state");
+        }
+        if (parameters.sharing().step() != null) {
+            throw new IllegalStateException(
+                    "shrink: expected ranks that have the whole model, got stages of a pipeline, which"
+                            + " end with a rank; start again from a saved state");
         }
         if (unawaited) {
             throw new IllegalStateException(

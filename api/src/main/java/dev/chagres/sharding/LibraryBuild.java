@@ -1,13 +1,8 @@
 package dev.chagres.sharding;
 
-import dev.chagres.bindings.NativeLibraries;
 import dev.chagres.bindings.Provider;
-import dev.chagres.bindings.Status;
-import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.nccl.UniqueId;
 import java.io.IOException;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.net.URISyntaxException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileSystemNotFoundException;
@@ -35,16 +30,7 @@ final class LibraryBuild {
 
     /** Returns a text that is the same in processes which run the same classes with the same NCCL. */
     static String text() {
-        NativeLibraries.ensureLoaded();
-        return "classes " + classes() + ", " + Provider.current().label() + " with NCCL " + nccl();
-    }
-
-    private static int nccl() {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment version = arena.allocate(ValueLayout.JAVA_INT);
-            Status.nccl(Nccl.ncclGetVersion(version), "ncclGetVersion");
-            return version.get(ValueLayout.JAVA_INT, 0);
-        }
+        return "classes " + classes() + ", " + Provider.current().label() + " with NCCL " + UniqueId.ncclVersion();
     }
 
     /** Returns a checksum of all classes of this library; of an image that holds them otherwise, the module's version. */
