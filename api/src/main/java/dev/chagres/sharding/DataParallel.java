@@ -140,7 +140,7 @@ public final class DataParallel extends Strategy {
      * @param others what else the newest step decides: states of quantizers, of a loss scaler, numbers of one's own
      * @return the strategy of the ranks that are left, which follows the same passes; its {@link #communicator()} is closed with the device
      * @throws IllegalArgumentException when the optimizer is that of other parameters
-     * @throws IllegalStateException when this is closed, layers or stages are split among ranks, ranks are processes, or a step was
+     * @throws IllegalStateException when this is closed, layers, stages or tokens are split among ranks, ranks are processes, or a step was
      *     taken without {@link #awaitGradients}; when no rank has failed, or none is left with a whole state
      * @throws RankFailedException when the others have gone on without this one
      */
@@ -202,10 +202,11 @@ public final class DataParallel extends Strategy {
                     "shrink: expected ranks that have whole layers, got " + parameters.tensorParallel()
                             + ", of which parts went with a rank; start again from a saved state");
         }
-        if (parameters.sharing().step() != null) {
+        if (parameters.sharing().step() != null
+                || parameters.sharing().contextParallel().isSplit()) {
             throw new IllegalStateException(
-                    "shrink: expected ranks that have the whole model, got stages of a pipeline, which"
-                            + " end with a rank; start again from a saved state");
+                    "shrink: expected ranks that compute the whole model by themselves, got stages of a"
+                            + " pipeline or parts of tokens, which need the rank that is gone; start again from a saved state");
         }
         if (unawaited) {
             throw new IllegalStateException(
