@@ -24,6 +24,8 @@ final class StoreServer extends TcpStore {
     /** How long a connection may take to prove that it is a rank. */
     private static final int INTRODUCTION_MILLIS = 10_000;
 
+    private static final long CLOSING_MILLIS = 1_000;
+
     private final String build;
     private final String what;
     private final byte[] shared;
@@ -32,6 +34,7 @@ final class StoreServer extends TcpStore {
     private final List<StoreMessages> strangers = new ArrayList<>();
     private final Set<Integer> done = new HashSet<>();
     private final List<Inquiry> inquiries = new ArrayList<>();
+    private @Nullable Thread accepting;
     private int unproven;
     private @Nullable String refusal;
     private boolean ready;
@@ -51,7 +54,8 @@ final class StoreServer extends TcpStore {
                 environment, build, what, shared, environment.count() == 1 ? null : listen(environment));
         try {
             if (made.listening != null) {
-                Thread.ofPlatform().daemon().name("chagres-store").start(made::accept);
+                made.accepting =
+                        Thread.ofPlatform().daemon().name("chagres-store").start(made::accept);
                 made.awaitRanks(timeout);
             }
             return made;
@@ -390,6 +394,11 @@ final class StoreServer extends TcpStore {
             if (listening != null) {
                 listening.close();
             }
+            if (accepting != null) {
+                accepting.join(CLOSING_MILLIS); // The port is free when the thread has left the socket.
+            }
+        } catch (InterruptedException _) {
+            Thread.currentThread().interrupt();
         } catch (IOException _) {
             // Nobody can come any more.
         }
