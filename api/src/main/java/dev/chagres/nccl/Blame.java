@@ -17,9 +17,13 @@ import java.util.TreeSet;
 final class Blame {
     private Blame() {}
 
-    /** Returns the ranks that {@code waiting} waits for in the end, as the communicator numbers them that all are split from. */
-    static List<Integer> of(Endpoint waiting, Meeting meeting) {
-        List<Integer> missing = meeting.numbers(waiting.counts().missing());
+    /**
+     * Returns the ranks that {@code waiting} waits for in the end, as the communicator numbers them that all are split from. No meeting's
+     * lock is held.
+     *
+     * @param missing those that have not come there
+     */
+    static List<Integer> of(Endpoint waiting, Meeting meeting, List<Integer> missing) {
         Set<Integer> seen = new HashSet<>();
         seen.add(meeting.number(waiting.rank()));
         Set<Integer> blamed = new TreeSet<>();
@@ -28,9 +32,9 @@ final class Blame {
         while (!left.isEmpty()) {
             Endpoint next = left.remove();
             Meeting where = Objects.requireNonNull(next.meeting());
-            List<Integer> late = next.counts().missing();
+            List<Integer> late = next == waiting ? missing : next.missing();
             // Where all have come, one of them may wait for others before it goes on.
-            for (int rank : where.numbers(late.isEmpty() ? next.counts().awaited() : late)) {
+            for (int rank : where.numbers(late.isEmpty() ? next.awaited() : late)) {
                 Endpoint other = seen.add(rank) ? meeting.root().waiting(rank) : next;
                 if (other == null && !late.isEmpty()) {
                     blamed.add(rank);
@@ -40,6 +44,6 @@ final class Blame {
             }
         }
         // Ranks that wait for each other, in other orders, are all to blame.
-        return blamed.isEmpty() ? missing : List.copyOf(blamed);
+        return blamed.isEmpty() ? meeting.numbers(missing) : List.copyOf(blamed);
     }
 }

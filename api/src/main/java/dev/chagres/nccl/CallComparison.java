@@ -6,7 +6,7 @@ import java.util.stream.IntStream;
 /**
  * Compares a call of a communicator with what its peers call, before NCCL is given it.
  *
- * <p>Threading: the device's thread.
+ * <p>Threading: the device's thread, but for what says otherwise.
  */
 final class CallComparison {
     private final Endpoint endpoint;
@@ -63,15 +63,25 @@ final class CallComparison {
 
     /** Waits for what the peers say. */
     void compare() {
-        if (!isAlone()) {
-            meeting.comparisons()
-                    .compare(
-                            endpoint.rank(),
-                            key,
-                            waiting,
-                            callers,
-                            endpoint.config().timeout().toMillis());
+        if (isAlone()) {
+            return;
         }
+        endpoint.compares(this);
+        try {
+            meeting.comparisons().compare(endpoint, key, waiting, callers);
+        } finally {
+            endpoint.compares(null);
+        }
+    }
+
+    /** Returns the ranks whose calls are compared with this one. Any thread. */
+    List<Integer> callers() {
+        return callers;
+    }
+
+    /** Returns those of them that have not said what they call. Any thread. */
+    List<Integer> missing() {
+        return meeting.comparisons().missing(key, callers);
     }
 
     /** A rank that sends to itself says both things at once. */

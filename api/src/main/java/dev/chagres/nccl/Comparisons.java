@@ -55,19 +55,20 @@ final class Comparisons {
     }
 
     /** Waits until all callers have said what they call, and compares. */
-    void compare(int rank, String key, String waiting, List<Integer> callers, long timeoutMillis) {
+    void compare(Endpoint endpoint, String key, String waiting, List<Integer> callers) {
         meeting.lock();
         try {
             Comparison comparison = open.get(key);
             if (comparison == null) {
-                throw new IllegalStateException(key + " was not announced by rank " + rank);
+                throw new IllegalStateException(key + " was not announced by rank " + endpoint.rank());
             }
             meeting.await(
                     () -> comparison.waiting == 0
                             || missing(comparison, callers).stream().anyMatch(meeting::isLeft),
-                    timeoutMillis,
+                    endpoint.config().timeout().toMillis(),
                     waiting,
-                    () -> meeting.numbers(missing(comparison, callers)));
+                    () -> missing(comparison, callers),
+                    late -> Blame.of(endpoint, meeting, late));
             if (comparison.waiting != 0) {
                 int gone = missing(comparison, callers).stream()
                         .filter(meeting::isLeft)
@@ -79,6 +80,17 @@ final class Comparisons {
                 open.remove(key);
             }
             throwDifference(key, comparison, callers);
+        } finally {
+            meeting.unlock();
+        }
+    }
+
+    /** Returns which of the callers have not said what they call. */
+    List<Integer> missing(String key, List<Integer> callers) {
+        meeting.lock();
+        try {
+            Comparison comparison = open.get(key);
+            return comparison == null ? List.of() : missing(comparison, callers);
         } finally {
             meeting.unlock();
         }

@@ -60,6 +60,8 @@ final class Endpoint implements AutoCloseable {
     /** The number of the wait that the thread is in, 0 outside; {@link Watch} reads it. */
     @SuppressWarnings("unused") // through WAITING
     private long waiting;
+    /** What the thread waits to compare with its peers' calls, null outside. */
+    private volatile @Nullable CallComparison compared;
     /** When the thread came to the call that it is in, or was in last. */
     private long waitsSince;
     /** Graphs that have recorded calls of this communicator. */
@@ -305,6 +307,28 @@ final class Endpoint implements AutoCloseable {
         return (long) WAITING.getAcquire(this);
     }
 
+    /** Says what the thread waits to compare with its peers' calls, null when it goes on. */
+    void compares(@Nullable CallComparison comparison) {
+        compared = comparison;
+    }
+
+    /** Returns whether the thread waits for other ranks. Any thread. */
+    boolean waits() {
+        return waiting() != 0 || compared != null;
+    }
+
+    /** Returns the ranks whose calls make one with what this one waits for. Any thread. */
+    List<Integer> awaited() {
+        CallComparison present = compared;
+        return present == null ? counts.awaited() : present.callers();
+    }
+
+    /** Returns those of them that have not come. Any thread. */
+    List<Integer> missing() {
+        CallComparison present = compared;
+        return present == null ? counts.missing() : present.missing();
+    }
+
     /** Ends the wait of this rank, and of its peers where they are known: the time is up. Any thread. */
     void timeOut() {
         long millis = config.timeout().toMillis();
@@ -313,7 +337,7 @@ final class Endpoint implements AutoCloseable {
             fail(RankFailure.late(this + ", in " + call(), missing, millis));
         } else {
             // Whoever does not come here is missed by the communicators that this was split from, too.
-            meeting.root().fail(RankFailure.late(this + ", in " + call(), Blame.of(this, meeting), millis));
+            meeting.root().fail(RankFailure.late(this + ", in " + call(), Blame.of(this, meeting, missing()), millis));
         }
     }
 

@@ -9,6 +9,7 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
+import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -99,7 +100,7 @@ final class Meeting {
         lock.lock();
         try {
             for (Endpoint endpoint : endpoints) {
-                if (number(endpoint.rank()) == number && endpoint.waiting() != 0) {
+                if (number(endpoint.rank()) == number && endpoint.waits()) {
                     return endpoint;
                 }
             }
@@ -146,7 +147,7 @@ final class Meeting {
             came[rank] = true;
             present++;
             changed.signalAll();
-            await(() -> present == ranks, timeoutMillis, waiting, this::absent);
+            await(() -> present == ranks, timeoutMillis, waiting, this::absent, UnaryOperator.identity());
         } finally {
             unlock();
         }
@@ -162,11 +163,20 @@ final class Meeting {
         return absent;
     }
 
-    /** Waits, with the lock held, until the condition holds; fails all ranks when the time is up, and throws why they failed. */
-    void await(BooleanSupplier condition, long timeoutMillis, String waiting, Supplier<List<Integer>> missing) {
+    /**
+     * Waits, with the lock held, until the condition holds; fails all ranks when the time is up, and throws why they failed. {@code missing}
+     * is asked with the lock held, {@code blame} without it.
+     */
+    void await(
+            BooleanSupplier condition,
+            long timeoutMillis,
+            String waiting,
+            Supplier<List<Integer>> missing,
+            UnaryOperator<List<Integer>> blame) {
         long begin = System.nanoTime();
         if (!waitUntil(() -> condition.getAsBoolean() || failure != null, timeoutMillis)) {
-            root().fail(RankFailure.late(waiting, missing.get(), timeoutMillis));
+            List<Integer> late = missing.get();
+            unlocked(() -> root().fail(RankFailure.late(waiting, blame.apply(late), timeoutMillis)));
         }
         if (condition.getAsBoolean()) {
             return; // A rank that has failed meanwhile had come, too.
@@ -248,7 +258,7 @@ final class Meeting {
         return arrivals.behind(rank, number);
     }
 
-    /** Ends every wait of these ranks, here and in NCCL, for good. The first failure stays. */
+    /** Ends every wait of these ranks, here and in NCCL, for good. The first failure stays. No meeting's lock is held. */
     void fail(RankFailure first) {
         RankFailure told;
         List<Endpoint> revoked;
@@ -283,15 +293,26 @@ final class Meeting {
 
     /** Does so, with the lock held, and returns what {@code waiting} throws. */
     RankFailedException closed(int rank, String waiting) {
+        unlocked(() -> failAfterWord(rank));
+        return Objects.requireNonNull(failure).exception(waiting);
+    }
+
+    /**
+     * Runs {@code body}, which takes the locks of other meetings, without the lock that the thread holds: a rank that fails the communicator
+     * which this was split from, and one that fails it from there, would wait for each other's lock.
+     */
+    private void unlocked(Runnable body) {
         int held = lock.getHoldCount();
         for (int i = 0; i < held; i++) {
             lock.unlock();
         }
-        failAfterWord(rank);
-        for (int i = 0; i < held; i++) {
-            lock.lock();
+        try {
+            body.run();
+        } finally {
+            for (int i = 0; i < held; i++) {
+                lock.lock();
+            }
         }
-        return Objects.requireNonNull(failure).exception(waiting);
     }
 
     /** Fails these ranks, and those that were shrunk from them with {@code rank} among them. */

@@ -17,6 +17,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.SplittableRandom;
+import java.util.concurrent.CountDownLatch;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -128,6 +129,35 @@ class FullChecksTest {
                 "communicator \"world\", rank 0 of 2, in allReduce of 2 INT32, MIN waited 500 ms: rank 1 did not come",
                 failure.getMessage());
         assertEquals(List.of(1), failure.ranks());
+    }
+
+    /** Rank 2 waits for both others; rank 1 cannot come, for it waits for rank 0 in another communicator. */
+    @Test
+    void aRankThatWaitsElsewhereIsNotNamed() {
+        DevicesNeeded.assume(3);
+        CommunicatorConfig patient = FULL.withTimeout(Duration.ofSeconds(60));
+        CountDownLatch others = new CountDownLatch(2);
+        Ranks.local(3).withConfig(FULL.withTimeout(Duration.ofSeconds(2))).each(rank -> {
+            Stream stream = rank.device().stream();
+            Communicator world = rank.communicator();
+            try (Communicator pair = world.split(rank.index() / 2, 0, patient.withName("pair"));
+                    Scope scope = rank.device().openScope()) {
+                Tensor x = scope.tensor(DType.INT32, 2);
+                if (rank.index() == 0) {
+                    others.await();
+                    return;
+                }
+                Communicator waits = rank.index() == 1 ? pair : world;
+                RankFailedException failure =
+                        assertThrows(RankFailedException.class, () -> waits.allReduce(x, x, Reduction.MIN, stream));
+                assertEquals(
+                        "communicator \"world\", rank 2 of 3, in allReduce of 2 INT32, MIN waited 2000 ms: rank 0 did not come",
+                        failure.getMessage());
+                assertEquals(List.of(0), failure.ranks());
+            } finally {
+                others.countDown();
+            }
+        });
     }
 
     /** The same drawn sequence of collectives, with full checks and without, gives the same numbers. */
