@@ -29,11 +29,13 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Tag("L0")
 @Timeout(300)
 class ProcessFaultsTest {
-    private static final long TIMEOUT_MILLIS = 1_500;
+    private static final long TIMEOUT_MILLIS = 2_500;
     /** Ranks answer each other, and a busy machine is slow. */
-    private static final double ANSWER_SECONDS = 2.5;
+    private static final double ANSWER_SECONDS = 4;
 
-    private static final double DEAD_SECONDS = 2;
+    /** 2 s are promised; a busy machine may take longer to run a thread at all. */
+    private static final double DEAD_SECONDS = 5;
+
     private static final Pattern LAST = Pattern.compile("(\\d+) ranks \\[(\\d)] communicator \"\\w+\", rank \\d of \\d"
             + "(?:, (?:in|after) \\w+.*?)?: rank (\\d) (did not come|failed: .*)");
 
