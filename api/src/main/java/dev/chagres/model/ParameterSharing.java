@@ -174,6 +174,18 @@ public final class ParameterSharing {
         step = before == null ? newStages : newStages.after(before);
     }
 
+    /**
+     * Checks that this rank has all stages of the model.
+     *
+     * @throws IllegalStateException when it has those of one of several ranks of a pipeline
+     */
+    public void ensureAllStages() {
+        if (stages != null && stages.size() > 1) {
+            throw new IllegalStateException("state: expected parameters of the whole model, got those of " + stages
+                    + "; ask PipelineParallel.state, which has those of all stages");
+        }
+    }
+
     /** Enqueues {@code value = max over the stages of a pipeline of value} for each of {@code values}; nothing where this rank has all. */
     public void maxOverStages(List<Tensor> values) {
         if (stages != null) {

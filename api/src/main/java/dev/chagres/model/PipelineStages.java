@@ -61,6 +61,11 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
         return this;
     }
 
+    /** Returns the number of ranks. */
+    int size() {
+        return ranks.ranks();
+    }
+
     boolean countsAll() {
         return countedElsewhere.isEmpty();
     }

@@ -38,7 +38,7 @@ final class PipelineOrders {
         // are not there.
         int groups = (microBatches + ranks - 1) / ranks;
         int count = stagesPerRank == 1 ? microBatches : stagesPerRank * groups * ranks;
-        int first = Math.min(forwardsBeforeBackward(rank), count);
+        int first = Math.min(forwardsBeforeBackward(ranks, stagesPerRank, rank), count);
         List<Work> order = new ArrayList<>();
         for (int i = 0; i < count + first; i++) {
             if (i < count) {
@@ -58,7 +58,7 @@ final class PipelineOrders {
     }
 
     /** Returns how many forward calls a rank makes before forward and backward take turns. */
-    private int forwardsBeforeBackward(int rank) {
+    static int forwardsBeforeBackward(int ranks, int stagesPerRank, int rank) {
         return stagesPerRank == 1 ? ranks - rank - 1 : 2 * (ranks - rank - 1) + (stagesPerRank - 1) * ranks;
     }
 

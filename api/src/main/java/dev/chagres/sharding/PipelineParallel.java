@@ -53,9 +53,9 @@ public final class PipelineParallel implements AutoCloseable {
         communicator = mesh.along(MeshDimension.PIPELINE);
         stream = parameters.scope().stream();
         tiedRanks = ties.communicators();
-        int most = PipelineSchedule.of(plan.ranks(), plan.stagesPerRank(), 3 * plan.stages())
-                .passes(communicator.rank());
-        for (int i = 0; i < most; i++) {
+        int before =
+                PipelineOrders.forwardsBeforeBackward(plan.ranks(), plan.stagesPerRank(), communicator.rank());
+        for (int i = 0; i <= before; i++) {
             passes.add(Pass.training(stream));
         }
         run = new PipelineRun(plan, parameters.dtype(), width, communicator, stream, passes);
@@ -183,7 +183,8 @@ public final class PipelineParallel implements AutoCloseable {
         strategy.ensureOpen();
         if (parameters.tensorParallel().isSplit()) {
             throw new IllegalStateException(
-                    "state: expected whole layers, got those of " + parameters.tensorParallel());
+                    "state: expected whole layers, got those of " + parameters.tensorParallel()
+                            + "; hand the state of this rank's stages out with TensorParallelState.gather");
         }
         List<SharedTensor> tensors = new PipelineState(plan, parameters, mesh).of(optimizer);
         State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), State.of(others));

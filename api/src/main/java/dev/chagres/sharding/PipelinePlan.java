@@ -37,8 +37,8 @@ public final class PipelinePlan {
      * @param whole the whole model, of which everything is declared
      * @param ranks P
      * @param stagesPerRank 1 for 1F1B, more for the interleaved order
-     * @throws IllegalArgumentException when a number is not positive, a single rank is to have several stages, or ranks share out the
-     *     tokens of the model
+     * @throws IllegalArgumentException when a number is not positive, a single rank is to have several stages, all ranks together
+     *     would have more than 4096, or ranks share out the tokens of the model
      */
     public static PipelinePlan of(ModelPlan whole, int ranks, int stagesPerRank) {
         PipelineSchedule.requireRanks(ranks, stagesPerRank);

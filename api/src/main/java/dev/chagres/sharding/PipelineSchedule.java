@@ -24,6 +24,10 @@ import java.util.List;
  * <p>Source: Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM (2021).
  */
 public final class PipelineSchedule {
+    private static final int MOST_STAGES = 4096;
+    /** A schedule has the calls of all ranks, some hundred bytes each. */
+    private static final int MOST_CALLS = 1 << 20;
+
     /** What a rank does next. */
     public sealed interface Step permits Call, Exchange {}
 
@@ -104,11 +108,12 @@ public final class PipelineSchedule {
      * @param ranks P
      * @param stagesPerRank 1 for 1F1B, more for the interleaved order
      * @param microBatches of the step; with several stages a rank best a multiple of P
-     * @throws IllegalArgumentException when a number is not positive, or a single rank is to have several stages
+     * @throws IllegalArgumentException when a number is not positive, a single rank is to have several stages, or all ranks together
+     *     would have more than 4096 stages or make more than 2^20 calls
      */
     public static PipelineSchedule of(int ranks, int stagesPerRank, int microBatches) {
         requireRanks(ranks, stagesPerRank);
-        requirePositive("microBatches", microBatches);
+        requireMicroBatches(ranks * stagesPerRank, microBatches);
         PipelineTimes times =
                 new PipelineTimes(PipelineOrders.of(ranks, stagesPerRank, microBatches), ranks, microBatches);
         return new PipelineSchedule(ranks, ranks * stagesPerRank, microBatches, times);
@@ -119,6 +124,21 @@ public final class PipelineSchedule {
         requirePositive("stagesPerRank", stagesPerRank);
         if (ranks == 1 && stagesPerRank > 1) {
             throw new IllegalArgumentException("stagesPerRank: expected 1 on a single rank, got " + stagesPerRank);
+        }
+        long stages = (long) ranks * stagesPerRank;
+        if (stages > MOST_STAGES) {
+            throw new IllegalArgumentException("ranks, stagesPerRank: expected at most " + MOST_STAGES
+                    + " stages in all, got " + stages + ", " + stagesPerRank + " on each of " + ranks);
+        }
+    }
+
+    private static void requireMicroBatches(int stages, int microBatches) {
+        requirePositive("microBatches", microBatches);
+        int most = MOST_CALLS / (2 * stages);
+        if (microBatches > most) {
+            throw new IllegalArgumentException("microBatches: expected at most " + most + " through " + stages
+                    + (stages == 1 ? " stage" : " stages") + ", for a step has at most " + MOST_CALLS
+                    + " forward and backward calls, got " + microBatches);
         }
     }
 

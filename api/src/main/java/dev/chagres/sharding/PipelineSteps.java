@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.sharding.PipelineOrders.Work;
 import dev.chagres.sharding.PipelineSchedule.Call;
@@ -9,6 +10,7 @@ import dev.chagres.sharding.PipelineSchedule.Step;
 import dev.chagres.sharding.PipelineSchedule.Transfer;
 import java.util.ArrayList;
 import java.util.BitSet;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -21,7 +23,9 @@ import org.jspecify.annotations.Nullable;
  */
 final class PipelineSteps {
     private final PipelineTimes times;
-    private final Call[] calls;
+    /** By forward call of which backward is to come: its pass. */
+    private final Map<Work, Integer> underWay = new HashMap<>();
+
     private final List<Step> steps = new ArrayList<>();
     private final BitSet busyPasses = new BitSet();
     private final BitSet busyGradients = new BitSet();
@@ -32,12 +36,10 @@ final class PipelineSteps {
 
     PipelineSteps(PipelineTimes times, int rank) {
         this.times = times;
-        calls = new Call[times.count()];
         for (Work work : times.order(rank)) {
             sendBefore(times.of(work));
             release(waiting.get(times.of(work)));
             Call call = call(work);
-            calls[times.index(work)] = call;
             exchange(times.of(work), work, call);
             steps.add(call);
             finished(work, call);
@@ -49,9 +51,11 @@ final class PipelineSteps {
         if (work.direction() == Direction.FORWARD) {
             int pass = take(busyPasses);
             passes = Math.max(passes, pass + 1);
+            underWay.put(work, pass);
             return new Call(Direction.FORWARD, work.stage(), work.microBatch(), pass, 0);
         }
-        int pass = calls[times.index(new Work(Direction.FORWARD, work.stage(), work.microBatch()))].pass();
+        Work forward = new Work(Direction.FORWARD, work.stage(), work.microBatch());
+        int pass = Checks.given("pass", underWay.remove(forward));
         int gradient = times.target(work) == null ? 0 : take(busyGradients);
         gradients = Math.max(gradients, gradient + 1);
         return new Call(Direction.BACKWARD, work.stage(), work.microBatch(), pass, gradient);

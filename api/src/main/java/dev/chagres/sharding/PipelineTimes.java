@@ -85,11 +85,6 @@ final class PipelineTimes {
         return (direction * stages + work.stage()) * microBatches + work.microBatch();
     }
 
-    /** Returns the number of all calls of all ranks. */
-    int count() {
-        return times.length;
-    }
-
     List<Work> order(int rank) {
         return orders.get(rank);
     }

@@ -233,8 +233,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * @param others what is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, numbers
      *     of one's own
      * @throws IllegalArgumentException when the optimizer is that of other parameters, or two states have a name in common
-     * @throws IllegalStateException when this or the optimizer is closed, or layers are
-     *     split among tensor-parallel ranks
+     * @throws IllegalStateException when this or the optimizer is closed, layers are split among tensor-parallel ranks, or the
+     *     parameters are those of one of several ranks of a pipeline
      */
     public final ShardedState state(AdamW optimizer, State... others) {
         ensureOpen();
@@ -246,6 +246,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
             throw new IllegalStateException("state: expected whole layers, got those of " + parameters.tensorParallel()
                     + "; hand their state out with TensorParallelState.gather");
         }
+        parameters.sharing().ensureAllStages();
         return stateOf(optimizer, State.of(others));
     }
 

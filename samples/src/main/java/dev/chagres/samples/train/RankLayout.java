@@ -90,10 +90,11 @@ record RankLayout(
                     "--fp8-statistics: expected another --strategy than pp beside it, for rank 0"
                             + " has some of the layers alone, got " + this);
         }
-        if (size.layers() < pipelineRanks() * stagesPerRank) {
+        long stages = (long) pipelineRanks() * stagesPerRank;
+        if (size.layers() < stages) {
             throw new IllegalArgumentException((stagesPerRank == 1 ? "--strategy" : "--stages-per-rank")
                     + ": expected at most as many stages for pp as --model " + size + " has layers, " + size.layers()
-                    + ", got " + pipelineRanks() * stagesPerRank + " on " + pipelineRanks() + " ranks");
+                    + ", got " + stages + " on " + pipelineRanks() + " ranks");
         }
     }
 
