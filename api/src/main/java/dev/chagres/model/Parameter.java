@@ -29,6 +29,9 @@ public final class Parameter {
 
     private final boolean partial;
     private boolean frozen;
+    /** Whether several stages of a pipeline have it. */
+    private boolean tied;
+
     private WeightStorage storage = WeightStorage.MODEL_TYPE;
     private int group;
     private @Nullable DType placedType;
@@ -80,6 +83,11 @@ public final class Parameter {
     /** Returns whether the gradient is the sum over tensor-parallel ranks of what each computes. */
     boolean isPartial() {
         return partial;
+    }
+
+    /** Says that several stages of a pipeline have it, over which the gradient is summed. */
+    void tie() {
+        tied = true;
     }
 
     /** Returns how the parameter begins. */
@@ -172,6 +180,8 @@ public final class Parameter {
     /**
      * Says that a backward pass writes the gradient now, and returns how: {@link Output#OVERWRITE} for the first one of this
      * step, {@link Output#ADD} for later ones.
+     *
+     * @throws IllegalStateException when the gradient was summed over ranks in this step
      */
     public Output nextGradient() {
         Parameters present = owner();
@@ -179,7 +189,7 @@ public final class Parameter {
         if (use != null) {
             use.writing(this);
         }
-        if (partial) {
+        if (partial || tied) {
             present.ensureUnsummed(this);
         }
         if (written == present.generation()) {
@@ -268,6 +278,7 @@ public final class Parameter {
 
     void place(Parameters newOwner, Tensor newWeight, @Nullable Tensor newGradient) {
         owner = newOwner;
+        tied = false;
         weight = newWeight;
         gradient = newGradient;
         weightIssue = Inside.issue(newWeight);

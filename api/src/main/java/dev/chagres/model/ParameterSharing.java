@@ -29,6 +29,8 @@ public final class ParameterSharing {
     /** Null where this rank has all stages of the model. */
     private @Nullable PipelineStages stages;
 
+    private boolean counted;
+
     ParameterSharing(
             Parameters parameters,
             List<PlacedGroup> groups,
@@ -162,16 +164,31 @@ public final class ParameterSharing {
     /**
      * Says that these are the parameters of one rank of a pipeline: what other ranks have of it is summed, counted and compared, too.
      *
-     * @throws IllegalStateException when it was said already
+     * @throws IllegalStateException when it was said already, or a norm counts the gradients
      */
     public void stages(PipelineStages newStages) {
-        if (stages != null) {
-            throw new IllegalStateException("the parameters belong to " + stages + " already");
-        }
+        ensureUnstaged();
         stages = Checks.given("newStages", newStages);
         parameters.partials.sumOverStages(newStages);
         ShardedStep before = step;
         step = before == null ? newStages : newStages.after(before);
+    }
+
+    /**
+     * Checks that these can become the parameters of one rank of a pipeline.
+     *
+     * @throws IllegalStateException when they were that before, or a norm counts the gradients already
+     */
+    public void ensureUnstaged() {
+        if (stages != null) {
+            throw new IllegalStateException("the parameters belong to " + stages
+                    + " already, even after that is closed; allocate new Parameters of the same part");
+        }
+        if (counted) {
+            throw new IllegalStateException(
+                    "parameters: expected some without a GradientNorm, got one made before, which"
+                            + " would count what several stages have more than once; make the GradientNorm after the pipeline");
+        }
     }
 
     /**
@@ -202,20 +219,21 @@ public final class ParameterSharing {
      */
     public List<Tensor> counted(Scope scope) {
         Tensor gradients = parameters.gradients(); // refuses closed parameters
-        List<Tensor> counted = new ArrayList<>();
+        List<Tensor> pieces = new ArrayList<>();
+        counted = true;
         boolean first = parameters.tensorParallel().rank() == 0;
         PipelineStages present = stages;
         if (first && (present == null || present.countsAll())) {
-            addPieces(gradients, scope, counted);
-            return counted;
+            addPieces(gradients, scope, pieces);
+            return pieces;
         }
         for (Parameter parameter : parameters.all()) {
             boolean counts = (first || parameter.split() != null) && (present == null || present.counts(parameter));
             if (counts && !parameter.isFrozen()) {
-                addPieces(parameter.gradient(), scope, counted);
+                addPieces(parameter.gradient(), scope, pieces);
             }
         }
-        return counted;
+        return pieces;
     }
 
     private static void addPieces(Tensor gradient, Scope scope, List<Tensor> pieces) {

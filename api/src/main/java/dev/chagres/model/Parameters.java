@@ -296,7 +296,7 @@ public final class Parameters implements AutoCloseable {
         partials.sum(steps.generation());
     }
 
-    /** Refuses a backward call that would add a term to a gradient that was summed over the ranks. */
+    /** Refuses a backward call that would add a term to a gradient that was summed over ranks or stages. */
     void ensureUnsummed(Parameter parameter) {
         partials.ensureUnsummed(parameter, steps.generation());
     }

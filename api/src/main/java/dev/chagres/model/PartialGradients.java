@@ -34,6 +34,7 @@ final class PartialGradients {
     /** Sums over stages, too, from now on. */
     void sumOverStages(PipelineStages newStages) {
         stages = newStages;
+        newStages.tie();
     }
 
     /** Enqueues the sums, unless this generation of gradients has them. */
@@ -59,8 +60,9 @@ final class PartialGradients {
 
     void ensureUnsummed(Parameter parameter, int generation) {
         if (summed == generation) {
-            throw new IllegalStateException("gradient of " + parameter.name() + ": summed over the " + ranks.size()
-                    + " tensor-parallel ranks already, got another backward call; call norm.compute() after the step's"
+            throw new IllegalStateException("gradient of " + parameter.name() + ": summed over the "
+                    + (parameter.isPartial() ? ranks.size() + " tensor-parallel ranks" : "stages that have it")
+                    + " already, got another backward call; call norm.compute() after the step's"
                     + " last backward call, and the optimizer's step before the next");
         }
     }

@@ -56,6 +56,11 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
         norm = new NormOverRanks(scope, ranks);
     }
 
+    /** Tells the parameters that several ranks have. */
+    void tie() {
+        tied.forEach(one -> one.parameter.tie());
+    }
+
     PipelineStages after(ShardedStep before) {
         inside = before;
         return this;

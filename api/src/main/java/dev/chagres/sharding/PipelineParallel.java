@@ -41,8 +41,13 @@ public final class PipelineParallel implements AutoCloseable {
     private final List<Communicator> tiedRanks;
     private final List<Pass> passes = new ArrayList<>();
     private final PipelineRun run;
+    private final SameMicroBatches counts;
     /** By number of micro-batches. */
     private final List<PipelineSchedule> schedules = new ArrayList<>();
+
+    private boolean running;
+    /** A run has failed after it began to send and receive. */
+    private boolean outOfStep;
 
     private boolean closed;
 
@@ -53,12 +58,12 @@ public final class PipelineParallel implements AutoCloseable {
         communicator = mesh.along(MeshDimension.PIPELINE);
         stream = parameters.scope().stream();
         tiedRanks = ties.communicators();
-        int before =
-                PipelineOrders.forwardsBeforeBackward(plan.ranks(), plan.stagesPerRank(), communicator.rank());
+        int before = PipelineOrders.forwardsBeforeBackward(plan.ranks(), plan.stagesPerRank(), communicator.rank());
         for (int i = 0; i <= before; i++) {
             passes.add(Pass.training(stream));
         }
         run = new PipelineRun(plan, parameters.dtype(), width, communicator, stream, passes);
+        counts = new SameMicroBatches(communicator, stream);
     }
 
     /**
@@ -71,7 +76,8 @@ public final class PipelineParallel implements AutoCloseable {
      * @param mesh stays open as long as this
      * @throws IllegalArgumentException when the plan is for another number of ranks, the parameters are not those of this rank's part, are
      *     shared out or lie on another device, or the width is not positive
-     * @throws IllegalStateException when ranks have other plans, or the parameters belong to a pipeline already
+     * @throws IllegalStateException when ranks have other plans, or the parameters belong to a pipeline already, a closed one too, or to
+     *     a {@link dev.chagres.optim.GradientNorm}
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static PipelineParallel of(PipelinePlan plan, Parameters parameters, long width, Mesh mesh) {
@@ -99,6 +105,7 @@ public final class PipelineParallel implements AutoCloseable {
         if (width < 1) {
             throw new IllegalArgumentException("width: expected at least 1, got " + width);
         }
+        parameters.sharing().ensureUnstaged();
         PipelineTies.ensureSame(plan, parameters, width, communicator);
         PipelineTies ties = PipelineTies.of(plan, parameters, communicator);
         try {
@@ -118,27 +125,59 @@ public final class PipelineParallel implements AutoCloseable {
      * Enqueues forward and backward of all micro-batches of a step through this rank's stages, and the transfers between. Each rank calls
      * it, with the same number. The step's sums, norm and update come after it.
      *
-     * <p>The first run waits for the device once a stage, to learn how many numbers the stages before draw for dropout.
+     * <p>The first run waits for the device once a stage, to learn how many numbers the stages before draw for dropout. That run, and
+     * each one whose number of micro-batches is another than the last one's, waits for the device once more, to compare the ranks'
+     * numbers.
      *
      * @param stage computes; when it throws, the gradients of this step are forgotten
      * @param microBatches of the step; with several stages a rank best a multiple of the ranks
-     * @throws IllegalArgumentException when the number is not positive, or a micro-batch has no tokens
-     * @throws IllegalStateException when this is closed, or a stage draws another number of random numbers than in the first micro-batch
+     * @throws IllegalArgumentException when the number is not positive or more than a {@link PipelineSchedule} can have, ranks that
+     *     compare theirs have other ones, or a micro-batch has no tokens
+     * @throws IllegalStateException when this is closed, a stage calls it, a run has failed before on several ranks, or a stage draws
+     *     another number of random numbers than in the first micro-batch
      * @throws dev.chagres.bindings.CaptureException while the stream captures
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come, also where it goes on with the number of the
+     *     last run and this one does not
      */
     public void run(PipelineStage stage, int microBatches) {
         ensureOpen();
+        ensureInStep();
         Checks.given("stage", stage);
         PipelineSchedule schedule = schedule(microBatches);
         boolean done = false;
+        running = true;
         try {
+            run.prepare(schedule, stage);
+            outOfStep = plan.ranks() > 1;
+            if (!counts.areSame(microBatches)) {
+                outOfStep = false; // All ranks know of it.
+                throw counts.refusal();
+            }
             run.run(schedule, stage);
+            outOfStep = false;
             done = true;
         } finally {
+            running = false;
             if (!done) {
                 forget();
             }
+        }
+    }
+
+    private void ensureNoneRuns(String call) {
+        if (running) {
+            throw new IllegalStateException(
+                    call + ": expected a call outside of a PipelineStage, got one by a stage of the " + this
+                            + ", whose run is under way");
+        }
+    }
+
+    private void ensureInStep() {
+        ensureNoneRuns("run");
+        if (outOfStep) {
+            throw new IllegalStateException("run: expected ranks in step with each other, got the " + this
+                    + " after a run that failed, whose transfers other ranks may still wait for; make ranks, Parameters and"
+                    + " pipeline anew");
         }
     }
 
@@ -182,9 +221,8 @@ public final class PipelineParallel implements AutoCloseable {
         }
         strategy.ensureOpen();
         if (parameters.tensorParallel().isSplit()) {
-            throw new IllegalStateException(
-                    "state: expected whole layers, got those of " + parameters.tensorParallel()
-                            + "; hand the state of this rank's stages out with TensorParallelState.gather");
+            throw new IllegalStateException("state: expected whole layers, got those of " + parameters.tensorParallel()
+                    + "; hand the state of this rank's stages out with TensorParallelState.gather");
         }
         List<SharedTensor> tensors = new PipelineState(plan, parameters, mesh).of(optimizer);
         State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), State.of(others));
@@ -200,15 +238,17 @@ public final class PipelineParallel implements AutoCloseable {
     /**
      * Frees passes and what is between stages. A second call does nothing.
      *
-     * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
+     * @throws IllegalStateException while a stream of the device captures, inside {@link Communicator#group}, or when a stage calls it
      */
     @Override
     public void close() {
         if (closed) {
             return;
         }
+        ensureNoneRuns("close");
         Inside.state(stream).ensureCloses();
         closed = true;
+        counts.close();
         run.close();
         passes.reversed().forEach(Pass::close);
         tiedRanks.reversed().forEach(Communicator::close);

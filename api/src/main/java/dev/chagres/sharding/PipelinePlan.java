@@ -24,6 +24,7 @@ public final class PipelinePlan {
     private final int ranks;
     private final int stagesPerRank;
     private final Map<Parameter, BitSet> stages = new LinkedHashMap<>();
+    private boolean parted;
 
     private PipelinePlan(ModelPlan whole, int ranks, int stagesPerRank) {
         this.whole = whole;
@@ -90,13 +91,21 @@ public final class PipelinePlan {
      * @param stage from 0 on
      * @param parameters of the plan, such as {@code plan.group("layers.3").parameters()}
      * @throws IllegalArgumentException when there is no such stage, or a parameter is none of the plan's
+     * @throws IllegalStateException when a part was asked for: ranks have what was placed until then
      */
     public PipelinePlan place(int stage, List<Parameter> parameters) {
         ensureStage(stage);
-        for (Parameter parameter : Checks.given("parameters", parameters)) {
+        if (parted) {
+            throw new IllegalStateException("place: expected calls before the first of part(rank), got one after it, of"
+                    + " which the ranks that have their part know nothing");
+        }
+        List<Parameter> given = Checks.givenAll("parameters", parameters);
+        for (Parameter parameter : given) {
             if (!whole.parameters().contains(parameter)) {
                 throw new IllegalArgumentException("parameters: expected those of the plan, got " + parameter.name());
             }
+        }
+        for (Parameter parameter : given) {
             stages.computeIfAbsent(parameter, key -> new BitSet()).set(stage);
         }
         return this;
@@ -124,6 +133,7 @@ public final class PipelinePlan {
                         "parameter " + parameter.name() + " is on no stage: call place(stage, parameters) for it");
             }
         }
+        parted = true;
         return whole.part(parameter -> ranksOf(parameter).get(rank));
     }
 
@@ -131,10 +141,15 @@ public final class PipelinePlan {
         return whole;
     }
 
+    /** Returns the stages that have a parameter. */
+    BitSet stagesOf(Parameter parameter) {
+        return stages.getOrDefault(parameter, new BitSet());
+    }
+
     /** Returns the ranks that have a parameter. */
     BitSet ranksOf(Parameter parameter) {
         BitSet all = new BitSet();
-        stages.getOrDefault(parameter, new BitSet()).stream().forEach(stage -> all.set(stage % ranks));
+        stagesOf(parameter).stream().forEach(stage -> all.set(stage % ranks));
         return all;
     }
 

@@ -67,7 +67,8 @@ final class PipelineRun implements AutoCloseable {
         draws = new PipelineDraws(plan, ranks, stream);
     }
 
-    void run(PipelineSchedule schedule, PipelineStage stage) {
+    /** Checks what does not depend on other ranks, and takes memory; enqueues nothing that other ranks wait for. */
+    void prepare(PipelineSchedule schedule, PipelineStage stage) {
         if (Inside.capture(stream) != null) {
             throw new CaptureException("run: expected a stream that does not capture, got " + stream
                     + "; steps of a pipeline are enqueued one by one");
@@ -77,6 +78,9 @@ final class PipelineRun implements AutoCloseable {
             most = Math.max(most, tokens(stage, i));
         }
         takeGradients(schedule.gradients(ranks.rank()), most);
+    }
+
+    void run(PipelineSchedule schedule, PipelineStage stage) {
         List<Step> steps = schedule.of(ranks.rank());
         for (int i = 0; i < steps.size(); i++) {
             switch (steps.get(i)) {

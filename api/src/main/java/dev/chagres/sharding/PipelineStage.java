@@ -21,7 +21,7 @@ public interface PipelineStage {
 
     /**
      * Enqueues forward of a micro-batch through a stage. The pass was begun; the sequences are to be set, and the seed where there is
-     * dropout, the same on each rank.
+     * dropout, the same on each rank. To begin, end or close the pass and to restart its scope is the pipeline's part, not the stage's.
      *
      * @param stage one of this rank's
      * @param microBatch from 0 on

@@ -74,7 +74,7 @@ record PipelineTies(List<Communicator> communicators) {
                     + parameter.wholeShape()
                     + parameter.ownType()
                     + parameter.isFrozen()
-                    + plan.ranksOf(parameter);
+                    + plan.stagesOf(parameter);
             checksum.update(text.getBytes(StandardCharsets.UTF_8));
         }
         Stream stream = parameters.scope().stream();

@@ -228,7 +228,8 @@ class PipelineStepTest {
                         () -> PipelineParallel.of(model.stages, model.parameters, 0, mesh));
                 assertThrown(
                         IllegalStateException.class,
-                        "the parameters belong to rank 0 of a pipeline of 1 already",
+                        "the parameters belong to rank 0 of a pipeline of 1 already, even after that is closed; allocate new"
+                                + " Parameters of the same part",
                         () -> PipelineParallel.of(model.stages, model.parameters, WIDTH, mesh));
                 assertThrown(
                         IllegalArgumentException.class,
