@@ -223,6 +223,11 @@ final class RankOptions {
     }
 
     private void checkSequenceParallel() {
+        if (strategy() == RankStrategy.PP) {
+            throw new IllegalArgumentException(
+                    "--sequence-parallel: expected --strategy tp beside it, for stages of pp hand on all tokens, got "
+                            + layout());
+        }
         if (strategy() != RankStrategy.TP) {
             throw new IllegalArgumentException(
                     "--sequence-parallel: expected --strategy tp beside it, whose ranks split layers, got "

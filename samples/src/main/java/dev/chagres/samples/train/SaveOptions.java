@@ -10,7 +10,9 @@ final class SaveOptions {
             names = "--save",
             converter = FileOption.class,
             paramLabel = "FILE",
-            description = "write what a later run needs to go on, as safetensors, when this one ends, by Ctrl-C too")
+            description =
+                    "write what a later run needs to go on, as safetensors, when this one ends, by Ctrl-C too; not with"
+                            + " --strategy tp, nor pp with tensor=T")
     private @Nullable Path save;
 
     @Option(
@@ -23,7 +25,9 @@ final class SaveOptions {
             names = "--resume",
             converter = FileOption.class,
             paramLabel = "FILE",
-            description = "go on from a file of --save, up to --steps in all, with any --ranks and --strategy")
+            description =
+                    "go on from a file of --save, up to --steps in all, with any --ranks and --strategy but tp, and pp without"
+                            + " tensor=T")
     private @Nullable Path resume;
 
     /** Returns where the state goes, null for nowhere. */
