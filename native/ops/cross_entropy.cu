@@ -128,8 +128,8 @@ __device__ void backward(const T *logits, const int32_t *labels, const float *lo
                          float gradient, const float *loss_scale, const float *token_gradients, float smoothing,
                          T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {
   const int64_t packs = stride / N;
-  const float mean = counted == nullptr ? gradient : counted[0] > 0 ? gradient / counted[0] : 0.0f;
-  const float scale = loss_scale == nullptr ? mean : mean * loss_scale[0];
+  const float sum = loss_scale == nullptr ? gradient : gradient * loss_scale[0];
+  const float scale = counted == nullptr ? sum : counted[0] > 0 ? sum / counted[0] : 0.0f;
   const float miss = smoothing / classes, hit = 1 - smoothing + miss;
   for (int64_t i = thread_index(); i < tokens * packs; i += thread_total()) {
     const int64_t t = divide(i, packs), first = (i - t * packs) * N;

@@ -87,9 +87,8 @@ int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const 
     return OPS_SUCCESS;
   }
   const NVTEDType type = as_dtype(dtype);
-  const float mean =
-      counted == nullptr ? gradient : *counted > 0 ? gradient / static_cast<float>(*counted) : 0.0f;
-  const float scale = loss_scale == nullptr ? mean : mean * *loss_scale;
+  const float sum = loss_scale == nullptr ? gradient : gradient * *loss_scale;
+  const float scale = counted == nullptr ? sum : *counted > 0 ? sum / static_cast<float>(*counted) : 0.0f;
   const float miss = label_smoothing / static_cast<float>(classes), hit = 1 - label_smoothing + miss;
   return run("ops_cross_entropy_backward", [&] {
     parallel_for(0, tokens, kTokens, [&](int64_t first, int64_t last) {
