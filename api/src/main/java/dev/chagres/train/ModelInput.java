@@ -2,10 +2,11 @@ package dev.chagres.train;
 
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import org.jspecify.annotations.Nullable;
 
 /**
  * What a model is given of a micro-batch: {@link UploadRing#next} fills it, the same object each time, and its tensors live in
- * the scope that was named there.
+ * the scope that was named there; or {@link StepGraph} does, whose tensors stay where they are.
  *
  * <p>Threading: the device's thread.
  */
@@ -13,10 +14,16 @@ public final class ModelInput {
     private final Tensor ids;
     private final Tensor labels;
     private final Sequences sequences;
+    private final @Nullable Tensor deviceShare;
     private double share;
     private int following;
 
     ModelInput(Tensor ids, Tensor labels, Sequences sequences) {
+        this(ids, labels, sequences, null);
+    }
+
+    ModelInput(Tensor ids, Tensor labels, Sequences sequences, @Nullable Tensor deviceShare) {
+        this.deviceShare = deviceShare;
         this.ids = ids;
         this.labels = labels;
         this.sequences = sequences;
@@ -50,6 +57,21 @@ public final class ModelInput {
     /** Returns the factor on the loss of this micro-batch, and so on its gradients: {@link Batch#share}. */
     public double share() {
         return share;
+    }
+
+    /**
+     * Returns {@link #share} where the device reads it, for a graph in which it is another number at each launch: FLOAT32 [1].
+     *
+     * @throws IllegalStateException where this is not one of a {@link StepGraph}'s
+     */
+    public Tensor deviceShare() {
+        Tensor present = deviceShare;
+        if (present == null) {
+            throw new IllegalStateException(
+                    "deviceShare: expected a micro-batch that StepGraph gives, got one of UploadRing.next; share() is"
+                            + " the same number for the host");
+        }
+        return present;
     }
 
     /** Returns whether this is the last micro-batch of its step. */

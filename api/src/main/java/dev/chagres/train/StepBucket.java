@@ -1,15 +1,16 @@
 package dev.chagres.train;
 
 /**
- * The shape that packed batches of about one size are padded to, so that one graph serves them all.
+ * The shape that all micro-batches of packed batches of about one size are padded to, so that one graph serves them all.
  *
  * <p>Threading: immutable.
  *
- * @param tokens of the batch, padding included: a multiple of {@link BatchShape#TOKEN_MULTIPLE}
- * @param sequences those that pad and empty ones included
+ * @param microBatches of the batch
+ * @param tokens of each micro-batch, padding included: a multiple of {@link BatchShape#TOKEN_MULTIPLE}
+ * @param sequences of each micro-batch, those that pad and empty ones included
  * @param longest tokens that no sequence exceeds
  */
-record StepBucket(int tokens, int sequences, int longest) {
+record StepBucket(int microBatches, int tokens, int sequences, int longest) {
     /** cuDNN's plans are made for a longest sequence rounded up to a multiple of this. */
     private static final int LENGTH_MULTIPLE = 128;
 
@@ -28,10 +29,18 @@ record StepBucket(int tokens, int sequences, int longest) {
         return Math.min(Math.max(shape.context(), length), roundUp(Math.max(length, 1), LENGTH_MULTIPLE));
     }
 
-    /** Sequences of a batch that is padded to {@code tokens} in sequences of {@code longest} at most, rounded up. */
-    static int sequences(int count, int end, int tokens, int longest) {
-        int needed = count + (tokens - end + longest - 1) / longest;
+    /**
+     * Sequences of micro-batches that are padded to the same tokens, rounded up.
+     *
+     * @param needed the most that one of them {@linkplain #needed needs}
+     */
+    static int sequences(int needed) {
         return Math.max(LEAST_SEQUENCES, Integer.highestOneBit(Math.max(1, needed - 1)) << 1);
+    }
+
+    /** Sequences of a micro-batch of {@code count} that end at token {@code end} and of padding up to {@code tokens}. */
+    static int needed(int count, int end, int tokens, int longest) {
+        return count + (tokens - end + longest - 1) / longest;
     }
 
     private static int roundUp(int count, int multiple) {
@@ -40,6 +49,7 @@ record StepBucket(int tokens, int sequences, int longest) {
 
     @Override
     public String toString() {
-        return tokens + " tokens in up to " + sequences + " sequences of up to " + longest;
+        return (microBatches == 1 ? "" : microBatches + " micro-batches of ") + tokens + " tokens in up to " + sequences
+                + " sequences of up to " + longest;
     }
 }

@@ -1,10 +1,6 @@
 package dev.chagres.train;
 
-import dev.chagres.DType;
 import dev.chagres.Graph;
-import dev.chagres.Scope;
-import dev.chagres.Stream;
-import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.internal.Checks;
@@ -17,8 +13,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * Training steps that are captured once and then replayed: the host enqueues one graph instead of hundreds of kernels.
  *
- * <p>Each batch is padded to a bucket: tokens, sequences and longest length rounded up, with sequences of padding without labels
- * behind the others. It is copied to fixed addresses, from which a graph of its bucket reads it. The first step of a bucket is
+ * <p>Each batch is padded to a bucket: its micro-batches have the same number of tokens, of sequences and longest length, rounded up,
+ * with sequences of padding without labels behind the others. It is copied to fixed addresses, from which a graph of its bucket reads it. The first step of a bucket is
  * enqueued one by one, which builds kernels and takes memory; the second is captured; from then on it is replayed. A replayed
  * step computes what the same step would enqueued one by one, bit for bit where the kernels are deterministic. Where a step cannot
  * be captured it is enqueued one by one, and {@link #explain()} says why.
@@ -27,18 +23,23 @@ import org.jspecify.annotations.Nullable;
  * told, the number of the step, and the word of the random numbers. Other numbers that the step takes from the host stay as they
  * were when it was captured. A replay makes no Java object.
  *
+ * <p>Of ranks whose steps have collectives each has a step graph, and uploads the same batches, of which it computes its own
+ * micro-batches: so all capture and replay in the same steps. What a {@code Strategy} refuses to be captured, such as one that shares
+ * weights out, is enqueued one by one on all of them.
+ *
  * <p>Threading: the device's thread.
  */
 public final class StepGraph implements AutoCloseable {
-    /** What a step enqueues: forward, backward, clipping and update. */
+    /** What a step enqueues: forward and backward of its micro-batches, sums over ranks, clipping and update. */
     @FunctionalInterface
     public interface Step {
         /**
-         * Enqueues the step, beginning with {@link Pass#begin()}. Loss and norm it copies to tensors that live longer than the pass.
+         * Enqueues the step, each micro-batch beginning with {@link Pass#begin()}. Losses and norm it copies to tensors that live longer
+         * than the pass. The factor on a loss is {@link ModelInput#deviceShare}, for that of the host is another one at each launch.
          *
-         * @param input of the only micro-batch, at the same addresses each time
+         * @param microBatches at the same addresses each time
          */
-        void enqueue(ModelInput input);
+        void enqueue(List<ModelInput> microBatches);
     }
 
     private final UploadRing uploads;
@@ -46,8 +47,7 @@ public final class StepGraph implements AutoCloseable {
     private final Pass pass;
     private final int most;
     private final Step step;
-    private final Scope scope;
-    private final Tensor tokens;
+    private final FixedInputs.FixedMemory memory;
     /** The bucket used last comes last. */
     private final List<Bucketed> buckets = new ArrayList<>();
 
@@ -60,21 +60,21 @@ public final class StepGraph implements AutoCloseable {
     /** What is kept for a bucket. */
     private static final class Bucketed {
         private final StepBucket bucket;
-        private final FixedInput input;
+        private final FixedInputs inputs;
         private @Nullable Graph graph;
         private @Nullable String refusal;
         private boolean ran;
 
-        Bucketed(StepBucket bucket, FixedInput input) {
+        Bucketed(StepBucket bucket, FixedInputs inputs) {
             this.bucket = bucket;
-            this.input = input;
+            this.inputs = inputs;
         }
 
         void close() {
             if (graph != null) {
                 graph.close();
             }
-            input.close();
+            inputs.close();
         }
     }
 
@@ -82,11 +82,11 @@ public final class StepGraph implements AutoCloseable {
      * Takes memory for one batch of {@code shape}.
      *
      * @param uploads from {@link UploadRing#padded}: brings the batches
-     * @param shape of the ring's batches: packed, one micro-batch a step
+     * @param shape of the ring's batches: packed
      * @param pass the training pass that {@code step} begins
      * @param most buckets that are kept at a time; beyond, the one that was not used for longest is closed
-     * @throws IllegalArgumentException when the ring does not pad, has another shape or lies on another device, the layout is padded, a step has several
-     *     micro-batches, or {@code most} is below 1
+     * @throws IllegalArgumentException when the ring does not pad, has another shape or lies on another device, the layout is padded, or {@code most}
+     *     is below 1
      */
     public StepGraph(UploadRing uploads, BatchShape shape, Pass pass, int most, Step step) {
         this.uploads = Checks.given("uploads", uploads);
@@ -111,30 +111,25 @@ public final class StepGraph implements AutoCloseable {
             throw new IllegalArgumentException("most: expected at least 1, got " + most);
         }
         this.most = most;
-        Stream stream = pass.stream();
-        scope = stream.device().openScope(stream);
-        int capacity = shape.tokensPerMicroBatch();
-        tokens = scope.tensor(DType.INT32, 2, capacity);
+        memory = new FixedInputs.FixedMemory(pass.stream(), shape);
     }
 
     /** Returns why steps of this shape cannot be captured, or null when they can. */
     public static @Nullable String refusal(BatchShape shape) {
-        if (Checks.given("shape", shape).layout() != BatchLayout.PACKED) {
-            return "expected packed batches, for only they are padded to buckets";
-        }
-        return shape.microBatches() == 1
+        return Checks.given("shape", shape).layout() == BatchLayout.PACKED
                 ? null
-                : "expected one micro-batch a step, for the shares of several are numbers of the host";
+                : "expected packed batches, for only they are padded to buckets";
     }
 
     /**
      * Enqueues one step over the batch that was uploaded first of those that wait. What the step throws passes
      * through; the batch then still waits, and the pass forgets the gradients.
      *
+     * @return the micro-batches that the step was given, whose {@link ModelInput#share} are those of this step until the next one
      * @throws IllegalStateException when no batch was uploaded, this or what the captured steps use is closed, a stream of the device
      *     captures, or it is called inside a step
      */
-    public void step() {
+    public List<ModelInput> step() {
         if (closed) {
             throw new IllegalStateException("the step graph of " + pass.stream() + " is closed");
         }
@@ -153,6 +148,7 @@ public final class StepGraph implements AutoCloseable {
             }
         }
         uploads.advance();
+        return present.inputs.microBatches();
     }
 
     private void ensureOutside(String call) {
@@ -163,7 +159,7 @@ public final class StepGraph implements AutoCloseable {
     }
 
     private void enqueue(Bucketed present) {
-        uploads.bring(present.input);
+        uploads.bring(present.inputs);
         if (present.graph == null && present.ran && present.refusal == null) {
             capture(present);
         }
@@ -172,7 +168,7 @@ public final class StepGraph implements AutoCloseable {
             graph.launch();
             replayed++;
         } else {
-            step.enqueue(present.input.modelInput());
+            step.enqueue(present.inputs.microBatches());
             present.ran = true;
             enqueued++;
         }
@@ -184,7 +180,7 @@ public final class StepGraph implements AutoCloseable {
         }
         pass.end();
         try {
-            present.graph = pass.stream().capture(() -> step.enqueue(present.input.modelInput()));
+            present.graph = pass.stream().capture(() -> step.enqueue(present.inputs.microBatches()));
         } catch (CaptureException | NativeException refused) {
             present.refusal = String.valueOf(refused.getMessage());
         }
@@ -192,13 +188,29 @@ public final class StepGraph implements AutoCloseable {
 
     /** Returns what is kept for the next batch's bucket. */
     private Bucketed present() {
-        int count = StepBucket.tokens(uploads.nextTokens(), shape);
-        int longest = StepBucket.longest(uploads.nextLongest(), shape);
-        int sequences = StepBucket.sequences(uploads.nextSequences(), uploads.nextTokens(), count, longest);
+        UploadSlot batch = uploads.waiting();
+        int microBatches = batch.microBatches();
+        int count = 0;
+        int longest = 0;
+        for (int i = 0; i < microBatches; i++) {
+            count = Math.max(count, StepBucket.tokens(batch.tokens(i), shape));
+            longest = Math.max(longest, StepBucket.longest(batch.longest(i), shape));
+        }
+        int needed = 0;
+        for (int i = 0; i < microBatches; i++) {
+            needed = Math.max(needed, StepBucket.needed(batch.sequences(i), batch.tokens(i), count, longest));
+        }
+        return present(microBatches, count, StepBucket.sequences(needed), longest);
+    }
+
+    private Bucketed present(int microBatches, int count, int sequences, int longest) {
         for (int i = buckets.size() - 1; i >= 0; i--) {
             Bucketed one = buckets.get(i);
             StepBucket bucket = one.bucket;
-            if (bucket.tokens() == count && bucket.longest() == longest && bucket.sequences() == sequences) {
+            if (bucket.microBatches() == microBatches
+                    && bucket.tokens() == count
+                    && bucket.longest() == longest
+                    && bucket.sequences() == sequences) {
                 if (i != buckets.size() - 1) {
                     buckets.remove(i);
                     buckets.add(one);
@@ -210,8 +222,8 @@ public final class StepGraph implements AutoCloseable {
             buckets.removeFirst().close();
             evicted++;
         }
-        StepBucket bucket = new StepBucket(count, sequences, longest);
-        Bucketed made = new Bucketed(bucket, new FixedInput(pass.stream(), bucket, tokens));
+        StepBucket bucket = new StepBucket(microBatches, count, sequences, longest);
+        Bucketed made = new Bucketed(bucket, new FixedInputs(bucket, memory));
         buckets.add(made);
         return made;
     }
@@ -267,6 +279,6 @@ public final class StepGraph implements AutoCloseable {
         closed = true;
         buckets.forEach(Bucketed::close);
         buckets.clear();
-        scope.close();
+        memory.close();
     }
 }

@@ -174,10 +174,9 @@ public final class UploadRing implements AutoCloseable {
         return slots[0].isPadded();
     }
 
-    /** Enqueues what brings the next batch, of one micro-batch, to where a graph reads it. It waits until {@link #advance}. */
-    void bring(FixedInput target) {
+    /** Enqueues what brings the next batch to where a graph reads it. It waits until {@link #advance}. */
+    void bring(FixedInputs target) {
         next().bring(target);
-        target.modelInput().set(1, 0);
     }
 
     /** Says that the step over the next batch was enqueued. */
@@ -190,16 +189,9 @@ public final class UploadRing implements AutoCloseable {
         return copies.device();
     }
 
-    int nextTokens() {
-        return next().tokens();
-    }
-
-    int nextSequences() {
-        return next().sequences();
-    }
-
-    int nextLongest() {
-        return next().longest();
+    /** Returns the batch that {@link #bring} takes next. */
+    UploadSlot waiting() {
+        return next();
     }
 
     private void ensureOpen() {

@@ -36,6 +36,11 @@ final class UploadSlot implements AutoCloseable {
     /** The ids and labels of each micro-batch: views of {@link #whole}. */
     private final Tensor[] staged;
 
+    /** {@link #shares} where a graph reads them, FLOAT32 [micro-batches], and on their way there. */
+    private final Tensor deviceShares;
+
+    private final HostBuffer hostShares;
+
     /** The id that is written behind the batch's tokens; negative: nothing is written there. */
     private final int padding;
 
@@ -64,8 +69,10 @@ final class UploadSlot implements AutoCloseable {
         sequences = new int[count];
         longest = new int[count];
         shares = new double[count];
+        hostShares = HostBuffer.pinned(device, (long) Float.BYTES * count);
         capacity = shape.tokensPerMicroBatch();
         scope = device.openScope(copies);
+        deviceShares = scope.tensor(DType.FLOAT32, count);
         whole = scope.tensor(DType.INT32, count, 2, capacity);
         staged = new Tensor[count];
         for (int i = 0; i < count; i++) {
@@ -98,12 +105,21 @@ final class UploadSlot implements AutoCloseable {
         return padding >= 0;
     }
 
-    int sequences() {
-        return sequences[next];
+    /** Returns the number of micro-batches. */
+    int microBatches() {
+        return microBatches;
     }
 
-    int longest() {
-        return longest[next];
+    int tokens(int microBatch) {
+        return tokens[microBatch];
+    }
+
+    int sequences(int microBatch) {
+        return sequences[microBatch];
+    }
+
+    int longest(int microBatch) {
+        return longest[microBatch];
     }
 
     double share() {
@@ -135,8 +151,12 @@ final class UploadSlot implements AutoCloseable {
             tokens[i] = count;
             sequences[i] = part.sequences();
             shares[i] = share(batch, i, first, first + count);
+            hostShares.segment().setAtIndex(ValueLayout.JAVA_FLOAT, i, (float) shares[i]);
         }
         whole.copyFrom(copies, hostTokens);
+        if (padding >= 0) {
+            deviceShares.copyFrom(copies, hostShares);
+        }
         copied.record(copies);
         microBatches = batch.microBatches();
         next = 0;
@@ -177,26 +197,35 @@ final class UploadSlot implements AutoCloseable {
     }
 
     /**
-     * Enqueues, behind the copy, what brings the next micro-batch to fixed addresses, padded to their bucket. It stays the next one
-     * until {@link #advance}.
+     * Enqueues, behind the copy, what brings all micro-batches to fixed addresses, padded to their bucket. They stay the next ones until
+     * {@link #advance}.
      */
-    void bring(FixedInput target) {
-        StepBucket bucket = target.bucket();
-        MemorySegment all = offsets[next];
-        int end = tokens[next];
-        for (int i = sequences[next] + 1; i <= bucket.sequences(); i++) {
+    void bring(FixedInputs target) {
+        Stream stream = target.stream();
+        stream.await(copied);
+        target.shares().copyFrom(stream, deviceShares);
+        for (int i = 0; i < microBatches; i++) {
+            pad(i, target.bucket());
+            target.tokens(i).copyFrom(stream, staged[i]);
+            target.setOffsets(i, offsets[i]);
+            target.microBatches().get(i).set(shares[i], microBatches - 1 - i);
+        }
+        brought.record(stream);
+    }
+
+    /** Lets sequences of padding fill a micro-batch up to its bucket. */
+    private void pad(int microBatch, StepBucket bucket) {
+        MemorySegment all = offsets[microBatch];
+        int end = tokens[microBatch];
+        for (int i = sequences[microBatch] + 1; i <= bucket.sequences(); i++) {
             end = Math.min(bucket.tokens(), end + bucket.longest());
             all.setAtIndex(ValueLayout.JAVA_INT, i, end);
         }
-        target.stream().await(copied);
-        target.tokens().copyFrom(target.stream(), staged[next]);
-        target.setOffsets(all);
-        brought.record(target.stream());
     }
 
-    /** Goes on to the next micro-batch. */
+    /** Goes on to the next batch. */
     void advance() {
-        next++;
+        next = microBatches;
     }
 
     /** Waits for the copies and frees the memory. */
@@ -207,6 +236,7 @@ final class UploadSlot implements AutoCloseable {
         scope.close();
         copied.close();
         brought.close();
+        hostShares.close();
         hostOffsets.close();
         hostTokens.close();
     }

@@ -16,6 +16,7 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Quantizers;
+import java.util.List;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -49,7 +50,8 @@ class ClosedBeforeReplayTest {
         private final Batch batch = new Batch(SHAPE);
         private final StepGraph graph = new StepGraph(uploads, SHAPE, pass, 1, this::enqueue);
 
-        private void enqueue(ModelInput input) {
+        private void enqueue(List<ModelInput> inputs) {
+            ModelInput input = inputs.getFirst();
             pass.begin(input.sequences());
             crossEntropy.forward(
                     head.forward(middle.forward(embedding.forward(input.ids(), pass), pass), pass),

@@ -30,22 +30,19 @@ class StepGraphMisuseTest {
         assertEquals(
                 "expected packed batches, for only they are padded to buckets",
                 StepGraph.refusal(new BatchShape(BatchLayout.PADDED, 128, 32)));
-        assertEquals(
-                "expected one micro-batch a step, for the shares of several are numbers of the host",
-                StepGraph.refusal(new BatchShape(BatchLayout.PACKED, 128, 32, 2)));
+        assertNull(StepGraph.refusal(new BatchShape(BatchLayout.PACKED, 128, 32, 2)));
         try (Pass pass = Pass.training(device);
                 UploadRing plain = new UploadRing(device, SHAPE, 1);
                 UploadRing padded = UploadRing.padded(device, SHAPE, 1, 0)) {
             assertEquals(
                     "uploads: expected one from UploadRing.padded for " + SHAPE + ", got one that does not pad",
-                    refusal(() -> new StepGraph(plain, SHAPE, pass, 1, input -> {})));
+                    refusal(() -> new StepGraph(plain, SHAPE, pass, 1, _ -> {})));
             assertEquals(
-                    "most: expected at least 1, got 0",
-                    refusal(() -> new StepGraph(padded, SHAPE, pass, 0, input -> {})));
+                    "most: expected at least 1, got 0", refusal(() -> new StepGraph(padded, SHAPE, pass, 0, _ -> {})));
             assertEquals(
                     "padding: expected the id of a token, at least 0, got -2",
                     refusal(() -> UploadRing.padded(device, SHAPE, 1, -2)));
-            StepGraph graph = new StepGraph(padded, SHAPE, pass, 1, input -> {});
+            StepGraph graph = new StepGraph(padded, SHAPE, pass, 1, _ -> {});
             assertEquals(
                     "no batch waits to be computed; call upload(batch) first",
                     assertThrows(IllegalStateException.class, graph::step).getMessage());
@@ -63,8 +60,8 @@ class StepGraphMisuseTest {
                 UploadRing uploads = UploadRing.padded(device, SHAPE, 1, 0)) {
             Batch batch = new Batch(SHAPE);
             int[] steps = new int[1];
-            try (StepGraph graph = new StepGraph(uploads, SHAPE, pass, 1, input -> {
-                pass.begin(input.sequences());
+            try (StepGraph graph = new StepGraph(uploads, SHAPE, pass, 1, inputs -> {
+                pass.begin(inputs.getFirst().sequences());
                 device.stream().synchronize();
                 steps[0]++;
             })) {
@@ -99,7 +96,7 @@ class StepGraphMisuseTest {
             uploads.upload(batch);
             StepGraph[] itself = new StepGraph[1];
             Runnable[] inside = new Runnable[1];
-            try (StepGraph graph = new StepGraph(uploads, SHAPE, pass, 1, input -> inside[0].run())) {
+            try (StepGraph graph = new StepGraph(uploads, SHAPE, pass, 1, _ -> inside[0].run())) {
                 itself[0] = graph;
                 String reason =
                         ": called inside a step of the step graph of stream of device 0; call it when step() has"
@@ -126,7 +123,7 @@ class StepGraphMisuseTest {
                 UploadRing theirs = UploadRing.padded(other, SHAPE, 1, 0)) {
             assertEquals(
                     "uploads: expected one on device 0, where the pass computes, got one on device 0, opened another time",
-                    refusal(() -> new StepGraph(theirs, SHAPE, pass, 1, input -> {})));
+                    refusal(() -> new StepGraph(theirs, SHAPE, pass, 1, _ -> {})));
         }
     }
 

@@ -33,6 +33,7 @@ import dev.chagres.optim.GradientNorm;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Quantizers;
 import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -89,10 +90,14 @@ class StepGraphTest {
         private final GradientNorm norm;
         private final AdamW optimizer;
         private final Pass pass = Pass.training(device);
-        private final UploadRing uploads = UploadRing.padded(device, SHAPE, 2, NumberedSequences.PADDING);
+        private final BatchShape shape;
+        private final UploadRing uploads;
         private final Scope scope = device.openScope();
         private final Tensor loss = scope.tensor(DType.FLOAT32, 1);
-        private final Batch batch = new Batch(SHAPE);
+        /** Of the second micro-batch on. */
+        private final List<Tensor> otherLosses = new ArrayList<>();
+
+        private final Batch batch;
         private final StepGraph graph;
         private float rate;
         private @Nullable RuntimeException failure;
@@ -102,6 +107,16 @@ class StepGraphTest {
         }
 
         Training(float dropout, int most, Observed observed, WeightStorage storage) {
+            this(SHAPE, dropout, most, observed, storage);
+        }
+
+        Training(BatchShape shape, float dropout, int most, Observed observed, WeightStorage storage) {
+            this.shape = shape;
+            uploads = UploadRing.padded(device, shape, 2, NumberedSequences.PADDING);
+            batch = new Batch(shape);
+            for (int i = 1; i < shape.microBatches(); i++) {
+                otherLosses.add(scope.tensor(DType.FLOAT32, 1));
+            }
             TransformerLayerConfig config =
                     TransformerLayerConfig.encoder(HIDDEN, AttentionConfig.of(2, 16, AttentionMask.none()));
             if (dropout > 0) {
@@ -111,7 +126,7 @@ class StepGraphTest {
             parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 42, storage);
             norm = new GradientNorm(parameters, 1);
             optimizer = new AdamW(parameters, AdamW.Config.standard());
-            graph = new StepGraph(uploads, SHAPE, pass, most, this::enqueue);
+            graph = new StepGraph(uploads, shape, pass, most, this::enqueue);
             if (observed == Observed.YES) {
                 pass.observe(new PassObserver() {
                     @Override
@@ -123,14 +138,20 @@ class StepGraphTest {
             }
         }
 
-        private void enqueue(ModelInput input) {
-            pass.begin(input.sequences());
-            loss.copyFrom(device.stream(), loss(input));
-            Tensor gradient = head.backward(crossEntropy.backward(1, pass), pass);
-            if (failure != null) {
-                throw failure;
+        private void enqueue(List<ModelInput> microBatches) {
+            for (int i = 0; i < microBatches.size(); i++) {
+                ModelInput input = microBatches.get(i);
+                pass.begin(input.sequences());
+                (i == 0 ? loss : otherLosses.get(i - 1)).copyFrom(device.stream(), loss(input));
+                Tensor dlogits = shape.microBatches() == 1
+                        ? crossEntropy.backward(1, pass)
+                        : crossEntropy.backward(1, input.deviceShare(), pass);
+                Tensor gradient = head.backward(dlogits, pass);
+                if (failure != null) {
+                    throw failure;
+                }
+                embedding.backward(layer.backward(gradient, pass), pass);
             }
-            embedding.backward(layer.backward(gradient, pass), pass);
             norm.compute();
             optimizer.step(rate, norm);
         }
@@ -141,16 +162,25 @@ class StepGraphTest {
         }
 
         void upload(int... lengths) {
-            try (SequencePacker packer = new SequencePacker(SHAPE, NumberedSequences.of(lengths))) {
+            try (SequencePacker packer = new SequencePacker(shape, NumberedSequences.of(lengths))) {
                 assertTrue(packer.fill(batch));
             }
             uploads.upload(batch);
         }
 
-        void step(float newRate) {
+        /** Returns the loss of the step that was enqueued last. */
+        private float lossOf(List<ModelInput> microBatches) {
+            double sum = microBatches.getFirst().share() * loss.toFloats(device.stream())[0];
+            for (int i = 1; i < microBatches.size(); i++) {
+                sum += microBatches.get(i).share() * otherLosses.get(i - 1).toFloats(device.stream())[0];
+            }
+            return (float) sum;
+        }
+
+        List<ModelInput> step(float newRate) {
             rate = newRate;
             optimizer.rate(newRate);
-            graph.step();
+            return graph.step();
         }
 
         /** Trains on all batches and returns the losses and all weights. */
@@ -158,8 +188,7 @@ class StepGraphTest {
             float[] results = new float[BATCHES.length];
             for (int i = 0; i < BATCHES.length; i++) {
                 upload(BATCHES[i]);
-                step(0.001f * (1 + i % 3));
-                results[i] = loss.toFloats(device.stream())[0];
+                results[i] = lossOf(step(0.001f * (1 + i % 3)));
             }
             assertEquals(BATCHES.length, parameters.step());
             assertEquals(BATCHES.length, optimizer.step());
@@ -218,6 +247,23 @@ class StepGraphTest {
     @Test
     void aReplayedStepCastsMastersAgain() {
         replayedIsEnqueued(0, true, WeightStorage.QUANTIZED);
+    }
+
+    /** Batches have one to three micro-batches, whose shares differ from step to step. */
+    @Test
+    void aReplayedStepOfSeveralMicroBatchesIsTheSameStep() {
+        BatchShape shape = new BatchShape(BatchLayout.PACKED, 192, 32, 3);
+        float[][] all = new float[2][];
+        for (Observed observed : Observed.values()) {
+            try (Training training = new Training(shape, 0.1f, 4, observed, WeightStorage.MODEL_TYPE)) {
+                all[observed.ordinal()] = training.run();
+                assertEquals(observed == Observed.NO, training.graph.replayed() > 0, training.graph.explain());
+                assertTrue(
+                        training.graph.explain().contains(" micro-batches of 64 tokens in up to "),
+                        training.graph.explain());
+            }
+        }
+        assertArrayEquals(all[0], all[1]);
     }
 
     @Test

@@ -1,0 +1,112 @@
+package dev.chagres.train;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.Sequences;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The micro-batches of one bucket's steps, at addresses that do not change.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class FixedInputs implements AutoCloseable {
+    private final StepBucket bucket;
+    private final Scope scope;
+    private final FixedMemory memory;
+    private final List<CuSeqlens> cuSeqlens = new ArrayList<>();
+    private final List<ModelInput> microBatches;
+
+    FixedInputs(StepBucket bucket, FixedMemory memory) {
+        this.bucket = bucket;
+        this.memory = memory;
+        scope = memory.stream().device().openScope(memory.stream());
+        List<ModelInput> all = new ArrayList<>();
+        for (int i = 0; i < bucket.microBatches(); i++) {
+            CuSeqlens offsets = CuSeqlens.fixed(scope, bucket.sequences(), bucket.longest(), bucket.tokens());
+            Tensor both = memory.tokens(i);
+            cuSeqlens.add(offsets);
+            all.add(new ModelInput(
+                    scope.view(both, 0, bucket.tokens()),
+                    scope.view(both, both.size(1), bucket.tokens()),
+                    Sequences.packed(offsets),
+                    memory.share(i)));
+        }
+        microBatches = List.copyOf(all);
+    }
+
+    /**
+     * What all buckets share: ids and labels of whole micro-batches, of which a bucket's tokens count, and the shares.
+     *
+     * <p>Threading: the device's thread.
+     */
+    static final class FixedMemory implements AutoCloseable {
+        private final Scope scope;
+        private final Tensor shares;
+        private final List<Tensor> tokens = new ArrayList<>();
+        private final List<Tensor> share = new ArrayList<>();
+
+        FixedMemory(Stream stream, BatchShape shape) {
+            scope = stream.device().openScope(stream);
+            shares = scope.tensor(DType.FLOAT32, shape.microBatches());
+            for (int i = 0; i < shape.microBatches(); i++) {
+                tokens.add(scope.tensor(DType.INT32, 2, shape.tokensPerMicroBatch()));
+                share.add(scope.view(shares, i, 1));
+            }
+        }
+
+        Stream stream() {
+            return scope.stream();
+        }
+
+        private Tensor tokens(int microBatch) {
+            return tokens.get(microBatch);
+        }
+
+        private Tensor share(int microBatch) {
+            return share.get(microBatch);
+        }
+
+        @Override
+        public void close() {
+            scope.close();
+        }
+    }
+
+    StepBucket bucket() {
+        return bucket;
+    }
+
+    /** Returns INT32 [2, capacity]: ids, then labels. */
+    Tensor tokens(int microBatch) {
+        return memory.tokens(microBatch);
+    }
+
+    /** Returns the share of each micro-batch in the loss, FLOAT32 [most micro-batches]. */
+    Tensor shares() {
+        return memory.shares;
+    }
+
+    Stream stream() {
+        return scope.stream();
+    }
+
+    /** Enqueues the copy of a micro-batch's offsets, which must stay until the stream has passed it. */
+    void setOffsets(int microBatch, MemorySegment source) {
+        cuSeqlens.get(microBatch).set(source);
+    }
+
+    List<ModelInput> microBatches() {
+        return microBatches;
+    }
+
+    @Override
+    public void close() {
+        scope.close();
+    }
+}
