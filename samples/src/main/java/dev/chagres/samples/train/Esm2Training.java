@@ -74,8 +74,8 @@ public final class Esm2Training implements TrainingModel {
     private UploadRing uploads;
     /** Null where each step is enqueued kernel by kernel. */
     private @Nullable StepGraph graph;
-    /** The loss of a captured step. */
-    private @Nullable Tensor capturedLoss;
+    /** The losses of a captured step's micro-batches, as far as they are this rank's. */
+    private final List<Tensor> capturedLosses = new ArrayList<>();
 
     private @Nullable Scope capturedScope;
     /** Null where products are computed in the model's type. */
@@ -230,23 +230,59 @@ public final class Esm2Training implements TrainingModel {
         if (graph != null) {
             throw new IllegalStateException("captureSteps was called already");
         }
-        String refusal = StepGraph.refusal(shape);
+        String refusal = captureRefusal(shape, dtype);
         if (refusal != null) {
             throw new IllegalArgumentException("shape: " + refusal + ", got " + shape);
+        }
+        if (pipeline != null || model.parameters().sharing().contextParallel().isSplit()) {
+            throw new IllegalStateException(
+                    "captureSteps: expected a rank that computes whole micro-batches, got one with some of the layers or"
+                            + " tokens");
         }
         uploads.close();
         uploads = UploadRing.padded(device, shape, UPLOADS, EsmVocabulary.PAD);
         capturedScope = device.openScope();
-        capturedLoss = capturedScope.tensor(DType.FLOAT32, 1);
+        for (int i = 0; i < shape.microBatches(); i++) {
+            capturedLosses.add(capturedScope.tensor(DType.FLOAT32, 1));
+        }
         graph = new StepGraph(uploads, shape, pass, BUCKETS, this::enqueue);
     }
 
+    /** Returns why steps cannot be captured, or null when they can. */
+    static @Nullable String captureRefusal(BatchShape shape, DType dtype) {
+        String refusal = StepGraph.refusal(shape);
+        return refusal == null && dtype == DType.FLOAT16 && shape.microBatches() > 1
+                ? "expected one micro-batch a step in FP16, for the loss scale takes the place of its share"
+                : refusal;
+    }
+
     /** What a graph holds. */
-    private void enqueue(ModelInput input) {
-        pass.begin();
-        Objects.requireNonNull(capturedLoss).copyFrom(stream, gradients(input, input.share()));
+    private void enqueue(List<ModelInput> microBatches) {
+        for (int i = 0; i < microBatches.size(); i++) {
+            ModelInput input = microBatches.get(i);
+            pass.begin();
+            if (isOwn(i)) {
+                announce(input);
+                Tensor loss = shape.microBatches() == 1
+                        ? gradients(input, input.share())
+                        : gradients(input, 1, input.deviceShare());
+                capturedLosses.get(i).copyFrom(stream, loss);
+            } else if (helps(i, input)) {
+                gradients(input, 0);
+            }
+        }
+        sumGradients();
         gradientNorm.compute();
         optimizer.step(rate, gradientNorm);
+    }
+
+    /** Hands on the losses of the step that was enqueued or replayed last. */
+    private void addLosses(List<ModelInput> microBatches) {
+        for (int i = 0; i < microBatches.size(); i++) {
+            if (isOwn(i)) {
+                readback.addLoss(capturedLosses.get(i), microBatches.get(i).share());
+            }
+        }
     }
 
     @Override
@@ -294,8 +330,7 @@ public final class Esm2Training implements TrainingModel {
         if (captured != null) {
             rate = learningRate;
             optimizer.rate(learningRate);
-            captured.step();
-            readback.addLoss(Objects.requireNonNull(capturedLoss), 1);
+            addLosses(captured.step());
             readback.finish(gradientNorm.norm());
             return;
         }
@@ -339,12 +374,17 @@ public final class Esm2Training implements TrainingModel {
 
     /** Enqueues forward and backward of a micro-batch and returns its loss, the mean over its own labelled tokens. */
     private Tensor gradients(ModelInput input, double share) {
+        return gradients(input, share, lossScaler == null ? null : lossScaler.scale());
+    }
+
+    /** The same with gradients multiplied by {@code scale}, FLOAT32 [1], too. */
+    private Tensor gradients(ModelInput input, double share, @Nullable Tensor scale) {
         pass.sequences(input.sequences());
         Tensor loss = model.loss(input.ids(), input.labels(), pass);
-        if (lossScaler == null) {
+        if (scale == null) {
             model.backward((float) share, pass);
         } else {
-            model.backward((float) share, lossScaler.scale(), pass);
+            model.backward((float) share, scale, pass);
         }
         return loss;
     }

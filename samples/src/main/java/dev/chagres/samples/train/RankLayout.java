@@ -58,6 +58,14 @@ record RankLayout(
         return count / (tensorRanks() * contextRanks() * pipelineRanks());
     }
 
+    /** Returns whether a graph can hold a rank's step: all of it is enqueued in one order, on memory that stays. */
+    boolean isCapturable() {
+        return switch (strategy) {
+            case DDP, TP -> true;
+            case ZERO1, ZERO2, ZERO3, HSDP, PP, CP -> false;
+        };
+    }
+
     /** Returns which of these a rank is: ranks of a pipeline are further apart than others. */
     int dataRank(int rank) {
         return rank / (tensorRanks() * contextRanks()) % dataRanks();

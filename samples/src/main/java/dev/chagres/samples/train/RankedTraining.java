@@ -246,9 +246,13 @@ final class RankedTraining implements TrainingModel {
         return config.flops(batch.tokens(), batch.attendedPairs());
     }
 
+    /** Returns what rank 0 says, or what this process's rank does. */
     @Override
     public @Nullable String explainSteps() {
-        return null;
+        return plan.enqueuing() == Steps.CAPTURED
+                ? ask(training -> Objects.requireNonNull(training.explainSteps()))
+                        .getFirst()
+                : null;
     }
 
     /** Returns the most that one rank has held. */

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
@@ -7,7 +8,6 @@ import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
-import dev.chagres.train.StepGraph;
 import dev.chagres.train.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -125,7 +125,8 @@ final class TrainOptions {
             converter = OptionWords.OfGraph.class,
             paramLabel = "on|off|auto",
             description =
-                    "capture each step once and replay it; auto: on a GPU, where steps can be captured (default: auto)")
+                    "capture each step once and replay it; on: of ranks with --strategy ddp or tp, too; auto: on a GPU, of"
+                            + " one rank and one micro-batch (default: auto)")
     private GraphChoice graph = GraphChoice.AUTO;
 
     @Option(
@@ -202,9 +203,11 @@ final class TrainOptions {
             throw new IllegalArgumentException("--accumulate, --ranks: expected at most " + Integer.MAX_VALUE
                     + " micro-batches in all, got " + accumulate + " on each of " + dataRanks());
         }
-        if (ranks.count() > 1 && graph == GraphChoice.ON) {
+        if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
-                    "--graph: expected off or auto beside --ranks, for steps of several ranks are not captured, got on");
+                    "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps of ranks that share out"
+                            + " weights, gradients, layers or tokens are not captured, got on beside "
+                            + ranks.layout());
         }
         if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
@@ -273,13 +276,20 @@ final class TrainOptions {
     }
 
     private Steps steps(BatchShape shape, boolean gpu) {
-        String refusal = StepGraph.refusal(shape);
+        DType dtype = (recipe != null ? recipe : TrainingRecipe.BF16).dtype();
+        String refusal = Esm2Training.captureRefusal(shape, dtype);
         if (graph == GraphChoice.ON && refusal != null) {
             throw new IllegalArgumentException(
-                    "--graph: " + refusal + " (--packing on, --accumulate 1); leave --graph out, or change those");
+                    "--graph: " + refusal
+                            + " (--packing on; with --recipe fp16 one rank and --accumulate 1); leave --graph out, or change those");
         }
         boolean captured = graph == GraphChoice.ON
-                || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && ranks.count() == 1 && refusal == null);
+                || (graph == GraphChoice.AUTO
+                        && gpu
+                        && fp8Statistics == 0
+                        && ranks.count() == 1
+                        && shape.microBatches() == 1
+                        && refusal == null);
         return captured ? Steps.CAPTURED : Steps.ENQUEUED;
     }
 

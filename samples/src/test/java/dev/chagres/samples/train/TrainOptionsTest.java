@@ -50,9 +50,10 @@ class TrainOptionsTest {
                 "--product-plans best | Invalid value for option '--product-plans': expected one of first, measured, got best",
                 "--graph yes | Invalid value for option '--graph': expected one of on, off, auto, got yes",
                 "--graph on --packing off | --graph: expected packed batches, for only they are padded to buckets (--packing"
-                        + " on, --accumulate 1); leave --graph out, or change those",
-                "--graph on --accumulate 2 | --graph: expected one micro-batch a step, for the shares of several are numbers"
-                        + " of the host (--packing on, --accumulate 1); leave --graph out, or change those",
+                        + " on; with --recipe fp16 one rank and --accumulate 1); leave --graph out, or change those",
+                "--graph on --accumulate 2 --recipe fp16 | --graph: expected one micro-batch a step in FP16, for the loss"
+                        + " scale takes the place of its share (--packing on; with --recipe fp16 one rank and --accumulate"
+                        + " 1); leave --graph out, or change those",
                 "--fp8-statistics -1 | --fp8-statistics: expected at least 0, got -1",
                 "--fp8-statistics 10 | --fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block, whose casts"
                         + " are measured, got none",
@@ -127,8 +128,9 @@ class TrainOptionsTest {
                         + " one copy, got none",
                 "--mesh shard=2 --shard-optimizer all | Invalid value for option '--shard-optimizer': expected one of each-copy,"
                         + " all-ranks, got all",
-                "--ranks 2 --graph on | --graph: expected off or auto beside --ranks, for steps of several ranks are not captured,"
-                        + " got on",
+                "--ranks 2 --strategy zero2 --graph on | --graph: expected off or auto, or --strategy ddp or tp beside it, for"
+                        + " steps of ranks that share out weights, gradients, layers or tokens are not captured, got on beside"
+                        + " zero2",
                 "--ranks 65536 --accumulate 65536 | --accumulate, --ranks: expected at most 2147483647 micro-batches in all, got"
                         + " 65536 on each of 65536",
                 "--ranks 9 | --ranks: expected 1 to 8, for each rank needs a device of its own and the CPU reference has 8, got 9;"
