@@ -77,8 +77,7 @@ class ProcessFaultsTest {
             }
         }
         Set<String> left = files();
-        left.removeAll(
-                before); // Of a rank that still waits for others to open a communicator, in this program or another.
+        left.removeAll(before); // Of ranks that wait for others in this program, or another one.
         for (int look = 0; !left.isEmpty() && look < 500; look++) {
             TimeUnit.MILLISECONDS.sleep(10); // Other programs of this host make files for a moment, too.
             left.retainAll(files());
