@@ -18,24 +18,26 @@ final class ProcessRun {
 
     private ProcessRun() {}
 
-    static <T> T result(RankEnvironment environment, String what, CommunicatorConfig config, Rank.Body<T> body) {
-        int rank = environment.rank();
-        try (Device device = Device.open(device(environment))) {
+    static <T> T result(RankProcess process, String what, CommunicatorConfig config, Rank.Body<T> body) {
+        int rank = process.rank();
+        try (Device device = Device.open(device(process))) {
             byte[] made = rank == 0 ? UniqueId.create().toBytes() : new byte[NO_BYTES];
-            try (TcpStore store = TcpStore.join(environment, LibraryBuild.text(), what, made, config.timeout())) {
+            String build = LibraryBuild.text();
+            RankEnvironment environment = process.meet();
+            try (TcpStore store = TcpStore.join(environment, build, what, made, config.timeout())) {
                 return runBody(environment, store, device, config, body);
             }
         }
     }
 
     /** A launcher may show each process one GPU alone; then that is its device, whatever its rank. */
-    private static int device(RankEnvironment environment) {
+    private static int device(RankProcess process) {
         int devices = Device.count();
-        int local = devices == 1 ? 0 : environment.localRank();
+        int local = devices == 1 ? 0 : process.localRank();
         if (local >= devices) {
             throw new IllegalStateException(
-                    "rank " + environment.rank() + ": expected a device for each rank of this host, got " + devices
-                            + " devices, and local rank " + local + " from " + environment.launcher());
+                    "rank " + process.rank() + ": expected a device for each rank of this host, got " + devices
+                            + " devices, and local rank " + local + " from " + process.launcher());
         }
         return local;
     }

@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import java.io.IOException;
 import java.net.InetSocketAddress;
+import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -21,8 +22,17 @@ import org.jspecify.annotations.Nullable;
  * @param localRank which of the ranks on this host, and so which device
  * @param store where rank 0 listens
  * @param secret what ranks prove to each other that they know
+ * @param listening where rank 0 listens already; null where it is to listen at {@code store}, and of other ranks
  */
-record RankEnvironment(Launcher launcher, int rank, int count, int localRank, InetSocketAddress store, Secret secret) {
+record RankEnvironment(
+        String launcher,
+        int rank,
+        int count,
+        int localRank,
+        InetSocketAddress store,
+        Secret secret,
+        @Nullable ServerSocket listening)
+        implements RankProcess {
     static final String RANK = "CHAGRES_RANK";
     static final String RANKS = "CHAGRES_RANKS";
     static final String LOCAL_RANK = "CHAGRES_LOCAL_RANK";
@@ -107,7 +117,17 @@ record RankEnvironment(Launcher launcher, int rank, int count, int localRank, In
             throw new IllegalArgumentException(
                     ADDRESS + ": expected the name or address of rank 0's host, got " + address + ", which is unknown");
         }
-        return new RankEnvironment(launcher, rank, count, local, store, secret(variables));
+        return new RankEnvironment(launcher.toString(), rank, count, local, store, secret(variables), null);
+    }
+
+    @Override
+    public RankEnvironment meet() {
+        return this;
+    }
+
+    /** Returns {@code text}, which names variables, where this was read from some; else {@code otherwise}. */
+    String ofVariables(String text, String otherwise) {
+        return launcher.equals(RankMeeting.LAUNCHER) ? otherwise : text;
     }
 
     private static Launcher launcher(Map<String, String> variables) {

@@ -22,14 +22,14 @@ public final class Ranks {
     private final int count;
     private final CommunicatorConfig config;
     /** Null where ranks are threads of this program. */
-    private final @Nullable RankEnvironment environment;
+    private final @Nullable RankProcess process;
 
     private final String what;
 
-    private Ranks(int count, CommunicatorConfig config, @Nullable RankEnvironment environment, String what) {
+    private Ranks(int count, CommunicatorConfig config, @Nullable RankProcess process, String what) {
         this.count = count;
         this.config = config;
-        this.environment = environment;
+        this.process = process;
         this.what = what;
     }
 
@@ -61,6 +61,18 @@ public final class Ranks {
         return new Ranks(environment.count(), CommunicatorConfig.standard(), environment, "");
     }
 
+    /**
+     * Returns ranks that are processes which a program has started, of which this one is one. When they run, rank 0 listens at its host, at
+     * a port that is free, and makes a secret; {@link ProcessGroup#allGather} tells them to the others. Each run has another port and
+     * another secret.
+     *
+     * @throws IllegalArgumentException when the group names no host, a rank that is none of theirs, or a negative device
+     */
+    public static Ranks ofProcesses(ProcessGroup group) {
+        RankMeeting meeting = RankMeeting.of(group);
+        return new Ranks(meeting.count(), CommunicatorConfig.standard(), meeting, "");
+    }
+
     /** Returns whether {@code ./chagres launch} has started this process as one of several ranks. */
     public static boolean areLaunched() {
         return RankEnvironment.isLaunched(System.getenv());
@@ -68,12 +80,12 @@ public final class Ranks {
 
     /** Returns the rank that this process is; -1 where ranks are threads of it. */
     public int processRank() {
-        return environment == null ? -1 : environment.rank();
+        return process == null ? -1 : process.rank();
     }
 
     /** Returns which device is this process's, counted among those of its host; -1 where ranks are threads of it. */
     public int processDevice() {
-        return environment == null ? -1 : environment.localRank();
+        return process == null ? -1 : process.localRank();
     }
 
     /**
@@ -81,12 +93,12 @@ public final class Ranks {
      * differs: say everything that must be the same.
      */
     public Ranks withPurpose(String newWhat) {
-        return new Ranks(count, config, environment, Checks.given("newWhat", newWhat));
+        return new Ranks(count, config, process, Checks.given("newWhat", newWhat));
     }
 
     /** Returns the same ranks with another configuration of their communicator. */
     public Ranks withConfig(CommunicatorConfig newConfig) {
-        return new Ranks(count, Checks.given("newConfig", newConfig), environment, what);
+        return new Ranks(count, Checks.given("newConfig", newConfig), process, what);
     }
 
     /** Returns N. */
@@ -108,8 +120,8 @@ public final class Ranks {
      */
     public <T> List<T> run(Rank.Body<T> body) {
         Checks.given("body", body);
-        if (environment != null) {
-            return List.of(ProcessRun.result(environment, what, config, body));
+        if (process != null) {
+            return List.of(ProcessRun.result(process, what, config, body));
         }
         LocalRun<T> run = new LocalRun<>(count, config, UniqueId.create(), body);
         return run.results();
@@ -132,9 +144,9 @@ public final class Ranks {
     /** Returns the number of ranks. */
     @Override
     public String toString() {
-        return environment == null
+        return process == null
                 ? count + (count == 1 ? " rank" : " ranks") + " of this process"
-                : "rank " + environment.rank() + " of " + count + " processes";
+                : "rank " + process.rank() + " of " + count + " processes";
     }
 
     /**

@@ -73,7 +73,10 @@ final class StoreClient extends TcpStore {
                 if (System.nanoTime() + RETRY_NANOS > end) {
                     throw new IllegalStateException(
                             rank(environment) + "waited " + timeout.toMillis() + " ms for rank 0 to listen at "
-                                    + address + " (" + RankEnvironment.ADDRESS + ", " + RankEnvironment.PORT + "): "
+                                    + address
+                                    + environment.ofVariables(
+                                            " (" + RankEnvironment.ADDRESS + ", " + RankEnvironment.PORT + ")", "")
+                                    + ": "
                                     + refused.getMessage(),
                             refused);
                 }
@@ -121,7 +124,7 @@ final class StoreClient extends TcpStore {
     }
 
     private static String otherSecret(RankEnvironment environment) {
-        return rank(environment) + RankEnvironment.SECRET
+        return rank(environment) + environment.ofVariables(RankEnvironment.SECRET, "secret")
                 + ": expected the secret of rank 0, got another, or another program listens at " + environment.store();
     }
 

@@ -50,8 +50,7 @@ final class StoreServer extends TcpStore {
     }
 
     static StoreServer open(RankEnvironment environment, String build, String what, byte[] shared, Duration timeout) {
-        StoreServer made = new StoreServer(
-                environment, build, what, shared, environment.count() == 1 ? null : listen(environment));
+        StoreServer made = new StoreServer(environment, build, what, shared, listening(environment));
         try {
             if (made.listening != null) {
                 made.accepting =
@@ -63,6 +62,11 @@ final class StoreServer extends TcpStore {
             made.close();
             throw failed;
         }
+    }
+
+    private static @Nullable ServerSocket listening(RankEnvironment environment) {
+        ServerSocket already = environment.listening();
+        return already != null || environment.count() == 1 ? already : listen(environment);
     }
 
     private static ServerSocket listen(RankEnvironment environment) {

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -27,6 +28,17 @@ class ProcessRanksTest {
     @Test
     void theySumAsThreadsDo() throws Exception {
         try (RankJvms ranks = start(3, "20", NOBODY)) {
+            for (int rank = 0; rank < 3; rank++) {
+                ranks.awaitEnd(rank, 0);
+                assertEquals("done 6.0", ranks.last(rank));
+            }
+        }
+    }
+
+    @Test
+    void aProgramsOwnProcessesMeetThroughIt() throws Exception {
+        Path texts = Files.createDirectory(folder.resolve("texts"));
+        try (RankJvms ranks = start(3, "20", NOBODY, texts.toString())) {
             for (int rank = 0; rank < 3; rank++) {
                 ranks.awaitEnd(rank, 0);
                 assertEquals("done 6.0", ranks.last(rank));

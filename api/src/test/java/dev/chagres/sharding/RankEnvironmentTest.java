@@ -64,7 +64,7 @@ class RankEnvironmentTest {
     void ourOwnVariablesComeBeforeThoseOfOthers() {
         RankEnvironment read = RankEnvironment.of(
                 variables("CHAGRES_RANK=0 CHAGRES_RANKS=2 CHAGRES_LOCAL_RANK=0 SLURM_PROCID=0 SLURM_NTASKS=1"));
-        assertEquals(RankEnvironment.Launcher.CHAGRES, read.launcher());
+        assertEquals(RankEnvironment.Launcher.CHAGRES.toString(), read.launcher());
         assertEquals(2, read.count());
     }
 

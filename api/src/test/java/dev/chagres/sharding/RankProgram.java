@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.Reduction;
+import java.nio.file.Path;
 import java.util.Arrays;
 
 /**
@@ -22,9 +23,7 @@ final class RankProgram {
         int thrower = Integer.parseInt(arguments[1]);
         try {
             System.out.println("done "
-                    + Ranks.fromEnvironment()
-                            .run(rank -> sums(rank, steps, thrower))
-                            .getFirst());
+                    + ranks(arguments).run(rank -> sums(rank, steps, thrower)).getFirst());
         } catch (RankFailedException failed) {
             System.out.println("ranks " + failed.ranks() + " " + failed.getMessage());
             System.exit(3);
@@ -32,6 +31,16 @@ final class RankProgram {
             System.out.println("refused " + refused.getMessage());
             System.exit(4);
         }
+    }
+
+    /** The third argument is a folder in which processes pass texts to each other; without it the environment says where they meet. */
+    private static Ranks ranks(String... arguments) {
+        if (arguments.length < 3) {
+            return Ranks.fromEnvironment();
+        }
+        int rank = Integer.parseInt(System.getenv("CHAGRES_RANK"));
+        int count = Integer.parseInt(System.getenv("CHAGRES_RANKS"));
+        return Ranks.ofProcesses(new FileGroup(rank, count, Path.of(arguments[2])));
     }
 
     private static float sums(Rank rank, int steps, int thrower) {

@@ -46,12 +46,13 @@ class TcpStoreTest {
 
     private RankEnvironment environment(int rank, int count, String secret) {
         return new RankEnvironment(
-                RankEnvironment.Launcher.CHAGRES,
+                RankEnvironment.Launcher.CHAGRES.toString(),
                 rank,
                 count,
                 rank,
                 new InetSocketAddress("127.0.0.1", port),
-                new RankEnvironment.Secret(secret.getBytes(StandardCharsets.UTF_8)));
+                new RankEnvironment.Secret(secret.getBytes(StandardCharsets.UTF_8)),
+                null);
     }
 
     private CompletableFuture<TcpStore> join(int rank, int count, String what, String secret) {
