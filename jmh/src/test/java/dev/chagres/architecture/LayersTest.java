@@ -77,6 +77,13 @@ class LayersTest {
             .dependOnClassesThat()
             .resideInAnyPackage(JMH);
 
+    /** The module for Spark stands on the others, and is built when it is asked for. */
+    @ArchTest
+    static final ArchRule nothingNeedsSpark = noClasses()
+            .should()
+            .dependOnClassesThat()
+            .resideInAnyPackage("dev.chagres.spark..", "org.apache.spark..", "org.apache.hadoop..", "scala..");
+
     @ArchTest
     static final ArchRule internalsStayInside = noClasses()
             .that()

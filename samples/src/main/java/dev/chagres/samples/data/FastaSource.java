@@ -1,5 +1,6 @@
 package dev.chagres.samples.data;
 
+import java.io.ByteArrayInputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -45,6 +46,17 @@ public final class FastaSource {
             }
             return Files.newInputStream(file);
         });
+    }
+
+    /**
+     * Returns the source that reads what was read already, such as one record.
+     *
+     * @param name that errors begin with
+     * @param content of a FASTA file, plain or gz
+     */
+    public static FastaSource of(String name, byte[] content) {
+        byte[] own = content.clone();
+        return new FastaSource(name, true, () -> new ByteArrayInputStream(own));
     }
 
     /** Returns the 398 sequences of UniProtKB/Swiss-Prot that travel with the samples ({@code uniprot.txt} says more). */

@@ -8,7 +8,7 @@ package dev.chagres.samples.data;
  *
  * <p>Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
  */
-final class SplitMix {
+public final class SplitMix {
     private static final long GOLDEN = 0x9e3779b97f4a7c15L;
 
     private long state;
@@ -30,7 +30,7 @@ final class SplitMix {
     }
 
     /** Returns the key of what {@code part} of {@code whole} stands for. */
-    static long key(long whole, long part) {
+    public static long key(long whole, long part) {
         return mix(mix(whole + GOLDEN) ^ (part * GOLDEN + 1));
     }
 
