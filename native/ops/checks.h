@@ -82,11 +82,12 @@ inline int check_scale_sequences_add(const void *x, const void *residual, const 
   return arguments.status();
 }
 
-inline int check_embedding_forward(const void *table, const void *ids, const void *y, int64_t tokens,
-                                   int64_t vocabulary, int64_t hidden, int dtype) {
+inline int check_embedding_forward(const void *table, const void *ids, const void *y, int64_t first,
+                                   int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype) {
   Arguments arguments("ops_embedding_forward");
   arguments.float_dtype("dtype", dtype)
       .between("tokens", tokens, 0)
+      .between("first", first, 0)
       .between("vocabulary", vocabulary, 0)
       .between("hidden", hidden, 0);
   if (arguments.wrong() || tokens == 0 || hidden == 0) return arguments.status();
@@ -99,11 +100,12 @@ inline int check_embedding_forward(const void *table, const void *ids, const voi
   return arguments.status();
 }
 
-inline int check_embedding_backward(const void *dy, const void *ids, const void *gradient, int64_t tokens,
-                                    int64_t vocabulary, int64_t hidden, int dtype) {
+inline int check_embedding_backward(const void *dy, const void *ids, const void *gradient, int64_t first,
+                                    int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype) {
   Arguments arguments("ops_embedding_backward");
   arguments.float_dtype("dtype", dtype)
       .between("tokens", tokens, 0)
+      .between("first", first, 0)
       .between("vocabulary", vocabulary, 0)
       .between("hidden", hidden, 0);
   if (arguments.wrong() || vocabulary == 0 || hidden == 0) return arguments.status();
@@ -205,55 +207,6 @@ inline int check_residual_norm_backward(const OpsResidualNorm *norm) {
   if (centered) arguments.pointer("mean", n.mean, 4, bytes_of({n.rows, 4}));
   if (n.dresidual != nullptr) arguments.pointer("dresidual", n.dresidual, 16, matrix);
   return arguments.status();
-}
-
-/* What both directions have; true when the pointers are worth a look. */
-inline bool logits_shape(Arguments &arguments, float label_smoothing, int64_t tokens, int64_t classes, int64_t stride,
-                         int dtype) {
-  if (!(label_smoothing >= 0 && label_smoothing <= 1))
-    arguments.refuse("label_smoothing", format("%g", label_smoothing), "0 to 1");
-  arguments.float_dtype("dtype", dtype)
-      .between("tokens", tokens, 0, INT32_MAX)
-      .between("stride", stride, 1)
-      .between("classes", classes, 1, stride)
-      .countable("tokens * stride", {tokens, stride, size_of(dtype)});
-  return !arguments.wrong();
-}
-
-inline int check_cross_entropy_forward(const void *logits, const void *labels, const void *divisor,
-                                       float label_smoothing, const void *log_sum_exp, const void *token_losses,
-                                       const void *loss, const void *counted, int64_t tokens, int64_t classes,
-                                       int64_t stride, int dtype) {
-  Arguments arguments("ops_cross_entropy_forward");
-  if (!logits_shape(arguments, label_smoothing, tokens, classes, stride, dtype)) return arguments.status();
-  if (divisor != nullptr) arguments.pointer("divisor", divisor, 4, 4);
-  if (divisor != nullptr && divisor == counted)
-    arguments.refuse("divisor", "the address of counted", "another, or null to divide by the tokens counted here");
-  arguments.pointer("loss", loss, 4, 4).pointer("counted", counted, 4, 4);
-  if (tokens == 0) return arguments.status();
-  if (token_losses != nullptr) arguments.pointer("token_losses", token_losses, 4, bytes_of({tokens, 4}));
-  return arguments.pointer("logits", logits, size_of(dtype), bytes_of({tokens, stride, size_of(dtype)}))
-      .pointer("labels", labels, 4, bytes_of({tokens, 4}))
-      .pointer("log_sum_exp", log_sum_exp, 4, bytes_of({tokens, 4}))
-      .status();
-}
-
-inline int check_cross_entropy_backward(const void *logits, const void *labels, const void *log_sum_exp,
-                                        const void *counted, const void *loss_scale, const void *token_gradients,
-                                        float label_smoothing, const void *dlogits, int64_t tokens, int64_t classes,
-                                        int64_t stride, int dtype) {
-  Arguments arguments("ops_cross_entropy_backward");
-  if (!logits_shape(arguments, label_smoothing, tokens, classes, stride, dtype) || tokens == 0)
-    return arguments.status();
-  if (counted != nullptr) arguments.pointer("counted", counted, 4, 4);
-  if (loss_scale != nullptr) arguments.pointer("loss_scale", loss_scale, 4, 4);
-  if (token_gradients != nullptr) arguments.pointer("token_gradients", token_gradients, 4, bytes_of({tokens, 4}));
-  const int64_t matrix = bytes_of({tokens, stride, size_of(dtype)});
-  return arguments.pointer("logits", logits, size_of(dtype), matrix)
-      .pointer("labels", labels, 4, bytes_of({tokens, 4}))
-      .pointer("log_sum_exp", log_sum_exp, 4, bytes_of({tokens, 4}))
-      .pointer("dlogits", dlogits, size_of(dtype), matrix)
-      .status();
 }
 
 /* Gather (`indexed_name` x_rows) and scatter (y_rows). */

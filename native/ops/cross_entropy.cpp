@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "checks.h"
+#include "cross_entropy_checks.h"
 #include "kernel.h"
 #include "workspace.h"
 
@@ -48,13 +48,15 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const i
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, const float *loss_scale,
                                const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens,
-                               int64_t classes, int64_t stride, int dtype, OpsStream stream) try {
+                               int64_t classes, int64_t stride, int64_t first, int64_t all_classes, int dtype,
+                               OpsStream stream) try {
   const int status = check_cross_entropy_backward(logits, labels, log_sum_exp, counted, loss_scale, token_gradients,
-                                                  label_smoothing, dlogits, tokens, classes, stride, dtype);
-  if (status != OPS_SUCCESS || tokens == 0) return status;
+                                                  label_smoothing, dlogits, tokens, classes, stride, first, all_classes,
+                                                  dtype);
+  if (status != OPS_SUCCESS || tokens == 0 || stride == 0) return status;
   const bool fits = fits_packs(logits, dlogits, stride, dtype);
   Kernel &kernel = (fits ? backward_packed : backward_scalar)[float_index(dtype)];
   const int64_t items = tokens * stride / (fits ? 16 / size_of(dtype) : 1);
   return launch("ops_cross_entropy_backward", kernel, grid_for(items), stream, logits, labels, log_sum_exp, counted,
-                gradient, loss_scale, token_gradients, label_smoothing, dlogits, tokens, classes, stride);
+                gradient, loss_scale, token_gradients, label_smoothing, dlogits, tokens, classes, stride, first, all_classes);
 } OPS_CATCH

@@ -126,20 +126,21 @@ KERNEL(cross_entropy_mean, const float *partial_loss, const int32_t *partial_cou
 template <class T, int N>
 __device__ void backward(const T *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted,
                          float gradient, const float *loss_scale, const float *token_gradients, float smoothing,
-                         T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {
+                         T *dlogits, int64_t tokens, int64_t classes, int64_t stride, int64_t first_class,
+                         int64_t all_classes) {
   const int64_t packs = stride / N;
   const float sum = loss_scale == nullptr ? gradient : gradient * loss_scale[0];
   const float scale = counted == nullptr ? sum : counted[0] > 0 ? sum / counted[0] : 0.0f;
-  const float miss = smoothing / classes, hit = 1 - smoothing + miss;
+  const float miss = smoothing / all_classes, hit = 1 - smoothing + miss;
   for (int64_t i = thread_index(); i < tokens * packs; i += thread_total()) {
     const int64_t t = divide(i, packs), first = (i - t * packs) * N;
     const int64_t label = labels[t];
-    const bool taken = label >= 0 && label < classes;
+    const bool taken = label >= 0 && label < all_classes;
     const float lse = log_sum_exp[t], factor = token_gradients == nullptr ? scale : scale * token_gradients[t];
     auto pack = load_pack<N>(logits + i * N);
     for (int j = 0; j < N; ++j) {
       const int64_t c = first + j;
-      const float slope = expf(to_float(pack.value[j]) - lse) - (c == label ? hit : miss);
+      const float slope = expf(to_float(pack.value[j]) - lse) - (first_class + c == label ? hit : miss);
       from_float(taken && c < classes ? factor * slope : 0.0f, pack.value[j]);
     }
     store_pack<N>(dlogits + i * N, pack);
@@ -155,9 +156,10 @@ __device__ void backward(const T *logits, const int32_t *labels, const float *lo
   }                                                                                                                \
   KERNEL(cross_entropy_backward##suffix, const T *logits, const int32_t *labels, const float *log_sum_exp,         \
          const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients,            \
-         float smoothing, T *dlogits, int64_t tokens, int64_t classes, int64_t stride) {                           \
+         float smoothing, T *dlogits, int64_t tokens, int64_t classes, int64_t stride, int64_t first_class,        \
+         int64_t all_classes) {                                                                                    \
     backward<T, N>(logits, labels, log_sum_exp, counted, gradient, loss_scale, token_gradients, smoothing, dlogits, \
-                   tokens, classes, stride);                                                                       \
+                   tokens, classes, stride, first_class, all_classes);                                             \
   }
 #define PACKED(name, T) KERNELS(name, T, kPack<T>)
 #define SCALAR(name, T) KERNELS(name, T, 1)

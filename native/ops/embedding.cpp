@@ -28,17 +28,17 @@ static_assert(kBlocks * kRows * 32 * 2 * sizeof(float) <= kWorkspaceBytes, "part
 
 }  // namespace
 
-int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary,
-                          int64_t hidden, int dtype, OpsStream stream) try {
-  const int status = check_embedding_forward(table, ids, y, tokens, vocabulary, hidden, dtype);
+int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t first, int64_t tokens,
+                          int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream) try {
+  const int status = check_embedding_forward(table, ids, y, first, tokens, vocabulary, hidden, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || hidden == 0) return status;
-  return gather_rows("ops_embedding_forward", table, ids, y, tokens, hidden, vocabulary, size_of(dtype), stream);
+  return gather_rows("ops_embedding_forward", table, ids, y, first, tokens, hidden, vocabulary, size_of(dtype), stream);
 } OPS_CATCH
 
-int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens,
-                           int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream) try {
+int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t first,
+                           int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream) try {
   const char *function = "ops_embedding_backward";
-  int status = check_embedding_backward(dy, ids, gradient, tokens, vocabulary, hidden, dtype);
+  int status = check_embedding_backward(dy, ids, gradient, first, tokens, vocabulary, hidden, dtype);
   if (status != OPS_SUCCESS || vocabulary == 0 || hidden == 0) return status;
   const bool fits = hidden % 2 == 0 && reinterpret_cast<uintptr_t>(dy) % (2 * size_of(dtype)) == 0;
   const int64_t n = fits ? 2 : 1, column_tiles = divide_up(hidden, 32 * n);
@@ -56,14 +56,14 @@ int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, 
   grid.shared_bytes = static_cast<size_t>(table_bytes(n));
   const int tiles_a_row = static_cast<int>(column_tiles);
   if (chunks == 1)
-    return launch(function, kernel, grid, stream, dy, ids, gradient, beta, tokens, vocabulary, hidden, chunk_tokens,
-                  tiles_a_row);
+    return launch(function, kernel, grid, stream, dy, ids, gradient, beta, first, tokens, vocabulary, hidden,
+                  chunk_tokens, tiles_a_row);
 
   const Workspace workspace(function, stream);
   if (workspace.status() != OPS_SUCCESS) return workspace.status();
   float *const partial = workspace.floats();
-  status = launch(function, kernel, grid, stream, dy, ids, partial, 0.0f, tokens, vocabulary, hidden, chunk_tokens,
-                  tiles_a_row);
+  status = launch(function, kernel, grid, stream, dy, ids, partial, 0.0f, first, tokens, vocabulary, hidden,
+                  chunk_tokens, tiles_a_row);
   if (status != OPS_SUCCESS) return status;
   const int64_t cells = vocabulary * hidden;
   return launch(function, partials, grid_for(cells, 8), stream, partial, gradient, beta, chunks, cells);

@@ -1,5 +1,5 @@
 /*
- * gradient[v, :] = beta * gradient[v, :] + sum over t with ids[t] == v of dy[t, :].
+ * gradient[v, :] = beta * gradient[v, :] + sum over t with ids[t] == first + v of dy[t, :].
  *
  * A block owns kRows vocabulary rows, a tile of 32 * N columns and a chunk of tokens. Each of its warps adds up its own
  * tokens in its own [kRows, 32 * N] table in shared memory, then the block adds the tables in order. Only those rows of
@@ -33,8 +33,9 @@ __device__ inline void add_tokens(const T *dy, float *table, int32_t row, int64_
 }
 
 template <class T, int N>
-__device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens,
-                                   int64_t vocabulary, int64_t hidden, int64_t chunk_tokens, int column_tiles) {
+__device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, float beta, int64_t first,
+                                   int64_t tokens, int64_t vocabulary, int64_t hidden, int64_t chunk_tokens,
+                                   int column_tiles) {
   constexpr int kTable = kRows * 32 * N;
   DYNAMIC_SHARED(tables);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -49,7 +50,7 @@ __device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, 
   for (int i = threadIdx.x; i < kWarps * kTable; i += 32 * kWarps) tables[i] = 0;
   __syncthreads();
   for (int64_t base = begin + warp * 32; base < end; base += kWarps * 32) {
-    int64_t row = base + lane < end ? ids[base + lane] - first_row : -1;
+    int64_t row = base + lane < end ? ids[base + lane] - first - first_row : -1;
     if (row >= rows) row = -1;
     add_tokens<T, N>(dy + column, tables + warp * kTable, static_cast<int32_t>(row < 0 ? -1 : row), base, hidden);
   }
@@ -64,15 +65,15 @@ __device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, 
   }
 }
 
-#define PACKED(name, T)                                                                                     \
-  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens, int64_t vocabulary, \
-         int64_t hidden, int64_t chunk_tokens, int column_tiles) {                                          \
-    embedding_backward<T, 2>(dy, ids, out, beta, tokens, vocabulary, hidden, chunk_tokens, column_tiles);   \
+#define PACKED(name, T)                                                                                           \
+  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t first, int64_t tokens,              \
+         int64_t vocabulary, int64_t hidden, int64_t chunk_tokens, int column_tiles) {                              \
+    embedding_backward<T, 2>(dy, ids, out, beta, first, tokens, vocabulary, hidden, chunk_tokens, column_tiles); \
   }
-#define SCALAR(name, T)                                                                                     \
-  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t tokens, int64_t vocabulary, \
-         int64_t hidden, int64_t chunk_tokens, int column_tiles) {                                          \
-    embedding_backward<T, 1>(dy, ids, out, beta, tokens, vocabulary, hidden, chunk_tokens, column_tiles);   \
+#define SCALAR(name, T)                                                                                           \
+  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t first, int64_t tokens,              \
+         int64_t vocabulary, int64_t hidden, int64_t chunk_tokens, int column_tiles) {                              \
+    embedding_backward<T, 1>(dy, ids, out, beta, first, tokens, vocabulary, hidden, chunk_tokens, column_tiles); \
   }
 
 FOR_FLOATS(PACKED, embedding_backward)

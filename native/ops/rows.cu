@@ -21,15 +21,16 @@ __device__ inline void copy_segment(const Unit *source, Unit *destination, int64
   }
 }
 
-/* units: of one row. */
+/* units: of one row. first_row: the index of row 0 of the indexed matrix. */
 template <class Unit, bool Gather>
-__device__ void copy_rows(const Unit *x, const int32_t *index, Unit *y, int64_t rows, int64_t units, int64_t indexed) {
+__device__ void copy_rows(const Unit *x, const int32_t *index, Unit *y, int64_t first_row, int64_t rows, int64_t units,
+                          int64_t indexed) {
   const int64_t segments = (units + kSegment - 1) / kSegment;
   const int64_t lane = threadIdx.x % 32;
   for (int64_t item = thread_index() / 32; item < rows * segments; item += thread_total() / 32) {
     const int64_t row = divide(item, segments);
     const int64_t first = (item - row * segments) * kSegment + lane;
-    const int64_t other = index[row];
+    const int64_t other = index[row] - first_row;
     const bool inside = other >= 0 && other < indexed;
     if (Gather) copy_segment(inside ? x + other * units : nullptr, y + row * units, first, units);
     else if (inside) copy_segment(x + row * units, y + other * units, first, units);
@@ -40,14 +41,14 @@ struct alignas(16) Unit16 {
   uint32_t value[4];
 };
 
-#define ROWS(size, Unit)                                                                                 \
-  KERNEL(gather_rows_##size, const Unit *x, const int32_t *index, Unit *y, int64_t rows, int64_t units,  \
-         int64_t indexed) {                                                                              \
-    copy_rows<Unit, true>(x, index, y, rows, units, indexed);                                            \
-  }                                                                                                      \
-  KERNEL(scatter_rows_##size, const Unit *x, const int32_t *index, Unit *y, int64_t rows, int64_t units, \
-         int64_t indexed) {                                                                              \
-    copy_rows<Unit, false>(x, index, y, rows, units, indexed);                                           \
+#define ROWS(size, Unit)                                                                                      \
+  KERNEL(gather_rows_##size, const Unit *x, const int32_t *index, Unit *y, int64_t first_row, int64_t rows,   \
+         int64_t units, int64_t indexed) {                                                                    \
+    copy_rows<Unit, true>(x, index, y, first_row, rows, units, indexed);                                      \
+  }                                                                                                           \
+  KERNEL(scatter_rows_##size, const Unit *x, const int32_t *index, Unit *y, int64_t first_row, int64_t rows,  \
+         int64_t units, int64_t indexed) {                                                                    \
+    copy_rows<Unit, false>(x, index, y, first_row, rows, units, indexed);                                     \
   }
 
 ROWS(16, Unit16)

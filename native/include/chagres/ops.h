@@ -83,14 +83,15 @@ int ops_scale_sequences_add(const void *x, const void *residual, void *y, const 
                             const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns,
                             int dtype, OpsStream stream);
 
-/* y[t, :] = table[ids[t], :]; table [V, H], ids int32 [T], y [T, H]. A row whose id is outside 0..V-1 is zero. */
-int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary,
-                          int64_t hidden, int dtype, OpsStream stream);
+/* y[t, :] = table[ids[t] - first, :]; table [V, H], rows first..first+V-1 of a vocabulary, ids int32 [T], y [T, H]. A row
+ * whose id is outside these is zero. first is at least 0, and 0 where the table has the whole vocabulary. */
+int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t first, int64_t tokens,
+                          int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream);
 
-/* gradient[v, :] = beta * gradient[v, :] + sum over t with ids[t] == v of dy[t, :]; gradient FP32 [V, H]; beta 0 writes
- * without reading. The order of the sum is fixed: equal inputs give equal bits. */
-int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens,
-                           int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream);
+/* gradient[v, :] = beta * gradient[v, :] + sum over t with ids[t] == first + v of dy[t, :]; gradient FP32 [V, H]; beta 0
+ * writes without reading. The order of the sum is fixed: equal inputs give equal bits. */
+int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t first,
+                           int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream);
 
 /* sum[c] = beta * sum[c] + sum over r of x[r, c]; x [R, C] of dtype, sum FP32 [C]; beta 0 writes without reading.
  * The order of the sum is fixed. */
@@ -225,14 +226,41 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const i
                               float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens,
                               int64_t classes, int64_t stride, int dtype, OpsStream stream);
 
-/* dlogits[t, c] = f_t * (softmax(z_t)[c] - (1 - e) * [c == label] - e / classes) for tokens that are not ignored and
- * c < classes, else 0. f_t = gradient * loss_scale[0] * token_gradients[t] / counted[0]; each of the three pointers may be
+/* dlogits[t, c] = f_t * (exp(z_t[c] - log_sum_exp[t]) - (1 - e) * [first + c == label] - e / all_classes) for tokens that are
+ * not ignored and c < classes, else 0. Of all_classes classes the logits have classes first..first+classes-1: all where first
+ * is 0 and all_classes is classes; there may be none. Labels outside 0..all_classes-1 are ignored. f_t = gradient * loss_scale[0] * token_gradients[t] / counted[0]; each of the three pointers may be
  * null and then is 1. loss_scale: FP32 [1]. token_gradients: FP32 [T], of the losses by token. counted: forward's, or its
  * divisor; all of dlogits is 0 when counted[0] is not above 0. dlogits may be logits. */
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, const float *loss_scale,
                                const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens,
-                               int64_t classes, int64_t stride, int dtype, OpsStream stream);
+                               int64_t classes, int64_t stride, int64_t first, int64_t all_classes, int dtype,
+                               OpsStream stream);
+
+/* Cross-entropy of logits whose classes are divided among ranks, in three steps. The first `classes` of `stride` columns of
+ * a rank are its classes; it may have none. The results of the first two steps are reduced over the ranks before the next
+ * one. Gradients: ops_cross_entropy_backward.
+ *
+ * maximum[t] = max of z_t over this rank's classes, NaN left out; -infinity where it has none. maximum: FP32 [T], to be
+ * reduced by its maximum. */
+int ops_vocabulary_cross_entropy_maximum(const void *logits, float *maximum, int64_t tokens, int64_t classes,
+                                         int64_t stride, int dtype, OpsStream stream);
+
+/* sums[0, t] = sum of exp(z_t - m_t) over this rank's classes, where m_t is maximum[t], or 0 where that is infinite;
+ * sums[1, t] = z_t[label - first] where that is a class of this rank, else 0; and, where label_smoothing is not 0,
+ * sums[2, t] = sum of z_t over its classes. The rank's first class is number `first`. maximum: FP32 [T], of all ranks.
+ * sums: FP32 [2, T] or, with label_smoothing, [3, T], to be added up. The order of a sum is fixed. */
+int ops_vocabulary_cross_entropy_sums(const void *logits, const int32_t *labels, const float *maximum,
+                                      float label_smoothing, float *sums, int64_t tokens, int64_t classes,
+                                      int64_t stride, int64_t first, int dtype, OpsStream stream);
+
+/* What ops_cross_entropy_forward gives, of maximum and sums of all ranks: log_sum_exp[t] = m_t + log(sums[0, t]), and with
+ * e = label_smoothing the loss l_t = log_sum_exp[t] - (1 - e) * sums[1, t] - e * sums[2, t] / classes of labels in
+ * 0..classes-1. classes: of all ranks together. divisor, token_losses, loss and counted as there. */
+int ops_vocabulary_cross_entropy_loss(const float *maximum, const float *sums, const int32_t *labels,
+                                      const int32_t *divisor, float label_smoothing, float *log_sum_exp,
+                                      float *token_losses, float *loss, int32_t *counted, int64_t tokens,
+                                      int64_t classes, OpsStream stream);
 
 /* y[r, :] = x[index[r], :]; x [x_rows, C], y [R, C]. A row whose index is outside 0..x_rows-1 becomes zero. */
 int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t x_rows,

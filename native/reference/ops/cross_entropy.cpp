@@ -1,4 +1,5 @@
 /* Operations: masked cross-entropy. */
+#include "../../ops/cross_entropy_checks.h"
 #include "cuda/capture.h"
 #include "ops/operations.h"
 
@@ -78,28 +79,30 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const i
 int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp,
                                const int32_t *counted, float gradient, const float *loss_scale,
                                const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens,
-                               int64_t classes, int64_t stride, int dtype, OpsStream stream) try {
+                               int64_t classes, int64_t stride, int64_t first, int64_t all_classes, int dtype,
+                               OpsStream stream) try {
   const int status = ops::check_cross_entropy_backward(logits, labels, log_sum_exp, counted, loss_scale, token_gradients,
-                                                       label_smoothing, dlogits, tokens, classes, stride, dtype);
-  if (status != OPS_SUCCESS || tokens == 0) return status;
+                                                       label_smoothing, dlogits, tokens, classes, stride, first, all_classes,
+                                                       dtype);
+  if (status != OPS_SUCCESS || tokens == 0 || stride == 0) return status;
   if (recorded_by_value(ops_cross_entropy_backward, logits, labels, log_sum_exp, counted, gradient, loss_scale,
-                        token_gradients, label_smoothing, dlogits, tokens, classes, stride, dtype, stream)) {
+                        token_gradients, label_smoothing, dlogits, tokens, classes, stride, first, all_classes, dtype, stream)) {
     return OPS_SUCCESS;
   }
   const NVTEDType type = as_dtype(dtype);
   const float sum = loss_scale == nullptr ? gradient : gradient * *loss_scale;
   const float scale = counted == nullptr ? sum : *counted > 0 ? sum / static_cast<float>(*counted) : 0.0f;
-  const float miss = label_smoothing / static_cast<float>(classes), hit = 1 - label_smoothing + miss;
+  const float miss = label_smoothing / static_cast<float>(all_classes), hit = 1 - label_smoothing + miss;
   return run("ops_cross_entropy_backward", [&] {
-    parallel_for(0, tokens, kTokens, [&](int64_t first, int64_t last) {
+    parallel_for(0, tokens, kTokens, [&](int64_t begin, int64_t end) {
       Scratch row(stride);
-      for (int64_t t = first; t < last; ++t) {
+      for (int64_t t = begin; t < end; ++t) {
         const int64_t label = labels[t];
-        const bool taken = label >= 0 && label < classes;
+        const bool taken = label >= 0 && label < all_classes;
         const float factor = token_gradients == nullptr ? scale : scale * token_gradients[t];
         to_float(row.data(), element(logits, t * stride, type), type, stride);
         for (int64_t c = 0; c < stride; ++c) {
-          const float slope = std::exp(row[c] - log_sum_exp[t]) - (c == label ? hit : miss);
+          const float slope = std::exp(row[c] - log_sum_exp[t]) - (first + c == label ? hit : miss);
           row[c] = taken && c < classes ? factor * slope : 0.0f;
         }
         from_float(element(dlogits, t * stride, type), row.data(), type, stride);

@@ -9,13 +9,14 @@
 using namespace chagres;
 using namespace chagres::reference;
 
-void chagres::reference::gather(const void *x, const int32_t *index, void *y, int64_t rows, int64_t row_bytes,
-                                int64_t x_rows) {
-  parallel_for(0, rows, grain_for(row_bytes / 4), [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
+void chagres::reference::gather(const void *x, const int32_t *index, void *y, int64_t first, int64_t rows,
+                                int64_t row_bytes, int64_t x_rows) {
+  parallel_for(0, rows, grain_for(row_bytes / 4), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
       char *row = static_cast<char *>(y) + r * row_bytes;
-      if (index[r] < 0 || index[r] >= x_rows) std::memset(row, 0, static_cast<size_t>(row_bytes));
-      else std::memcpy(row, static_cast<const char *>(x) + index[r] * row_bytes, static_cast<size_t>(row_bytes));
+      const int64_t other = index[r] - first;
+      if (other < 0 || other >= x_rows) std::memset(row, 0, static_cast<size_t>(row_bytes));
+      else std::memcpy(row, static_cast<const char *>(x) + other * row_bytes, static_cast<size_t>(row_bytes));
     }
   });
 }
@@ -26,7 +27,7 @@ int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, 
   const char *function = "ops_gather_rows";
   const int status = ops::check_rows(function, x, index, y, rows, columns, "x_rows", x_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0) return status;
-  return run(function, [&] { gather(x, index, y, rows, columns * ops::size_of(dtype), x_rows); });
+  return run(function, [&] { gather(x, index, y, 0, rows, columns * ops::size_of(dtype), x_rows); });
 } OPS_CATCH
 
 int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t y_rows,

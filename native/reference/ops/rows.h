@@ -6,8 +6,9 @@
 
 namespace chagres::reference {
 
-/* y[r, :] = x[index[r], :] for rows of row_bytes; an index outside 0..x_rows-1 gives zeros. */
-void gather(const void *x, const int32_t *index, void *y, int64_t rows, int64_t row_bytes, int64_t x_rows);
+/* y[r, :] = x[index[r] - first, :] for rows of row_bytes; zeros where x has no such row. */
+void gather(const void *x, const int32_t *index, void *y, int64_t first, int64_t rows, int64_t row_bytes,
+            int64_t x_rows);
 
 }  // namespace chagres::reference
 

@@ -51,8 +51,8 @@ std::vector<Case> conversions() {
 
 std::vector<Case> rows() {
   return {
-      CASE(ops_embedding_forward, matrix(f), index(f), matrix(f), kRows, kRows, kColumns, kBf16, nullptr),
-      CASE(ops_embedding_backward, matrix(f), index(f), floats(f, kCount), 0.5f, kRows, kRows, kColumns, kBf16, nullptr),
+      CASE(ops_embedding_forward, matrix(f), index(f), matrix(f), 0, kRows, kRows, kColumns, kBf16, nullptr),
+      CASE(ops_embedding_backward, matrix(f), index(f), floats(f, kCount), 0.5f, 0, kRows, kRows, kColumns, kBf16, nullptr),
       CASE(ops_gather_rows, matrix(f), index(f), matrix(f), kRows, kColumns, kRows, kBf16, nullptr),
       CASE(ops_scatter_rows, matrix(f), index(f), matrix(f), kRows, kColumns, kRows, kBf16, nullptr),
       CASE(ops_row_sum, matrix(f), floats(f, kColumns), 0.5f, kRows, kColumns, kBf16, nullptr),
@@ -159,7 +159,15 @@ std::vector<Case> losses() {
       CASE(ops_cross_entropy_forward, matrix(f), index(f), f.device_values<int32_t>({9}), 0.1f, floats(f, kRows),
            floats(f, kRows), floats(f, 1), f.device_values<int32_t>({0}), kRows, kColumns - 3, kColumns, kBf16, nullptr),
       CASE(ops_cross_entropy_backward, matrix(f), index(f), floats(f, kRows), f.device_values<int32_t>({4}), 1.0f,
-           floats(f, 1), floats(f, kRows), 0.1f, matrix(f), kRows, kColumns - 3, kColumns, kBf16, nullptr),
+           floats(f, 1), floats(f, kRows), 0.1f, matrix(f), kRows, kColumns - 3, kColumns, 0, kColumns - 3, kBf16,
+           nullptr),
+      CASE(ops_vocabulary_cross_entropy_maximum, matrix(f), floats(f, kRows), kRows, kColumns - 3, kColumns, kBf16,
+           nullptr),
+      CASE(ops_vocabulary_cross_entropy_sums, matrix(f), index(f), floats(f, kRows), 0.1f, floats(f, 3 * kRows), kRows,
+           kColumns - 3, kColumns, 0, kBf16, nullptr),
+      CASE(ops_vocabulary_cross_entropy_loss, floats(f, kRows), floats(f, 3 * kRows), index(f),
+           f.device_values<int32_t>({9}), 0.1f, floats(f, kRows), floats(f, kRows), floats(f, 1),
+           f.device_values<int32_t>({0}), kRows, kColumns - 3, nullptr),
   };
 }
 

@@ -79,16 +79,20 @@ class Refusals {
   }
 
   void rows() {
-    refused(ops.embedding_forward(p, ip, p, 1, -1, 1, 4, nullptr),
+    refused(ops.embedding_forward(p, ip, p, 0, 1, -1, 1, 4, nullptr),
             "ops_embedding_forward: vocabulary is -1; expected 0 or more");
-    refused(ops.embedding_forward(nullptr, ip, p, 1, 1, 1, 4, nullptr),
+    refused(ops.embedding_forward(nullptr, ip, p, 0, 1, 1, 1, 4, nullptr),
             "ops_embedding_forward: table is null; expected a device pointer");
-    refused(ops.embedding_forward(p, ip, p, kHuge, 1, 2, 4, nullptr),
+    refused(ops.embedding_forward(p, ip, p, 0, kHuge, 1, 2, 4, nullptr),
             "ops_embedding_forward: tokens * hidden is too large; expected a product of sizes in bytes below 2^63");
-    refused(ops.embedding_backward(p, nullptr, fp, 0, 1, 1, 1, 4, nullptr),
+    refused(ops.embedding_backward(p, nullptr, fp, 0, 0, 1, 1, 1, 4, nullptr),
             "ops_embedding_backward: ids is null; expected a device pointer");
-    refused(ops.embedding_backward(p, ip, nullptr, 0, 0, 1, 1, 4, nullptr),
+    refused(ops.embedding_backward(p, ip, nullptr, 0, 0, 0, 1, 1, 4, nullptr),
             "ops_embedding_backward: gradient is null; expected a device pointer");
+    refused(ops.embedding_forward(p, ip, p, -1, 1, 1, 1, 4, nullptr),
+            "ops_embedding_forward: first is -1; expected 0 or more");
+    refused(ops.embedding_backward(p, ip, fp, 0, -2, 1, 1, 1, 4, nullptr),
+            "ops_embedding_backward: first is -2; expected 0 or more");
     refused(ops.row_sum(p, fp, 0, -3, 1, 4, nullptr), "ops_row_sum: rows is -3; expected 0 or more");
     refused(ops.row_sum(p, nullptr, 0, 0, 1, 4, nullptr), "ops_row_sum: sum is null; expected a device pointer");
     refused(ops.gather_rows(p, ip, p, 1, 1, -2, 4, nullptr), "ops_gather_rows: x_rows is -2; expected 0 or more");
@@ -108,7 +112,8 @@ class Refusals {
 
   int loss_backward(const int32_t *counted, const float *scale, const float *gradients, float smoothing,
                     int64_t classes) {
-    return ops.cross_entropy_backward(p, ip, fp, counted, 1, scale, gradients, smoothing, p, 4, classes, 64, 4, nullptr);
+    return ops.cross_entropy_backward(p, ip, fp, counted, 1, scale, gradients, smoothing, p, 4, classes, 64, 0, 64, 4,
+                                      nullptr);
   }
 
   void losses() {
@@ -135,7 +140,28 @@ class Refusals {
             "ops_cross_entropy_backward: token_gradients is 0x1001; expected a multiple of 4 bytes");
     refused(loss_backward(ip, nullptr, nullptr, std::nanf(""), 33),
             "ops_cross_entropy_backward: label_smoothing is nan; expected 0 to 1");
-    refused(loss_backward(ip, nullptr, nullptr, 0, 0), "ops_cross_entropy_backward: classes is 0; expected 1 to 64");
+    refused(loss_backward(ip, nullptr, nullptr, 0, -1), "ops_cross_entropy_backward: classes is -1; expected 0 to 64");
+    refused(ops.cross_entropy_backward(p, ip, fp, ip, 1, nullptr, nullptr, 0, p, 4, 9, 64, 3, 11, 4, nullptr),
+            "ops_cross_entropy_backward: first is 3; expected 0 to 2");
+    refused(ops.cross_entropy_backward(p, ip, fp, ip, 1, nullptr, nullptr, 0, p, 4, 9, 64, 0, 8, 4, nullptr),
+            "ops_cross_entropy_backward: all_classes is 8; expected 9 or more");
+    refused(ops.vocabulary_cross_entropy_maximum(p, nullptr, 4, 9, 64, 4, nullptr),
+            "ops_vocabulary_cross_entropy_maximum: maximum is null; expected a device pointer");
+    refused(ops.vocabulary_cross_entropy_maximum(p, fp, 4, 65, 64, 4, nullptr),
+            "ops_vocabulary_cross_entropy_maximum: classes is 65; expected 0 to 64");
+    refused(ops.vocabulary_cross_entropy_sums(p, ip, fp, 2, fp, 4, 9, 64, 0, 4, nullptr),
+            "ops_vocabulary_cross_entropy_sums: label_smoothing is 2; expected 0 to 1");
+    refused(ops.vocabulary_cross_entropy_sums(p, ip, fp, 0, fp, 4, 9, 64, -1, 4, nullptr),
+            "ops_vocabulary_cross_entropy_sums: first is -1; expected 0 or more");
+    refused(ops.vocabulary_cross_entropy_sums(nullptr, ip, fp, 0, fp, 4, 9, 64, 0, 4, nullptr),
+            "ops_vocabulary_cross_entropy_sums: logits is null; expected a device pointer");
+    refused(ops.vocabulary_cross_entropy_loss(fp, fp, ip, nullptr, 0, fp, nullptr, fp, other, 4, 0, nullptr),
+            "ops_vocabulary_cross_entropy_loss: classes is 0; expected 1 or more");
+    refused(ops.vocabulary_cross_entropy_loss(fp, nullptr, ip, nullptr, 0, fp, nullptr, fp, other, 4, 9, nullptr),
+            "ops_vocabulary_cross_entropy_loss: sums is null; expected a device pointer");
+    refused(ops.vocabulary_cross_entropy_loss(fp, fp, ip, other, 0, fp, nullptr, fp, other, 4, 9, nullptr),
+            "ops_vocabulary_cross_entropy_loss: divisor is the address of counted; expected another, or null to divide by "
+            "the tokens counted here");
   }
 
   void loss_scales() {
@@ -281,8 +307,8 @@ class Refusals {
     refused(ops.compile_all(9, 0, nullptr), "ops_compile_all: compiled is null; expected an int");
     Case test(session_, "arguments", 4, "sizes of zero");
     const int statuses[] = {ops.cast(nullptr, 4, nullptr, 5, 0, nullptr),
-                            ops.embedding_forward(nullptr, nullptr, nullptr, 0, 5, 5, 4, nullptr),
-                            ops.embedding_backward(nullptr, nullptr, nullptr, 0, 3, 0, 3, 4, nullptr),
+                            ops.embedding_forward(nullptr, nullptr, nullptr, 0, 0, 5, 5, 4, nullptr),
+                            ops.embedding_backward(nullptr, nullptr, nullptr, 0, 0, 3, 0, 3, 4, nullptr),
                             ops.row_sum(nullptr, nullptr, 0, 5, 0, 4, nullptr),
                             ops.drop_path_factors(nullptr, 0.5f, nullptr, 0, nullptr),
                             ops.scale_sequences_add(nullptr, nullptr, nullptr, nullptr, nullptr, OPS_BSHD, 0, 3, 4, 4,

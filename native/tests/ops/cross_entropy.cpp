@@ -116,7 +116,8 @@ void backward_case(Session &session, const Loss &loss, const Batch &batch, int32
                                                   counted.data<int32_t>(), gradient,
                                                   on_device ? loss_scale.data<float>() : nullptr,
                                                   on_device ? token_gradients.data<float>() : nullptr, loss.smoothing,
-                                                  logits.data(), loss.tokens, loss.classes, loss.stride, loss.dtype, session.memory.stream());
+                                                  logits.data(), loss.tokens, loss.classes, loss.stride, 0, loss.classes, loss.dtype,
+                                                  session.memory.stream());
       }))
     test.close(loss.dtype, test.output(0, loss.dtype), wanted, scale, 8, "dlogits");
 }
@@ -130,7 +131,7 @@ void sum_case(Session &session, const Loss &loss, const Batch &batch) {
   const auto backward = [&](Buffer &logits, const int32_t *counted) {
     return session.ops.cross_entropy_backward(logits.data(), labels.data<int32_t>(), lse.data<float>(), counted, 0.75f,
                                               nullptr, nullptr, loss.smoothing, logits.data(), loss.tokens, loss.classes,
-                                              loss.stride, loss.dtype, session.memory.stream());
+                                              loss.stride, 0, loss.classes, loss.dtype, session.memory.stream());
   };
   if (test.run({&first, &second},
                [&] { return backward(first, nullptr) | backward(second, one.data<int32_t>()); }))

@@ -17,13 +17,15 @@ struct Table {
   int64_t offset;
 };
 
-void backward_case(Session &session, const Table &table, float beta, bool skewed) {
+/* `first`: of a vocabulary, number of the table's first row. */
+void backward_case(Session &session, const Table &table, float beta, bool skewed, int32_t first = 0) {
   Case test(session, "embedding_backward", table.dtype,
             shape_text({{"tokens", table.tokens},
                         {"vocabulary", table.vocabulary},
                         {"hidden", table.hidden},
                         {"offset", table.offset},
-                        {"skewed", skewed}}) +
+                        {"skewed", skewed},
+                        {"first", first}}) +
                 " beta=" + std::to_string(beta));
   const Doubles dy = session.random.normal(format_of(table.dtype), table.tokens * table.hidden);
   const Doubles old = session.random.normal(kFormats[0], table.vocabulary * table.hidden);
@@ -38,10 +40,11 @@ void backward_case(Session &session, const Table &table, float beta, bool skewed
     for (int64_t c = 0; c < table.hidden; ++c)
       wanted.add(id * table.hidden + c, dy[static_cast<size_t>(t * table.hidden + c)]);
   }
+  for (int32_t &id : ids) id += first;
   Buffer in = session.floats(table.dtype, dy, table.offset), index = session.raw(ids);
   Buffer gradient = session.floats(4, beta == 0 ? Doubles(old.size(), kNan) : old, table.offset);
   if (test.run({&gradient}, [&] {
-        return session.ops.embedding_backward(in.data(), index.data<int32_t>(), gradient.data<float>(), beta,
+        return session.ops.embedding_backward(in.data(), index.data<int32_t>(), gradient.data<float>(), beta, first,
                                               table.tokens, table.vocabulary, table.hidden, table.dtype,
                                               session.memory.stream());
       }))
@@ -53,10 +56,11 @@ void backward_case(Session &session, const Table &table, float beta, bool skewed
 void embedding_cases(Session &session) {
   for (const Rows &shape : row_shapes(session)) {
     if (shape.dtype == 2) continue;
-    gather_case(session, "embedding_forward", shape, [&](const void *table, const int32_t *ids, void *y) {
-      return session.ops.embedding_forward(table, ids, y, shape.rows, shape.indexed, shape.columns, shape.dtype,
-                                           session.memory.stream());
-    });
+    for (int32_t first : {0, 7})
+      gather_case(session, "embedding_forward", shape, first, [&](const void *table, const int32_t *ids, void *y) {
+        return session.ops.embedding_forward(table, ids, y, first, shape.rows, shape.indexed, shape.columns, shape.dtype,
+                                             session.memory.stream());
+      });
   }
   const int64_t tables[][3] = {{0, 64, 64},      {1, 1, 1},         {31, 33, 7},     {33, 33, 64},    {191, 64, 66},
                                {193, 64, 62},    {257, 130, 34},    {700, 33, 20},   {1500, 65, 129}, {4099, 33, 20},
@@ -66,7 +70,7 @@ void embedding_cases(Session &session) {
     for (const Format &format : kFormats)
       for (int64_t offset : {0, 1}) {
         backward_case(session, {format.dtype, tokens, vocabulary, hidden, offset}, 0, false);
-        backward_case(session, {format.dtype, tokens, vocabulary, hidden, offset}, 1, true);
+        backward_case(session, {format.dtype, tokens, vocabulary, hidden, offset}, 1, true, 1000);
       }
   }
 }

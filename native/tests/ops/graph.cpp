@@ -38,7 +38,7 @@ struct Step {
     const Ops &ops = step.session.ops;
     const OpsStream stream = step.session.memory.stream();
     step.status |= ops.embedding_backward(step.dy.data(), step.ids.data<int32_t>(), step.gradient.data<float>(), 0,
-                                          step.tokens, step.vocabulary, step.hidden, 6, stream);
+                                          0, step.tokens, step.vocabulary, step.hidden, 6, stream);
     step.status |= ops.row_sum(step.dy.data(), step.sum.data<float>(), 0, step.tokens, step.hidden, 6, stream);
     step.status |= ops.cross_entropy_forward(
         step.logits.data(), step.ids.data<int32_t>(), step.divisor.data<int32_t>(), 0.1f,

@@ -58,16 +58,17 @@ void scatter_case(Session &session, const Rows &shape) {
 
 }  // namespace
 
-void gather_case(Session &session, const char *operation, const Rows &shape, const Gather &gather) {
+void gather_case(Session &session, const char *operation, const Rows &shape, int32_t first, const Gather &gather) {
   Case test(session, operation, shape.dtype == 2 ? 4 : shape.dtype, rows_text(shape));
   const int64_t size = size_of(shape.dtype), row_bytes = shape.columns * size;
   const auto offset = static_cast<size_t>(shape.offset * size);
   const Bytes x = random_bytes(session, shape.indexed * row_bytes);
-  const std::vector<int32_t> index = random_index(session, shape.rows, shape.indexed);
+  std::vector<int32_t> index = random_index(session, shape.rows, shape.indexed);
   Bytes wanted(static_cast<size_t>(shape.rows * row_bytes), 0);
   for (size_t r = 0; r < index.size(); ++r)
     if (index[r] >= 0 && index[r] < shape.indexed)
       std::copy_n(x.begin() + index[r] * row_bytes, row_bytes, wanted.begin() + static_cast<int64_t>(r) * row_bytes);
+  for (int32_t &i : index) i = i > INT_MAX - first ? i : i + first; /* INT_MAX stays outside */
   Buffer in(session.memory, x, offset), ids = session.raw(index);
   Buffer out(session.memory, Bytes(wanted.size(), 0x77), offset);
   if (test.run({&out}, [&] { return gather(in.data(), ids.data<int32_t>(), out.data()); }))
@@ -89,7 +90,7 @@ std::vector<Rows> row_shapes(const Session &session) {
 
 void rows_cases(Session &session) {
   for (const Rows &shape : row_shapes(session)) {
-    gather_case(session, "gather_rows", shape, [&](const void *x, const int32_t *index, void *y) {
+    gather_case(session, "gather_rows", shape, 0, [&](const void *x, const int32_t *index, void *y) {
       return session.ops.gather_rows(x, index, y, shape.rows, shape.columns, shape.indexed, shape.dtype,
                                      session.memory.stream());
     });

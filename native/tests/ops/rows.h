@@ -19,8 +19,9 @@ struct Rows {
 /* All shapes, in each dtype that moves (2 is INT32), aligned and not. */
 std::vector<Rows> row_shapes(const Session &session);
 
+/* `first` is the index of row 0 of x. */
 using Gather = std::function<int(const void *x, const int32_t *index, void *y)>;
-void gather_case(Session &session, const char *operation, const Rows &shape, const Gather &gather);
+void gather_case(Session &session, const char *operation, const Rows &shape, int32_t first, const Gather &gather);
 
 }  // namespace chagres::tests
 

@@ -96,11 +96,11 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
   watch.measure("accumulate", sizes, 10 * bytes,
                 [&] { return ops.accumulate(x.data(), z.data<float>(), 1, count, kBf16, stream); });
   watch.measure("embedding_forward V=64", sizes, 2 * bytes, [&] {
-    return ops.embedding_forward(table.data(), ids.data<int32_t>(), y.data(), kTokens, 64, hidden, kBf16, stream);
+    return ops.embedding_forward(table.data(), ids.data<int32_t>(), y.data(), 0, kTokens, 64, hidden, kBf16, stream);
   });
   watch.measure("embedding_backward V=64", sizes, 2 * bytes, [&] {
-    return ops.embedding_backward(x.data(), ids.data<int32_t>(), gradient.data<float>(), 1, kTokens, 64, hidden, kBf16,
-                                  stream);
+    return ops.embedding_backward(x.data(), ids.data<int32_t>(), gradient.data<float>(), 1, 0, kTokens, 64, hidden,
+                                  kBf16, stream);
   });
   watch.measure("gather_rows", sizes, 4 * bytes, [&] {
     return ops.gather_rows(x.data(), ids.data<int32_t>(), y.data(), kTokens, hidden, kTokens, kBf16, stream);
@@ -233,7 +233,22 @@ void loss_times(Session &session, Stopwatch &watch, int64_t classes, int64_t str
   });
   watch.measure("cross_entropy_backward", sizes, 4 * elements, [&] {
     return ops.cross_entropy_backward(logits.data(), labels.data<int32_t>(), lse.data<float>(), counted.data<int32_t>(),
-                                      1, nullptr, nullptr, 0, logits.data(), kTokens, classes, stride, kBf16, stream);
+                                      1, nullptr, nullptr, 0, logits.data(), kTokens, classes, stride, 0, classes, kBf16,
+                                      stream);
+  });
+  Buffer maximum = zeros(session, 4 * kTokens), sums = zeros(session, 8 * kTokens);
+  watch.measure("vocabulary_cross_entropy_maximum", sizes, 2 * elements, [&] {
+    return ops.vocabulary_cross_entropy_maximum(logits.data(), maximum.data<float>(), kTokens, classes, stride, kBf16,
+                                                stream);
+  });
+  watch.measure("vocabulary_cross_entropy_sums", sizes, 2 * elements, [&] {
+    return ops.vocabulary_cross_entropy_sums(logits.data(), labels.data<int32_t>(), maximum.data<float>(), 0,
+                                             sums.data<float>(), kTokens, classes, stride, 0, kBf16, stream);
+  });
+  watch.measure("vocabulary_cross_entropy_loss", sizes, 20.0 * kTokens, [&] {
+    return ops.vocabulary_cross_entropy_loss(maximum.data<float>(), sums.data<float>(), labels.data<int32_t>(), nullptr,
+                                             0, lse.data<float>(), nullptr, loss.data<float>(),
+                                             counted.data<int32_t>(), kTokens, classes, stream);
   });
 }
 

@@ -182,6 +182,9 @@ Ops open_library(const std::string &path) {
   find(library, "ops_cast", ops.cast);
   find(library, "ops_cross_entropy_forward", ops.cross_entropy_forward);
   find(library, "ops_cross_entropy_backward", ops.cross_entropy_backward);
+  find(library, "ops_vocabulary_cross_entropy_maximum", ops.vocabulary_cross_entropy_maximum);
+  find(library, "ops_vocabulary_cross_entropy_sums", ops.vocabulary_cross_entropy_sums);
+  find(library, "ops_vocabulary_cross_entropy_loss", ops.vocabulary_cross_entropy_loss);
   find(library, "ops_gather_rows", ops.gather_rows);
   find(library, "ops_scatter_rows", ops.scatter_rows);
   find(library, "ops_rotary_packed", ops.rotary_packed);

@@ -32,6 +32,9 @@ struct Ops {
   OPS_FUNCTION(cast);
   OPS_FUNCTION(cross_entropy_forward);
   OPS_FUNCTION(cross_entropy_backward);
+  OPS_FUNCTION(vocabulary_cross_entropy_maximum);
+  OPS_FUNCTION(vocabulary_cross_entropy_sums);
+  OPS_FUNCTION(vocabulary_cross_entropy_loss);
   OPS_FUNCTION(gather_rows);
   OPS_FUNCTION(scatter_rows);
   OPS_FUNCTION(rotary_packed);

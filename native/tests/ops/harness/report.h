@@ -90,6 +90,7 @@ void row_sum_cases(Session &session);
 void matrix_product_cases(Session &session);
 void residual_norm_cases(Session &session);
 void cross_entropy_cases(Session &session);
+void vocabulary_cross_entropy_cases(Session &session);
 void rotary_cases(Session &session);
 void attention_cases(Session &session);
 void attention_argument_cases(Session &session);

@@ -47,6 +47,7 @@ const Cases kCases[] = {
     {"matrix_product", matrix_product_cases},
     {"residual_norm", residual_norm_cases},
     {"cross_entropy", cross_entropy_cases},
+    {"vocabulary_cross_entropy", vocabulary_cross_entropy_cases},
     {"rotary", rotary_cases},
     {"attention", attention_cases},
     {"graph", graph_cases},

@@ -153,7 +153,7 @@ void embed_ones(const Emulation &e) {
   const std::vector<float> dy(400 * 64, 1);
   const std::vector<int32_t> ids(400, 1);
   std::vector<float> gradient(2 * 64, -1);
-  EXPECT_EQUAL(e.ops.embedding_backward(dy.data(), ids.data(), gradient.data(), 0, 400, 2, 64, 4, nullptr),
+  EXPECT_EQUAL(e.ops.embedding_backward(dy.data(), ids.data(), gradient.data(), 0, 0, 400, 2, 64, 4, nullptr),
                OPS_SUCCESS);
   for (size_t i = 0; i < gradient.size(); ++i) EXPECT_EQUAL(gradient[i], i < 64 ? 0 : 400);
 }

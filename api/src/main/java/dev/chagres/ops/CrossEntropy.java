@@ -201,6 +201,8 @@ public final class CrossEntropy {
                         logits.size(0),
                         classes,
                         logits.size(1),
+                        0,
+                        classes,
                         logits.dtype().code(),
                         stream.handle()),
                 "ops_cross_entropy_backward");

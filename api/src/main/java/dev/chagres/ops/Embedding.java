@@ -27,6 +27,21 @@ public final class Embedding {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with another tensor
      */
     public static void forward(Tensor table, Tensor ids, Tensor y, Stream stream) {
+        forward(table, 0, ids, y, stream);
+    }
+
+    /**
+     * Enqueues {@code y[t] = table[ids[t] - first]} of a table that has consecutive rows of a vocabulary. A row whose identifier is not
+     * among {@code first} to {@code first + V - 1} is 0.
+     *
+     * @param table floating-point numbers [V, H]; V may be 0
+     * @param first number of its first row, at least 0
+     * @param ids INT32 [T]
+     * @param y [T, H], in the type of the table
+     * @throws IllegalArgumentException when shapes, types, first or devices do not fit, or y shares memory with another tensor
+     */
+    public static void forward(Tensor table, long first, Tensor ids, Tensor y, Stream stream) {
+        checkFirst(first);
         Checks.matrix(stream, "table", table);
         checkIds(ids, stream);
         Checks.matrix(stream, "y", y, table.dtype(), ids.size(0), table.size(1));
@@ -38,6 +53,7 @@ public final class Embedding {
                         table.address(),
                         ids.address(),
                         y.address(),
+                        first,
                         ids.size(0),
                         table.size(0),
                         table.size(1),
@@ -56,6 +72,21 @@ public final class Embedding {
      *     another tensor
      */
     public static void backward(Tensor dy, Tensor ids, Tensor gradient, Output output, Stream stream) {
+        backward(dy, 0, ids, gradient, output, stream);
+    }
+
+    /**
+     * Enqueues {@code gradient[v] = sum over t with ids[t] = first + v of dy[t]}, or adds that to {@code gradient[v]}.
+     *
+     * @param dy gradient of y, floating-point numbers [T, H]
+     * @param first number of the table's first row, at least 0
+     * @param ids INT32 [T]; those outside {@code first} to {@code first + V - 1} give no gradient
+     * @param gradient FLOAT32 [V, H]; V may be 0
+     * @throws IllegalArgumentException when shapes, types, first or devices do not fit, or the gradient shares memory with another
+     *     tensor
+     */
+    public static void backward(Tensor dy, long first, Tensor ids, Tensor gradient, Output output, Stream stream) {
+        checkFirst(first);
         Checks.given("output", output);
         Checks.matrix(stream, "dy", dy);
         checkIds(ids, stream);
@@ -70,12 +101,19 @@ public final class Embedding {
                         ids.address(),
                         gradient.address(),
                         output.beta(),
+                        first,
                         ids.size(0),
                         gradient.size(0),
                         gradient.size(1),
                         dy.dtype().code(),
                         stream.handle()),
                 "ops_embedding_backward");
+    }
+
+    private static void checkFirst(long first) {
+        if (first < 0) {
+            throw new IllegalArgumentException("first: expected at least 0, got " + first);
+        }
     }
 
     private static void checkIds(Tensor ids, Stream stream) {

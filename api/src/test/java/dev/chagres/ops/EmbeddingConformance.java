@@ -2,6 +2,7 @@ package dev.chagres.ops;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
@@ -94,6 +95,37 @@ class EmbeddingConformance {
         assertArrayEquals(new float[8], open.read(y), "no row of an empty table is known");
     }
 
+    /** Rows of a table that begins in the middle of a vocabulary are those of the whole table, and so are their gradients. */
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void rowsOfAVocabulary(DType dtype) {
+        RealMatrix whole = open.normal(dtype, 33, 7, 1);
+        int[] ids = open.random().ints(100, -2, 36).toArray();
+        RealMatrix dy = open.normal(dtype, ids.length, 7, 1);
+        for (int[] part : new int[][] {{0, 33}, {5, 12}, {30, 33}, {33, 33}}) {
+            Tensor rows = open.scope().view(open.tensor(dtype, whole), part[0] * 7L, part[1] - part[0], 7);
+            Tensor y = open.unwritten(dtype, ids.length, 7);
+            Embedding.forward(rows, part[0], open.ints(ids), y, open.stream());
+            Tensor gradient = open.unwritten(DType.FLOAT32, part[1] - part[0], 7);
+            Embedding.backward(
+                    open.tensor(dtype, dy), part[0], open.ints(ids), gradient, Output.OVERWRITE, open.stream());
+            float[] expected = new float[ids.length * 7];
+            double[] sums = new double[(part[1] - part[0]) * 7];
+            for (int i = 0; i < expected.length; i++) {
+                int id = ids[i / 7];
+                if (id >= part[0] && id < part[1]) {
+                    expected[i] = (float) whole.getEntry(id, i % 7);
+                    sums[(id - part[0]) * 7 + i % 7] += dy.getEntry(i / 7, i % 7);
+                }
+            }
+            assertArrayEquals(expected, open.read(y));
+            float[] actual = open.read(gradient);
+            for (int i = 0; i < sums.length; i++) {
+                assertEquals(sums[i], actual[i], 1e-4, "gradient " + i);
+            }
+        }
+    }
+
     @Test
     void refusals() {
         Tensor table = open.scope().tensor(DType.FLOAT32, 3, 4);
@@ -128,6 +160,14 @@ class EmbeddingConformance {
                 IllegalArgumentException.class,
                 "dy: expected FLOAT32[2, 4], got FLOAT32[3, 4]",
                 () -> Embedding.backward(table, ids, table, Output.ADD, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "first: expected at least 0, got -1",
+                () -> Embedding.forward(table, -1, ids, y, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "first: expected at least 0, got -2",
+                () -> Embedding.backward(y, -2, ids, table, Output.ADD, open.stream()));
     }
 
     private static void refused(String text, Tensor table, Tensor ids, Tensor y) {

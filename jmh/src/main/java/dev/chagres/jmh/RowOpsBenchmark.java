@@ -6,6 +6,7 @@ import dev.chagres.ops.Columns;
 import dev.chagres.ops.CrossEntropy;
 import dev.chagres.ops.Embedding;
 import dev.chagres.ops.Rows;
+import dev.chagres.ops.VocabularyCrossEntropy;
 import dev.chagres.te.Output;
 import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
@@ -28,6 +29,8 @@ public class RowOpsBenchmark extends OperationBenchmark {
     private Tensor loss;
     private Tensor counted;
     private Tensor dlogits;
+    private Tensor maximum;
+    private Tensor sums;
 
     /** For JMH. */
     public RowOpsBenchmark() {}
@@ -51,6 +54,8 @@ public class RowOpsBenchmark extends OperationBenchmark {
         loss = empty(DType.FLOAT32, 1);
         counted = empty(DType.INT32, 1);
         dlogits = empty(DType.BFLOAT16, tokens, VOCABULARY);
+        maximum = empty(DType.FLOAT32, tokens);
+        sums = empty(DType.FLOAT32, 2, tokens);
         int width = Math.toIntExact(shape.hidden());
         embeddingForward();
         near("embeddingForward", read(table)[drawn[0] * width], read(rows)[0], 0);
@@ -70,6 +75,14 @@ public class RowOpsBenchmark extends OperationBenchmark {
         crossEntropyBackward();
         double wanted = (1.0 / VOCABULARY - 1) / tokens;
         near("crossEntropyBackward", 1, read(dlogits)[drawn[0]] / wanted, 0.02);
+        vocabularyCrossEntropyMaximum();
+        near("vocabularyCrossEntropyMaximum", 0, read(maximum)[0], 0);
+        vocabularyCrossEntropySums();
+        near("vocabularyCrossEntropySums", VOCABULARY, read(sums)[0], 0);
+        vocabularyCrossEntropyLoss();
+        near("vocabularyCrossEntropyLoss", Math.log(VOCABULARY), read(loss)[0], 1e-4);
+        vocabularyCrossEntropyBackward();
+        near("vocabularyCrossEntropyBackward", 1, read(dlogits)[drawn[0]] / wanted, 0.02);
     }
 
     /** Rows of the table. */
@@ -120,5 +133,35 @@ public class RowOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void crossEntropyBackward() {
         repeat(() -> CrossEntropy.backward(logits, ids, VOCABULARY, logSumExp, counted, 1, dlogits, stream));
+    }
+
+    /** The largest logit of a rank's classes. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void vocabularyCrossEntropyMaximum() {
+        repeat(() -> VocabularyCrossEntropy.maximum(logits, VOCABULARY, maximum, stream));
+    }
+
+    /** The sums over a rank's classes. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void vocabularyCrossEntropySums() {
+        repeat(() -> VocabularyCrossEntropy.sums(logits, ids, 0, VOCABULARY, 0, maximum, sums, stream));
+    }
+
+    /** The loss of the sums of all ranks. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void vocabularyCrossEntropyLoss() {
+        repeat(() -> VocabularyCrossEntropy.loss(
+                maximum, sums, ids, VOCABULARY, 0, null, logSumExp, null, loss, counted, stream));
+    }
+
+    /** The gradient of a rank's logits. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void vocabularyCrossEntropyBackward() {
+        repeat(() -> VocabularyCrossEntropy.backward(
+                logits, ids, 0, VOCABULARY, VOCABULARY, 0, logSumExp, counted, 1, null, null, dlogits, stream));
     }
 }

@@ -627,6 +627,7 @@ public class Ops extends Ops$shared {
             Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_LONG,
+            Ops.C_LONG,
             Ops.C_INT,
             Ops.C_POINTER
         );
@@ -639,7 +640,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
+     * int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_embedding_forward$descriptor() {
@@ -649,7 +650,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
+     * int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
      * }
      */
     public static MethodHandle ops_embedding_forward$handle() {
@@ -659,7 +660,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
+     * int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
      * }
      */
     public static MemorySegment ops_embedding_forward$address() {
@@ -668,16 +669,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
+     * int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
      * }
      */
-    public static int ops_embedding_forward(long table, long ids, long y, long tokens, long vocabulary, long hidden, int dtype, MemorySegment stream) {
+    public static int ops_embedding_forward(long table, long ids, long y, long first, long tokens, long vocabulary, long hidden, int dtype, MemorySegment stream) {
         var mh$ = ops_embedding_forward.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_embedding_forward", table, ids, y, tokens, vocabulary, hidden, dtype, stream);
+                traceDowncall("ops_embedding_forward", table, ids, y, first, tokens, vocabulary, hidden, dtype, stream);
             }
-            return (int)mh$.invokeExact(table, ids, y, tokens, vocabulary, hidden, dtype, stream);
+            return (int)mh$.invokeExact(table, ids, y, first, tokens, vocabulary, hidden, dtype, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -695,6 +696,7 @@ public class Ops extends Ops$shared {
             Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_LONG,
+            Ops.C_LONG,
             Ops.C_INT,
             Ops.C_POINTER
         );
@@ -707,7 +709,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
+     * int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_embedding_backward$descriptor() {
@@ -717,7 +719,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
+     * int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
      * }
      */
     public static MethodHandle ops_embedding_backward$handle() {
@@ -727,7 +729,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
+     * int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
      * }
      */
     public static MemorySegment ops_embedding_backward$address() {
@@ -736,16 +738,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
+     * int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, float beta, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype, OpsStream stream)
      * }
      */
-    public static int ops_embedding_backward(long dy, long ids, long gradient, float beta, long tokens, long vocabulary, long hidden, int dtype, MemorySegment stream) {
+    public static int ops_embedding_backward(long dy, long ids, long gradient, float beta, long first, long tokens, long vocabulary, long hidden, int dtype, MemorySegment stream) {
         var mh$ = ops_embedding_backward.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_embedding_backward", dy, ids, gradient, beta, tokens, vocabulary, hidden, dtype, stream);
+                traceDowncall("ops_embedding_backward", dy, ids, gradient, beta, first, tokens, vocabulary, hidden, dtype, stream);
             }
-            return (int)mh$.invokeExact(dy, ids, gradient, beta, tokens, vocabulary, hidden, dtype, stream);
+            return (int)mh$.invokeExact(dy, ids, gradient, beta, first, tokens, vocabulary, hidden, dtype, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -1327,6 +1329,8 @@ public class Ops extends Ops$shared {
             Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
             Ops.C_INT,
             Ops.C_POINTER
         );
@@ -1339,7 +1343,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int64_t first, int64_t all_classes, int dtype, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_cross_entropy_backward$descriptor() {
@@ -1349,7 +1353,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int64_t first, int64_t all_classes, int dtype, OpsStream stream)
      * }
      */
     public static MethodHandle ops_cross_entropy_backward$handle() {
@@ -1359,7 +1363,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int64_t first, int64_t all_classes, int dtype, OpsStream stream)
      * }
      */
     public static MemorySegment ops_cross_entropy_backward$address() {
@@ -1368,16 +1372,223 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * int ops_cross_entropy_backward(const void *logits, const int32_t *labels, const float *log_sum_exp, const int32_t *counted, float gradient, const float *loss_scale, const float *token_gradients, float label_smoothing, void *dlogits, int64_t tokens, int64_t classes, int64_t stride, int64_t first, int64_t all_classes, int dtype, OpsStream stream)
      * }
      */
-    public static int ops_cross_entropy_backward(long logits, long labels, long log_sum_exp, long counted, float gradient, long loss_scale, long token_gradients, float label_smoothing, long dlogits, long tokens, long classes, long stride, int dtype, MemorySegment stream) {
+    public static int ops_cross_entropy_backward(long logits, long labels, long log_sum_exp, long counted, float gradient, long loss_scale, long token_gradients, float label_smoothing, long dlogits, long tokens, long classes, long stride, long first, long all_classes, int dtype, MemorySegment stream) {
         var mh$ = ops_cross_entropy_backward.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_cross_entropy_backward", logits, labels, log_sum_exp, counted, gradient, loss_scale, token_gradients, label_smoothing, dlogits, tokens, classes, stride, dtype, stream);
+                traceDowncall("ops_cross_entropy_backward", logits, labels, log_sum_exp, counted, gradient, loss_scale, token_gradients, label_smoothing, dlogits, tokens, classes, stride, first, all_classes, dtype, stream);
             }
-            return (int)mh$.invokeExact(logits, labels, log_sum_exp, counted, gradient, loss_scale, token_gradients, label_smoothing, dlogits, tokens, classes, stride, dtype, stream);
+            return (int)mh$.invokeExact(logits, labels, log_sum_exp, counted, gradient, loss_scale, token_gradients, label_smoothing, dlogits, tokens, classes, stride, first, all_classes, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_vocabulary_cross_entropy_maximum {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_vocabulary_cross_entropy_maximum");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_maximum(const void *logits, float *maximum, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_vocabulary_cross_entropy_maximum$descriptor() {
+        return ops_vocabulary_cross_entropy_maximum.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_maximum(const void *logits, float *maximum, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_vocabulary_cross_entropy_maximum$handle() {
+        return ops_vocabulary_cross_entropy_maximum.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_maximum(const void *logits, float *maximum, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_vocabulary_cross_entropy_maximum$address() {
+        return ops_vocabulary_cross_entropy_maximum.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_maximum(const void *logits, float *maximum, int64_t tokens, int64_t classes, int64_t stride, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_vocabulary_cross_entropy_maximum(long logits, long maximum, long tokens, long classes, long stride, int dtype, MemorySegment stream) {
+        var mh$ = ops_vocabulary_cross_entropy_maximum.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_vocabulary_cross_entropy_maximum", logits, maximum, tokens, classes, stride, dtype, stream);
+            }
+            return (int)mh$.invokeExact(logits, maximum, tokens, classes, stride, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_vocabulary_cross_entropy_sums {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_vocabulary_cross_entropy_sums");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_sums(const void *logits, const int32_t *labels, const float *maximum, float label_smoothing, float *sums, int64_t tokens, int64_t classes, int64_t stride, int64_t first, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_vocabulary_cross_entropy_sums$descriptor() {
+        return ops_vocabulary_cross_entropy_sums.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_sums(const void *logits, const int32_t *labels, const float *maximum, float label_smoothing, float *sums, int64_t tokens, int64_t classes, int64_t stride, int64_t first, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_vocabulary_cross_entropy_sums$handle() {
+        return ops_vocabulary_cross_entropy_sums.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_sums(const void *logits, const int32_t *labels, const float *maximum, float label_smoothing, float *sums, int64_t tokens, int64_t classes, int64_t stride, int64_t first, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_vocabulary_cross_entropy_sums$address() {
+        return ops_vocabulary_cross_entropy_sums.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_sums(const void *logits, const int32_t *labels, const float *maximum, float label_smoothing, float *sums, int64_t tokens, int64_t classes, int64_t stride, int64_t first, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_vocabulary_cross_entropy_sums(long logits, long labels, long maximum, float label_smoothing, long sums, long tokens, long classes, long stride, long first, int dtype, MemorySegment stream) {
+        var mh$ = ops_vocabulary_cross_entropy_sums.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_vocabulary_cross_entropy_sums", logits, labels, maximum, label_smoothing, sums, tokens, classes, stride, first, dtype, stream);
+            }
+            return (int)mh$.invokeExact(logits, labels, maximum, label_smoothing, sums, tokens, classes, stride, first, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_vocabulary_cross_entropy_loss {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_vocabulary_cross_entropy_loss");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_loss(const float *maximum, const float *sums, const int32_t *labels, const int32_t *divisor, float label_smoothing, float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens, int64_t classes, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_vocabulary_cross_entropy_loss$descriptor() {
+        return ops_vocabulary_cross_entropy_loss.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_loss(const float *maximum, const float *sums, const int32_t *labels, const int32_t *divisor, float label_smoothing, float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens, int64_t classes, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_vocabulary_cross_entropy_loss$handle() {
+        return ops_vocabulary_cross_entropy_loss.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_loss(const float *maximum, const float *sums, const int32_t *labels, const int32_t *divisor, float label_smoothing, float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens, int64_t classes, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_vocabulary_cross_entropy_loss$address() {
+        return ops_vocabulary_cross_entropy_loss.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_vocabulary_cross_entropy_loss(const float *maximum, const float *sums, const int32_t *labels, const int32_t *divisor, float label_smoothing, float *log_sum_exp, float *token_losses, float *loss, int32_t *counted, int64_t tokens, int64_t classes, OpsStream stream)
+     * }
+     */
+    public static int ops_vocabulary_cross_entropy_loss(long maximum, long sums, long labels, long divisor, float label_smoothing, long log_sum_exp, long token_losses, long loss, long counted, long tokens, long classes, MemorySegment stream) {
+        var mh$ = ops_vocabulary_cross_entropy_loss.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_vocabulary_cross_entropy_loss", maximum, sums, labels, divisor, label_smoothing, log_sum_exp, token_losses, loss, counted, tokens, classes, stream);
+            }
+            return (int)mh$.invokeExact(maximum, sums, labels, divisor, label_smoothing, log_sum_exp, token_losses, loss, counted, tokens, classes, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {

@@ -1,0 +1,302 @@
+package dev.chagres.ops;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.internal.Checks;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Cross-entropy of logits whose classes are divided among ranks: what {@link CrossEntropy} computes of all columns, in three steps. The
+ * results of the first two are reduced over the ranks before the next one: {@code maximum} by its maximum, {@code sums} by their sum.
+ *
+ * <p>The logits of a rank are [T, columns]; its first {@code classes} columns are classes {@code first} to {@code first + classes - 1},
+ * the others are padding. It may have no class, and no column. Computed in FP32.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code ops_vocabulary_cross_entropy_maximum}, {@code ops_vocabulary_cross_entropy_sums}, {@code
+ * ops_vocabulary_cross_entropy_loss}, {@code ops_cross_entropy_backward} in {@code ops.h}; Megatron-LM's {@code
+ * _VocabParallelCrossEntropy}.
+ */
+public final class VocabularyCrossEntropy {
+    private VocabularyCrossEntropy() {}
+
+    /**
+     * Enqueues {@code maximum[t] = max of z[t, c] over the rank's classes c}, negative infinity where it has none. NaN is left out.
+     *
+     * @param logits z, floating-point numbers [T, at least classes]
+     * @param classes of this rank, at least 0
+     * @param maximum FLOAT32 [T]
+     * @throws IllegalArgumentException when shapes, types, classes or devices do not fit, or maximum shares memory with the logits
+     */
+    public static void maximum(Tensor logits, long classes, Tensor maximum, Stream stream) {
+        checkLogits(logits, classes, stream);
+        Checks.vector(stream, "maximum", maximum, DType.FLOAT32, logits.size(0));
+        Checks.writable("maximum", maximum);
+        Checks.apart("maximum", maximum, "logits", logits);
+        Status.ops(
+                Ops.ops_vocabulary_cross_entropy_maximum(
+                        logits.address(),
+                        maximum.address(),
+                        logits.size(0),
+                        classes,
+                        logits.size(1),
+                        logits.dtype().code(),
+                        stream.handle()),
+                "ops_vocabulary_cross_entropy_maximum");
+    }
+
+    /**
+     * Returns how many rows {@link #sums} writes: 2, and with label smoothing 3.
+     *
+     * @param labelSmoothing e, 0 to 1
+     */
+    public static long sumRows(float labelSmoothing) {
+        return labelSmoothing == 0 ? 2 : 3;
+    }
+
+    /**
+     * Enqueues {@code sums[0, t] = sum of exp(z[t, c] - maximum[t])} over the rank's classes c, where an infinite maximum counts as 0;
+     * {@code sums[1, t] = z[t, label[t] - first]} where the label is a class of the rank, else 0; and with label smoothing {@code sums[2,
+     * t] = sum of z[t, c]}.
+     *
+     * @param logits z, floating-point numbers [T, at least classes]
+     * @param labels INT32 [T]
+     * @param first number of the rank's first class, at least 0
+     * @param classes of this rank, at least 0
+     * @param labelSmoothing e, 0 to 1
+     * @param maximum FLOAT32 [T], that of all ranks
+     * @param sums FLOAT32 [{@link #sumRows}, T]
+     * @throws IllegalArgumentException when shapes, types, numbers or devices do not fit, or the sums share memory with another tensor
+     */
+    public static void sums(
+            Tensor logits,
+            Tensor labels,
+            long first,
+            long classes,
+            float labelSmoothing,
+            Tensor maximum,
+            Tensor sums,
+            Stream stream) {
+        checkLogits(logits, classes, stream);
+        checkFirst(first);
+        checkLabelSmoothing(labelSmoothing);
+        Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
+        Checks.vector(stream, "maximum", maximum, DType.FLOAT32, logits.size(0));
+        Checks.matrix(stream, "sums", sums, DType.FLOAT32, sumRows(labelSmoothing), logits.size(0));
+        Checks.writable("sums", sums);
+        Checks.apart("sums", sums, "logits", logits);
+        Checks.apart("sums", sums, "labels", labels);
+        Checks.apart("sums", sums, "maximum", maximum);
+        Status.ops(
+                Ops.ops_vocabulary_cross_entropy_sums(
+                        logits.address(),
+                        labels.address(),
+                        maximum.address(),
+                        labelSmoothing,
+                        sums.address(),
+                        logits.size(0),
+                        classes,
+                        logits.size(1),
+                        first,
+                        logits.dtype().code(),
+                        stream.handle()),
+                "ops_vocabulary_cross_entropy_sums");
+    }
+
+    /**
+     * Enqueues {@code logSumExp[t] = maximum[t] + log(sums[0, t])}, {@code l[t] = logSumExp[t] - (1 - e) sums[1, t] - e sums[2, t] /
+     * classes} for labels among the classes, else 0, and {@code loss = sum of l[t] / divisor}, 0 where the divisor is not above 0.
+     *
+     * @param maximum FLOAT32 [T], that of all ranks
+     * @param sums FLOAT32 [{@link #sumRows}, T], those of all ranks
+     * @param labels INT32 [T]; one outside 0 to {@code classes - 1} leaves its token out
+     * @param classes of all ranks together, at least 1
+     * @param labelSmoothing e, 0 to 1
+     * @param divisor INT32 [1], such as the tokens counted in all micro-batches of a step; null: the tokens counted here
+     * @param logSumExp FLOAT32 [T], what {@link #backward} needs
+     * @param tokenLosses FLOAT32 [T]: receives l; null: nobody wants them
+     * @param loss FLOAT32 [1]
+     * @param counted INT32 [1]: receives the number of tokens that are not left out
+     * @throws IllegalArgumentException when shapes, types, numbers or devices do not fit, or what is written shares memory
+     */
+    public static void loss(
+            Tensor maximum,
+            Tensor sums,
+            Tensor labels,
+            long classes,
+            float labelSmoothing,
+            @Nullable Tensor divisor,
+            Tensor logSumExp,
+            @Nullable Tensor tokenLosses,
+            Tensor loss,
+            Tensor counted,
+            Stream stream) {
+        checkClasses(classes);
+        checkLabelSmoothing(labelSmoothing);
+        long tokens = Checks.on(stream, "maximum", maximum).count();
+        Checks.vector(stream, "maximum", maximum, DType.FLOAT32, tokens);
+        Checks.matrix(stream, "sums", sums, DType.FLOAT32, sumRows(labelSmoothing), tokens);
+        Checks.vector(stream, "labels", labels, DType.INT32, tokens);
+        Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, tokens);
+        Checks.vector(stream, "loss", loss, DType.FLOAT32, 1);
+        Checks.vector(stream, "counted", counted, DType.INT32, 1);
+        checkWritten("logSumExp", logSumExp, maximum, sums, labels, divisor);
+        checkWritten("loss", loss, maximum, sums, labels, divisor);
+        checkWritten("counted", counted, maximum, sums, labels, divisor);
+        Checks.apart("loss", loss, "logSumExp", logSumExp);
+        Checks.apart("counted", counted, "logSumExp", logSumExp);
+        Checks.apart("counted", counted, "loss", loss);
+        if (divisor != null) {
+            Checks.vector(stream, "divisor", divisor, DType.INT32, 1);
+        }
+        if (tokenLosses != null) {
+            Checks.vector(stream, "tokenLosses", tokenLosses, DType.FLOAT32, tokens);
+            checkWritten("tokenLosses", tokenLosses, maximum, sums, labels, divisor);
+            Checks.apart("tokenLosses", tokenLosses, "logSumExp", logSumExp);
+            Checks.apart("tokenLosses", tokenLosses, "loss", loss);
+            Checks.apart("tokenLosses", tokenLosses, "counted", counted);
+        }
+        Status.ops(
+                Ops.ops_vocabulary_cross_entropy_loss(
+                        maximum.address(),
+                        sums.address(),
+                        labels.address(),
+                        Checks.addressOrNull(divisor),
+                        labelSmoothing,
+                        logSumExp.address(),
+                        Checks.addressOrNull(tokenLosses),
+                        loss.address(),
+                        counted.address(),
+                        tokens,
+                        classes,
+                        stream.handle()),
+                "ops_vocabulary_cross_entropy_loss");
+    }
+
+    /**
+     * Enqueues {@code dlogits[t] = factor lossScale tokenGradients[t] / divisor dl[t]/dlogits[t]} of the rank's columns; tokens that are
+     * left out, and columns of padding, get 0.
+     *
+     * @param logits floating-point numbers [T, at least classes]
+     * @param labels INT32 [T]
+     * @param first number of the rank's first class
+     * @param classes of this rank, at least 0
+     * @param allClasses of all ranks together, at least {@code first + classes}
+     * @param labelSmoothing that of forward
+     * @param logSumExp what {@link #loss} wrote
+     * @param divisor INT32 [1]: that of the loss or, where it was null, the count that it wrote; null: 1
+     * @param factor on the loss, finite
+     * @param lossScale FLOAT32 [1]; null: 1
+     * @param tokenGradients FLOAT32 [T], the gradient of each token's loss; null: 1 each
+     * @param dlogits like the logits; may be the logits
+     * @throws IllegalArgumentException when shapes, types, numbers or devices do not fit, or dlogits shares memory otherwise
+     */
+    public static void backward(
+            Tensor logits,
+            Tensor labels,
+            long first,
+            long classes,
+            long allClasses,
+            float labelSmoothing,
+            Tensor logSumExp,
+            @Nullable Tensor divisor,
+            float factor,
+            @Nullable Tensor lossScale,
+            @Nullable Tensor tokenGradients,
+            Tensor dlogits,
+            Stream stream) {
+        checkLogits(logits, classes, stream);
+        checkFirst(first);
+        checkClasses(allClasses);
+        if (first > allClasses - classes) {
+            throw new IllegalArgumentException("allClasses: expected at least first + classes, " + first + " + "
+                    + classes + ", got " + allClasses);
+        }
+        checkLabelSmoothing(labelSmoothing);
+        Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
+        Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, logits.size(0));
+        if (!Float.isFinite(factor)) {
+            throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
+        }
+        Checks.like(stream, "dlogits", dlogits, logits);
+        Checks.writable("dlogits", dlogits);
+        Checks.apartOrSame("dlogits", dlogits, "logits", logits);
+        Checks.apart("dlogits", dlogits, "labels", labels);
+        Checks.apart("dlogits", dlogits, "logSumExp", logSumExp);
+        checkRead("divisor", divisor, DType.INT32, 1, dlogits, stream);
+        checkRead("lossScale", lossScale, DType.FLOAT32, 1, dlogits, stream);
+        checkRead("tokenGradients", tokenGradients, DType.FLOAT32, logits.size(0), dlogits, stream);
+        Status.ops(
+                Ops.ops_cross_entropy_backward(
+                        logits.address(),
+                        labels.address(),
+                        logSumExp.address(),
+                        Checks.addressOrNull(divisor),
+                        factor,
+                        Checks.addressOrNull(lossScale),
+                        Checks.addressOrNull(tokenGradients),
+                        labelSmoothing,
+                        dlogits.address(),
+                        logits.size(0),
+                        classes,
+                        logits.size(1),
+                        first,
+                        allClasses,
+                        logits.dtype().code(),
+                        stream.handle()),
+                "ops_cross_entropy_backward");
+    }
+
+    private static void checkLogits(Tensor logits, long classes, Stream stream) {
+        if (classes < 0) {
+            throw new IllegalArgumentException("classes: expected at least 0, got " + classes);
+        }
+        Checks.on(stream, "logits", logits);
+        if (logits.rank() != 2 || logits.size(1) < classes || !logits.dtype().isFloat()) {
+            throw new IllegalArgumentException(
+                    "logits: expected [T, at least " + classes + " columns] of floats, got " + Checks.describe(logits));
+        }
+    }
+
+    private static void checkFirst(long first) {
+        if (first < 0) {
+            throw new IllegalArgumentException("first: expected at least 0, got " + first);
+        }
+    }
+
+    private static void checkClasses(long classes) {
+        if (classes < 1) {
+            throw new IllegalArgumentException("classes: expected at least 1 of all ranks together, got " + classes);
+        }
+    }
+
+    private static void checkLabelSmoothing(float labelSmoothing) {
+        if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
+            throw new IllegalArgumentException("labelSmoothing: expected 0 to 1, got " + labelSmoothing);
+        }
+    }
+
+    /** Checks what backward reads if it is there. */
+    private static void checkRead(
+            String argument, @Nullable Tensor tensor, DType dtype, long count, Tensor dlogits, Stream stream) {
+        if (tensor != null) {
+            Checks.vector(stream, argument, tensor, dtype, count);
+            Checks.apart("dlogits", dlogits, argument, tensor);
+        }
+    }
+
+    private static void checkWritten(
+            String argument, Tensor tensor, Tensor maximum, Tensor sums, Tensor labels, @Nullable Tensor divisor) {
+        Checks.writable(argument, tensor);
+        Checks.apart(argument, tensor, "maximum", maximum);
+        Checks.apart(argument, tensor, "sums", sums);
+        Checks.apart(argument, tensor, "labels", labels);
+        if (divisor != null) {
+            Checks.apart(argument, tensor, "divisor", divisor);
+        }
+    }
+}
