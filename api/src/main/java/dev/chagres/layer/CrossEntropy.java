@@ -5,6 +5,8 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.TensorParallel;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -14,6 +16,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Only the first {@code classes} columns of the logits take part; the others are padding and get no gradient. A label
  * outside 0 to {@code classes - 1}, by custom -100, leaves its token out. Computed in FP32.
+ *
+ * <p>{@link #vocabularyParallel} makes one of logits whose columns are divided among tensor-parallel ranks.
  *
  * <p>Threading: the device's thread.
  *
@@ -31,6 +35,9 @@ public final class CrossEntropy {
 
     private final long classes;
     private final float labelSmoothing;
+    /** Null where each rank has all columns. */
+    private final @Nullable ClassSplit split;
+
     private final SavedPool<Scores> saved = new SavedPool<>(this, Scores::new);
 
     /**
@@ -39,10 +46,31 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when there are fewer than one
      */
     public CrossEntropy(long classes) {
-        this(classes, 0);
+        this(classes, 0, null);
     }
 
-    private CrossEntropy(long classes, float labelSmoothing) {
+    /**
+     * Makes one of logits whose columns are divided among the tensor-parallel ranks of {@code plan}, as those of a decoder whose weight is
+     * the table of {@link Embedding#vocabularyParallel}: each rank hands in its own columns, [T, columns of this rank], all hand in the
+     * same labels, and all get the same loss. Where layers are whole it is {@link #CrossEntropy(long)}.
+     *
+     * <p>Over the ranks are reduced, in FP32, T largest logits and then 2 T sums, 3 T with label smoothing; in backward nothing.
+     *
+     * @param classes of all ranks together
+     * @param columns of the logits of all ranks together; those from {@code classes} on are padding, and a rank may have nothing else
+     * @throws IllegalArgumentException when there is no class, or there are fewer columns than classes
+     */
+    public static CrossEntropy vocabularyParallel(long classes, long columns, ModelPlan plan) {
+        TensorParallel ranks = Checks.given("plan", plan).tensorParallel();
+        if (classes >= 1 && columns < classes) {
+            throw new IllegalArgumentException(
+                    "columns: expected at least the " + classes + " classes, got " + columns);
+        }
+        CrossEntropy whole = new CrossEntropy(classes);
+        return ranks.isSplit() ? new CrossEntropy(classes, 0, new ClassSplit(ranks, classes, columns)) : whole;
+    }
+
+    private CrossEntropy(long classes, float labelSmoothing, @Nullable ClassSplit split) {
         if (classes < 1) {
             throw new IllegalArgumentException("classes: expected at least 1, got " + classes);
         }
@@ -51,6 +79,7 @@ public final class CrossEntropy {
         }
         this.classes = classes;
         this.labelSmoothing = labelSmoothing;
+        this.split = split;
     }
 
     /**
@@ -61,7 +90,7 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when it is outside
      */
     public CrossEntropy withLabelSmoothing(float newLabelSmoothing) {
-        return new CrossEntropy(classes, newLabelSmoothing);
+        return new CrossEntropy(classes, newLabelSmoothing, split);
     }
 
     /**
@@ -120,8 +149,17 @@ public final class CrossEntropy {
         Tensor loss = temporary.tensor(DType.FLOAT32, 1);
         Tensor logSumExp = kept.tensor(DType.FLOAT32, logits.size(0));
         Tensor counted = kept.tensor(DType.INT32, 1);
-        dev.chagres.ops.CrossEntropy.forward(
-                logits, labels, classes, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, stream);
+        if (split == null) {
+            dev.chagres.ops.CrossEntropy.forward(
+                    logits, labels, classes, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, stream);
+        } else {
+            Scope before = pass.memory().enter();
+            try {
+                split.forward(logits, labels, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, pass);
+            } finally {
+                pass.memory().leave(before);
+            }
+        }
         Scores scores = saved.push(pass);
         if (scores != null) {
             scores.logits.set(logits);
@@ -201,6 +239,19 @@ public final class CrossEntropy {
         Tensor divisor = tokenGradients == null ? scores.divisor.get() : null;
         checkScales(logits, lossScale, tokenGradients, pass.stream());
         saved.pop(pass);
+        if (split != null) {
+            split.backward(
+                    logits,
+                    labels,
+                    labelSmoothing,
+                    logSumExp,
+                    divisor,
+                    factor,
+                    lossScale,
+                    tokenGradients,
+                    pass.stream());
+            return logits;
+        }
         dev.chagres.ops.CrossEntropy.backward(
                 logits,
                 labels,
@@ -231,9 +282,13 @@ public final class CrossEntropy {
 
     private void checkLogits(Tensor logits, Stream stream) {
         Checks.on(stream, "logits", logits);
-        if (logits.rank() != 2 || logits.size(1) < classes || !logits.dtype().isFloat()) {
-            throw new IllegalArgumentException(
-                    "logits: expected [T, at least " + classes + " columns] of floats, got " + Checks.describe(logits));
+        boolean fits =
+                logits.rank() == 2 && (split == null ? logits.size(1) >= classes : logits.size(1) == split.columns());
+        if (!fits || !logits.dtype().isFloat()) {
+            String columns = split == null
+                    ? "at least " + classes + " columns] of floats"
+                    : split.columns() + " columns] of floats, " + split;
+            throw new IllegalArgumentException("logits: expected [T, " + columns + ", got " + Checks.describe(logits));
         }
         // Backward writes the gradient there.
         Checks.writable("logits", logits);

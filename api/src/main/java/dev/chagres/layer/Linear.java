@@ -107,8 +107,12 @@ public final class Linear extends Layer {
      * Multiplies by a weight that another layer declared, such as an embedding's table; only the bias is declared in
      * {@code plan}. The two layers' gradients of the weight add up.
      *
-     * @param weight [out, in]
-     * @throws IllegalArgumentException when the weight is no matrix
+     * <p>Of the table of {@link Embedding#vocabularyParallel} each tensor-parallel rank has some rows. It reads all tokens, which are the
+     * same on all ranks, computes its own columns of the output, and sums the input's gradient over the ranks; sequence-parallel ranks
+     * have all tokens behind a {@link TokenGather}.
+     *
+     * @param weight [out, in], or the rows of it that this rank of {@code plan} has
+     * @throws IllegalArgumentException when the weight is no matrix, or is split by columns or among other ranks than those of the plan
      */
     public static Linear tied(Parameter weight, ModelPlan plan) {
         return tied(weight, Bias.PRESENT, plan);
@@ -118,23 +122,15 @@ public final class Linear extends Layer {
      * Multiplies by a weight that another layer declared, as {@link #tied(Parameter, ModelPlan)}; without bias nothing is
      * declared in {@code plan}.
      *
-     * @param weight [out, in]
-     * @throws IllegalArgumentException when the weight is no matrix
+     * @param weight [out, in], or the rows of it that this rank of {@code plan} has
+     * @throws IllegalArgumentException when the weight is no matrix, or is split by columns or among other ranks than those of the plan
      */
     public static Linear tied(Parameter weight, Bias bias, ModelPlan plan) {
         if (Checks.given("weight", weight).shape().rank() != 2) {
             throw new IllegalArgumentException("weight: expected a matrix [out, in], got " + weight);
         }
-        Checks.given("plan", plan);
-        if (weight.split() != null) {
-            throw new IllegalArgumentException(
-                    "weight: expected a whole one, which every rank has, got " + weight + " of " + weight.wholeShape());
-        }
         return new Linear(
-                weight,
-                LinearSplit.whole(weight.shape().size(1), weight.shape().size(0)),
-                Checks.given("bias", bias),
-                plan);
+                weight, LinearSplit.tied(weight, Checks.given("plan", plan)), Checks.given("bias", bias), plan);
     }
 
     /** Returns how it is split among the plan's tensor-parallel ranks. */

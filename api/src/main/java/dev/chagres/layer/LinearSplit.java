@@ -53,6 +53,26 @@ final class LinearSplit {
         return new LinearSplit(ParallelMode.NONE, TensorParallel.none(), inputs, outputs, List.of(outputs));
     }
 
+    /**
+     * Returns that of a layer whose weight another one declared: by rows among the ranks that have some of its rows each, all of which have
+     * all tokens.
+     */
+    static LinearSplit tied(Parameter weight, ModelPlan plan) {
+        ParameterSplit split = weight.split();
+        long outputs = weight.wholeShape().size(0);
+        long inputs = weight.wholeShape().size(1);
+        if (split == null) {
+            return whole(inputs, outputs);
+        }
+        TensorParallel ranks = plan.tensorParallel().withoutSequenceParallel();
+        if (split.dimension() != 0 || split.rank() != ranks.rank() || split.ranks() != ranks.size()) {
+            throw new IllegalArgumentException("weight: expected a whole one, or some rows of it for " + ranks
+                    + ", got " + weight + ", split by dimension " + split.dimension() + " for rank " + split.rank()
+                    + " of " + split.ranks());
+        }
+        return new LinearSplit(ParallelMode.COLUMN, ranks, inputs, outputs, split.sections());
+    }
+
     /** Splits the outputs, which have sections of these sizes. */
     static LinearSplit ofSections(long inputs, List<Long> sections, ModelPlan plan) {
         TensorParallel ranks = plan.tensorParallel();

@@ -243,9 +243,10 @@ public final class ModelPlan {
             String name, Initializer initializer, @Nullable DType dtype, Shape shape, @Nullable ParameterSplit split) {
         String full = prefix + Checks.given("name", name);
         Checks.given("initializer", initializer);
-        for (long size : shape.sizes()) {
+        Shape whole = split == null ? shape : split.whole(); // Of an uneven split a rank may have nothing.
+        for (long size : whole.sizes()) {
             if (size < 1) {
-                throw new IllegalArgumentException(full + ": expected positive sizes, got " + shape);
+                throw new IllegalArgumentException(full + ": expected positive sizes, got " + whole);
             }
         }
         if (shape.rank() == 0 || isTooMany(shape)) {

@@ -6,7 +6,8 @@ import java.util.List;
 
 /**
  * Which part of a parameter one of several tensor-parallel ranks keeps: along one dimension, which has sections, the rank-th of
- * {@code ranks} equal parts of each section, one behind the other.
+ * {@code ranks} consecutive parts of each section, one behind the other. The parts of a section of S are ceil(S / ranks) long; where the
+ * ranks do not divide S a later one is shorter, and the last ones may be empty.
  *
  * <p>The weight [3 h d, H] of query, key and value is so split by rows, with a section each: a rank has all three of its heads.
  *
@@ -14,13 +15,13 @@ import java.util.List;
  *
  * @param whole the shape of the whole parameter
  * @param dimension that is split
- * @param sections sizes along that dimension, which add up to it; {@code ranks} divides each
+ * @param sections sizes along that dimension, which add up to it
  * @param rank from 0 to {@code ranks - 1}
  * @param ranks number of parts
  */
 public record ParameterSplit(Shape whole, int dimension, List<Long> sections, int rank, int ranks) {
     /**
-     * Checks that the sections fill the dimension, and can be divided.
+     * Checks that the sections fill the dimension.
      *
      * @throws IllegalArgumentException when they do not, or there is no such dimension or rank
      */
@@ -35,9 +36,8 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
         }
         long sum = 0;
         for (long section : sections) {
-            if (section < 1 || section % ranks != 0) {
-                throw new IllegalArgumentException(
-                        "sections: expected multiples of the " + ranks + " ranks, got " + sections);
+            if (section < 1) {
+                throw new IllegalArgumentException("sections: expected sizes of at least 1, got " + sections);
             }
             sum += section;
         }
@@ -47,11 +47,45 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
         }
     }
 
-    /** Returns the shape of the rank's part. */
+    /** Returns where the part of rank {@code rank} of {@code size} begins, or ends where the next rank's does. */
+    static long begin(long size, int rank, int ranks) {
+        return Math.min(size, rank * Math.ceilDiv(size, (long) ranks));
+    }
+
+    private long begin(long section) {
+        return begin(section, rank, ranks);
+    }
+
+    private long part(long section) {
+        return begin(section, rank + 1, ranks) - begin(section);
+    }
+
+    private long parts() {
+        long sum = 0;
+        for (long section : sections) {
+            sum += part(section);
+        }
+        return sum;
+    }
+
+    private long inner() {
+        long inner = 1;
+        for (int i = dimension + 1; i < whole.rank(); i++) {
+            inner *= whole.size(i);
+        }
+        return inner;
+    }
+
+    /** Returns the shape of the rank's part, which has no elements where there are not enough for all ranks. */
     public Shape shape() {
         long[] sizes = whole.sizes();
-        sizes[dimension] /= ranks;
+        sizes[dimension] = parts();
         return new Shape(sizes);
+    }
+
+    /** Returns whether all ranks have equally much. */
+    public boolean isEven() {
+        return sections.stream().allMatch(section -> section % ranks == 0);
     }
 
     /** Returns the part that another rank keeps. */
@@ -61,23 +95,46 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
 
     /** Returns the number in the whole, row-major, of an element of the rank's part. */
     public long element(long local) {
-        long inner = 1;
-        for (int i = dimension + 1; i < whole.rank(); i++) {
-            inner *= whole.size(i);
-        }
-        long size = whole.size(dimension);
+        long inner = inner();
+        long parts = parts();
         long row = local / inner;
-        long outer = row / (size / ranks);
-        return (outer * size + place(row % (size / ranks))) * inner + local % inner;
+        if (parts == 0 || row >= parts * outer()) {
+            throw new IndexOutOfBoundsException("element: expected one of " + shape() + ", got " + local);
+        }
+        return (row / parts * whole.size(dimension) + place(row % parts)) * inner + local % inner;
+    }
+
+    private long outer() {
+        return whole.count() / whole.size(dimension) / inner();
+    }
+
+    /** Returns the number in the rank's part of an element of the whole; -1 where another rank has it. */
+    public long local(long element) {
+        if (element < 0 || element >= whole.count()) {
+            throw new IndexOutOfBoundsException("element: expected one of " + whole + ", got " + element);
+        }
+        long inner = inner();
+        long size = whole.size(dimension);
+        long row = element / inner;
+        long place = row % size;
+        long before = 0;
+        int section = 0;
+        while (place >= sections.get(section)) {
+            place -= sections.get(section);
+            before += part(sections.get(section++));
+        }
+        long index = place - begin(sections.get(section));
+        boolean own = index >= 0 && index < part(sections.get(section));
+        return own ? (row / size * parts() + before + index) * inner + element % inner : -1;
     }
 
     /** Returns where along the whole dimension the rank's {@code index}-th place lies. */
     private long place(long index) {
         long begin = 0;
         for (long section : sections) {
-            long part = section / ranks;
+            long part = part(section);
             if (index < part) {
-                return begin + rank * part + index;
+                return begin + begin(section) + index;
             }
             index -= part;
             begin += section;
@@ -85,17 +142,18 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
         throw new IndexOutOfBoundsException("element: expected one of " + shape());
     }
 
-    /** Returns how many elements, side by side in a part and in the whole, are moved as one: a divisor of what each section has. */
+    /**
+     * Returns how many elements, side by side in a part and in the whole, are moved as one: a divisor of what each rank has of each
+     * section.
+     */
     public long run() {
-        long inner = 1;
-        for (int i = dimension + 1; i < whole.rank(); i++) {
-            inner *= whole.size(i);
-        }
         long common = 0;
         for (long section : sections) {
-            common = greatestDivisor(section / ranks, common);
+            for (int other = 0; other < ranks; other++) {
+                common = greatestDivisor(of(other).part(section), common);
+            }
         }
-        return common * inner;
+        return common * inner();
     }
 
     private static long greatestDivisor(long a, long b) {

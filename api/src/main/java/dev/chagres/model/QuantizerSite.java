@@ -86,8 +86,9 @@ public final class QuantizerSite {
      * @throws IllegalStateException where the site is none of a weight
      */
     public boolean fits() {
+        ParameterSplit split = weight().split();
         Shape shape = weight().shape();
-        return shape.size(0) % STEP == 0 && shape.size(1) % STEP == 0;
+        return (split == null || split.isEven()) && shape.size(0) % STEP == 0 && shape.size(1) % STEP == 0;
     }
 
     static QuantizerSite ofWeight(String name, String group, int index, Parameter weight) {

@@ -68,6 +68,11 @@ public final class TensorParallel {
         return group == null ? this : new TensorParallel(group, Tokens.PART);
     }
 
+    /** Returns the same ranks without sequence parallelism, for a layer that reads all tokens of it. */
+    public TensorParallel withoutSequenceParallel() {
+        return isSequenceParallel() ? of(group()) : this;
+    }
+
     /** Returns whether a rank has a part of the tokens between the branches of layers. */
     public boolean isSequenceParallel() {
         return tokens == Tokens.PART;
@@ -100,6 +105,24 @@ public final class TensorParallel {
                     "group: expected layers that are split among ranks, got whole ones; ask isSplit() first");
         }
         return present;
+    }
+
+    /**
+     * Returns the first of the consecutive ones of {@code count} that a rank has where the ranks need not divide them, such as rows of a
+     * vocabulary: {@code min(count, rank ceil(count / N))}. Those of rank {@code rank + 1} begin where they end; the last ranks may have
+     * none.
+     *
+     * @param rank from 0 to the number of ranks
+     * @throws IllegalArgumentException when the count is negative, or there is no such rank
+     */
+    public long begin(long count, int rank) {
+        if (count < 0) {
+            throw new IllegalArgumentException("count: expected at least 0, got " + count);
+        }
+        if (rank < 0 || rank > size()) {
+            throw new IllegalArgumentException("rank: expected 0 to " + size() + ", got " + rank);
+        }
+        return ParameterSplit.begin(count, rank, size());
     }
 
     /**
@@ -155,6 +178,18 @@ public final class TensorParallel {
     public void reduceScatter(Tensor whole, Tensor part, Stream stream) {
         if (whole.count() > 0) {
             group().reduceScatter(whole, part, Reduction.SUM, stream);
+        }
+    }
+
+    /**
+     * Enqueues {@code tensor = max over ranks of tensor}; nothing where layers are whole or there are no elements.
+     *
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void max(Tensor tensor, Stream stream) {
+        Communicator present = group;
+        if (present != null && tensor.count() > 0) {
+            present.allReduce(tensor, tensor, Reduction.MAX, stream);
         }
     }
 

@@ -11,6 +11,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.Rows;
+import java.util.Arrays;
 import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 
@@ -90,24 +91,38 @@ public final class TensorParallelState {
     }
 
     private Tensor whole(Tensor part, ParameterSplit split, Scope room) {
-        Tensor parts = room.tensor(part.dtype(), part.count() * ranks.size());
-        ranks.group().allGather(part, parts, stream);
+        long most = split.of(0).shape().count();
+        Tensor parts = room.tensor(part.dtype(), most * ranks.size());
+        ranks.group().allGather(filled(part, most, room), parts, stream);
         long run = split.run();
         long runs = parts.count() / run;
         Tensor index = room.tensor(DType.INT32, runs);
         index.set(stream, places(split, run, Math.toIntExact(runs)));
-        Tensor whole = room.tensor(part.dtype(), runs, run);
+        Tensor whole = room.tensor(part.dtype(), split.whole().count() / run, run);
         Rows.scatterRows(room.view(parts, 0, runs, run), index, whole, stream);
         return room.view(whole, 0, split.whole());
     }
 
-    /** Returns where in the whole the runs of all ranks' parts lie. */
-    private int[] places(ParameterSplit split, long run, int runs) {
+    /** Returns a part that is as long as the longest one; nobody reads what is behind its own elements. */
+    private Tensor filled(Tensor part, long most, Scope room) {
+        if (part.count() == most) {
+            return part;
+        }
+        Tensor filled = room.tensor(part.dtype(), most);
+        filled.zero(stream);
+        room.view(filled, 0, part.count()).copyFrom(stream, room.view(part, 0, part.count()));
+        return filled;
+    }
+
+    /** Returns where in the whole the runs of all ranks' parts lie; -1 of those that fill a shorter part up. */
+    private static int[] places(ParameterSplit split, long run, int runs) {
         int[] places = new int[runs];
-        int each = runs / ranks.size();
-        for (int rank = 0; rank < ranks.size(); rank++) {
+        Arrays.fill(places, -1);
+        int each = runs / split.ranks();
+        for (int rank = 0; rank < split.ranks(); rank++) {
             ParameterSplit of = split.of(rank);
-            for (int i = 0; i < each; i++) {
+            long own = of.shape().count() / run;
+            for (int i = 0; i < own; i++) {
                 places[rank * each + i] = Math.toIntExact(of.element(i * run) / run);
             }
         }

@@ -37,11 +37,10 @@ final class SmallModel implements AutoCloseable {
     final DType dtype;
     final ModelPlan plan;
     final Embedding embedding;
-    final TokenScatter scatter;
     final Layer layers;
     final TokenGather gather;
     final Layer head;
-    final CrossEntropy crossEntropy = new CrossEntropy(VOCABULARY - 1);
+    final CrossEntropy crossEntropy;
     final Parameters parameters;
     final Scope inputs;
 
@@ -71,11 +70,11 @@ final class SmallModel implements AutoCloseable {
         this.device = device;
         this.dtype = dtype;
         this.plan = plan;
-        embedding = new Embedding(VOCABULARY, HIDDEN, WEIGHTS, plan.group("embedding"));
+        embedding = Embedding.vocabularyParallel(VOCABULARY, HIDDEN, WEIGHTS, plan.group("embedding"));
+        crossEntropy = CrossEntropy.vocabularyParallel(VOCABULARY - 1, VOCABULARY, plan);
         TransformerLayerConfig config = base.withInitializer(WEIGHTS)
                 .withHiddenDropout(dropout > 0 ? Dropout.of(dropout) : base.hiddenDropout())
                 .withDropPath(dropout > 0 ? Dropout.of(dropout) : base.dropPath());
-        scatter = new TokenScatter(plan);
         gather = new TokenGather(plan);
         List<TransformerLayer> stack = new ArrayList<>();
         for (int i = 0; i < LAYERS; i++) {
@@ -134,13 +133,13 @@ final class SmallModel implements AutoCloseable {
     }
 
     Tensor logits(Pass pass, Tensor ids) {
-        Tensor embedded = scatter.forward(embedding.forward(ids, pass), pass);
+        Tensor embedded = embedding.forward(ids, pass);
         return head.forward(gather.forward(layers.forward(embedded, pass), pass), pass);
     }
 
     void backward(Pass pass) {
         Tensor dy = gather.backward(head.backward(crossEntropy.backward(pass), pass), pass);
-        embedding.backward(scatter.backward(layers.backward(dy, pass), pass), pass);
+        embedding.backward(layers.backward(dy, pass), pass);
     }
 
     /** One forward and backward pass over the usual batch, and what came out. */

@@ -385,8 +385,8 @@ class TensorParallelTest {
                 () -> new ModelPlan().declare("w", Initializer.zeros(), split));
         assertThrown(
                 IllegalArgumentException.class,
-                "sections: expected multiples of the 2 ranks, got [9, 3]",
-                () -> new ParameterSplit(split.whole(), 0, List.of(9L, 3L), 1, 2));
+                "sections: expected sizes of at least 1, got [12, 0]",
+                () -> new ParameterSplit(split.whole(), 0, List.of(12L, 0L), 1, 2));
         assertThrown(
                 IllegalArgumentException.class,
                 "sections: expected sizes that add up to 12 of " + split.whole() + ", got [8, 2]",

@@ -14,7 +14,6 @@ import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TokenGather;
-import dev.chagres.layer.TokenScatter;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.Initializer;
@@ -26,7 +25,8 @@ import java.util.function.Function;
 /**
  * ESM-2: {@code loss = crossEntropy(decoder(norm(gelu(dense(norm(layers(embedding(ids))))))), labels)}.
  *
- * <p>In a plan of tensor-parallel ranks the layers are split among them; embedding and head are computed by each.
+ * <p>In a plan of tensor-parallel ranks the layers are split among them, and so is the vocabulary: each has some rows of the embedding's
+ * table, and computes those columns of the logits.
  *
  * <p>Pre-norm encoder layers with rotary positions, biases and GELU; the decoder's weight is the embedding's table. Left
  * out, as in most training of it: the scaling of embeddings by the share of masked tokens. No dropout, as published.
@@ -44,17 +44,14 @@ public final class Esm2 implements AutoCloseable {
     private static final Initializer WEIGHTS = Initializer.normal(0.02f);
 
     final Embedding embedding;
-    /** Before layers of which sequence-parallel ranks have a part of the tokens each. */
-    private final TokenScatter scatter;
-
     final Sequential layers;
     final LayerNorm norm;
-    /** Behind those layers and their norm. */
+    /** Behind the layers and their norm, of which sequence-parallel ranks have a part of the tokens each, as of the embedding. */
     private final TokenGather gather;
 
     final Esm2Head head;
 
-    final CrossEntropy crossEntropy = new CrossEntropy(EsmVocabulary.SIZE);
+    final CrossEntropy crossEntropy;
     private final Parameters parameters;
     private final ModelPlan plan;
     private final Scope scope;
@@ -93,14 +90,14 @@ public final class Esm2 implements AutoCloseable {
     public Esm2(Device device, Esm2Config config, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
         this.plan = plan;
         int hidden = config.hidden();
-        embedding = new Embedding(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
+        embedding = Embedding.vocabularyParallel(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
         AttentionConfig attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none());
         TransformerLayerConfig layer = TransformerLayerConfig.encoder(hidden, attention);
         layers = Sequential.of(config.layers(), i -> new TransformerLayer(layer, plan.group("layers." + i)));
-        scatter = new TokenScatter(plan);
         norm = new LayerNorm(NormConfig.layerNorm(hidden), plan.group("norm").forTokenParts());
         gather = new TokenGather(plan);
         head = new Esm2Head(hidden, WEIGHTS, embedding.weight(), plan.group("head"));
+        crossEntropy = CrossEntropy.vocabularyParallel(EsmVocabulary.SIZE, VOCABULARY, plan);
         scope = device.openScope();
         try {
             RotaryEmbedding rotary = RotaryEmbedding.of(scope, config.context(), config.headDim());
@@ -128,11 +125,11 @@ public final class Esm2 implements AutoCloseable {
      * Enqueues the scores of every token.
      *
      * @param ids INT32 [T]
-     * @return [T, 64], of which 33 columns count
+     * @return [T, 64], of which 33 columns count; of N tensor-parallel ranks the r-th ceil(64 / N) of these columns
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor logits(Tensor ids, Pass pass) {
-        Tensor x = scatter.forward(embedding.forward(ids, pass), pass);
+        Tensor x = embedding.forward(ids, pass);
         Tensor y = gather.forward(norm.forward(layers.forward(x, pass), pass), pass);
         return head.forward(y, pass);
     }
@@ -172,7 +169,7 @@ public final class Esm2 implements AutoCloseable {
     private void backward(Tensor dlogits, Pass pass) {
         Tensor gradient = norm.backward(gather.backward(head.backward(dlogits, pass), pass), pass);
         layers.backward(gradient, gradient, pass);
-        embedding.backward(scatter.backward(gradient, pass), pass);
+        embedding.backward(gradient, pass);
     }
 
     /** Frees parameters and gradients. A second call does nothing. */
