@@ -43,9 +43,11 @@ public record StateVector(String ending, Tensor elements, int width) {
         return new StateVector(ending, others, width);
     }
 
-    /** Returns the shape of the part that belongs to {@code parameter}: its own, or [elements, 2]. */
+    /** Returns the shape of the part that belongs to the whole of {@code parameter}: its own, or [elements, 2]. */
     public Shape shapeOf(Parameter parameter) {
         Checks.given("parameter", parameter);
-        return width == 1 ? parameter.shape() : new Shape(parameter.shape().count(), width);
+        return width == 1
+                ? parameter.wholeShape()
+                : new Shape(parameter.wholeShape().count(), width);
     }
 }

@@ -210,7 +210,7 @@ public final class PipelineParallel implements AutoCloseable {
      * @param optimizer of the same parameters
      * @param others what is the same on all ranks
      * @throws IllegalArgumentException when strategy or optimizer are those of other parameters, or two states have a name in common
-     * @throws IllegalStateException when something is closed, or layers are split among tensor-parallel ranks
+     * @throws IllegalStateException when something is closed
      */
     public ShardedState state(DataParallel strategy, AdamW optimizer, State... others) {
         ensureOpen();
@@ -220,11 +220,7 @@ public final class PipelineParallel implements AutoCloseable {
                     "strategy, optimizer: expected those of the pipeline's parameters, got those of others");
         }
         strategy.ensureOpen();
-        if (parameters.tensorParallel().isSplit()) {
-            throw new IllegalStateException("state: expected whole layers, got those of " + parameters.tensorParallel()
-                    + "; hand the state of this rank's stages out with TensorParallelState.gather");
-        }
-        List<SharedTensor> tensors = new PipelineState(plan, parameters, mesh).of(optimizer);
+        List<StateTensor> tensors = MeshState.ofStages(plan, parameters, mesh).of(optimizer);
         State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), State.of(others));
         return new ShardedState(strategy, mesh.world(), tensors, own);
     }

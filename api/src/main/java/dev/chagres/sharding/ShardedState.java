@@ -45,21 +45,21 @@ public final class ShardedState {
     /** All ranks that hold a part. */
     private final Communicator all;
     /** Those that are shared out, then those of {@link #own}. */
-    private final List<SharedTensor> tensors;
+    private final List<StateTensor> tensors;
 
     private final List<TensorSpec> shared;
     /** What every rank has whole. */
     private final State own;
 
-    ShardedState(Strategy strategy, List<SharedTensor> sharedTensors, State own) {
+    ShardedState(Strategy strategy, List<? extends StateTensor> sharedTensors, State own) {
         this(strategy, strategy.communicator, sharedTensors, own);
     }
 
-    ShardedState(Strategy strategy, Communicator all, List<SharedTensor> sharedTensors, State own) {
+    ShardedState(Strategy strategy, Communicator all, List<? extends StateTensor> sharedTensors, State own) {
         this.strategy = strategy;
         this.all = all;
         this.own = own;
-        shared = sharedTensors.stream().map(SharedTensor::spec).toList();
+        shared = sharedTensors.stream().map(StateTensor::spec).toList();
         int ranks = all.ranks();
         tensors = new ArrayList<>(sharedTensors);
         own.tensors().forEach((name, tensor) -> tensors.add(SharedTensor.whole(name, tensor, ranks)));
@@ -156,7 +156,7 @@ public final class ShardedState {
         ensureSame();
         List<State.Number> numbers = List.copyOf(own.numbers().values());
         try (StateTransfer transfer = new StateTransfer(all, stream, tensors, numbers)) {
-            if (all.rank() == SharedTensor.ROOT) {
+            if (all.rank() == StateTensor.ROOT) {
                 transfer.lead(() -> leading.run(transfer));
             } else {
                 transfer.follow();

@@ -31,10 +31,8 @@ record SharedTensor(
         long pieceOffset,
         long pieceCount,
         long offset,
-        List<? extends @Nullable Part> parts) {
-    /** Of all ranks, the one that has the file. */
-    static final int ROOT = 0;
-
+        List<? extends @Nullable Part> parts)
+        implements StateTensor {
     /** Returns a tensor of which each rank has all. */
     static SharedTensor whole(String name, Tensor tensor, int ranks) {
         TensorSpec spec = new TensorSpec(name, tensor.dtype(), tensor.shape());
@@ -76,8 +74,8 @@ record SharedTensor(
         return views.view(elements, begin(rank, first) - first, held(rank, first, elements.count()));
     }
 
-    /** Enqueues the collection of {@code elements}, from {@code first} on, on the root; elsewhere their memory is not written. */
-    void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
+    @Override
+    public void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
         long count = elements.count();
         if (all.rank() != ROOT) {
             if (gives(all.rank(), first, count)) {
@@ -100,8 +98,8 @@ record SharedTensor(
         }
     }
 
-    /** Enqueues the distribution of the root's {@code elements}, from {@code first} on, to the ranks that hold them. */
-    void scatter(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
+    @Override
+    public void scatter(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
         all.broadcast(elements, elements, ROOT, stream);
         long count = elements.count();
         if (held(all.rank(), first, count) > 0) {

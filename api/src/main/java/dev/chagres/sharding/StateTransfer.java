@@ -39,13 +39,13 @@ final class StateTransfer implements AutoCloseable {
 
     private final Communicator all;
     private final Stream stream;
-    private final List<SharedTensor> tensors;
+    private final List<StateTensor> tensors;
     private final List<State.Number> numbers;
     private final Scope room;
     private final Tensor next;
     private final Tensor piece;
 
-    StateTransfer(Communicator all, Stream stream, List<SharedTensor> tensors, List<State.Number> numbers) {
+    StateTransfer(Communicator all, Stream stream, List<StateTensor> tensors, List<State.Number> numbers) {
         this.all = all;
         this.stream = stream;
         this.tensors = tensors;
@@ -148,12 +148,12 @@ final class StateTransfer implements AutoCloseable {
 
     private void say(long... words) {
         next.set(stream, words);
-        all.broadcast(next, next, SharedTensor.ROOT, stream);
+        all.broadcast(next, next, StateTensor.ROOT, stream);
         all.synchronize(stream);
     }
 
     private long[] hear() {
-        all.broadcast(null, next, SharedTensor.ROOT, stream);
+        all.broadcast(null, next, StateTensor.ROOT, stream);
         all.synchronize(stream);
         return next.toLongs(stream);
     }
@@ -178,7 +178,7 @@ final class StateTransfer implements AutoCloseable {
         try (Scope scope = room.open()) {
             Tensor message = scope.tensor(DType.BYTE, bytes.length);
             message.set(stream, bytes);
-            all.broadcast(message, message, SharedTensor.ROOT, stream);
+            all.broadcast(message, message, StateTensor.ROOT, stream);
             all.synchronize(stream);
         }
     }
@@ -189,13 +189,13 @@ final class StateTransfer implements AutoCloseable {
         byte[] bytes;
         try (Scope scope = room.open()) {
             Tensor message = scope.tensor(DType.BYTE, first + second + textLength);
-            all.broadcast(null, message, SharedTensor.ROOT, stream);
+            all.broadcast(null, message, StateTensor.ROOT, stream);
             all.synchronize(stream);
             bytes = message.toBytes(stream);
         }
         String text = new String(bytes, first + second, textLength, StandardCharsets.UTF_8);
         if (fileLength == NONE) {
-            return new IllegalStateException("rank " + SharedTensor.ROOT + ", which has the file, failed: " + text);
+            return new IllegalStateException("rank " + StateTensor.ROOT + ", which has the file, failed: " + text);
         }
         @Nullable
         String tensor = tensorLength == NONE ? null : new String(bytes, first, second, StandardCharsets.UTF_8);

@@ -244,7 +244,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         }
         if (parameters.tensorParallel().isSplit()) {
             throw new IllegalStateException("state: expected whole layers, got those of " + parameters.tensorParallel()
-                    + "; hand their state out with TensorParallelState.gather");
+                    + "; ask TensorParallelState.of, which has those of all ranks");
         }
         parameters.sharing().ensureAllStages();
         return stateOf(optimizer, State.of(others));

@@ -11,12 +11,13 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.Rows;
+import dev.chagres.optim.AdamW;
 import java.util.Arrays;
 import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Gathers the state of a model whose layers are split among tensor-parallel ranks: what one rank that has the whole model would save.
+ * The state of a model whose layers are split among tensor-parallel ranks: what one rank that has the whole model would save.
  *
  * <p>Threading: the device's thread.
  */
@@ -29,6 +30,39 @@ public final class TensorParallelState {
         this.parameters = parameters;
         ranks = parameters.tensorParallel();
         stream = parameters.scope().stream();
+    }
+
+    /**
+     * Returns what must be saved to go on exactly, with the names, types and shapes that a model has whose layers are whole. Each rank of the
+     * mesh calls it, with the same states.
+     *
+     * {@snippet file="dev/chagres/layer/ShardedStateTest.java" region="split"}
+     *
+     * @param copies of the parameters, whose ranks have the same part of the layers
+     * @param optimizer of the same parameters
+     * @param mesh of all ranks, along whose dimension {@link MeshDimension#TENSOR} the layers are split
+     * @param others what is the same on all ranks, as in {@link Strategy#state}
+     * @throws IllegalArgumentException when the optimizer is that of other parameters, the mesh is another one, or two states have a name
+     *     in common
+     * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
+     */
+    public static ShardedState of(DataParallel copies, AdamW optimizer, Mesh mesh, State... others) {
+        Checks.given("copies", copies).ensureOpen();
+        Parameters parameters = copies.parameters();
+        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
+            throw new IllegalArgumentException(
+                    "optimizer: expected that of the parameters of copies, got that of others: " + optimizer);
+        }
+        TensorParallel ranks = parameters.tensorParallel();
+        if (Checks.given("mesh", mesh).size(MeshDimension.TENSOR) != ranks.size()
+                || mesh.coordinate(MeshDimension.TENSOR) != ranks.rank()) {
+            throw new IllegalArgumentException("mesh: expected that of " + ranks + ", got " + mesh);
+        }
+        parameters.sharing().ensureAllStages();
+        State own = State.of(
+                parameters.sharing().stepState(), optimizer.stepState(), State.of(Checks.given("others", others)));
+        return new ShardedState(
+                copies, mesh.world(), MeshState.ofLayers(parameters, mesh).of(optimizer), own);
     }
 
     /**

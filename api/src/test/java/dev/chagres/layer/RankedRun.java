@@ -28,6 +28,7 @@ import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
 import java.nio.file.Path;
@@ -126,6 +127,11 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
     /** Makes a strategy for the parameters of a plan. */
     interface Sharing {
         Strategy share(ModelPlan plan, DType dtype, Rank rank);
+
+        /** Returns the state of the whole model. */
+        default ShardedState state(Strategy strategy, AdamW optimizer, State others) {
+            return strategy.state(optimizer, others);
+        }
     }
 
     /** Sequences of a part of a step: unequal, and none for some. */
@@ -349,7 +355,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 strategy.reduceAmax(quantizers);
             }
             if (span.loaded != null) {
-                strategy.state(optimizer, stateOf(quantizers)).load(span.loaded);
+                sharing.state(strategy, optimizer, stateOf(quantizers)).load(span.loaded);
             }
             for (int step = span.first; step < span.end; step++) {
                 labelled.set(stream, labelled(step, rank, microBatches, variant, empty.contextParallel()));
@@ -373,7 +379,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                 optimizer.step(RATE, norm);
             }
             if (span.saved != null) {
-                strategy.state(optimizer, stateOf(quantizers)).save(span.saved, Map.of());
+                sharing.state(strategy, optimizer, stateOf(quantizers)).save(span.saved, Map.of());
             }
             return new RankedRun(losses, norms, first, state(strategy, optimizer, stream));
         }

@@ -18,6 +18,7 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.model.TensorParallel;
+import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import dev.chagres.sharding.DataParallel;
@@ -31,6 +32,7 @@ import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.TensorParallelState;
 import dev.chagres.sharding.ZeroStage;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -38,6 +40,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Consumer;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -64,7 +67,33 @@ class ShardedStateTest {
         THREE,
         HYBRID_TWO,
         HYBRID_EACH,
-        HYBRID_ALL;
+        HYBRID_ALL,
+        /** Layers and vocabulary split among two ranks, of one copy or two. */
+        TENSOR,
+        TENSOR_COPIES;
+
+        boolean isTensor() {
+            return name().startsWith("TENSOR");
+        }
+
+        /** Trains copies of two ranks each, which compute the same. */
+        private RankedRun runSplit(Rank rank, int parts, DType type, Variant variant, Span span) {
+            int copies = rank.count() / 2;
+            MeshShape shape =
+                    MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.TENSOR, 2);
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                Communicator data = mesh.along(MeshDimension.REPLICATE);
+                return RankedRun.of(
+                        new Rank(data.rank(), data.ranks(), rank.device(), data),
+                        new SplitLayers(mesh),
+                        parts / copies,
+                        type,
+                        variant,
+                        new ModelPlan(TensorParallel.of(mesh.along(MeshDimension.TENSOR))),
+                        SmallModel.LAYER,
+                        span);
+            }
+        }
 
         RankedRun run(Rank rank, int microBatches, DType type, Variant variant, Span span) {
             if (this == DDP) {
@@ -99,7 +128,31 @@ class ShardedStateTest {
         }
 
         List<RankedRun> run(int ranks, int parts, DType dtype, Variant variant, Span span) {
+            if (isTensor()) {
+                List<RankedRun> all = Ranks.local(ranks).run(rank -> runSplit(rank, parts, dtype, variant, span));
+                return IntStream.range(0, ranks)
+                        .filter(rank -> rank % 2 == 0)
+                        .mapToObj(all::get)
+                        .toList();
+            }
             return Ranks.local(ranks).run(rank -> run(rank, parts / ranks, dtype, variant, span));
+        }
+    }
+
+    /** Copies of layers that ranks split. */
+    private record SplitLayers(Mesh mesh) implements RankedRun.Sharing {
+        @Override
+        public DataParallel share(ModelPlan plan, DType dtype, Rank rank) {
+            return DataParallel.of(Parameters.allocate(rank.device(), plan, dtype, SEED), rank.communicator());
+        }
+
+        @Override
+        public ShardedState state(Strategy strategy, AdamW optimizer, State others) {
+            DataParallel copies = (DataParallel) strategy;
+            // @start region="split"
+            ShardedState state = TensorParallelState.of(copies, optimizer, mesh, others);
+            // @end
+            return state;
         }
     }
 
@@ -128,7 +181,11 @@ class ShardedStateTest {
         "THREE, 2, HYBRID_EACH, 4, 4, BFLOAT16, DELAYED_SCALING",
         "HYBRID_ALL, 4, DDP, 2, 4, BFLOAT16, CURRENT_SCALING",
         "THREE, 4, DDP, 2, 4, BFLOAT16, REMAINDERS",
-        "HYBRID_ALL, 4, ONE, 2, 4, BFLOAT16, REMAINDERS"
+        "HYBRID_ALL, 4, ONE, 2, 4, BFLOAT16, REMAINDERS",
+        "TENSOR, 2, THREE, 4, 4, FLOAT32, DROPOUT",
+        "THREE, 2, TENSOR, 2, 4, FLOAT32, FROZEN_BOTTOM",
+        "TENSOR_COPIES, 4, DDP, 2, 4, BFLOAT16, REMAINDERS",
+        "TENSOR, 2, TENSOR_COPIES, 4, 4, BFLOAT16, DELAYED_SCALING"
     })
     void ranksGoOnFromWhatOthersSaved(
             Kept kept, int ranks, Kept later, int laterRanks, int parts, DType dtype, Variant variant)
@@ -174,7 +231,9 @@ class ShardedStateTest {
         "THREE, 8, BFLOAT16, DELAYED_SCALING",
         "HYBRID_EACH, 6, FLOAT32, PLAIN",
         "HYBRID_ALL, 6, BFLOAT16, FROZEN_BOTTOM",
-        "TWO, 3, BFLOAT16, REMAINDERS"
+        "TWO, 3, BFLOAT16, REMAINDERS",
+        "TENSOR, 2, BFLOAT16, REMAINDERS",
+        "TENSOR_COPIES, 4, FLOAT32, PLAIN"
     })
     void theFileIsThatOfOneRank(Kept kept, int ranks, DType dtype, Variant variant) throws IOException {
         DevicesNeeded.assume(ranks);
@@ -376,15 +435,28 @@ class ShardedStateTest {
             TensorParallel ranks = TensorParallel.of(rank.communicator());
             ModelPlan plan = new ModelPlan(ranks);
             new LayerNormMlp(MlpConfig.gelu(16), plan.group("layer"));
+            ModelPlan foreignPlan = new ModelPlan();
+            new LayerNormMlp(MlpConfig.gelu(16), foreignPlan.group("layer"));
             try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, SEED);
                     AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
                     Mesh mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
-                    Strategy strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
+                    Mesh other = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.SHARD, 2));
+                    Parameters others = Parameters.allocate(rank.device(), foreignPlan, DType.FLOAT32, SEED);
+                    AdamW foreign = new AdamW(others, AdamW.Config.standard());
+                    DataParallel strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
                 assertThrown(
                         IllegalStateException.class,
                         "state: expected whole layers, got those of " + ranks
-                                + "; hand their state out with TensorParallelState.gather",
+                                + "; ask TensorParallelState.of, which has those of all ranks",
                         () -> strategy.state(optimizer));
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "mesh: expected that of " + ranks + ", got " + other,
+                        () -> TensorParallelState.of(strategy, optimizer, other));
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "optimizer: expected that of the parameters of copies, got that of others: " + foreign,
+                        () -> TensorParallelState.of(strategy, foreign, mesh));
             }
         });
         assertArrayEquals(new String[0], folder.toFile().list());

@@ -18,10 +18,12 @@ import dev.chagres.recipe.Recording;
 import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.TensorParallelState;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchShape;
 import dev.chagres.train.ModelInput;
@@ -422,7 +424,13 @@ public final class Esm2Training implements TrainingModel {
 
     private ShardedState shared(State others) {
         Strategy present = Objects.requireNonNull(strategy);
-        return pipeline == null ? present.state(optimizer, others) : pipeline.state(optimizer, others);
+        if (pipeline != null) {
+            return pipeline.state(optimizer, others);
+        }
+        boolean split = model.parameters().tensorParallel().isSplit();
+        return split && present instanceof DataParallel copies
+                ? TensorParallelState.of(copies, optimizer, Objects.requireNonNull(mesh), others)
+                : present.state(optimizer, others);
     }
 
     @Override

@@ -240,14 +240,6 @@ final class TrainOptions {
 
     private void checkSaving() {
         saving.check();
-        if (ranks.layout().tensorRanks() > 1 && (saving.save() != null || saving.resume() != null)) {
-            throw new IllegalArgumentException((saving.save() != null ? "--save" : "--resume")
-                    + ": expected "
-                    + (ranks.layout().pipelineRanks() > 1
-                            ? "--mesh pipeline=P without tensor=T"
-                            : "another --strategy than tp")
-                    + ", for a file holds whole layers, got " + ranks.layout());
-        }
         requireDifferent("--save", saving.save(), "--fasta", fasta);
         requireDifferent("--save", saving.save(), "--report", report);
         requireDifferent("--save", saving.save(), "--plot", plot);

@@ -103,11 +103,8 @@ class LaunchTest {
         Path savedByProcesses = folder.resolve("processes.safetensors");
         threads.addAll(List.of("--ranks", count, "--report", ofThreads.toString()));
         processes.addAll(List.of("--report", ofProcesses.toString()));
-        boolean saves = !words.contains("tp"); // A file holds whole layers.
-        if (saves) {
-            threads.addAll(List.of("--save", saved.toString()));
-            processes.addAll(List.of("--save", savedByProcesses.toString()));
-        }
+        threads.addAll(List.of("--save", saved.toString()));
+        processes.addAll(List.of("--save", savedByProcesses.toString()));
         awaitEnd(start(Train.class, threads.toArray(String[]::new)), 0);
         awaitEnd(start(Launch.class, processes.toArray(String[]::new)), 0);
         assertEquals(5, steps(ofThreads).size());

@@ -84,8 +84,6 @@ class TrainOptionsTest {
                         + " none, got 2",
                 "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp, tp, pp or cp beside it, got zero3",
                 "--mesh pipeline=2,shard=2 | --mesh: expected replicate=R,pipeline=P,tensor=T beside --strategy pp, got pipeline=2,shard=2",
-                "--mesh pipeline=2,tensor=2 --save f | --save: expected --mesh pipeline=P without tensor=T, for a file holds"
-                        + " whole layers, got pp pipeline=2,tensor=2",
                 "--mesh pipeline=2,tensor=2 --sequence-parallel | --sequence-parallel: expected --strategy tp beside it, for"
                         + " stages of pp hand on all tokens, got pp pipeline=2,tensor=2, sequence-parallel",
                 "--ranks 2 --strategy pp --stages-per-rank 2147483647 --model 8M | --stages-per-rank: expected at most as many"

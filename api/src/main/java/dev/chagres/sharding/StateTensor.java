@@ -1,0 +1,26 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.io.TensorSpec;
+import dev.chagres.nccl.Communicator;
+
+/**
+ * A tensor of the state of a whole model, of which ranks hold parts.
+ *
+ * <p>Threading: the device's thread.
+ */
+sealed interface StateTensor permits SharedTensor, SplitTensor {
+    /** Of all ranks, the one that has the file. */
+    int ROOT = 0;
+
+    /** Returns name, type and shape of the whole tensor. */
+    TensorSpec spec();
+
+    /** Enqueues the collection of {@code elements}, from {@code first} on, on the root; elsewhere they are only room for it. */
+    void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views);
+
+    /** Enqueues the distribution of the root's {@code elements}, from {@code first} on, to the ranks that hold them. */
+    void scatter(long first, Tensor elements, Communicator all, Stream stream, Scope views);
+}
