@@ -19,7 +19,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 @Tag("L0")
 @Tag("L1")
 class VocabularyCrossEntropyConformance {
-    private static final String SHARED = "; it is written to while that is read or written";
+    private static final String SHARED = "'s; it is written to while that is read or written";
 
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
