@@ -25,7 +25,8 @@ public final class ParameterSharing {
 
     private final ContextParallel contextParallel;
     private @Nullable ParameterUse use;
-    private @Nullable ShardedStep step;
+    /** What makes a norm of what this rank counts the norm of all, one after another. */
+    private final List<ShardedStep> norms = new ArrayList<>();
     /** Null where this rank has all stages of the model. */
     private @Nullable PipelineStages stages;
 
@@ -119,14 +120,22 @@ public final class ParameterSharing {
         }
     }
 
-    /** Says who sums the gradients of parts. */
-    public void step(ShardedStep newStep) {
-        step = Checks.given("newStep", newStep);
+    /** Says that a norm is one over further ranks, which have something else than this one. Each rank says it in the same order. */
+    public void step(ShardedStep further) {
+        norms.add(Checks.given("further", further));
     }
 
-    /** Returns who sums the gradients of parts, null where gradients are whole. */
-    public @Nullable ShardedStep step() {
-        return step;
+    /**
+     * Enqueues {@code norm = sqrt(sum over ranks of norm^2)} over all ranks among which the model is divided; nothing where this rank has
+     * all of it.
+     *
+     * @param norm FLOAT32 [1]: that of what this rank counts
+     * @param skip INT32 [1]: set to 1 where a rank's norm is not finite
+     */
+    public void normOverRanks(Tensor norm, Tensor skip) {
+        for (int i = 0; i < norms.size(); i++) {
+            norms.get(i).normOverRanks(norm, skip);
+        }
     }
 
     /**
@@ -170,8 +179,12 @@ public final class ParameterSharing {
         ensureUnstaged();
         stages = Checks.given("newStages", newStages);
         parameters.partials.sumOverStages(newStages);
-        ShardedStep before = step;
-        step = before == null ? newStages : newStages.after(before);
+        step(newStages);
+    }
+
+    /** Returns whether these are the parameters of one rank of a pipeline. */
+    public boolean isStaged() {
+        return stages != null;
     }
 
     /**
@@ -211,9 +224,9 @@ public final class ParameterSharing {
     }
 
     /**
-     * Returns the gradients that this rank counts in a norm over all tensor-parallel ranks, so that each element is counted once: rank
-     * 0 counts all of its own, the others those of which they keep a part; and of what several stages of a pipeline have, the first
-     * one counts it. None is longer than 2^30 elements.
+     * Returns the gradients that this rank counts in a norm over all ranks, so that each element is counted once: of tensor-parallel ranks
+     * rank 0 counts all of its own, the others those of which they keep a part; of what several stages of a pipeline have, the first
+     * one counts it; and of gradients that are shared out each rank counts what it keeps. None is longer than 2^30 elements.
      *
      * @param scope hands out the views
      */
@@ -229,11 +242,28 @@ public final class ParameterSharing {
         }
         for (Parameter parameter : parameters.all()) {
             boolean counts = (first || parameter.split() != null) && (present == null || present.counts(parameter));
-            if (counts && !parameter.isFrozen()) {
-                addPieces(parameter.gradient(), scope, pieces);
+            Tensor kept = counts ? gradient(parameter, scope) : null;
+            if (kept != null) {
+                addPieces(kept, scope, pieces);
             }
         }
         return pieces;
+    }
+
+    /**
+     * Returns what this rank keeps of the gradient of {@code parameter}; null where that is nothing.
+     *
+     * @param scope hands out the view
+     */
+    @Nullable
+    Tensor gradient(Parameter parameter, Scope scope) {
+        if (parameter.isFrozen()) {
+            return null;
+        }
+        return shard == null
+                ? parameter.gradient()
+                : ShardRanges.gradient(
+                        parameter, groups.get(parameter.group()), shard.updated(), parameters.gradients(), scope);
     }
 
     private static void addPieces(Tensor gradient, Scope scope, List<Tensor> pieces) {

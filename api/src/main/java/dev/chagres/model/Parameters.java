@@ -54,7 +54,6 @@ public final class Parameters implements AutoCloseable {
         steps = new StepCount(scope.stream(), this::ensureOpen);
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
         tensorParallel = plan.tensorParallel();
-        partials = new PartialGradients(all, tensorParallel, scope.stream());
         Part weightPart = shard == null ? null : shard.weights();
         long weightParts = weightPart == null ? 1 : weightPart.count();
         long gradientParts = shard == null ? 1 : shard.updated().count();
@@ -69,6 +68,7 @@ public final class Parameters implements AutoCloseable {
         issue = Inside.issue(gradients);
         gradients.zero(scope.stream());
         sharing = new ParameterSharing(this, layout.groups(), shard, plan.contextParallel());
+        partials = new PartialGradients(all, tensorParallel, scope, sharing::gradient);
         List<PlacedGroup> groups = sharing.groups();
         ranges = shard != null
                 ? ShardRanges.of(groups, shard, this::vector)
@@ -144,11 +144,6 @@ public final class Parameters implements AutoCloseable {
         if (Checks.given("plan", plan).ranks() % parts != 0) {
             throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
                     + "; call plan.padGroups(" + parts + ")");
-        }
-        if (plan.tensorParallel().isSplit()) {
-            throw new IllegalArgumentException(
-                    "plan: expected whole layers, for parts of groups are cut out of them, got those of "
-                            + plan.tensorParallel());
         }
         return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard);
     }
@@ -287,10 +282,7 @@ public final class Parameters implements AutoCloseable {
      */
     public void completeGradients() {
         sharing.stepping();
-        if (shard != null) {
-            return; // Whoever summed the parts has completed them.
-        }
-        for (int i = 0; i < all.size(); i++) {
+        for (int i = 0; shard == null && i < all.size(); i++) { // Whoever sums parts has completed them.
             all.get(i).completeGradient(scope.stream());
         }
         partials.sum(steps.generation());

@@ -1,13 +1,17 @@
 package dev.chagres.model;
 
+import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.function.BiFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
  * Adds up the gradients of which each tensor-parallel rank has computed a term, in one call, once a step; then those of parameters that
- * several stages of a pipeline have.
+ * several stages of a pipeline have. Where gradients are shared out each rank does so with what it keeps.
  *
  * <p>Threading: the device's thread.
  */
@@ -16,16 +20,28 @@ final class PartialGradients {
 
     private final List<Parameter> parameters;
     private final TensorParallel ranks;
+    private final Scope scope;
     private final Stream stream;
+    /** Returns what this rank keeps of a gradient, null for nothing. */
+    private final BiFunction<Parameter, Scope, @Nullable Tensor> kept;
+
     private final Runnable sums = this::enqueue;
+    /** Made by the first sum. */
+    private @Nullable List<Tensor> terms;
     /** Null where this rank has all stages of the model. */
     private @Nullable PipelineStages stages;
     /** The generation of gradients that was summed last. */
     private int summed = NEVER;
 
-    PartialGradients(List<Parameter> all, TensorParallel ranks, Stream stream) {
+    PartialGradients(
+            List<Parameter> all,
+            TensorParallel ranks,
+            Scope scope,
+            BiFunction<Parameter, Scope, @Nullable Tensor> kept) {
         this.ranks = ranks;
-        this.stream = stream;
+        this.scope = scope;
+        this.kept = kept;
+        stream = scope.stream();
         parameters = all.stream()
                 .filter(parameter -> parameter.isPartial() && !parameter.isFrozen())
                 .toList();
@@ -34,7 +50,7 @@ final class PartialGradients {
     /** Sums over stages, too, from now on. */
     void sumOverStages(PipelineStages newStages) {
         stages = newStages;
-        newStages.tie();
+        newStages.tie(parameter -> kept.apply(parameter, scope));
     }
 
     /** Enqueues the sums, unless this generation of gradients has them. */
@@ -53,9 +69,22 @@ final class PartialGradients {
     }
 
     private void enqueue() {
-        for (int i = 0; i < parameters.size(); i++) {
-            ranks.sum(parameters.get(i).gradient(), stream);
+        List<Tensor> all = terms == null ? terms() : terms;
+        for (int i = 0; i < all.size(); i++) {
+            ranks.sum(all.get(i), stream);
         }
+    }
+
+    private List<Tensor> terms() {
+        List<Tensor> made = new ArrayList<>();
+        for (Parameter parameter : parameters) {
+            Tensor own = kept.apply(parameter, scope);
+            if (own != null) {
+                made.add(own);
+            }
+        }
+        terms = made;
+        return made;
     }
 
     void ensureUnsummed(Parameter parameter, int generation) {

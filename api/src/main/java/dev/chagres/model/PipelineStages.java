@@ -6,8 +6,10 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -34,11 +36,12 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
     private final Communicator ranks;
     private final Stream stream;
     private final List<Tied> tied;
+    /** What this rank keeps of the gradient of each, null for nothing. */
+    private final List<@Nullable Tensor> gradients = new ArrayList<>();
+
     private final Set<Parameter> countedElsewhere;
     private final NormOverRanks norm;
     private final Runnable sums = this::enqueueSums;
-    /** What makes a rank's norm that of all ranks that split its layers; null where layers are whole. */
-    private @Nullable ShardedStep inside;
 
     /**
      * Takes a little memory.
@@ -56,14 +59,12 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
         norm = new NormOverRanks(scope, ranks);
     }
 
-    /** Tells the parameters that several ranks have. */
-    void tie() {
-        tied.forEach(one -> one.parameter.tie());
-    }
-
-    PipelineStages after(ShardedStep before) {
-        inside = before;
-        return this;
+    /** Tells the parameters that several ranks have; {@code kept} is what this rank keeps of a gradient, null for nothing. */
+    void tie(Function<Parameter, @Nullable Tensor> kept) {
+        for (Tied one : tied) {
+            one.parameter.tie();
+            gradients.add(kept.apply(one.parameter));
+        }
     }
 
     /** Returns the number of ranks. */
@@ -88,17 +89,15 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
 
     private void enqueueSums() {
         for (int i = 0; i < tied.size(); i++) {
-            Tied one = tied.get(i);
-            Tensor gradient = one.parameter.gradient();
-            one.ranks.allReduce(gradient, gradient, Reduction.SUM, stream);
+            Tensor gradient = gradients.get(i);
+            if (gradient != null) {
+                tied.get(i).ranks.allReduce(gradient, gradient, Reduction.SUM, stream);
+            }
         }
     }
 
     @Override
     public void normOverRanks(Tensor value, Tensor skip) {
-        if (inside != null) {
-            inside.normOverRanks(value, skip);
-        }
         norm.normOverRanks(value, skip);
     }
 

@@ -1,12 +1,14 @@
 package dev.chagres.model;
 
 import dev.chagres.DType;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.model.ParameterRange.Decay;
 import dev.chagres.model.ParameterShard.Part;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
 
 /**
  * One rank's parts of all pieces, as optimizers see them.
@@ -70,6 +72,23 @@ final class ShardRanges {
         } else {
             ranges.add(next);
         }
+    }
+
+    /** Returns what {@code part} of a group's {@code gradients} has of a trained parameter; null where that is nothing. */
+    static @Nullable Tensor gradient(Parameter parameter, PlacedGroup group, Part part, Tensor gradients, Scope scope) {
+        for (GroupPiece piece : group.pieces()) {
+            if (piece.isTrained() && piece.holds(parameter)) {
+                long begin = part.begin(piece.count());
+                long first = Math.max(begin, piece.offset(parameter));
+                long end = Math.min(
+                        begin + part.of(piece.count()),
+                        piece.offset(parameter) + parameter.shape().count());
+                return first < end
+                        ? scope.view(gradients, part.of(piece.gradientOffset()) + first - begin, end - first)
+                        : null;
+            }
+        }
+        return null;
     }
 
     /** Writes the first weights of a part of the weights, of {@code parameter}. */

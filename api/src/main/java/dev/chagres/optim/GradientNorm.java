@@ -6,7 +6,6 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameters;
-import dev.chagres.model.ShardedStep;
 import dev.chagres.ops.Clip;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
@@ -93,10 +92,7 @@ public final class GradientNorm {
         parameters.completeGradients();
         skip.zero(stream);
         MultiTensor.l2norm(skip, lists, partials, norm, stream);
-        ShardedStep sharded = parameters.sharing().step();
-        if (sharded != null) {
-            sharded.normOverRanks(norm, skip);
-        }
+        parameters.sharing().normOverRanks(norm, skip);
         if (scaler == null) {
             Clip.clipScale(norm, maxNorm, scale, stream);
         } else {

@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Agreement;
@@ -202,7 +203,7 @@ public final class DataParallel extends Strategy {
                     "shrink: expected ranks that have whole layers, got " + parameters.tensorParallel()
                             + ", of which parts went with a rank; start again from a saved state");
         }
-        if (parameters.sharing().step() != null
+        if (parameters.sharing().isStaged()
                 || parameters.sharing().contextParallel().isSplit()) {
             throw new IllegalStateException(
                     "shrink: expected ranks that compute the whole model by themselves, got stages of a"
@@ -273,6 +274,11 @@ public final class DataParallel extends Strategy {
     @Override
     void restart() {
         buckets.restart();
+    }
+
+    @Override
+    Part updatedBy(int rank) {
+        return new Part(0, 1);
     }
 
     @Override

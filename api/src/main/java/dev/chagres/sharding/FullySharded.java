@@ -80,15 +80,18 @@ public final class FullySharded extends Strategy {
 
     /**
      * Takes memory as {@link #allocate(ModelPlan, DType, long, ZeroStage, Communicator)} does, for one of several copies of the model
-     * (hybrid sharding): the ranks along {@link MeshDimension#SHARD} share a copy out, those along {@link MeshDimension#REPLICATE} have
-     * the same part of each. Weights are gathered and gradients reduced and scattered along the first, as where links are fast, and a
-     * part's sums are added up along the second.
+     * (hybrid sharding): the ranks along {@link MeshDimension#SHARD} and {@link MeshDimension#CONTEXT} share a copy out, those along {@link
+     * MeshDimension#REPLICATE} have the same part of each. Weights are gathered and gradients reduced and scattered along the first, as
+     * where links are fast, and a part's sums are added up along the second.
+     *
+     * <p>What is shared out is what this rank has of the model: its heads and columns where ranks along {@link MeshDimension#TENSOR} split
+     * layers, its stages where there are ranks along {@link MeshDimension#PIPELINE}.
      *
      * {@snippet file="dev/chagres/layer/HybridShardedTest.java" region="hybrid"}
      *
-     * @param plan is padded for as many ranks as the mesh has
-     * @param mesh stays open as long as this
-     * @throws IllegalArgumentException when the type is no float, the plan is empty, or the mesh has ranks along another dimension
+     * @param plan is padded for as many ranks as share copies out; of a pipeline the part of this rank's stages
+     * @param mesh stays open as long as this; each of its ranks calls this
+     * @throws IllegalArgumentException when the type is no float, or the plan is empty
      * @throws IllegalStateException when a parameter has memory already, or ranks have other parameters, as in {@link
      *     #allocate(ModelPlan, DType, long, ZeroStage, Communicator)}, or another configuration
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
@@ -238,7 +241,8 @@ public final class FullySharded extends Strategy {
 
     /**
      * Gathers what must be saved to go on exactly, a group at a time, and hands it out tensor by tensor with the names and shapes that {@link
-     * Parameters#state()} and {@link AdamW#state()} have of a model that is not shared out. Each rank calls it, with the same optimizer's state.
+     * Parameters#state()} and {@link AdamW#state()} have of a model that is neither shared out nor split. Each rank calls it, with the same
+     * optimizer's state; a rank of a pipeline is handed its stages.
      *
      * @param optimizer of these parameters
      * @param sink is handed each tensor on every rank, until it returns
@@ -249,14 +253,16 @@ public final class FullySharded extends Strategy {
         ensureOpen();
         List<StateVector> vectors = Checks.given("optimizer", optimizer).vectors();
         Checks.given("sink", sink);
+        BiConsumer<String, Tensor> wholeLayers = (name, tensor) -> TensorParallelState.gather(
+                parameters, new State.Builder().tensor(name, tensor).build(), sink);
         GatheredState state = new GatheredState(parameters, ranks);
         for (PlacedGroup group : parameters.sharing().groups()) {
             for (GroupPiece piece : group.pieces()) {
-                state.weights(group, piece, sink);
+                state.weights(group, piece, wholeLayers);
                 if (piece.isTrained()) {
                     for (StateVector vector : vectors) {
                         if (vector.isFor(piece.dtype())) {
-                            state.vector(group, piece, vector, sink);
+                            state.vector(group, piece, vector, wholeLayers);
                         }
                     }
                 }
@@ -273,6 +279,11 @@ public final class FullySharded extends Strategy {
      */
     public String explainLoss(List<Integer> ranks) {
         return new LostShards(this, parameters, this.ranks, config).explain(Checks.given("ranks", ranks));
+    }
+
+    @Override
+    Part updatedBy(int rank) {
+        return ranks.shard(ranks.place(rank), stage()).updated();
     }
 
     @Override

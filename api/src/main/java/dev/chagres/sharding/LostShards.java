@@ -18,9 +18,9 @@ record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ran
     String explain(List<Integer> lost) {
         StringBuilder text = new StringBuilder();
         for (int rank : new TreeSet<>(lost)) {
-            if (rank < 0 || rank >= ranks.all().ranks()) {
+            if (rank < 0 || rank >= ranks.world().ranks()) {
                 throw new IllegalArgumentException(
-                        "ranks: expected ranks from 0 to " + (ranks.all().ranks() - 1) + ", got " + lost);
+                        "ranks: expected ranks from 0 to " + (ranks.world().ranks() - 1) + ", got " + lost);
             }
             text.append(text.isEmpty() ? "" : "\n").append(explain(rank, lost));
         }
@@ -28,7 +28,12 @@ record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ran
     }
 
     private String explain(int rank, List<Integer> lost) {
-        ParameterShard shard = ranks.shard(rank, config.stage());
+        if (!ranks.isAlike(rank, ranks.world().rank())) {
+            return "with rank " + rank
+                    + " went other stages, heads or columns than this rank has; a rank that has the same"
+                    + " can say which parts";
+        }
+        ParameterShard shard = shard(rank);
         Part part = shard.updated();
         String what = shard.weights() == null ? "masters and moments" : "weights, masters and moments";
         StringBuilder text = new StringBuilder("with rank " + rank + " went part " + part.index() + " of "
@@ -42,9 +47,10 @@ record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ran
                 text.append("\n  ").append(String.join(", ", names));
             }
         }
-        List<Integer> others = IntStream.range(0, ranks.all().ranks())
+        List<Integer> others = IntStream.range(0, ranks.world().ranks())
                 .filter(other -> !lost.contains(other)
-                        && ranks.shard(other, config.stage()).equals(shard))
+                        && ranks.isAlike(rank, other)
+                        && shard(other).equals(shard))
                 .boxed()
                 .toList();
         return text.append(
@@ -52,5 +58,9 @@ record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ran
                                 ? "\nnobody else has them: start again from a saved state"
                                 : "\nranks " + others + " have the same part, in other copies of the model")
                 .toString();
+    }
+
+    private ParameterShard shard(int rank) {
+        return ranks.shard(ranks.place(rank), config.stage());
     }
 }

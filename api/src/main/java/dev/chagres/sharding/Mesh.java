@@ -6,9 +6,13 @@ import dev.chagres.internal.Inside;
 import dev.chagres.nccl.Communicator;
 import java.util.ArrayList;
 import java.util.EnumMap;
+import java.util.EnumSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
+import java.util.stream.Collectors;
 
 /**
  * Ranks as a box of named dimensions: each rank has a coordinate along each, and a communicator of the ranks that differ from it in that
@@ -28,6 +32,8 @@ public final class Mesh implements AutoCloseable {
     private final int rank;
     private final Device device;
     private final Map<MeshDimension, Communicator> communicators = new EnumMap<>(MeshDimension.class);
+    /** Of ranks along several dimensions, made when they are asked for. */
+    private final Map<Set<MeshDimension>, Communicator> combined = new LinkedHashMap<>();
 
     private Mesh(MeshShape shape, Communicator world) {
         this.shape = shape;
@@ -66,15 +72,19 @@ public final class Mesh implements AutoCloseable {
     }
 
     private void split(Communicator world, MeshDimension dimension) {
-        // Ranks of one group are those whose number is the same with this coordinate at 0.
-        int coordinate = shape.coordinate(dimension, rank);
-        int color = rank - coordinate * shape.stride(dimension);
-        communicators.put(
-                dimension,
-                world.split(
-                        color,
-                        coordinate,
-                        world.config().withName(dimension.name().toLowerCase(Locale.ROOT))));
+        communicators.put(dimension, split(world, Set.of(dimension)));
+    }
+
+    private Communicator split(Communicator world, Set<MeshDimension> dimensions) {
+        // Ranks of one group are those whose number is the same with these coordinates at 0.
+        int color = rank;
+        for (MeshDimension dimension : dimensions) {
+            color -= shape.coordinate(dimension, rank) * shape.stride(dimension);
+        }
+        String name = dimensions.stream()
+                .map(dimension -> dimension.name().toLowerCase(Locale.ROOT))
+                .collect(Collectors.joining("-"));
+        return world.split(color, rank, world.config().withName(name));
     }
 
     /** Returns the sizes. */
@@ -107,6 +117,24 @@ public final class Mesh implements AutoCloseable {
     }
 
     /**
+     * Returns the communicator of the ranks that differ from this one in coordinates along these dimensions alone, numbered as in the
+     * mesh. It is made by the first call, and closed with the mesh: each rank of the mesh makes the same calls in the same order.
+     *
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public Communicator along(MeshDimension first, MeshDimension second, MeshDimension... more) {
+        Set<MeshDimension> several = EnumSet.of(Checks.given("first", first), Checks.given("second", second));
+        several.addAll(List.of(Checks.givenAll("more", more)));
+        Communicator one = along(several.iterator().next()); // of one rank, where none is longer
+        several.removeIf(dimension -> shape.size(dimension) == 1);
+        if (several.size() <= 1) {
+            return several.isEmpty() ? one : along(several.iterator().next());
+        }
+        long ranks = several.stream().mapToLong(shape::size).reduce(1, (a, b) -> a * b);
+        return ranks == shape.ranks() ? world : combined.computeIfAbsent(several, all -> split(world, all));
+    }
+
+    /**
      * Closes the communicators, newest first. A second call does nothing.
      *
      * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
@@ -116,7 +144,9 @@ public final class Mesh implements AutoCloseable {
         Inside.state(device).ensureCloses();
         RuntimeException first = null;
         List<Communicator> open = new ArrayList<>(communicators.values());
+        open.addAll(combined.values());
         communicators.clear();
+        combined.clear();
         for (Communicator communicator : open.reversed()) {
             try {
                 communicator.close();

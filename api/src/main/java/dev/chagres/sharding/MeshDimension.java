@@ -8,11 +8,11 @@ package dev.chagres.sharding;
 public enum MeshDimension {
     /** Stages of the model, one after another. */
     PIPELINE,
-    /** Copies of the model, with other data. */
+    /** Copies of what the other dimensions leave of the model, with other data. */
     REPLICATE,
     /** Parts of each parameter and of the optimizer's state, with other data. */
     SHARD,
-    /** Parts of each sequence. */
+    /** Parts of the tokens of each micro-batch. */
     CONTEXT,
     /** Parts of each layer's matrices. */
     TENSOR

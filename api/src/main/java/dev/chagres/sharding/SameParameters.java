@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
 import java.util.stream.Collectors;
@@ -19,16 +20,18 @@ import java.util.zip.CRC32C;
  * <p>Threading: the device's thread.
  */
 final class SameParameters {
-    /** What each rank tells: checksum, elements, setting, its context-parallel rank of how many. */
-    private static final int NUMBERS = 5;
+    /** What each rank tells: checksum, elements, setting, its context-parallel rank of how many, its tensor-parallel rank. */
+    private static final int NUMBERS = 6;
 
     private static final int CONTEXT_RANK = 3;
+    private static final int TENSOR_RANK = 5;
 
     private SameParameters() {}
 
     /**
      * Compares a checksum of all parameters' descriptions, and the {@code value} of a {@code setting}: a sum over other gradients would
-     * be nonsense, or hang. Where tokens are shared out, checks that the ranks of all parts take part.
+     * be nonsense, or hang. Where layers are split, checks that the ranks have the same part of them; where tokens are shared out, that the
+     * ranks of all parts take part.
      */
     static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, long value) {
         Stream stream = parameters.scope().stream();
@@ -42,7 +45,8 @@ final class SameParameters {
             ContextParallel context = parameters.sharing().contextParallel();
             Tensor own = scope.tensor(DType.INT64, NUMBERS);
             Tensor all = scope.tensor(DType.INT64, (long) NUMBERS * communicator.ranks());
-            own.set(stream, checksum.getValue(), parameters.count(), value, context.rank(), context.size());
+            int part = parameters.tensorParallel().rank();
+            own.set(stream, checksum.getValue(), parameters.count(), value, context.rank(), context.size(), part);
             communicator.allGather(own, all, stream);
             communicator.synchronize(stream);
             long[] values = all.toLongs(stream);
@@ -59,7 +63,20 @@ final class SameParameters {
                             + " on rank " + rank + " and " + values[2] + " on rank 0");
                 }
             }
+            ensureSamePart(values, parameters.tensorParallel());
             ensureAllParts(values);
+        }
+    }
+
+    private static void ensureSamePart(long[] values, TensorParallel tensor) {
+        for (int rank = 1; rank < values.length / NUMBERS; rank++) {
+            long part = values[NUMBERS * rank + TENSOR_RANK];
+            if (part != values[TENSOR_RANK]) {
+                throw new IllegalStateException("communicator: expected ranks that have the same part of layers, which "
+                        + tensor.size() + " tensor-parallel ranks split, got tensor-parallel rank " + part + " on rank "
+                        + rank + " and " + values[TENSOR_RANK]
+                        + " on rank 0; give the communicator of ranks along other dimensions of the mesh");
+            }
         }
     }
 

@@ -4,32 +4,54 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.ParameterShard;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.nccl.Communicator;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The ranks among which a model is shared out: those of one copy have a part of it each, and there may be several copies.
+ * The ranks among which a model is shared out: those of one copy have a part of it each, and there may be several copies. Of a model that
+ * is divided otherwise, too, they are the ranks that have the same stages, heads and columns.
  *
  * <p>Threading: the device's thread.
  *
+ * @param world every rank of the mesh
+ * @param shape of the mesh
  * @param all every rank of every copy
  * @param copy the ranks of this rank's copy
  * @param copies the ranks that have the same part of each copy; null where there is one copy
  * @param optimizer among which ranks what the optimizer keeps is shared out
  */
 record ShardedRanks(
-        Communicator all, Communicator copy, @Nullable Communicator copies, OptimizerSharding optimizer) {
+        Communicator world,
+        MeshShape shape,
+        Communicator all,
+        Communicator copy,
+        @Nullable Communicator copies,
+        OptimizerSharding optimizer) {
     static ShardedRanks of(Communicator all) {
-        return new ShardedRanks(all, all, null, OptimizerSharding.EACH_COPY);
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.SHARD, all.ranks());
+        return new ShardedRanks(all, shape, all, all, null, OptimizerSharding.EACH_COPY);
     }
 
     static ShardedRanks of(Mesh mesh, OptimizerSharding optimizer) {
-        int sharding = mesh.size(MeshDimension.REPLICATE) * mesh.size(MeshDimension.SHARD);
-        if (sharding != mesh.shape().ranks()) {
-            throw new IllegalArgumentException(
-                    "mesh: expected ranks along REPLICATE and SHARD alone, got " + mesh.shape());
-        }
+        Communicator all = mesh.along(MeshDimension.REPLICATE, MeshDimension.SHARD, MeshDimension.CONTEXT);
+        Communicator copy = mesh.along(MeshDimension.SHARD, MeshDimension.CONTEXT);
         Communicator copies = mesh.size(MeshDimension.REPLICATE) == 1 ? null : mesh.along(MeshDimension.REPLICATE);
-        return new ShardedRanks(mesh.world(), mesh.along(MeshDimension.SHARD), copies, optimizer);
+        return new ShardedRanks(mesh.world(), mesh.shape(), all, copy, copies, optimizer);
+    }
+
+    /** Returns the number among {@link #all} of a rank of the mesh, or of one that has the same part of other layers. */
+    int place(int rank) {
+        int place = 0;
+        for (MeshDimension dimension : List.of(MeshDimension.REPLICATE, MeshDimension.SHARD, MeshDimension.CONTEXT)) {
+            place = place * shape.size(dimension) + shape.coordinate(dimension, rank);
+        }
+        return place;
+    }
+
+    /** Returns whether two ranks of the mesh have the same stages, heads and columns. */
+    boolean isAlike(int rank, int other) {
+        return shape.coordinate(MeshDimension.PIPELINE, rank) == shape.coordinate(MeshDimension.PIPELINE, other)
+                && shape.coordinate(MeshDimension.TENSOR, rank) == shape.coordinate(MeshDimension.TENSOR, other);
     }
 
     /** Returns whether the optimizer's state of a copy is shared out among the copies once more. */

@@ -7,6 +7,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.ParameterUse;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
@@ -293,6 +294,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /** A step begins, or its gradients are forgotten. */
     abstract void restart();
+
+    /** Returns the part of the gradients, and of what the optimizer keeps, that a rank of the mesh has of what it holds. */
+    abstract Part updatedBy(int rank);
 
     /** Returns the whole state of the model and of {@code others}. */
     abstract ShardedState stateOf(AdamW optimizer, State others);

@@ -51,6 +51,7 @@ class HybridShardedTest {
         "2, 3, TWO, EACH_COPY, 1, RECOMPUTED",
         "4, 2, THREE, EACH_COPY, 2, FROZEN_BOTTOM",
         "4, 2, ONE, ALL_RANKS, 1, PLAIN",
+        "4, 2, TWO, EACH_COPY, 1, PLAIN",
         "2, 4, THREE, ALL_RANKS, 1, DROPOUT",
         "4, 1, THREE, ALL_RANKS, 1, PLAIN",
         "1, 4, THREE, ALL_RANKS, 1, PLAIN"
@@ -169,16 +170,6 @@ class HybridShardedTest {
 
     @Test
     void misuse() {
-        Ranks.local(2).each(rank -> {
-            MeshShape shape = MeshShape.ofOne().with(MeshDimension.TENSOR, 2);
-            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
-                assertThrown(
-                        IllegalArgumentException.class,
-                        "mesh: expected ranks along REPLICATE and SHARD alone, got tensor=2",
-                        () -> FullySharded.allocate(
-                                plan(), DType.FLOAT32, 1, FullyShardedConfig.of(ZeroStage.ONE), mesh));
-            }
-        });
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {

@@ -4,6 +4,7 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -15,7 +16,9 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.UniqueId;
 import java.util.ArrayList;
+import java.util.EnumSet;
 import java.util.List;
+import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -48,9 +51,9 @@ class MeshTest {
         return shapes;
     }
 
-    private static boolean differInThisAlone(MeshShape shape, MeshDimension dimension, int a, int b) {
+    private static boolean differInTheseAlone(MeshShape shape, Set<MeshDimension> dimensions, int a, int b) {
         for (MeshDimension other : MeshDimension.values()) {
-            if (other != dimension && shape.coordinate(other, a) != shape.coordinate(other, b)) {
+            if (!dimensions.contains(other) && shape.coordinate(other, a) != shape.coordinate(other, b)) {
                 return false;
             }
         }
@@ -69,17 +72,33 @@ class MeshTest {
                     Communicator along = mesh.along(dimension);
                     assertEquals(mesh.size(dimension), along.ranks());
                     assertEquals(mesh.coordinate(dimension), along.rank());
-                    Tensor own = scope.tensor(DType.INT32, 1);
-                    Tensor all = scope.tensor(DType.INT32, along.ranks());
-                    own.set(stream, rank.index());
-                    along.allGather(own, all, stream);
-                    int[] members = IntStream.range(0, shape.ranks())
-                            .filter(other -> differInThisAlone(shape, dimension, rank.index(), other))
-                            .toArray();
-                    assertArrayEquals(members, all.toInts(stream), dimension + " of " + mesh);
+                    assertMembers(mesh, rank, Set.of(dimension), along, stream, scope);
+                }
+                for (MeshDimension first : MeshDimension.values()) {
+                    for (MeshDimension second : MeshDimension.values()) {
+                        Communicator two = mesh.along(second, first);
+                        assertSame(two, mesh.along(first, second));
+                        assertMembers(mesh, rank, EnumSet.of(first, second), two, stream, scope);
+                        Communicator three = mesh.along(first, second, MeshDimension.TENSOR);
+                        assertMembers(
+                                mesh, rank, EnumSet.of(first, second, MeshDimension.TENSOR), three, stream, scope);
+                    }
                 }
             }
         });
+    }
+
+    /** They are those that differ along these dimensions alone, in the order of the mesh. */
+    private static void assertMembers(
+            Mesh mesh, Rank rank, Set<MeshDimension> dimensions, Communicator along, Stream stream, Scope scope) {
+        Tensor own = scope.tensor(DType.INT32, 1);
+        Tensor all = scope.tensor(DType.INT32, along.ranks());
+        own.set(stream, rank.index());
+        along.allGather(own, all, stream);
+        int[] members = IntStream.range(0, mesh.shape().ranks())
+                .filter(other -> differInTheseAlone(mesh.shape(), dimensions, rank.index(), other))
+                .toArray();
+        assertArrayEquals(members, all.toInts(stream), dimensions + " of " + mesh);
     }
 
     @Test
@@ -127,6 +146,10 @@ class MeshTest {
             mesh.close();
             assertThrown(
                     IllegalStateException.class, "the mesh one rank is closed", () -> mesh.along(MeshDimension.SHARD));
+            assertThrown(
+                    IllegalStateException.class,
+                    "the mesh one rank is closed",
+                    () -> mesh.along(MeshDimension.SHARD, MeshDimension.CONTEXT));
         }
     }
 

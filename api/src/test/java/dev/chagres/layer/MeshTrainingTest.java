@@ -1,0 +1,199 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.layer.RankedRun.Variant;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.TensorParallel;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ZeroStage;
+import java.util.List;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Products of strategies: ranks of a mesh compute what one rank computes that accumulates as many micro-batches. */
+@Tag("L0")
+@Tag("L2")
+class MeshTrainingTest {
+    private static final long SEED = 7;
+    private static final AttentionConfig MANY_HEADS = AttentionConfig.of(24, 8, AttentionMask.none());
+    private static final TransformerLayerConfig LAYER = TransformerLayerConfig.encoder(SmallModel.HIDDEN, MANY_HEADS)
+            .withMlp(MlpConfig.gelu(SmallModel.HIDDEN).withInner(96))
+            .withHiddenDropout(Dropout.of(0.1f));
+
+    /** What ranks along {@code REPLICATE}, {@code SHARD} and {@code CONTEXT} keep of their part of the layers. */
+    private enum Kept {
+        WHOLE,
+        ONE,
+        TWO,
+        THREE,
+        /** Stages with an optimizer shared out among copies, too. */
+        ONE_OF_ALL,
+        THREE_OF_ALL;
+
+        private FullyShardedConfig config() {
+            return switch (this) {
+                case WHOLE -> throw new IllegalStateException("nothing is shared out");
+                case ONE -> FullyShardedConfig.of(ZeroStage.ONE);
+                case TWO -> FullyShardedConfig.of(ZeroStage.TWO);
+                case THREE -> FullyShardedConfig.of(ZeroStage.THREE);
+                case ONE_OF_ALL -> FullyShardedConfig.of(ZeroStage.ONE).withOptimizer(OptimizerSharding.ALL_RANKS);
+                case THREE_OF_ALL -> FullyShardedConfig.of(ZeroStage.THREE).withOptimizer(OptimizerSharding.ALL_RANKS);
+            };
+        }
+    }
+
+    /** Which tokens tensor-parallel ranks have between branches. */
+    private enum Tokens {
+        ALL,
+        PART
+    }
+
+    private static MeshShape shape(int replicate, int shard, int context, int tensor) {
+        return MeshShape.ofOne()
+                .with(MeshDimension.REPLICATE, replicate)
+                .with(MeshDimension.SHARD, shard)
+                .with(MeshDimension.CONTEXT, context)
+                .with(MeshDimension.TENSOR, tensor);
+    }
+
+    private static ModelPlan plan(Mesh mesh, Tokens tokens) {
+        TensorParallel ranks = TensorParallel.of(mesh.along(MeshDimension.TENSOR));
+        return new ModelPlan(
+                tokens == Tokens.PART ? ranks.withSequenceParallel() : ranks,
+                ContextParallel.of(mesh.along(MeshDimension.CONTEXT)));
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "1, 2, 1, 2, ALL, ONE, 2, PLAIN",
+        "1, 2, 1, 2, ALL, TWO, 2, RECOMPUTED",
+        "1, 2, 1, 2, ALL, THREE, 2, FROZEN_BOTTOM",
+        "1, 2, 1, 2, PART, ONE, 2, RECOMPUTED_EIGHTS",
+        "1, 2, 1, 2, PART, TWO, 1, EIGHTS",
+        "1, 2, 1, 2, PART, THREE, 2, EIGHTS",
+        "1, 2, 2, 1, ALL, ONE, 1, EIGHTS",
+        "1, 2, 2, 1, ALL, TWO, 2, FROZEN_BOTTOM",
+        "1, 2, 2, 1, ALL, THREE, 2, RECOMPUTED_EIGHTS",
+        "2, 1, 2, 1, ALL, THREE_OF_ALL, 1, EIGHTS",
+        "1, 1, 2, 2, ALL, ONE, 3, EIGHTS",
+        "2, 2, 1, 2, ALL, ONE_OF_ALL, 1, PLAIN",
+        "2, 2, 1, 2, PART, TWO, 1, EIGHTS",
+        "2, 2, 1, 2, ALL, THREE, 1, RECOMPUTED",
+        "1, 4, 1, 2, PART, THREE, 1, RECOMPUTED_EIGHTS",
+        "1, 2, 1, 4, ALL, ONE, 2, FROZEN_BOTTOM",
+        "1, 4, 1, 2, ALL, TWO, 1, PLAIN",
+        "2, 2, 2, 1, ALL, THREE_OF_ALL, 1, EIGHTS",
+        "1, 4, 2, 1, ALL, ONE, 1, EIGHTS",
+        "1, 2, 4, 1, ALL, TWO, 2, EIGHTS",
+        "1, 2, 2, 2, ALL, THREE, 2, RECOMPUTED_EIGHTS",
+        "2, 1, 2, 2, ALL, WHOLE, 1, FROZEN_BOTTOM",
+        "2, 1, 1, 4, PART, WHOLE, 1, EIGHTS",
+        "4, 1, 1, 2, ALL, WHOLE, 1, PLAIN",
+        "2, 1, 4, 1, ALL, WHOLE, 1, EIGHTS",
+        "1, 4, 1, 2, PART, ONE, 1, EIGHTS",
+        "1, 2, 1, 4, ALL, THREE, 2, PLAIN",
+        "2, 2, 1, 2, PART, THREE_OF_ALL, 1, EIGHTS",
+        "1, 4, 2, 1, ALL, THREE, 1, EIGHTS",
+        "1, 3, 1, 2, PART, TWO, 1, EIGHTS",
+        "1, 3, 2, 1, ALL, THREE, 1, FROZEN_BOTTOM"
+    })
+    void ranksOfAMeshTrainAsOne(
+            int replicate,
+            int shard,
+            int context,
+            int tensor,
+            Tokens tokens,
+            Kept kept,
+            int microBatches,
+            Variant variant) {
+        MeshShape shape = shape(replicate, shard, context, tensor);
+        DevicesNeeded.assume(shape.ranks());
+        int dataRanks = replicate * shard;
+        RankedRun expected = RankedRun.ofOne(dataRanks * microBatches, DType.FLOAT32, variant, LAYER);
+        List<RankedRun> runs = Ranks.local(shape.ranks()).run(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                // @start region="mesh"
+                Communicator alike = // who has the same heads and columns
+                        mesh.along(MeshDimension.REPLICATE, MeshDimension.SHARD, MeshDimension.CONTEXT);
+                // @end
+                RankedRun.Sharing sharing = (plan, dtype, data) -> kept == Kept.WHOLE
+                        ? DataParallel.of(Parameters.allocate(rank.device(), plan, dtype, SEED), alike)
+                        : FullySharded.allocate(plan, dtype, SEED, kept.config(), mesh);
+                int dataRank = mesh.coordinate(MeshDimension.REPLICATE) * shard + mesh.coordinate(MeshDimension.SHARD);
+                Rank data = new Rank(dataRank, dataRanks, rank.device(), rank.communicator());
+                return RankedRun.of(data, sharing, microBatches, DType.FLOAT32, variant, plan(mesh, tokens), LAYER);
+            }
+        });
+        for (int i = 0; i < tensor; i++) {
+            int part = i;
+            expected.assertSameSteps(IntStream.range(0, shape.ranks())
+                    .filter(rank -> rank % tensor == part)
+                    .mapToObj(runs::get)
+                    .toList());
+        }
+    }
+
+    /** A sum over ranks with other heads would be nonsense. */
+    @Test
+    void ranksThatHaveOtherPartsOfLayersAreRefused() {
+        DevicesNeeded.assume(2);
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    ModelPlan plan = new ModelPlan(TensorParallel.of(rank.communicator()));
+                    new MultiheadAttention(
+                            NormConfig.layerNorm(32), MANY_HEADS, Initializer.zeros(), plan.group("layer"));
+                    FullySharded.allocate(plan, DType.FLOAT32, 1, ZeroStage.ONE, rank.communicator());
+                }));
+        assertEquals(
+                "communicator: expected ranks that have the same part of layers, which 2 tensor-parallel ranks split, got"
+                        + " tensor-parallel rank 1 on rank 1 and 0 on rank 0; give the communicator of ranks along other"
+                        + " dimensions of the mesh",
+                failure.getCause().getMessage());
+    }
+
+    /** What a rank can say of another one that is gone: whether it had a part of the same. */
+    @Test
+    void whatWentWithARankOfAMesh() {
+        DevicesNeeded.assume(8);
+        MeshShape shape = shape(2, 2, 1, 2);
+        Ranks.local(8).each(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                ModelPlan plan = plan(mesh, Tokens.ALL);
+                new Linear(16, 16, Initializer.zeros(), plan.group("layer"));
+                FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.ONE);
+                try (FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 1, config, mesh)) {
+                    boolean alike = rank.index() % 2 == 1;
+                    assertEquals(
+                            alike
+                                    ? "with rank 3 went part 1 of 2 of the masters and moments of:\n  layer.weight, layer.bias\n"
+                                            + "ranks [7] have the same part, in other copies of the model"
+                                    : "with rank 3 went other stages, heads or columns than this rank has; a rank that has the"
+                                            + " same can say which parts",
+                            training.explainLoss(List.of(3)));
+                }
+            }
+        });
+    }
+}
