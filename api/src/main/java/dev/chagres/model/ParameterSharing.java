@@ -236,7 +236,8 @@ public final class ParameterSharing {
         counted = true;
         boolean first = parameters.tensorParallel().rank() == 0;
         PipelineStages present = stages;
-        if (first && (present == null || present.countsAll())) {
+        // Memory of parts between parameters may hold what another group has left there.
+        if (shard == null && first && (present == null || present.countsAll())) {
             addPieces(gradients, scope, pieces);
             return pieces;
         }

@@ -5,12 +5,23 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.Tensor;
 import dev.chagres.layer.RankedRun.Saved;
 import dev.chagres.layer.RankedRun.Sharing;
 import dev.chagres.layer.RankedRun.Variant;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
+import java.util.ArrayList;
+import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -55,6 +66,55 @@ class FullyShardedTest {
         RankedRun expected = RankedRun.ofOne(ranks * microBatches, DType.FLOAT32, variant);
         expected.assertSame(
                 Ranks.local(ranks).run(rank -> RankedRun.of(rank, stage(stage), microBatches, DType.FLOAT32, variant)));
+    }
+
+    /** Trains layers whose memory is of equal sizes, while the parameters in it are not; returns the norm of each step. */
+    private static List<Float> norms(Rank rank, RankedRun.Sharing sharing) {
+        ModelPlan plan = new ModelPlan();
+        int[] sizes = {5, 4, 8, 4, 5, 3, 5, 4, 8};
+        Sequential layers = Sequential.of(
+                sizes.length - 1,
+                i -> new Linear(
+                        sizes[i], sizes[i + 1], Bias.ABSENT, Initializer.normal(0.5f), plan.group("layers." + i)));
+        try (Strategy strategy = sharing.share(plan, DType.FLOAT32, rank);
+                Parameters parameters = strategy.parameters();
+                AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                Pass pass = Pass.training(rank.device())) {
+            strategy.follow(pass);
+            GradientNorm norm = new GradientNorm(parameters, 1);
+            List<Float> norms = new ArrayList<>();
+            for (int step = 0; step < 4; step++) {
+                pass.begin();
+                strategy.lastMicroBatch();
+                Tensor x = pass.scope().tensor(DType.FLOAT32, 1, 5);
+                x.set(pass.stream(), 1f, 2f, 3f, 4f, 5f + rank.index());
+                Tensor y = layers.forward(x, pass);
+                layers.backward(y, pass);
+                strategy.sumGradients();
+                norm.compute();
+                norms.add(norm.norm().toFloats(pass.stream())[0]);
+                optimizer.step(1e-2f, norm);
+            }
+            return norms;
+        }
+    }
+
+    /** Groups of equal sizes take turns in memory: what one has left between the parameters of another is no gradient. */
+    @ParameterizedTest
+    @EnumSource(ZeroStage.class)
+    void theNormCountsGradientsAlone(ZeroStage stage) {
+        DevicesNeeded.assume(2);
+        List<Float> expected = Ranks.local(2)
+                .run(rank -> norms(
+                        rank,
+                        (plan, dtype, r) ->
+                                DataParallel.of(Parameters.allocate(r.device(), plan, dtype, SEED), r.communicator())))
+                .getFirst();
+        for (List<Float> norms : Ranks.local(2).run(rank -> norms(rank, stage(stage)))) {
+            for (int step = 0; step < expected.size(); step++) {
+                assertEquals(expected.get(step), norms.get(step), 1e-4 * expected.get(step), "norm " + step);
+            }
+        }
     }
 
     /** BF16 weights have FP32 masters, of which each rank keeps a part; rounding differs with the order of sums. */
