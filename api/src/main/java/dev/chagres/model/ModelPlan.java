@@ -11,7 +11,9 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Function;
 import java.util.function.Predicate;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -115,16 +117,24 @@ public final class ModelPlan {
     /**
      * For sharding: returns a plan of some parameters of this one, the same objects, and of the places of their groups where a recipe may
      * cast: what one stage of a pipeline has of the model. Nothing more is declared in either after this.
+     *
+     * @param chosen which parameters
+     * @param kind parameters of a group whose kinds are not equal form groups of their own, such as those that other stages have, too, so that
+     *     they lie alike wherever they are
      */
-    public ModelPlan part(Predicate<Parameter> chosen) {
+    public ModelPlan part(Predicate<Parameter> chosen, Function<Parameter, ?> kind) {
         Checks.given("chosen", chosen);
+        Checks.given("kind", kind);
         ModelPlan part = new ModelPlan(Grouping.ON, shared.tensorParallel, shared.contextParallel);
         shared.groups.forEach((name, members) -> {
-            List<Parameter> kept = members.stream().filter(chosen).toList();
-            if (!kept.isEmpty()) {
-                part.shared.groups.put(name, kept);
+            Map<Object, List<Parameter>> kinds = members.stream()
+                    .filter(chosen)
+                    .collect(Collectors.groupingBy(
+                            one -> (Object) kind.apply(one), LinkedHashMap::new, Collectors.toList()));
+            kinds.forEach((same, kept) -> {
+                part.shared.groups.put(kinds.size() == 1 ? name : name + " " + same, kept);
                 part.shared.all.addAll(kept);
-            }
+            });
         });
         part.shared.sites.addAll(shared.sites);
         part.shared.ranks = shared.ranks;

@@ -43,11 +43,17 @@ public record StateVector(String ending, Tensor elements, int width) {
         return new StateVector(ending, others, width);
     }
 
-    /** Returns the shape of the part that belongs to the whole of {@code parameter}: its own, or [elements, 2]. */
+    /** Returns the shape of what belongs to {@code parameter}, to this rank's part of a split one: its own, or [elements, 2]. */
     public Shape shapeOf(Parameter parameter) {
-        Checks.given("parameter", parameter);
-        return width == 1
-                ? parameter.wholeShape()
-                : new Shape(parameter.wholeShape().count(), width);
+        return shaped(Checks.given("parameter", parameter).shape());
+    }
+
+    /** Returns the shape of what belongs to the whole of {@code parameter}, the parts of other ranks included. */
+    public Shape wholeShapeOf(Parameter parameter) {
+        return shaped(Checks.given("parameter", parameter).wholeShape());
+    }
+
+    private Shape shaped(Shape parameter) {
+        return width == 1 ? parameter : new Shape(parameter.count(), width);
     }
 }

@@ -5,6 +5,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.ParameterShard;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
@@ -74,8 +75,8 @@ public final class PipelineParallel implements AutoCloseable {
      * @param parameters of this rank's part of the plan; closed after this
      * @param width columns of what travels between stages, in the parameters' type
      * @param mesh stays open as long as this
-     * @throws IllegalArgumentException when the plan is for another number of ranks, the parameters are not those of this rank's part, are
-     *     shared out or lie on another device, or the width is not positive
+     * @throws IllegalArgumentException when the plan is for another number of ranks, the parameters are not those of this rank's part, their
+     *     weights are shared out, they lie on another device, or the width is not positive
      * @throws IllegalStateException when ranks have other plans, or the parameters belong to a pipeline already, a closed one too, or to
      *     a {@link dev.chagres.optim.GradientNorm}
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
@@ -94,9 +95,11 @@ public final class PipelineParallel implements AutoCloseable {
             throw new IllegalArgumentException("parameters: expected those of plan.part(" + communicator.rank()
                     + "), got others: allocate them of that part");
         }
-        if (parameters.sharing().shard() != null) {
-            throw new IllegalArgumentException("parameters: expected whole ones of plan.part(" + communicator.rank()
-                    + "), got a rank's parts of them; a pipeline's stages are not shared out");
+        ParameterShard shard = parameters.sharing().shard();
+        if (shard != null && shard.weights() != null) {
+            throw new IllegalArgumentException("parameters: expected all weights of plan.part(" + communicator.rank()
+                    + "), got a rank's parts of them, which FullySharded gathers for one micro-batch at a time, while a"
+                    + " pipeline has several under way; share them out in stage ONE or TWO");
         }
         if (stream.device() != communicator.device()) {
             throw new IllegalArgumentException("parameters: expected those of " + communicator.device()
@@ -206,13 +209,13 @@ public final class PipelineParallel implements AutoCloseable {
      * Returns what must be saved to go on exactly, with the names, types and shapes of a model that one rank has. Each rank calls it, with
      * the same states.
      *
-     * @param strategy of the same parameters, whose ranks have copies of this rank's stages
+     * @param strategy of the same parameters, over the ranks that have the same stages; along {@code CONTEXT}, too
      * @param optimizer of the same parameters
      * @param others what is the same on all ranks
      * @throws IllegalArgumentException when strategy or optimizer are those of other parameters, or two states have a name in common
      * @throws IllegalStateException when something is closed
      */
-    public ShardedState state(DataParallel strategy, AdamW optimizer, State... others) {
+    public ShardedState state(Strategy strategy, AdamW optimizer, State... others) {
         ensureOpen();
         if (Checks.given("strategy", strategy).parameters() != parameters
                 || Checks.given("optimizer", optimizer).parameters() != parameters) {
@@ -220,7 +223,7 @@ public final class PipelineParallel implements AutoCloseable {
                     "strategy, optimizer: expected those of the pipeline's parameters, got those of others");
         }
         strategy.ensureOpen();
-        List<StateTensor> tensors = MeshState.ofStages(plan, parameters, mesh).of(optimizer);
+        List<StateTensor> tensors = MeshState.ofStages(plan, strategy, mesh).of(optimizer);
         State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), State.of(others));
         return new ShardedState(strategy, mesh.world(), tensors, own);
     }

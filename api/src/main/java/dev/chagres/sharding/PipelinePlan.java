@@ -38,17 +38,12 @@ public final class PipelinePlan {
      * @param whole the whole model, of which everything is declared
      * @param ranks P
      * @param stagesPerRank 1 for 1F1B, more for the interleaved order
-     * @throws IllegalArgumentException when a number is not positive, a single rank is to have several stages, all ranks together
-     *     would have more than 4096, or ranks share out the tokens of the model
+     * @throws IllegalArgumentException when a number is not positive, a single rank is to have several stages, or all ranks
+     *     together would have more than 4096
      */
     public static PipelinePlan of(ModelPlan whole, int ranks, int stagesPerRank) {
         PipelineSchedule.requireRanks(ranks, stagesPerRank);
-        if (Checks.given("whole", whole).contextParallel().isSplit()) {
-            throw new IllegalArgumentException(
-                    "whole: expected the plan of a model of which each stage computes all tokens, got" + " one of "
-                            + whole.contextParallel());
-        }
-        return new PipelinePlan(whole, ranks, stagesPerRank);
+        return new PipelinePlan(Checks.given("whole", whole), ranks, stagesPerRank);
     }
 
     /** Returns the number of stages of all ranks. */
@@ -134,7 +129,7 @@ public final class PipelinePlan {
             }
         }
         parted = true;
-        return whole.part(parameter -> ranksOf(parameter).get(rank));
+        return whole.part(parameter -> ranksOf(parameter).get(rank), this::ranksOf);
     }
 
     ModelPlan whole() {

@@ -13,7 +13,8 @@ import org.jspecify.annotations.Nullable;
  */
 public interface PipelineStage {
     /**
-     * Returns the tokens T of a micro-batch, the same on each rank.
+     * Returns the tokens T of a micro-batch, the same on each rank of the pipeline: of context-parallel and sequence-parallel ranks each
+     * one's part.
      *
      * @param microBatch from 0 on
      */

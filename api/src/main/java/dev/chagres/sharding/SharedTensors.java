@@ -42,12 +42,12 @@ final class SharedTensors {
     List<SharedTensor> of(List<StateVector> vectors) {
         List<SharedTensor> all = new ArrayList<>();
         for (Parameter parameter : parameters.all()) {
-            GroupPiece piece = piece(parameter);
+            GroupPiece piece = piece(parameters, parameter);
             Tensor vector = parameters.sharing().vector(piece.dtype());
             all.add(tensor(parameter, new StateVector("", vector, 1), piece, piece.weightOffset(), weightParts));
         }
         for (Parameter parameter : parameters.all()) {
-            GroupPiece piece = piece(parameter);
+            GroupPiece piece = piece(parameters, parameter);
             if (piece.isTrained()) {
                 for (StateVector vector : vectors) {
                     if (vector.isFor(piece.dtype())) {
@@ -59,7 +59,8 @@ final class SharedTensors {
         return all;
     }
 
-    private GroupPiece piece(Parameter parameter) {
+    /** Returns where a parameter lies. */
+    static GroupPiece piece(Parameters parameters, Parameter parameter) {
         return parameters.sharing().groups().get(parameter.group()).pieces().stream()
                 .filter(piece -> piece.holds(parameter))
                 .findFirst()

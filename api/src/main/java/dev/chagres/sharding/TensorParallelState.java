@@ -62,7 +62,7 @@ public final class TensorParallelState {
         State own = State.of(
                 parameters.sharing().stepState(), optimizer.stepState(), State.of(Checks.given("others", others)));
         return new ShardedState(
-                copies, mesh.world(), MeshState.ofLayers(parameters, mesh).of(optimizer), own);
+                copies, mesh.world(), MeshState.ofLayers(copies, mesh).of(optimizer), own);
     }
 
     /**

@@ -11,6 +11,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.sharding.PipelinePlan;
 import dev.chagres.sharding.PipelineStage;
 import dev.chagres.te.Activation;
@@ -20,6 +21,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /** A small encoder whose head is tied to its embedding, whole or what one rank of a pipeline has of it. */
@@ -41,11 +43,47 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
         FROZEN_TABLE
     }
 
+    /**
+     * What one rank has of a model.
+     *
+     * @param ranks of the pipeline
+     * @param rank of the pipeline
+     * @param copies among which micro-batches are shared out: micro-batch i of copy c is i copies + c of the step
+     * @param copy this rank's
+     * @param multiple of which the tokens of a micro-batch are one, for ranks that share them out
+     * @param empty the plan of the whole model
+     * @param memory takes memory for this rank's part
+     */
+    record Place(
+            int ranks,
+            int stagesPerRank,
+            int rank,
+            int copies,
+            int copy,
+            int multiple,
+            ModelPlan empty,
+            Function<ModelPlan, Parameters> memory) {
+        static Place of(Device device, DType dtype, int ranks, int stagesPerRank, int rank) {
+            return new Place(
+                    ranks,
+                    stagesPerRank,
+                    rank,
+                    1,
+                    0,
+                    1,
+                    new ModelPlan(),
+                    part -> Parameters.allocate(device, part, dtype, 7));
+        }
+    }
+
     final Parameters parameters;
     private final Device device;
-    private final ModelPlan plan = new ModelPlan();
+    private final Place place;
+    private final ModelPlan plan;
     private final PipelinePlan stages;
     private final Embedding embedding;
+    private final TokenScatter scatter;
+    private final TokenGather gather;
     private final List<Sequential> layers = new ArrayList<>();
     private final Layer head;
     private final CrossEntropy crossEntropy = new CrossEntropy(SmallModel.VOCABULARY - 1);
@@ -58,11 +96,26 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
 
     /** Declares the whole model, and takes memory for what {@code rank} of {@code ranks} has of it. */
     PipelineModel(Device device, DType dtype, int layerCount, int ranks, int stagesPerRank, int rank, Variant variant) {
+        this(
+                device,
+                layerCount,
+                TransformerLayerConfig.encoder(HIDDEN, AttentionConfig.of(2, 16, AttentionMask.none())),
+                Place.of(device, dtype, ranks, stagesPerRank, rank),
+                variant);
+    }
+
+    /** Declares the whole model, and takes memory for what {@code place} has of it. */
+    PipelineModel(Device device, int layerCount, TransformerLayerConfig base, Place place, Variant variant) {
         this.device = device;
+        this.place = place;
+        plan = place.empty;
+        int ranks = place.ranks;
+        int rank = place.rank;
+        int stagesPerRank = place.stagesPerRank;
         embedding = new Embedding(SmallModel.VOCABULARY, HIDDEN, WEIGHTS, plan.group("embedding"));
-        TransformerLayerConfig config = TransformerLayerConfig.encoder(
-                        HIDDEN, AttentionConfig.of(2, 16, AttentionMask.none()))
-                .withInitializer(WEIGHTS);
+        scatter = new TokenScatter(plan);
+        gather = new TokenGather(plan);
+        TransformerLayerConfig config = base.withInitializer(WEIGHTS);
         if (variant == Variant.DROPOUT || variant == Variant.RECOMPUTED_DROPOUT) {
             config = config.withHiddenDropout(Dropout.of(0.1f)).withDropPath(Dropout.of(0.1f));
         }
@@ -89,7 +142,7 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
         }
         stages.place(last, plan.group("head").parameters());
         stages.place(last, List.of(embedding.weight())); // which the head reads, too
-        parameters = Parameters.allocate(device, stages.part(rank), dtype, 7);
+        parameters = place.memory.apply(stages.part(rank));
         // @end
         boolean recomputed = variant == Variant.RECOMPUTED || variant == Variant.RECOMPUTED_DROPOUT;
         for (int stage = 0; stage <= last; stage++) {
@@ -102,7 +155,7 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
                             .toArray(Layer[]::new)));
         }
         scope = device.openScope();
-        RotaryEmbedding rotary = RotaryEmbedding.of(scope, 64, 16);
+        RotaryEmbedding rotary = RotaryEmbedding.of(scope, 64, base.attention().headDim());
         stack.forEach(layer -> layer.rotate(rotary));
         losses = new float[64];
     }
@@ -125,28 +178,34 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
         return stages;
     }
 
-    /** Sequences of a micro-batch: their number and lengths differ. */
-    private static int[] lengths(int microBatch) {
-        return switch (microBatch % 4) {
+    /** Sequences of a micro-batch of all copies: their number and lengths differ. */
+    private int[] lengths(int microBatch) {
+        int[] lengths = switch (microBatch % 4) {
             case 0 -> new int[] {7, 1, 12, 5};
             case 1 -> new int[] {3};
             case 2 -> new int[] {16, 2};
             default -> new int[] {9, 9, 9};
         };
+        return Arrays.stream(lengths).map(length -> length * place.multiple).toArray();
     }
 
     private int[][] batch(int microBatch) {
         return SmallModel.batch(100 * step + microBatch, lengths(microBatch));
     }
 
-    /** Begins a step, of which the loss is the mean over all labelled tokens. */
+    /** Returns the number among those of all copies of a micro-batch of this rank's. */
+    private int ofAll(int microBatch) {
+        return microBatch * place.copies + place.copy;
+    }
+
+    /** Begins a step with so many micro-batches of each copy, of which the loss is the mean over all labelled tokens. */
     void begin(long newSeed, long newStep, int newMicroBatches) {
         seed = newSeed;
         step = newStep;
         microBatches = newMicroBatches;
         Arrays.fill(losses, 0);
         int labelled = 0;
-        for (int i = 0; i < microBatches; i++) {
+        for (int i = 0; i < microBatches * place.copies; i++) {
             labelled +=
                     (int) Arrays.stream(batch(i)[1]).filter(label -> label >= 0).count();
         }
@@ -164,45 +223,66 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
         return sum;
     }
 
-    private Tensor ints(Scope memory, int... values) {
-        Tensor tensor = memory.tensor(DType.INT32, values.length);
+    /** Returns this rank's part of what belongs to all tokens. */
+    private Tensor own(Pass pass, int... values) {
+        Tensor tensor = pass.scope().tensor(DType.INT32, values.length);
         tensor.set(device.stream(), values);
-        return tensor;
+        return plan.contextParallel().own(tensor, pass.scope());
+    }
+
+    /** Begins a micro-batch of this rank's copy in a pass. */
+    private void enter(int microBatch, Pass pass) {
+        pass.seed(seed, step, ofAll(microBatch));
+        pass.sequences(Sequences.packed(pass.scope(), lengths(ofAll(microBatch))));
+    }
+
+    private Tensor embed(int microBatch, Pass pass) {
+        return scatter.forward(embedding.forward(own(pass, batch(ofAll(microBatch))[0]), pass), pass);
+    }
+
+    private void embeddingGradient(Tensor dx, Pass pass) {
+        embedding.backward(scatter.backward(dx, pass), pass);
     }
 
     /** Forward and backward of the whole model, on one rank. */
     void compute(int microBatch, Pass pass) {
         pass.begin();
-        pass.seed(seed, step, microBatch);
-        pass.sequences(Sequences.packed(pass.scope(), lengths(microBatch)));
-        Tensor y = layers.getFirst().forward(embedding.forward(ints(pass.scope(), batch(microBatch)[0]), pass), pass);
-        embedding.backward(layers.getFirst().backward(headOf(y, microBatch, pass), pass), pass);
+        enter(microBatch, pass);
+        Tensor y = layers.getFirst().forward(embed(microBatch, pass), pass);
+        embeddingGradient(layers.getFirst().backward(headOf(y, microBatch, pass), pass), pass);
     }
 
     /** Forward and backward of head and loss. */
     private Tensor headOf(Tensor y, int microBatch, Pass pass) {
         score(y, microBatch, pass);
-        return head.backward(crossEntropy.backward(pass), pass);
+        return scoreGradient(pass);
     }
 
     private void score(Tensor y, int microBatch, Pass pass) {
-        Tensor labels = ints(pass.scope(), batch(microBatch)[1]);
+        Tensor labels = own(pass, batch(ofAll(microBatch))[1]);
         Tensor count = Objects.requireNonNull(divisor);
-        losses[microBatch] =
-                crossEntropy.forward(head.forward(y, pass), labels, count, pass).toFloats(device.stream())[0];
+        Tensor logits = head.forward(gather.forward(y, pass), pass);
+        losses[microBatch] = crossEntropy.forward(logits, labels, count, pass).toFloats(device.stream())[0];
+    }
+
+    private Tensor scoreGradient(Pass pass) {
+        return gather.backward(head.backward(crossEntropy.backward(pass), pass), pass);
     }
 
     // @start region="stage"
     @Override
     public long tokens(int microBatch) {
-        return Arrays.stream(lengths(microBatch)).sum();
+        long tokens = Arrays.stream(lengths(ofAll(microBatch))).sum();
+        TensorParallel tensor = plan.tensorParallel();
+        return tensor.isSequenceParallel()
+                ? tokens / tensor.size()
+                : plan.contextParallel().count(tokens);
     }
 
     @Override
     public void forward(int stage, int microBatch, @Nullable Tensor x, @Nullable Tensor y, Pass pass) {
-        pass.seed(seed, step, microBatch);
-        pass.sequences(Sequences.packed(pass.scope(), lengths(microBatch)));
-        Tensor in = x != null ? x : embedding.forward(ints(pass.scope(), batch(microBatch)[0]), pass);
+        enter(microBatch, pass);
+        Tensor in = x != null ? x : embed(microBatch, pass);
         if (y != null) {
             layers.get(stage).forward(in, y, pass);
         } else {
@@ -212,11 +292,11 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
 
     @Override
     public void backward(int stage, int microBatch, @Nullable Tensor dy, @Nullable Tensor dx, Pass pass) {
-        Tensor gradient = dy != null ? dy : head.backward(crossEntropy.backward(pass), pass);
+        Tensor gradient = dy != null ? dy : scoreGradient(pass);
         if (dx != null) {
             layers.get(stage).backward(gradient, dx, pass);
         } else {
-            embedding.backward(layers.get(stage).backward(gradient, pass), pass);
+            embeddingGradient(layers.get(stage).backward(gradient, pass), pass);
         }
     }
     // @end

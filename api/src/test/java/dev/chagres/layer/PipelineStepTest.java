@@ -240,19 +240,20 @@ class PipelineStepTest {
     }
 
     @Test
-    void refusesParametersThatAreSharedOut() {
+    void refusesWeightsThatAreSharedOut() {
         Ranks.local(1).each(rank -> {
             ModelPlan plan = new ModelPlan();
             new Linear(WIDTH, WIDTH, Initializer.normal(0.1f), plan.group("a"));
             PipelinePlan stages = PipelinePlan.of(plan, 1, 1).place(0, plan.parameters());
             try (Mesh mesh = Mesh.of(rank.communicator(), MeshShape.ofOne());
                     FullySharded shared = FullySharded.allocate(
-                            stages.part(0), DType.FLOAT32, 1, ZeroStage.ONE, rank.communicator());
+                            stages.part(0), DType.FLOAT32, 1, ZeroStage.THREE, rank.communicator());
                     Parameters parameters = shared.parameters()) {
                 assertThrown(
                         IllegalArgumentException.class,
-                        "parameters: expected whole ones of plan.part(0), got a rank's parts of them; a pipeline's stages are"
-                                + " not shared out",
+                        "parameters: expected all weights of plan.part(0), got a rank's parts of them, which FullySharded"
+                                + " gathers for one micro-batch at a time, while a pipeline has several under way; share them"
+                                + " out in stage ONE or TWO",
                         () -> PipelineParallel.of(stages, parameters, WIDTH, mesh));
             }
         });

@@ -35,6 +35,22 @@ class ModelPlanTest {
         return plan;
     }
 
+    /** Such as the stages of a pipeline, of which some have parameters in common. */
+    @Test
+    void aPartHasGroupsByKind() {
+        ModelPlan part = encoder()
+                .part(
+                        one -> !one.name().startsWith("layers.0"),
+                        one -> one.name().contains("fc") ? "shared" : "own");
+        assertEquals(
+                List.of("embedding", "layers.1 own", "layers.1 shared", ""),
+                List.copyOf(part.groups().keySet()));
+        assertEquals(
+                List.of("embedding.weight", "layers.1.norm.weight", "layers.1.fc.weight", "loose"),
+                names(part.parameters()));
+        assertEquals(40 + 36 + 3, part.count());
+    }
+
     @Test
     void childrenAndGroupsGiveNamesAPrefix() {
         ModelPlan plan = encoder();
