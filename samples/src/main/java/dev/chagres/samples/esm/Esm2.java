@@ -47,7 +47,7 @@ public final class Esm2 implements AutoCloseable {
     final Sequential layers;
     final LayerNorm norm;
     /** Behind the layers and their norm, of which sequence-parallel ranks have a part of the tokens each, as of the embedding. */
-    private final TokenGather gather;
+    final TokenGather gather;
 
     final Esm2Head head;
 

@@ -58,12 +58,24 @@ public final class Esm2Stages {
     }
 
     /**
+     * Returns how many rows travel between stages: as many as there are tokens, or this rank's part where sequence-parallel ranks have one
+     * each.
+     *
+     * @param ids INT32 [T]
+     */
+    public long rows(Tensor ids) {
+        return model.parameters().tensorParallel().isSequenceParallel()
+                ? ids.size(0) / model.parameters().tensorParallel().size()
+                : ids.size(0);
+    }
+
+    /**
      * Enqueues forward of a stage.
      *
      * @param ids INT32 [T], which the first stage reads
      * @param labels INT32 [T], which the last stage reads
-     * @param x [T, H]; null in the first stage
-     * @param y [T, H]; null in the last stage
+     * @param x [{@link #rows}, H]; null in the first stage
+     * @param y [{@link #rows}, H]; null in the last stage
      * @return in the last stage the mean cross-entropy of the labelled tokens, FLOAT32 [1]; else null
      */
     public @Nullable Tensor forward(
@@ -74,7 +86,7 @@ public final class Esm2Stages {
             return null;
         }
         Tensor out = model.norm.forward(layers.get(stage).forward(in, pass), pass);
-        return model.crossEntropy.forward(model.head.forward(out, pass), labels, pass);
+        return model.crossEntropy.forward(model.head.forward(model.gather.forward(out, pass), pass), labels, pass);
     }
 
     /**
@@ -82,8 +94,8 @@ public final class Esm2Stages {
      *
      * @param factor on the loss: the micro-batch's share of the labelled tokens of its step
      * @param lossScale FLOAT32 [1], null for none
-     * @param dy [T, H]; null in the last stage
-     * @param dx [T, H]; null in the first stage
+     * @param dy [{@link #rows}, H]; null in the last stage
+     * @param dx [{@link #rows}, H]; null in the first stage
      */
     public void backward(
             int stage, float factor, @Nullable Tensor lossScale, @Nullable Tensor dy, @Nullable Tensor dx, Pass pass) {
@@ -100,6 +112,6 @@ public final class Esm2Stages {
         Tensor dlogits = lossScale == null
                 ? model.crossEntropy.backward(factor, pass)
                 : model.crossEntropy.backward(factor, lossScale, pass);
-        return model.norm.backward(model.head.backward(dlogits, pass), pass);
+        return model.norm.backward(model.gather.backward(model.head.backward(dlogits, pass), pass), pass);
     }
 }

@@ -8,10 +8,10 @@ import dev.chagres.model.State;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LossScaler;
 import dev.chagres.samples.esm.Esm2Stages;
-import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.PipelineParallel;
 import dev.chagres.sharding.PipelineStage;
 import dev.chagres.sharding.ShardedState;
+import dev.chagres.sharding.Strategy;
 import dev.chagres.train.ModelInput;
 import dev.chagres.train.StepReadback;
 import dev.chagres.train.UploadRing;
@@ -26,7 +26,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class Esm2Pipeline implements PipelineStage, AutoCloseable {
     private final PipelineParallel pipeline;
-    private final DataParallel copies;
+    private final Strategy strategy;
     private final Esm2Stages stages;
     /** Of a step; each rank is given the tokens of all micro-batches. */
     private final Scope scope;
@@ -40,12 +40,12 @@ final class Esm2Pipeline implements PipelineStage, AutoCloseable {
      * Takes memory for the tokens of a step.
      *
      * @param pipeline closed together with this object
-     * @param copies of this rank's stages
+     * @param strategy of this rank's stages
      * @param microBatches the most of a step
      */
-    Esm2Pipeline(Device device, PipelineParallel pipeline, DataParallel copies, Esm2Stages stages, int microBatches) {
+    Esm2Pipeline(Device device, PipelineParallel pipeline, Strategy strategy, Esm2Stages stages, int microBatches) {
         this.pipeline = pipeline;
-        this.copies = copies;
+        this.strategy = strategy;
         this.stages = stages;
         scope = device.openScope();
         inputs = new ModelInput[microBatches];
@@ -86,7 +86,7 @@ final class Esm2Pipeline implements PipelineStage, AutoCloseable {
 
     /** Returns the state of the whole model. */
     ShardedState state(AdamW optimizer, State others) {
-        return pipeline.state(copies, optimizer, others);
+        return pipeline.state(strategy, optimizer, others);
     }
 
     private ModelInput input(int microBatch) {
@@ -99,7 +99,7 @@ final class Esm2Pipeline implements PipelineStage, AutoCloseable {
 
     @Override
     public long tokens(int microBatch) {
-        return input(microBatch).ids().size(0);
+        return stages.rows(input(microBatch).ids());
     }
 
     @Override

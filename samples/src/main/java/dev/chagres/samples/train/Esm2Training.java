@@ -84,7 +84,7 @@ public final class Esm2Training implements TrainingModel {
     private @Nullable Quantizers quantizers;
     /** Null where this is the only rank. */
     private @Nullable Strategy strategy;
-    /** Null where the strategy needs none. */
+    /** Null where this is the only rank. */
     private @Nullable Mesh mesh;
 
     /** Null where this rank has all layers. */

@@ -1,38 +1,56 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.ZeroStage;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
 
 /**
- * How many ranks train, and what each keeps of the model.
+ * The ranks that train, and what each keeps of the model. The mesh says it: along {@code PIPELINE} ranks have some of the layers each, along
+ * {@code TENSOR} some heads and columns of each layer, along {@code CONTEXT} some of the tokens of each micro-batch, along {@code REPLICATE}
+ * and {@code SHARD} some of the micro-batches.
  *
- * @param count ranks
- * @param strategy what each rank keeps of the model
- * @param mesh copies of the model, and the ranks of each by what they share out
- * @param optimizer among which ranks what the optimizer keeps is shared out, where there are several copies
+ * @param mesh how many ranks along each dimension
+ * @param zero what ranks along {@code SHARD} and {@code CONTEXT} share out of what they would all have; null for nothing
  * @param sequenceParallel whether ranks that split layers have a part of the tokens each between their branches
  * @param places where the ranks run
  * @param stagesPerRank how many times a pipeline's ranks take turns along the layers
  */
 record RankLayout(
-        int count,
-        RankStrategy strategy,
         MeshShape mesh,
-        OptimizerSharding optimizer,
+        @Nullable FullyShardedConfig zero,
         boolean sequenceParallel,
         RankPlaces places,
         int stagesPerRank) {
-    /** Takes one stage a rank. */
-    RankLayout(
-            int count,
-            RankStrategy strategy,
-            MeshShape mesh,
-            OptimizerSharding optimizer,
-            boolean sequenceParallel,
-            RankPlaces places) {
-        this(count, strategy, mesh, optimizer, sequenceParallel, places, 1);
+    /** Returns ranks that are threads, with one stage each. */
+    static RankLayout of(MeshShape mesh) {
+        return new RankLayout(mesh, null, false, RankPlaces.THREADS, 1);
+    }
+
+    /** Returns the same without sequence parallelism. */
+    RankLayout withAllTokens() {
+        return new RankLayout(mesh, zero, false, places, stagesPerRank);
+    }
+
+    /** Returns the same with one stage a rank. */
+    RankLayout withOneStage() {
+        return new RankLayout(mesh, zero, sequenceParallel, places, 1);
+    }
+
+    /** Returns the number of ranks. */
+    int count() {
+        return mesh.ranks();
     }
 
     /** Returns among how many ranks each layer is split. */
@@ -55,20 +73,25 @@ record RankLayout(
      * share out tokens, compute the same ones.
      */
     int dataRanks() {
-        return count / (tensorRanks() * contextRanks() * pipelineRanks());
+        return count() / (tensorRanks() * contextRanks() * pipelineRanks());
     }
 
     /** Returns whether a graph can hold a rank's step: all of it is enqueued in one order, on memory that stays. */
     boolean isCapturable() {
-        return switch (strategy) {
-            case DDP, TP -> true;
-            case ZERO1, ZERO2, ZERO3, HSDP, PP, CP -> false;
-        };
+        return zero == null && pipelineRanks() == 1 && contextRanks() == 1;
     }
 
     /** Returns which of these a rank is: ranks of a pipeline are further apart than others. */
     int dataRank(int rank) {
         return rank / (tensorRanks() * contextRanks()) % dataRanks();
+    }
+
+    /** Returns an empty plan of what a rank of {@code ranks} has of a model. */
+    ModelPlan begin(Mesh ranks) {
+        TensorParallel tensor = TensorParallel.of(ranks.along(MeshDimension.TENSOR));
+        return new ModelPlan(
+                sequenceParallel ? tensor.withSequenceParallel() : tensor,
+                ContextParallel.of(ranks.along(MeshDimension.CONTEXT)));
     }
 
     /**
@@ -79,10 +102,9 @@ record RankLayout(
     void requireHeads(Esm2Size size) {
         int ranks = tensorRanks() * contextRanks();
         if (size.heads() % ranks != 0) {
-            throw new IllegalArgumentException("--strategy: expected as many ranks for "
-                    + (contextRanks() > 1 ? "cp" : "tp") + " as divide the " + size.heads() + " heads of --model "
-                    + size
-                    + ", got " + ranks);
+            String names = contextRanks() == 1 ? "tp" : tensorRanks() == 1 ? "cp" : "tp and cp together";
+            throw new IllegalArgumentException("--strategy: expected as many ranks for " + names + " as divide the "
+                    + size.heads() + " heads of --model " + size + ", got " + ranks);
         }
     }
 
@@ -106,15 +128,36 @@ record RankLayout(
         }
     }
 
-    /** Returns whether the number of ranks and the strategy say all of the mesh. */
-    private boolean isStrategyAlone() {
-        return dataRanks() == 1 && (tensorRanks() == 1 || pipelineRanks() == 1);
+    /** Returns the strategies in the order of the mesh's dimensions. */
+    private List<RankStrategy> strategies() {
+        List<RankStrategy> all = new ArrayList<>();
+        if (pipelineRanks() > 1) {
+            all.add(RankStrategy.PP);
+        }
+        FullyShardedConfig shared = zero;
+        if (shared != null) {
+            boolean hybrid = shared.stage() == ZeroStage.THREE && mesh.size(MeshDimension.REPLICATE) > 1;
+            all.add(hybrid ? RankStrategy.HSDP : RankStrategy.of(shared.stage()));
+        }
+        if (contextRanks() > 1) {
+            all.add(RankStrategy.CP);
+        }
+        if (tensorRanks() > 1) {
+            all.add(RankStrategy.TP);
+        }
+        return all.isEmpty() ? List.of(RankStrategy.DDP) : all;
     }
 
     @Override
     public String toString() {
-        boolean meshed = strategy == RankStrategy.HSDP || (strategy.sharesMicroBatches() && !isStrategyAlone());
-        return (meshed ? strategy + " " + mesh : strategy.toString())
+        long dimensions = Arrays.stream(MeshDimension.values())
+                .filter(dimension -> mesh.size(dimension) > 1)
+                .count();
+        String names = strategies().stream().map(RankStrategy::toString).collect(Collectors.joining("+"));
+        boolean ofAll = zero != null && zero.optimizer() == OptimizerSharding.ALL_RANKS;
+        return names
+                + (dimensions > 1 ? " " + mesh : "")
+                + (ofAll ? ", optimizer shared out among all ranks" : "")
                 + (sequenceParallel ? ", sequence-parallel" : "")
                 + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "");
     }

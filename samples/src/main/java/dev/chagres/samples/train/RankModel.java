@@ -1,6 +1,5 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
@@ -8,13 +7,14 @@ import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.samples.esm.Esm2Stages;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.PipelineParallel;
 import dev.chagres.sharding.PipelinePlan;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Strategy;
-import java.util.Objects;
 import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;
 
@@ -24,47 +24,44 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  *
  * @param model the whole model, of which this rank's part has memory
- * @param strategy says what is shared out
- * @param mesh null where the strategy needs none
+ * @param strategy sums gradients over the ranks that have the same layers, heads and columns
  * @param pipeline null where each rank has all layers
  */
 record RankModel(
-        Esm2 model,
-        Strategy strategy,
-        @Nullable Mesh mesh,
-        @Nullable Esm2Pipeline pipeline) {
+        Esm2 model, Strategy strategy, Mesh mesh, @Nullable Esm2Pipeline pipeline) {
     /** Takes memory for what {@code rank} keeps. */
     static RankModel of(Rank rank, Esm2Config config, TrainingPlan plan) {
-        RankStrategy chosen = plan.layout().strategy();
-        Mesh mesh = chosen.mesh(plan, rank);
-        ModelPlan empty = RankStrategy.begin(plan.layout(), mesh);
-        if (chosen == RankStrategy.PP) {
-            return inStages(rank.device(), config, plan, empty, Objects.requireNonNull(mesh));
-        }
+        Mesh mesh = Mesh.of(rank.communicator(), plan.layout().mesh());
+        Device device = rank.device();
+        ModelPlan empty = plan.layout().begin(mesh);
         AtomicReference<Strategy> made = new AtomicReference<>();
-        Esm2 model = new Esm2(rank.device(), config, empty, declared -> {
-            made.set(chosen.share(declared, plan, rank, mesh));
-            return made.get().parameters();
-        });
-        return new RankModel(model, made.get(), mesh, null);
-    }
-
-    private static RankModel inStages(Device device, Esm2Config config, TrainingPlan plan, ModelPlan empty, Mesh mesh) {
-        DType dtype = plan.recipe().dtype();
+        if (plan.layout().pipelineRanks() == 1) {
+            Esm2 model = new Esm2(device, config, empty, declared -> share(declared, plan, mesh, device, made));
+            return new RankModel(model, made.get(), mesh, null);
+        }
         AtomicReference<PipelinePlan> placed = new AtomicReference<>();
         Esm2 model = new Esm2(device, config, empty, declared -> {
-            placed.set(Esm2Stages.place(
-                    declared,
-                    config,
-                    mesh.size(MeshDimension.PIPELINE),
-                    plan.layout().stagesPerRank()));
+            int ranks = plan.layout().pipelineRanks();
+            placed.set(Esm2Stages.place(declared, config, ranks, plan.layout().stagesPerRank()));
             ModelPlan part = placed.get().part(mesh.coordinate(MeshDimension.PIPELINE));
-            return Parameters.allocate(device, part, dtype, plan.seed());
+            return share(part, plan, mesh, device, made);
         });
-        DataParallel copies = DataParallel.of(model.parameters(), mesh.along(MeshDimension.REPLICATE));
         PipelineParallel pipeline = PipelineParallel.of(placed.get(), model.parameters(), config.hidden(), mesh);
         Esm2Stages stages = new Esm2Stages(model, placed.get());
         int microBatches = plan.shape().microBatches();
-        return new RankModel(model, copies, mesh, new Esm2Pipeline(device, pipeline, copies, stages, microBatches));
+        return new RankModel(
+                model, made.get(), mesh, new Esm2Pipeline(device, pipeline, made.get(), stages, microBatches));
+    }
+
+    private static Parameters share(
+            ModelPlan declared, TrainingPlan plan, Mesh mesh, Device device, AtomicReference<Strategy> made) {
+        FullyShardedConfig zero = plan.layout().zero();
+        Strategy strategy = zero == null
+                ? DataParallel.of(
+                        Parameters.allocate(device, declared, plan.recipe().dtype(), plan.seed()),
+                        mesh.along(MeshDimension.REPLICATE, MeshDimension.CONTEXT))
+                : FullySharded.allocate(declared, plan.recipe().dtype(), plan.seed(), zero, mesh);
+        made.set(strategy);
+        return strategy.parameters();
     }
 }

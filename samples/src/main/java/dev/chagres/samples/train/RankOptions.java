@@ -1,9 +1,11 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ZeroStage;
 import dev.chagres.train.BatchShape;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
@@ -27,34 +29,36 @@ final class RankOptions {
             converter = OptionWords.OfStrategy.class,
             paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp|pp|cp",
             description =
-                    "what ranks share out: nothing, the optimizer's state, gradients too, weights too, weights too of"
+                    "what --ranks share out: nothing, the optimizer's state, gradients too, weights too, weights too of"
                             + " each of several copies, each layer's heads and columns, the layers, the tokens of each"
-                            + " micro-batch (default: ddp, with --mesh hsdp, tp, pp or cp)")
+                            + " micro-batch; with --mesh, which says the rest, how far ranks along shard share out"
+                            + " (default: ddp, with --mesh zero3, with pipeline=P zero1)")
     private @Nullable RankStrategy strategy;
 
     @Option(
             names = "--mesh",
             converter = OfMesh.class,
-            paramLabel = "replicate=R,shard=S|tensor=T|pipeline=P[,tensor=T]|context=C",
+            paramLabel = "pipeline=P,replicate=R,shard=S,context=C,tensor=T",
             description =
-                    "R copies of the model, each shared out among S ranks, for --strategy hsdp, or with its layers"
-                            + " split among T, for --strategy tp, or in P stages of consecutive layers, each split among T,"
-                            + " for --strategy pp, or with the tokens of each micro-batch shared out among C, for --strategy"
-                            + " cp")
+                    "any product of strategies, P R S C T ranks: P stages of consecutive layers, R copies of the model, each"
+                            + " shared out among S ranks as --strategy zero1, zero2 or zero3 says, the tokens of each"
+                            + " micro-batch shared out among C, each layer split among T; what is left out is 1")
     private @Nullable MeshShape mesh;
 
     @Option(
             names = "--shard-optimizer",
             converter = OptionWords.OfOptimizerSharding.class,
             paramLabel = "each-copy|all-ranks",
-            description = "with --mesh, among which ranks the optimizer's state is shared out (default: each-copy)")
+            description =
+                    "with --mesh, whether the optimizer's state is shared out among the ranks of each of its copies alone, or"
+                            + " among all that have the same layers (default: each-copy)")
     private @Nullable OptimizerSharding optimizer;
 
     @Option(
             names = "--sequence-parallel",
             description =
-                    "with --strategy tp, each rank keeps a part of the tokens between the branches of layers, which"
-                            + " takes less memory")
+                    "with --strategy tp, or tensor=T, each rank keeps a part of the tokens between the branches of layers,"
+                            + " which takes less memory")
     private boolean sequenceParallel;
 
     @Option(
@@ -62,7 +66,7 @@ final class RankOptions {
             paramLabel = "V",
             defaultValue = "1",
             description =
-                    "with --strategy pp, how many stages of consecutive layers each rank has: with more than one, ranks"
+                    "with --strategy pp, or pipeline=P, how many stages of consecutive layers each rank has: with more than one, ranks"
                             + " wait less for each other and send more (default: ${DEFAULT-VALUE})")
     private int stagesPerRank;
 
@@ -131,41 +135,31 @@ final class RankOptions {
         return processes == null ? 0 : processes.processDevice();
     }
 
-    /** Returns what ranks share out. */
-    RankStrategy strategy() {
-        if (strategy != null) {
-            return strategy;
-        }
-        if (mesh == null) {
-            return RankStrategy.DDP;
-        }
-        if (mesh.size(MeshDimension.PIPELINE) > 1) {
-            return RankStrategy.PP;
-        }
-        return mesh.size(MeshDimension.TENSOR) > 1
-                ? RankStrategy.TP
-                : mesh.size(MeshDimension.CONTEXT) > 1 ? RankStrategy.CP : RankStrategy.HSDP;
-    }
-
     /** Returns the ranks as the plan has them. */
     RankLayout layout() {
+        MeshShape shape = mesh != null ? mesh : MeshShape.ofOne().with(named().dimension(), count());
         return new RankLayout(
-                count(),
-                strategy(),
-                mesh != null ? mesh : MeshShape.ofOne().with(shared(), count()),
-                optimizer != null ? optimizer : OptimizerSharding.EACH_COPY,
+                shape,
+                zero(shape),
                 sequenceParallel,
                 processes != null ? RankPlaces.PROCESSES : RankPlaces.THREADS,
                 stagesPerRank);
     }
 
-    private MeshDimension shared() {
-        return switch (strategy()) {
-            case TP -> MeshDimension.TENSOR;
-            case PP -> MeshDimension.PIPELINE;
-            case CP -> MeshDimension.CONTEXT;
-            case DDP, ZERO1, ZERO2, ZERO3, HSDP -> MeshDimension.SHARD;
-        };
+    private RankStrategy named() {
+        return strategy != null ? strategy : RankStrategy.DDP;
+    }
+
+    /** Returns what is shared out of copies of the model; null for nothing. */
+    private @Nullable FullyShardedConfig zero(MeshShape shape) {
+        ZeroStage stage = named().stage();
+        if (stage == null && shape.size(MeshDimension.SHARD) > 1) {
+            stage = shape.size(MeshDimension.PIPELINE) > 1 ? ZeroStage.ONE : ZeroStage.THREE;
+        }
+        if (stage == null) {
+            return null;
+        }
+        return FullyShardedConfig.of(stage).withOptimizer(optimizer != null ? optimizer : OptimizerSharding.EACH_COPY);
     }
 
     /**
@@ -187,17 +181,13 @@ final class RankOptions {
             throw new IllegalArgumentException("--ranks: expected " + mesh.ranks() + ", as many as --mesh " + mesh
                     + " has, or none, got " + count());
         }
-        if (mesh != null) {
-            check(mesh);
-        }
-        if (mesh == null && strategy() == RankStrategy.HSDP) {
-            throw new IllegalArgumentException("--mesh: expected replicate=R,shard=S beside --strategy hsdp, got none");
-        }
-        if (strategy().sharesMicroBatches() && optimizer != null) {
+        TrainOptions.requireAtLeast("--stages-per-rank", stagesPerRank, 1);
+        if (named() != RankStrategy.DDP && count() == 1) {
             throw new IllegalArgumentException(
-                    "--shard-optimizer: expected --strategy hsdp beside it, whose optimizer's"
-                            + " state is shared out, got " + strategy());
+                    "--strategy: expected ddp, or --ranks above 1 to share something out, got " + named());
         }
+        checkStrategy();
+        checkPipeline();
         int context = layout().contextRanks();
         if (context > BatchShape.TOKEN_MULTIPLE) {
             throw new IllegalArgumentException("--strategy: expected at most " + BatchShape.TOKEN_MULTIPLE
@@ -206,55 +196,78 @@ final class RankOptions {
         if (sequenceParallel) {
             checkSequenceParallel();
         }
-        TrainOptions.requireAtLeast("--stages-per-rank", stagesPerRank, 1);
-        if (stagesPerRank > 1 && layout().pipelineRanks() == 1) {
-            throw new IllegalArgumentException(
-                    "--stages-per-rank: expected --strategy pp and several ranks along pipeline" + " beside it, got "
-                            + strategy());
-        }
-        if (mesh == null && optimizer != null) {
+    }
+
+    /** What {@code --strategy} names must be there in {@code --mesh}, which says everything else. */
+    private void checkStrategy() {
+        if (optimizer != null && mesh == null) {
             throw new IllegalArgumentException(
                     "--shard-optimizer: expected --mesh beside it, without which there is one copy, got none");
         }
-        if (strategy() != RankStrategy.DDP && count() == 1) {
+        MeshShape given = mesh;
+        if (given == null) {
+            if (strategy == RankStrategy.HSDP) {
+                throw new IllegalArgumentException(
+                        "--mesh: expected replicate=R,shard=S beside --strategy hsdp, got none");
+            }
+            return;
+        }
+        if (optimizer != null && zero(given) == null) {
             throw new IllegalArgumentException(
-                    "--strategy: expected ddp, or --ranks above 1 to share something out, got " + strategy());
+                    "--shard-optimizer: expected ranks along shard in --mesh, which share out what the optimizer keeps, got "
+                            + given);
+        }
+        if (strategy == null) {
+            return;
+        }
+        boolean shares = given.size(MeshDimension.SHARD) > 1;
+        if (strategy == RankStrategy.DDP && shares) {
+            throw new IllegalArgumentException("--strategy: expected zero1, zero2 or zero3 beside --mesh " + given
+                    + ", whose ranks along shard share the model out, got ddp");
+        }
+        boolean isThere = strategy.stage() != null
+                ? shares || given.size(MeshDimension.CONTEXT) > 1
+                : given.size(strategy.dimension()) > 1;
+        if (!isThere && strategy != RankStrategy.DDP) {
+            throw new IllegalArgumentException("--mesh: expected ranks along "
+                    + strategy.dimension().name().toLowerCase(Locale.ROOT)
+                    + (strategy.stage() != null ? " or context" : "") + " beside --strategy " + strategy + ", got "
+                    + given);
+        }
+    }
+
+    private void checkPipeline() {
+        RankLayout layout = layout();
+        if (stagesPerRank > 1 && layout.pipelineRanks() == 1) {
+            throw new IllegalArgumentException(
+                    "--stages-per-rank: expected --strategy pp and several ranks along pipeline" + " beside it, got "
+                            + layout.withOneStage());
+        }
+        FullyShardedConfig zero = layout.zero();
+        if (layout.pipelineRanks() > 1 && zero != null && zero.stage() == ZeroStage.THREE) {
+            throw new IllegalArgumentException(
+                    "--strategy: expected zero1 or zero2 beside ranks along pipeline, for zero3 gathers weights for one"
+                            + " micro-batch at a time, and a pipeline has several under way, got " + named());
         }
     }
 
     private void checkSequenceParallel() {
-        if (strategy() == RankStrategy.PP) {
+        RankLayout layout = layout();
+        if (layout.tensorRanks() == 1) {
             throw new IllegalArgumentException(
-                    "--sequence-parallel: expected --strategy tp beside it, for stages of pp hand on all tokens, got "
-                            + layout());
+                    "--sequence-parallel: expected --strategy tp or ranks along tensor beside it, which split layers, got "
+                            + layout.withAllTokens());
         }
-        if (strategy() != RankStrategy.TP) {
+        if (layout.contextRanks() > 1) {
             throw new IllegalArgumentException(
-                    "--sequence-parallel: expected --strategy tp beside it, whose ranks split layers, got "
-                            + strategy());
+                    "--sequence-parallel: expected no ranks along context beside it, which have parts of the tokens already,"
+                            + " got " + layout.withAllTokens());
         }
-        int tensor = layout().tensorRanks();
+        int tensor = layout.tensorRanks();
         if (BatchShape.TOKEN_MULTIPLE % tensor != 0) {
             throw new IllegalArgumentException(
                     "--sequence-parallel: expected ranks for tp that divide " + BatchShape.TOKEN_MULTIPLE
                             + ", of which the tokens of a micro-batch are a multiple, got " + tensor);
-        }
-    }
-
-    private void check(MeshShape given) {
-        String expected = switch (strategy()) {
-            case HSDP -> "replicate=R,shard=S";
-            case TP -> "replicate=R,tensor=T";
-            case PP -> "replicate=R,pipeline=P,tensor=T";
-            case CP -> "replicate=R,context=C";
-            case DDP, ZERO1, ZERO2, ZERO3 ->
-                throw new IllegalArgumentException(
-                        "--mesh: expected --strategy hsdp, tp, pp or cp beside it, got " + strategy());
-        };
-        int split = strategy() == RankStrategy.PP ? given.size(MeshDimension.TENSOR) : 1;
-        if (given.size(MeshDimension.REPLICATE) * given.size(shared()) * split != given.ranks()) {
-            throw new IllegalArgumentException(
-                    "--mesh: expected " + expected + " beside --strategy " + strategy() + ", got " + given);
         }
     }
 }

@@ -1,87 +1,55 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.DType;
-import dev.chagres.model.ContextParallel;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.TensorParallel;
-import dev.chagres.sharding.DataParallel;
-import dev.chagres.sharding.FullySharded;
-import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
-import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.util.Locale;
-import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
-/** What each of several ranks keeps of the model. */
+/** What {@code --strategy} says that ranks share out. */
 enum RankStrategy {
-    /** All of it. */
-    DDP,
-    /** All of it, and a part of the optimizer's state. */
-    ZERO1,
-    /** All weights, and parts of the optimizer's state and gradients. */
-    ZERO2,
-    /** Parts of everything. */
-    ZERO3,
-    /** Parts of everything of one of several copies. */
-    HSDP,
-    /** A part of each layer's matrices, of one of one or more copies. */
-    TP,
-    /** Some of the layers, of one of one or more copies. */
-    PP,
-    /** All of the model, and a part of the tokens of each micro-batch, of one or more copies. */
-    CP;
+    /** Nothing. */
+    DDP(MeshDimension.REPLICATE, null),
+    /** The optimizer's state. */
+    ZERO1(MeshDimension.SHARD, ZeroStage.ONE),
+    /** The optimizer's state and gradients. */
+    ZERO2(MeshDimension.SHARD, ZeroStage.TWO),
+    /** The optimizer's state, gradients and weights. */
+    ZERO3(MeshDimension.SHARD, ZeroStage.THREE),
+    /** The same, of each of several copies. */
+    HSDP(MeshDimension.SHARD, ZeroStage.THREE),
+    /** Each layer's matrices. */
+    TP(MeshDimension.TENSOR, null),
+    /** The layers. */
+    PP(MeshDimension.PIPELINE, null),
+    /** The tokens of each micro-batch. */
+    CP(MeshDimension.CONTEXT, null);
 
-    /** Takes memory for what {@code rank} keeps of the parameters of {@code declared}; {@code mesh} is there where this needs one. */
-    Strategy share(ModelPlan declared, TrainingPlan plan, Rank rank, @Nullable Mesh mesh) {
-        DType dtype = plan.recipe().dtype();
-        long seed = plan.seed();
-        return switch (this) {
-            case DDP, CP ->
-                DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, seed), rank.communicator());
-            case ZERO1 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.ONE, rank.communicator());
-            case ZERO2 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.TWO, rank.communicator());
-            case ZERO3 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.THREE, rank.communicator());
-            case HSDP -> {
-                FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE)
-                        .withOptimizer(plan.layout().optimizer());
-                yield FullySharded.allocate(declared, dtype, seed, config, Objects.requireNonNull(mesh));
-            }
-            case PP -> throw new IllegalStateException("a pipeline's ranks have stages: RankModel makes them");
-            case TP ->
-                DataParallel.of(
-                        Parameters.allocate(rank.device(), declared, dtype, seed),
-                        Objects.requireNonNull(mesh).along(MeshDimension.REPLICATE));
-        };
+    private final MeshDimension dimension;
+    private final @Nullable ZeroStage stage;
+
+    RankStrategy(MeshDimension dimension, @Nullable ZeroStage stage) {
+        this.dimension = dimension;
+        this.stage = stage;
     }
 
-    /** Returns the mesh that this needs; null where it needs none. */
+    /** Returns along which dimension of a mesh ranks do so. */
+    MeshDimension dimension() {
+        return dimension;
+    }
+
+    /** Returns how far the model is shared out among data-parallel ranks; null where each has a whole copy. */
     @Nullable
-    Mesh mesh(TrainingPlan plan, Rank rank) {
-        return this == HSDP || sharesMicroBatches()
-                ? Mesh.of(rank.communicator(), plan.layout().mesh())
-                : null;
+    ZeroStage stage() {
+        return stage;
     }
 
-    /** Returns whether several ranks compute the same micro-batches together. */
-    boolean sharesMicroBatches() {
-        return this == TP || this == PP || this == CP;
-    }
-
-    /** Returns an empty plan, of which {@code mesh} says among which ranks its layers are split, or tokens shared out. */
-    static ModelPlan begin(RankLayout layout, @Nullable Mesh mesh) {
-        if (mesh == null) {
-            return new ModelPlan();
-        }
-        if (layout.contextRanks() > 1) {
-            return new ModelPlan(ContextParallel.of(mesh.along(MeshDimension.CONTEXT)));
-        }
-        TensorParallel ranks = TensorParallel.of(mesh.along(MeshDimension.TENSOR));
-        return new ModelPlan(layout.sequenceParallel() ? ranks.withSequenceParallel() : ranks);
+    /** Returns the name of a stage. */
+    static RankStrategy of(ZeroStage stage) {
+        return switch (stage) {
+            case ONE -> ZERO1;
+            case TWO -> ZERO2;
+            case THREE -> ZERO3;
+        };
     }
 
     @Override

@@ -12,9 +12,6 @@ import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.samples.esm.Esm2Size;
-import dev.chagres.sharding.MeshDimension;
-import dev.chagres.sharding.MeshShape;
-import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
@@ -43,21 +40,14 @@ class CapturedRanksTest {
     /** What a rank says after its steps. */
     private record Trained(List<Step> steps, String explained) {}
 
-    private static TrainingPlan plan(
-            RankStrategy strategy, int copies, int tensor, int microBatches, TrainingRecipe recipe, Steps enqueuing) {
+    private static TrainingPlan plan(int copies, int tensor, int microBatches, TrainingRecipe recipe, Steps enqueuing) {
         return new TrainingPlan(
                 Esm2Size.TINY,
                 FastaSource.shipped(),
                 new BatchShape(BatchLayout.PACKED, 384, CONTEXT, microBatches),
                 recipe,
                 ProductPlan.FIRST,
-                new RankLayout(
-                        copies * tensor,
-                        strategy,
-                        MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.TENSOR, tensor),
-                        OptimizerSharding.EACH_COPY,
-                        false,
-                        RankPlaces.THREADS),
+                RankLayout.of(RankedSteps.mesh(1, copies, 1, 1, tensor)),
                 enqueuing,
                 0,
                 STEPS,
@@ -88,21 +78,20 @@ class CapturedRanksTest {
 
     @ParameterizedTest
     @CsvSource({
-        "DDP, 1, 1, 3, FP32",
-        "DDP, 2, 1, 2, FP32",
-        "DDP, 3, 1, 6, FP32",
-        "DDP, 2, 1, 3, FP32",
-        "DDP, 2, 1, 4, BF16",
-        "DDP, 2, 1, 4, FP8_DELAYED",
-        "TP, 1, 2, 1, FP32",
-        "TP, 2, 2, 4, FP32"
+        "1, 1, 3, FP32",
+        "2, 1, 2, FP32",
+        "3, 1, 6, FP32",
+        "2, 1, 3, FP32",
+        "2, 1, 4, BF16",
+        "2, 1, 4, FP8_DELAYED",
+        "1, 2, 1, FP32",
+        "2, 2, 4, FP32"
     })
-    void replayedStepsAreThoseOfOneRank(
-            RankStrategy strategy, int copies, int tensor, int microBatches, TrainingRecipe recipe) {
+    void replayedStepsAreThoseOfOneRank(int copies, int tensor, int microBatches, TrainingRecipe recipe) {
         int count = copies * tensor;
         Assumptions.assumeTrue(Device.count() >= count, "skipped: fewer devices than ranks");
-        TrainingPlan enqueued = plan(strategy, copies, tensor, microBatches, recipe, Steps.ENQUEUED);
-        TrainingPlan captured = plan(strategy, copies, tensor, microBatches, recipe, Steps.CAPTURED);
+        TrainingPlan enqueued = plan(copies, tensor, microBatches, recipe, Steps.ENQUEUED);
+        TrainingPlan captured = plan(copies, tensor, microBatches, recipe, Steps.CAPTURED);
         List<Step> expected;
         try (Device device = Device.open()) {
             expected = train(DevicePlatform.training(device, CONFIG, enqueued), enqueued)

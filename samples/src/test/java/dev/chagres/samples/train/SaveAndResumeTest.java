@@ -97,6 +97,9 @@ class SaveAndResumeTest {
         "--recipe=bf16 --mesh=replicate=2;tensor=2 --sequence-parallel, --recipe=bf16 --ranks=2",
         "--recipe=fp8-delayed --ranks=2 --strategy=tp, --recipe=fp8-delayed",
         "--recipe=fp32 --mesh=pipeline=2;tensor=2 --accumulate=2, --recipe=fp32 --mesh=replicate=2;tensor=2",
+        "--recipe=bf16 --mesh=pipeline=2;replicate=2;shard=2 --strategy=zero2 --shard-optimizer=all-ranks, --recipe=bf16"
+                + " --ranks=2 --accumulate=2",
+        "--recipe=fp32 --mesh=shard=2;context=2, --recipe=fp32 --mesh=pipeline=2;context=2 --strategy=zero1 --accumulate=2",
         "--recipe=bf16 --mesh=replicate=2;shard=2 --shard-optimizer=all-ranks, --recipe=bf16 --ranks=2"
                 + " --strategy=zero2 --accumulate=2"
     })

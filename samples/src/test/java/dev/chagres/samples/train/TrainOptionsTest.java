@@ -82,10 +82,22 @@ class TrainOptionsTest {
                         + " shard",
                 "--mesh replicate=2,shard=2 --ranks 2 | --ranks: expected 4, as many as --mesh replicate=2,shard=2 has, or"
                         + " none, got 2",
-                "--mesh shard=2 --strategy zero3 | --mesh: expected --strategy hsdp, tp, pp or cp beside it, got zero3",
-                "--mesh pipeline=2,shard=2 | --mesh: expected replicate=R,pipeline=P,tensor=T beside --strategy pp, got pipeline=2,shard=2",
-                "--mesh pipeline=2,tensor=2 --sequence-parallel | --sequence-parallel: expected --strategy tp beside it, for"
-                        + " stages of pp hand on all tokens, got pp pipeline=2,tensor=2, sequence-parallel",
+                "--mesh shard=2 --strategy ddp | --strategy: expected zero1, zero2 or zero3 beside --mesh shard=2, whose ranks along"
+                        + " shard share the model out, got ddp",
+                "--mesh replicate=2,tensor=2 --strategy zero2 | --mesh: expected ranks along shard or context beside --strategy"
+                        + " zero2, got replicate=2,tensor=2",
+                "--mesh replicate=2,shard=2 --strategy tp | --mesh: expected ranks along tensor beside --strategy tp, got"
+                        + " replicate=2,shard=2",
+                "--mesh pipeline=2,shard=2 --strategy zero3 | --strategy: expected zero1 or zero2 beside ranks along pipeline,"
+                        + " for zero3 gathers weights for one micro-batch at a time, and a pipeline has several under way, got"
+                        + " zero3",
+                "--mesh pipeline=2,replicate=2,shard=2 --strategy hsdp | --strategy: expected zero1 or zero2 beside ranks along"
+                        + " pipeline, for zero3 gathers weights for one micro-batch at a time, and a pipeline has several under"
+                        + " way, got hsdp",
+                "--mesh shard=2,tensor=2 --save f | --save: expected ranks along tensor without zero1, zero2 or zero3, whose parts of"
+                        + " split layers are not gathered, got zero3+tp shard=2,tensor=2",
+                "--mesh context=2,tensor=2 --sequence-parallel | --sequence-parallel: expected no ranks along context beside it,"
+                        + " which have parts of the tokens already, got cp+tp context=2,tensor=2",
                 "--ranks 2 --strategy pp --stages-per-rank 2147483647 --model 8M | --stages-per-rank: expected at most as many"
                         + " stages for pp as --model 8M has layers, 6, got 4294967294 on 2 ranks",
                 "--ranks 3 --strategy pp --model tiny | --strategy: expected at most as many stages for pp as --model tiny has"
@@ -98,23 +110,16 @@ class TrainOptionsTest {
                         + " beside it, got ddp",
                 "--ranks 2 --strategy pp --stages-per-rank 0 | --stages-per-rank: expected at least 1, got 0",
                 "--strategy pp | --strategy: expected ddp, or --ranks above 1 to share something out, got pp",
-                "--mesh shard=2,tensor=2 | --mesh: expected replicate=R,tensor=T beside --strategy tp, got shard=2,tensor=2",
-                "--mesh shard=2,tensor=2 --strategy hsdp | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got"
-                        + " shard=2,tensor=2",
-                "--mesh tensor=2 --shard-optimizer all-ranks | --shard-optimizer: expected --strategy hsdp beside it, whose"
-                        + " optimizer's state is shared out, got tp",
-                "--ranks 2 --sequence-parallel | --sequence-parallel: expected --strategy tp beside it, whose ranks split layers,"
-                        + " got ddp",
+                "--mesh tensor=2 --shard-optimizer all-ranks | --shard-optimizer: expected ranks along shard in --mesh, which"
+                        + " share out what the optimizer keeps, got tensor=2",
+                "--ranks 2 --sequence-parallel | --sequence-parallel: expected --strategy tp or ranks along tensor beside it,"
+                        + " which split layers, got ddp",
                 "--ranks 3 --strategy tp --sequence-parallel | --sequence-parallel: expected ranks for tp that divide 16, of"
                         + " which the tokens of a micro-batch are a multiple, got 3",
                 "--ranks 2 --strategy tp --sequence-parallel --recipe fp8-block | --recipe: expected bf16, fp16 or fp32 beside"
                         + " --sequence-parallel, for what its ranks gather is in the model's type, got fp8-block",
-                "--mesh tensor=2,context=2 | --mesh: expected replicate=R,tensor=T beside --strategy tp, got"
-                        + " context=2,tensor=2",
-                "--mesh pipeline=2,context=2 | --mesh: expected replicate=R,pipeline=P,tensor=T beside --strategy pp, got"
-                        + " pipeline=2,context=2",
-                "--mesh shard=2,context=2 | --mesh: expected replicate=R,context=C beside --strategy cp, got"
-                        + " shard=2,context=2",
+                "--mesh tensor=4,context=2 --model 8M | --strategy: expected as many ranks for tp and cp together as divide the"
+                        + " 20 heads of --model 8M, got 8",
                 "--ranks 20 --strategy cp --model 8M | --strategy: expected at most 16 ranks for cp, for a micro-batch may"
                         + " have as few tokens, got 20",
                 "--mesh replicate=2,context=3 --model 8M | --strategy: expected as many ranks for cp as divide the 20 heads"

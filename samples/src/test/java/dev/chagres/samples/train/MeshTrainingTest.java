@@ -1,0 +1,78 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.ZeroStage;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** {@code --mesh}: ranks of any product of strategies take the steps of one rank, with a model of 24 heads. */
+@Tag("L0")
+@Tag("L2")
+class MeshTrainingTest {
+    /** How far ranks along {@code SHARD} and {@code CONTEXT} share out. */
+    private enum Kept {
+        ALL,
+        ZERO1,
+        ZERO2,
+        ZERO3,
+        /** With the optimizer's state shared out among copies, too. */
+        HSDP_OF_ALL;
+
+        private @Nullable FullyShardedConfig config() {
+            return switch (this) {
+                case ALL -> null;
+                case ZERO1 -> FullyShardedConfig.of(ZeroStage.ONE);
+                case ZERO2 -> FullyShardedConfig.of(ZeroStage.TWO);
+                case ZERO3 -> FullyShardedConfig.of(ZeroStage.THREE);
+                case HSDP_OF_ALL -> FullyShardedConfig.of(ZeroStage.THREE).withOptimizer(OptimizerSharding.ALL_RANKS);
+            };
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "1, 1, 2, 1, 2, ZERO3, false, 1, 4, FP32",
+        "1, 1, 2, 1, 2, ZERO1, true, 1, 2, BF16",
+        "1, 2, 2, 1, 2, HSDP_OF_ALL, true, 1, 4, FP32",
+        "1, 1, 2, 1, 4, ZERO2, false, 1, 3, FP32",
+        "1, 1, 2, 2, 1, ZERO3, false, 1, 3, FP32",
+        "1, 1, 1, 4, 1, ZERO2, false, 1, 2, FP32",
+        "1, 1, 1, 2, 2, ALL, false, 1, 2, FP32",
+        "1, 2, 1, 2, 2, ALL, false, 1, 4, FP32",
+        "1, 1, 2, 2, 2, ZERO3, false, 1, 3, FP8_DELAYED",
+        "2, 1, 2, 1, 1, ZERO1, false, 1, 5, FP32",
+        "2, 1, 2, 1, 2, ZERO2, true, 2, 6, FP32",
+        "2, 1, 1, 2, 1, ALL, false, 2, 3, FP32",
+        "2, 2, 1, 2, 1, ALL, false, 1, 4, BF16",
+        "2, 1, 2, 2, 1, ZERO1, false, 1, 4, FP8_DELAYED",
+        "2, 1, 1, 2, 2, ZERO1, false, 1, 3, FP16",
+        "4, 1, 1, 1, 2, ALL, true, 1, 5, FP32"
+    })
+    void ranksTakeTheStepsOfOne(
+            int pipeline,
+            int replicate,
+            int shard,
+            int context,
+            int tensor,
+            Kept kept,
+            boolean sequenceParallel,
+            int stages,
+            int microBatches,
+            TrainingRecipe recipe) {
+        RankLayout layout = new RankLayout(
+                RankedSteps.mesh(pipeline, replicate, shard, context, tensor),
+                kept.config(),
+                sequenceParallel,
+                RankPlaces.THREADS,
+                stages);
+        Esm2Config config = new Esm2Config(Math.max(2, pipeline * stages), 192, 24, RankedSteps.CONTEXT);
+        BatchShape shape = new BatchShape(BatchLayout.PACKED, 80 * microBatches, RankedSteps.CONTEXT, microBatches);
+        RankedSteps.assertSame(config, layout, shape, recipe);
+    }
+}
