@@ -48,6 +48,7 @@ public final class Mesh implements AutoCloseable {
      * @param world all ranks; stays open as long as the mesh
      * @param shape as many ranks as {@code world} has
      * @throws IllegalArgumentException when the numbers of ranks differ
+     * @throws IllegalStateException on a rank whose shape is seen to be another one than that of others
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static Mesh of(Communicator world, MeshShape shape) {
@@ -72,7 +73,13 @@ public final class Mesh implements AutoCloseable {
     }
 
     private void split(Communicator world, MeshDimension dimension) {
-        communicators.put(dimension, split(world, Set.of(dimension)));
+        Communicator made = split(world, Set.of(dimension));
+        communicators.put(dimension, made);
+        if (made.ranks() != size(dimension) || made.rank() != coordinate(dimension)) {
+            throw new IllegalStateException("shape: expected the same on all ranks, got " + shape + " on rank " + rank
+                    + " and another one on others, of which it would be rank " + made.rank() + " of " + made.ranks()
+                    + " along " + dimension);
+        }
     }
 
     private Communicator split(Communicator world, Set<MeshDimension> dimensions) {

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -14,7 +15,9 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.UniqueId;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.List;
@@ -151,6 +154,22 @@ class MeshTest {
                     "the mesh one rank is closed",
                     () -> mesh.along(MeshDimension.SHARD, MeshDimension.CONTEXT));
         }
+    }
+
+    @Test
+    void ranksWithAnotherShapeAreRefused() {
+        DevicesNeeded.assume(4);
+        MeshShape four = MeshShape.ofOne().with(MeshDimension.TENSOR, 4);
+        MeshShape square = MeshShape.ofOne().with(MeshDimension.SHARD, 2).with(MeshDimension.TENSOR, 2);
+        Ranks ranks = Ranks.local(4).withConfig(CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(20)));
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> ranks.each(rank -> Mesh.of(rank.communicator(), rank.index() == 0 ? four : square)
+                        .close()));
+        assertEquals(
+                "rank 0 (of 0 to 3) failed: java.lang.IllegalStateException: shape: expected the same on all ranks, got"
+                        + " tensor=4 on rank 0 and another one on others, of which it would be rank 0 of 2 along SHARD",
+                failure.getMessage());
     }
 
     @Test
