@@ -36,7 +36,12 @@ record RankMeeting(ProcessGroup group, int rank, List<String> hosts, int localRa
      * @throws IllegalArgumentException when it names no host, a rank that is none of theirs, or a negative device
      */
     static RankMeeting of(ProcessGroup group) {
-        List<String> hosts = List.copyOf(Checks.given("group", group).hosts());
+        List<String> named =
+                Checks.given("group.hosts()", Checks.given("group", group).hosts());
+        for (int rank = 0; rank < named.size(); rank++) {
+            Checks.given("group.hosts(), rank " + rank, named.get(rank));
+        }
+        List<String> hosts = List.copyOf(named);
         if (hosts.isEmpty()) {
             throw new IllegalArgumentException("group: expected the host of each rank, got none");
         }
@@ -82,9 +87,13 @@ record RankMeeting(ProcessGroup group, int rank, List<String> hosts, int localRa
 
     /** Shows none of the texts: one has the secret. */
     private RankEnvironment entry(List<String> texts, @Nullable ServerSocket listening) {
+        Checks.given("group.allGather(text)", texts);
         if (texts.size() != count()) {
             throw new IllegalStateException(
                     "allGather: expected the texts of " + count() + " ranks, got " + texts.size());
+        }
+        for (int other = 0; other < texts.size(); other++) {
+            Checks.given("group.allGather(text), rank " + other, texts.get(other));
         }
         ensureProcesses(texts);
         String[] first = texts.getFirst().split(SEPARATOR);

@@ -12,11 +12,13 @@ import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** How processes that a program has started come to know where they meet. */
 @Tag("L0")
@@ -113,6 +115,23 @@ class RankMeetingTest {
         assertEquals(
                 "group: expected a device of at least 0 for rank 1, got -1",
                 argument(group(1, List.of(HERE, HERE), -1, own -> own)));
+        assertEquals(
+                "group.hosts(): expected a value, got null",
+                missing(() -> RankMeeting.of(group(0, null, 0, own -> own))));
+        assertEquals(
+                "group.hosts(), rank 1: expected a value, got null",
+                missing(() -> RankMeeting.of(group(0, Arrays.asList(HERE, null), 0, own -> own))));
+        assertEquals(
+                "group.allGather(text): expected a value, got null",
+                missing(() -> RankMeeting.of(two(own -> null)).meet()));
+        assertEquals(
+                "group.allGather(text), rank 1: expected a value, got null",
+                missing(() -> RankMeeting.of(two(own -> Arrays.asList(own.getFirst(), null)))
+                        .meet()));
+    }
+
+    private static String missing(Executable call) {
+        return String.valueOf(assertThrows(NullPointerException.class, call).getMessage());
     }
 
     private static String argument(ProcessGroup group) {
