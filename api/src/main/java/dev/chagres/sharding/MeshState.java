@@ -133,7 +133,7 @@ final class MeshState {
     }
 
     private SplitTensor split(Parameter parameter, TensorSpec spec, Map<String, Tensor> own) {
-        ParameterSplit split = Checks.given("split", parameter.split());
+        ParameterSplit split = Checks.given("parameter.split", parameter.split());
         return new SplitTensor(spec, own.get(spec.name()), split, gives(parameter));
     }
 
@@ -150,9 +150,9 @@ final class MeshState {
         return SplitTensor.Copy.GIVES;
     }
 
-    /** Returns where a parameter of this rank's stages lies, null of others. */
+    /** Returns where a whole parameter of this rank's stages lies, null of others. */
     private @Nullable GroupPiece own(Parameter parameter) {
-        return stages.apply(parameter).get(mesh.coordinate(MeshDimension.PIPELINE))
+        return parameter.split() == null && stages.apply(parameter).get(mesh.coordinate(MeshDimension.PIPELINE))
                 ? SharedTensors.piece(parameters, parameter)
                 : null;
     }

@@ -344,7 +344,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         @Override
         public void writing(Parameter parameter) {
             ensureEnqueues();
-            if (summed || isSummed(parameter.group())) {
+            // Of what has no elements on this rank, a sum waits for nothing.
+            if (summed || (parameter.shape().count() > 0 && isSummed(parameter.group()))) {
                 throw new IllegalStateException("gradient of " + parameter.name()
                         + ": summed over the ranks already, got another backward call; call "
                         + (summed

@@ -12,7 +12,7 @@ final class SaveOptions {
             paramLabel = "FILE",
             description =
                     "write what a later run needs to go on, as safetensors, when this one ends, by Ctrl-C too; not with"
-                            + " --strategy tp, nor pp with tensor=T")
+                            + " zero1, zero2 or zero3 beside tensor=T")
     private @Nullable Path save;
 
     @Option(
@@ -26,8 +26,8 @@ final class SaveOptions {
             converter = FileOption.class,
             paramLabel = "FILE",
             description =
-                    "go on from a file of --save, up to --steps in all, with any --ranks and --strategy but tp, and pp without"
-                            + " tensor=T")
+                    "go on from a file of --save, up to --steps in all, with any --ranks, --strategy and --mesh that --save"
+                            + " takes")
     private @Nullable Path resume;
 
     /** Returns where the state goes, null for nowhere. */

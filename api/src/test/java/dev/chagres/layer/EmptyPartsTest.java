@@ -1,0 +1,111 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.TensorParallel;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ShardedState;
+import dev.chagres.sharding.TensorParallelState;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Tensor-parallel ranks that have no row of a small vocabulary train, save and load like the others. */
+@Tag("L0")
+@Tag("L2")
+class EmptyPartsTest {
+    private static final int VOCABULARY = 5;
+    private static final int HIDDEN = 8;
+    private static final int TOKENS = 12;
+
+    /** Losses of the steps, and of one more behind a state that was saved and loaded. */
+    private static float[] train(Rank rank, int copies, int tensor, Path file) throws Exception {
+        Stream stream = rank.device().stream();
+        MeshShape shape =
+                MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.TENSOR, tensor);
+        try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+            ModelPlan plan = new ModelPlan(TensorParallel.of(mesh.along(MeshDimension.TENSOR)));
+            Embedding embedding =
+                    Embedding.vocabularyParallel(VOCABULARY, HIDDEN, Initializer.normal(1), plan.group("embedding"));
+            LayerNorm norm = new LayerNorm(NormConfig.layerNorm(HIDDEN), plan.group("norm"));
+            Linear decoder = Linear.tied(embedding.weight(), plan.group("decoder"));
+            CrossEntropy crossEntropy = CrossEntropy.vocabularyParallel(VOCABULARY, VOCABULARY, plan);
+            try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 5);
+                    DataParallel strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE));
+                    AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                    Pass pass = Pass.training(rank.device())) {
+                GradientNorm gradientNorm = new GradientNorm(parameters, 1);
+                strategy.follow(pass);
+                float[] losses = new float[4];
+                for (int step = 0; step < losses.length; step++) {
+                    if (step == losses.length - 1) {
+                        ShardedState state = TensorParallelState.of(strategy, optimizer, mesh);
+                        state.save(file, Map.of());
+                        state.load(file);
+                    }
+                    for (int i = 0; i < 2; i++) {
+                        pass.begin();
+                        Tensor ids = pass.scope().tensor(DType.INT32, TOKENS);
+                        ids.set(stream, numbers(step + i));
+                        if (i == 1) {
+                            strategy.lastMicroBatch();
+                        }
+                        Tensor x = norm.forward(embedding.forward(ids, pass), pass);
+                        Tensor labels = pass.scope().tensor(DType.INT32, TOKENS);
+                        labels.set(stream, numbers(7 * step + i + 1));
+                        losses[step] = crossEntropy.forward(decoder.forward(x, pass), labels, pass)
+                                .toFloats(stream)[0];
+                        Tensor dlogits = crossEntropy.backward(0.5f / copies, pass);
+                        embedding.backward(norm.backward(decoder.backward(dlogits, pass), pass), pass);
+                    }
+                    strategy.sumGradients();
+                    gradientNorm.compute();
+                    optimizer.step(0.01f, gradientNorm);
+                }
+                return losses;
+            }
+        }
+    }
+
+    private static int[] numbers(int seed) {
+        int[] numbers = new int[TOKENS];
+        for (int i = 0; i < TOKENS; i++) {
+            numbers[i] = (i * 3 + seed) % VOCABULARY;
+        }
+        return numbers;
+    }
+
+    @ParameterizedTest
+    @CsvSource({"1, 4", "2, 4", "1, 8"})
+    void ranksWithoutARowTrainAndSave(int copies, int tensor, @TempDir Path folder) throws Exception {
+        DevicesNeeded.assume(copies * tensor);
+        Path one = folder.resolve("one.safetensors");
+        Path many = folder.resolve("many.safetensors");
+        float[] expected = Ranks.local(1).run(rank -> train(rank, 1, 1, one)).getFirst();
+        List<float[]> ranks = Ranks.local(copies * tensor).run(rank -> train(rank, copies, tensor, many));
+        for (float[] losses : ranks) {
+            assertArrayEquals(expected, losses, 1e-4f);
+        }
+        assertEquals(Files.size(one), Files.size(many));
+    }
+}
