@@ -1,9 +1,11 @@
 package dev.chagres.nccl;
 
 import dev.chagres.DType;
+import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.Initializer;
@@ -47,7 +49,7 @@ final class FaultyRank {
      */
     record Injection(int ranks, int victim, int turn, Fault fault, Work work, CollectiveChecks checks, long seed) {
         static Injection draw(SplittableRandom random, Fault fault) {
-            int ranks = 2 + random.nextInt(7);
+            int ranks = drawRanks(random, 8);
             Work work = fault.needsFullChecks() || random.nextInt(3) > 0 ? Work.COLLECTIVES : Work.STEPS;
             boolean full = fault.needsFullChecks() || random.nextInt(4) == 0;
             return new Injection(
@@ -59,6 +61,16 @@ final class FaultyRank {
                     full ? CollectiveChecks.FULL : CollectiveChecks.ARGUMENTS,
                     random.nextLong());
         }
+    }
+
+    /** Returns 2 to {@code most} ranks, no more than there are devices. */
+    static int drawRanks(SplittableRandom random, int most) {
+        return random.nextInt(2, Math.min(most, Device.count()) + 1);
+    }
+
+    /** Returns how many faults of a kind are drawn: on GPUs, where ranks take seconds to meet, a tenth. */
+    static int times(int onReference) {
+        return Provider.current() == Provider.REFERENCE ? onReference : Math.max(3, onReference / 10);
     }
 
     /** What a rank throws to fail. */

@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.ChildJvm;
 import java.io.IOException;
 import java.net.InetAddress;
@@ -26,7 +27,8 @@ public final class RankJvms implements AutoCloseable {
             port = free.getLocalPort();
         }
         for (int rank = 0; rank < count; rank++) {
-            ProcessBuilder builder = ChildJvm.of(program, arguments)
+            ProcessBuilder builder = ChildJvm.of(
+                            List.of("-Dchagres.provider=" + Provider.current().label()), program, arguments)
                     .redirectOutput(file("out", rank).toFile())
                     .redirectError(file("err", rank).toFile());
             builder.environment().put("CHAGRES_RANK", Integer.toString(rank));
