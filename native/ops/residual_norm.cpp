@@ -17,7 +17,7 @@ constexpr int ring_bytes(int packs, int tensors) { return kRingStages * tensors 
 /* x and residual; h, dy and dresidual. */
 constexpr int kForwardTensors = 2, kBackwardTensors = 3;
 /* Blocks that a multiprocessor's registers suffice for, by packs. */
-constexpr int kForwardBlocks[] = {2, 2, 1}, kTransposingBlocks[] = {2, 2, 1};
+constexpr int kForwardBlocks[] = {4, 3, 2}, kTransposingBlocks[] = {2, 2, 1};
 /* What an H200 has: multiprocessors, and shared memory of each, of which every block takes a KiB more than it asks for. Kernels
  * have a little shared memory besides. */
 constexpr int64_t kMultiprocessors = 132;
@@ -38,6 +38,8 @@ Kernel transposing[][3] = {NORM_KERNELS("norm_transposed_2", kSharedOfBlock),
                            NORM_KERNELS("norm_transposed_3", kSharedOfBlock),
                            NORM_KERNELS("norm_transposed_4", kSharedOfBlock)};
 Kernel partials("residual_norm.cu", "norm_partials");
+Kernel transpose("transpose.cu", "transpose_bytes");
+constexpr int64_t kTransposeSide = 128; /* rows and columns that one of its blocks turns */
 
 /* How many threads share a row, and how many packs of it each keeps. */
 struct Split {
@@ -93,6 +95,22 @@ NormArguments arguments_of(const OpsResidualNorm &n, const Split &by) {
   return a;
 }
 
+/* Whether rows are so long that a multiprocessor has room for one block with its tile: it would wait for memory most of the
+ * time, and a kernel that turns the rows once they are written, most of them from the cache, takes half as long with them. */
+bool turns_apart(const OpsResidualNorm &norm, int shared_bytes) {
+  return norm.y8 != nullptr && aligned(norm.y8, norm.y8_transposed) &&
+         2 * (shared_bytes + 1024) > kSharedOfMultiprocessor;
+}
+
+/* y8_transposed from y8. */
+int turn(const char *function, const OpsResidualNorm &norm, OpsStream stream) {
+  Grid grid;
+  grid.x = static_cast<unsigned>(divide_up(norm.columns, kTransposeSide));
+  grid.y = static_cast<unsigned>(divide_up(norm.filled_rows, kTransposeSide));
+  return launch(function, transpose, grid, stream, static_cast<const uint8_t *>(norm.y8),
+                static_cast<uint8_t *>(norm.y8_transposed), norm.rows, norm.columns, norm.filled_rows);
+}
+
 }  // namespace
 
 int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try {
@@ -103,13 +121,16 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try
   NormArguments arguments = arguments_of(*norm, by);
   const int kernel = by.packs - kLeastPacks, type = float_index(norm->dtype);
   const int ring = ring_bytes(by.packs, kForwardTensors);
-  if (norm->y8_transposed == nullptr)
-    return launch(function, forward[kernel][type],
-                  persistent(divide_up(norm->rows, kThreads / by.lanes), kForwardBlocks[kernel], ring), stream, arguments);
   const int64_t row = norm->columns + kTilePad;
   /* 32 rows of a column are a sector of memory that is written whole. */
   arguments.tile_rows = 32 * row + ring <= kSharedOfBlock ? 32 : 16;
   arguments.tile_bytes = static_cast<int>(arguments.tile_rows * row);
+  const bool apart = norm->y8_transposed != nullptr && turns_apart(*norm, arguments.tile_bytes + ring);
+  if (norm->y8_transposed == nullptr || apart) {
+    const Grid grid = persistent(divide_up(norm->rows, kThreads / by.lanes), kForwardBlocks[kernel], ring);
+    const int launched = launch(function, forward[kernel][type], grid, stream, arguments);
+    return launched != OPS_SUCCESS || !apart ? launched : turn(function, *norm, stream);
+  }
   const Grid grid = persistent(divide_up(norm->filled_rows, arguments.tile_rows), kTransposingBlocks[kernel],
                                arguments.tile_bytes + ring);
   return launch(function, transposing[kernel][type], grid, stream, arguments);

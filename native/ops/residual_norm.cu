@@ -59,6 +59,13 @@ __device__ inline void load_columns(const void *vector, const RowPacks<T, P> &pa
   }
 }
 
+/* A pack of such a vector. */
+template <class T>
+__device__ inline Words columns_of(const void *vector, int column) {
+  if (vector == nullptr) return Words{};
+  return load_pack<4>(reinterpret_cast<const uint32_t *>(static_cast<const T *>(vector) + column));
+}
+
 template <class T>
 __device__ inline void store_words(void *tensor, int64_t element, const Words &words) {
   store_pack<4>(reinterpret_cast<uint32_t *>(static_cast<T *>(tensor) + element), words);
@@ -70,7 +77,6 @@ struct NormThread {
   const NormArguments &a;
   RowPacks<T, P> packs;
   RowRing<T, P, 2> ring;
-  Words gamma[P], beta[P];
   float scale, largest;
 
   __device__ NormThread(const NormArguments &arguments, float *shared)
@@ -79,8 +85,6 @@ struct NormThread {
         ring(shared, packs),
         scale(a.scale != nullptr ? *a.scale : 1.0f),
         largest(0) {
-    load_columns<T, P>(a.gamma, packs, gamma);
-    load_columns<T, P>(a.beta, packs, beta);
   }
 
   __device__ void ask(int64_t row) {
@@ -149,8 +153,8 @@ struct NormThread {
     float exact[N], g[N], b[N];
     EACH_ELEMENT(j) exact[j] = 0;
     if (inside) {
-      to_floats<T>(gamma[p], g);
-      to_floats<T>(beta[p], b);
+      to_floats<T>(columns_of<T>(a.gamma, packs.column(p)), g);
+      to_floats<T>(columns_of<T>(a.beta, packs.column(p)), b);
       EACH_ELEMENT(j) {
         const float scaled = (value[j] - mu) * factor, factor_of_column = g[j] + a.center;
         exact[j] = a.beta != nullptr ? scaled * factor_of_column + b[j] : scaled * factor_of_column;
@@ -351,9 +355,9 @@ __device__ void norm_gradient(const NormArguments &a) {
 #define BACKWARD(blocks, name, T, P) \
   KERNEL_OF(blocks, name, const NormArguments a) { norm_gradient<T, P>(a); }
 /* kForwardBlocks and kTransposingBlocks of residual_norm.cpp are these numbers of blocks. */
-#define FORWARD_2(name, T) FORWARD(2, name, T, 2)
-#define FORWARD_3(name, T) FORWARD(2, name, T, 3)
-#define FORWARD_4(name, T) FORWARD(1, name, T, 4)
+#define FORWARD_2(name, T) FORWARD(4, name, T, 2)
+#define FORWARD_3(name, T) FORWARD(3, name, T, 3)
+#define FORWARD_4(name, T) FORWARD(2, name, T, 4)
 #define TRANSPOSING_2(name, T) TRANSPOSING(2, name, T, 2)
 #define TRANSPOSING_3(name, T) TRANSPOSING(2, name, T, 3)
 #define TRANSPOSING_4(name, T) TRANSPOSING(1, name, T, 4)
