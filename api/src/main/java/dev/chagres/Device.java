@@ -183,7 +183,11 @@ public final class Device implements AutoCloseable {
     public void synchronize() {
         state.ensureCurrent();
         state.ensureThreadNotCapturing("synchronize");
-        Status.cuda(CudaRuntime.cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+        state.waits().begin();
+        int status = CudaRuntime.cudaDeviceSynchronize();
+        state.waits().end();
+        state.waits().check();
+        Status.cuda(status, "cudaDeviceSynchronize");
     }
 
     DeviceState state() {

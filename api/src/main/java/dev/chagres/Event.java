@@ -3,6 +3,7 @@ package dev.chagres;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.HostWaits;
 import dev.chagres.internal.memory.Leaks;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -72,7 +73,13 @@ public final class Event implements AutoCloseable {
      */
     public void synchronize() {
         ensureOutsideGraphs("synchronize");
-        Status.cuda(CudaRuntime.cudaEventSynchronize(handle()), "cudaEventSynchronize");
+        MemorySegment mark = handle();
+        HostWaits waits = device.state().waits();
+        waits.begin();
+        int status = CudaRuntime.cudaEventSynchronize(mark);
+        waits.end();
+        waits.check();
+        Status.cuda(status, "cudaEventSynchronize");
     }
 
     /**

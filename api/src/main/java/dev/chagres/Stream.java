@@ -4,6 +4,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.HostWaits;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
@@ -89,11 +90,18 @@ public final class Stream implements AutoCloseable {
      *
      * @throws IllegalStateException while a stream of the device captures
      * @throws dev.chagres.bindings.CudaException when any of it failed
+     * @throws dev.chagres.nccl.RankFailedException when a rank in another process failed, or did not come within the timeout, to a
+     *     collective that the work waits for
      */
     public void synchronize() {
         MemorySegment present = handle();
         device.state().ensureNotCapturing("synchronize");
-        Status.cuda(CudaRuntime.cudaStreamSynchronize(present), "cudaStreamSynchronize");
+        HostWaits waits = device.state().waits();
+        waits.begin();
+        int status = CudaRuntime.cudaStreamSynchronize(present);
+        waits.end();
+        waits.check();
+        Status.cuda(status, "cudaStreamSynchronize");
     }
 
     /** Makes later work on this stream wait for {@code event}, without blocking the thread. */
@@ -144,7 +152,9 @@ public final class Stream implements AutoCloseable {
             return;
         }
         device.state().ensureCloses();
+        device.state().waits().begin();
         int idle = CudaRuntime.cudaStreamSynchronize(handle);
+        device.state().waits().end();
         closed = true;
         recomputed.close();
         scratch.close();

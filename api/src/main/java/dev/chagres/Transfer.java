@@ -3,6 +3,7 @@ package dev.chagres;
 import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.memory.HostWaits;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -118,8 +119,7 @@ final class Transfer {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment host = arena.allocate(tensor.byteSize(), 16);
             fill.accept(host);
-            fromHost(tensor, stream, host);
-            synchronize(stream);
+            waitFor(tensor, stream, () -> fromHost(tensor, stream, host));
         }
     }
 
@@ -127,8 +127,7 @@ final class Transfer {
     private static void receive(Tensor tensor, MemorySegment stream, Consumer<MemorySegment> take) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment host = arena.allocate(tensor.byteSize(), 16);
-            toHost(tensor, stream, host);
-            synchronize(stream);
+            waitFor(tensor, stream, () -> toHost(tensor, stream, host));
             take.accept(host);
         }
     }
@@ -253,8 +252,19 @@ final class Transfer {
         root.countWrite();
     }
 
-    private static void synchronize(MemorySegment stream) {
-        Status.cuda(CudaRuntime.cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    /** Waits for a copy from or to host memory that is not pinned: CUDA may wait inside the copy already. */
+    private static void waitFor(Tensor tensor, MemorySegment stream, Runnable copy) {
+        HostWaits waits = tensor.device().waits();
+        int status;
+        waits.begin();
+        try {
+            copy.run();
+            status = CudaRuntime.cudaStreamSynchronize(stream);
+        } finally {
+            waits.end();
+        }
+        waits.check();
+        Status.cuda(status, "cudaStreamSynchronize");
     }
 
     /** Checks liveness first: a closed tensor's size means nothing. */

@@ -15,7 +15,6 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.util.List;
-import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -45,8 +44,6 @@ final class Endpoint implements AutoCloseable {
     private final int ranks;
     private final int rank;
     private final Leaks.@Nullable Trace trace;
-    /** Held by who destroys the handle, or uses it on another thread. */
-    private final ReentrantLock handleLock = new ReentrantLock();
 
     private MemorySegment handle;
     /** Why this rank cannot go on, where ranks do not know of each other. */
@@ -307,6 +304,15 @@ final class Endpoint implements AutoCloseable {
         return (long) WAITING.getAcquire(this);
     }
 
+    /**
+     * Returns the same, or below 0 the wait for work of the device where ranks in other processes may keep it from ending. Threads of
+     * one program give their calls to NCCL when all have come. Any thread.
+     */
+    long waitingForPeers() {
+        long inside = waiting();
+        return inside != 0 || peers == null ? inside : -state.waits().present();
+    }
+
     /** Says what the thread waits to compare with its peers' calls, null when it goes on. */
     void compares(@Nullable CallComparison comparison) {
         compared = comparison;
@@ -341,6 +347,15 @@ final class Endpoint implements AutoCloseable {
         }
     }
 
+    /** Does so where ranks in other processes are behind: else the device has long work of its own. Any thread. */
+    void timeOutIfAnyIsBehind() {
+        List<Integer> behind = peers == null ? List.of() : peers.behind(this);
+        if (!behind.isEmpty()) {
+            long millis = config.timeout().toMillis();
+            fail(RankFailure.late(this + ", after " + call(), behind, millis));
+        }
+    }
+
     /** Ends what this rank waits for, and its peers where they are known, for good. Any thread. */
     void fail(RankFailure first) {
         if (meeting != null) {
@@ -365,16 +380,17 @@ final class Endpoint implements AutoCloseable {
 
     /** Ends what is under way in NCCL; the handle stays. Any thread. */
     void revokeFromOutside() {
-        // Whoever destroys the handle ends the work as well.
-        if (handleLock.tryLock()) {
-            try {
-                if (isOpen()) {
-                    // Its status is of no use here: the thread that is in the call finds the failure.
-                    var _ = Nccl.ncclCommRevoke(handle, Nccl.NCCL_REVOKE_DEFAULT());
-                }
-            } finally {
-                handleLock.unlock();
+        // One that is closed while its work waits for a rank that is gone keeps the turn: it cannot be helped.
+        if (!EndingTurn.takeSoon()) {
+            return;
+        }
+        try {
+            if (isOpen()) {
+                // Its status is of no use here: the thread that is in the call finds the failure.
+                var _ = Nccl.ncclCommRevoke(handle, Nccl.NCCL_REVOKE_DEFAULT());
             }
+        } finally {
+            EndingTurn.give();
         }
     }
 
@@ -391,7 +407,7 @@ final class Endpoint implements AutoCloseable {
             throw new IllegalStateException("close: expected no open graph with calls of " + this + ", got " + graphs
                     + "; close graphs before the communicators whose calls they have recorded");
         }
-        handleLock.lock();
+        EndingTurn.take();
         int status;
         boolean failed = failure() != null;
         try {
@@ -399,7 +415,7 @@ final class Endpoint implements AutoCloseable {
             handle = MemorySegment.NULL;
             status = failed ? Nccl.ncclCommAbort(old) : Nccl.ncclCommDestroy(old);
         } finally {
-            handleLock.unlock();
+            EndingTurn.give();
             Watch.remove(this);
             if (meeting != null) {
                 meeting.remove(this);

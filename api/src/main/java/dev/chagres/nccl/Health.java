@@ -41,6 +41,17 @@ final class Health {
         }
         endpoint.state().ensureNotCapturing("synchronize");
         Group.refuse("synchronize");
+        endpoint.state().waits().begin();
+        try {
+            await(endpoint, stream);
+        } finally {
+            endpoint.state().waits().end();
+        }
+        check(endpoint);
+        endpoint.recorder().completed(stream.handle().address());
+    }
+
+    private static void await(Endpoint endpoint, Stream stream) {
         long begin = System.nanoTime();
         long timeout = endpoint.config().timeout().toNanos();
         for (int look = 0; !isIdle(stream); look++) {
@@ -55,8 +66,6 @@ final class Health {
                 LockSupport.parkNanos(PAUSE_NANOS);
             }
         }
-        check(endpoint);
-        endpoint.recorder().completed(stream.handle().address());
     }
 
     private static boolean isIdle(Stream stream) {

@@ -1,6 +1,7 @@
 package dev.chagres.nccl;
 
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.HostWaits;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -9,13 +10,14 @@ import java.util.List;
  *
  * <p>Threading: the device's thread.
  */
-final class OpenEndpoints implements AutoCloseable {
-    static final DeviceState.Attachment<OpenEndpoints> OF_DEVICE =
-            new DeviceState.Attachment<>(_ -> new OpenEndpoints());
+final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
+    static final DeviceState.Attachment<OpenEndpoints> OF_DEVICE = new DeviceState.Attachment<>(OpenEndpoints::new);
 
     private final List<Endpoint> open = new ArrayList<>();
 
-    private OpenEndpoints() {}
+    private OpenEndpoints(DeviceState state) {
+        state.waits().interruptedBy(this);
+    }
 
     void add(Endpoint endpoint) {
         open.add(endpoint);
@@ -23,6 +25,27 @@ final class OpenEndpoints implements AutoCloseable {
 
     void remove(Endpoint endpoint) {
         open.remove(endpoint);
+    }
+
+    @Override
+    public int failures() {
+        int failures = 0;
+        for (int i = 0; i < open.size(); i++) {
+            failures += open.get(i).failure() == null ? 0 : 1;
+        }
+        return failures;
+    }
+
+    @Override
+    public void throwNew(int before) {
+        int failures = 0;
+        for (Endpoint endpoint : open) {
+            RankFailure failure = endpoint.failure();
+            failures += failure == null ? 0 : 1;
+            if (failure != null && failures > before) {
+                throw failure.exception(endpoint.called());
+            }
+        }
     }
 
     /** Closes them, newest first. */

@@ -69,7 +69,7 @@ final class Peers {
         lock.lock();
         try {
             for (Endpoint endpoint : endpoints) {
-                waits |= endpoint.waiting() != 0;
+                waits |= endpoint.waiting() != 0 || endpoint.state().waits().present() != 0;
                 asked = endpoint.place().equals(place) ? endpoint : asked;
             }
         } finally {

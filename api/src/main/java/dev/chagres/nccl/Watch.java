@@ -61,14 +61,18 @@ final class Watch {
                 late = firstLate(System.nanoTime());
             }
             if (late != null) {
-                late.timeOut();
+                if (late.waiting() != 0) {
+                    late.timeOut();
+                } else {
+                    late.timeOutIfAnyIsBehind();
+                }
             }
         }
     }
 
     private static @Nullable Endpoint firstLate(long now) {
         for (Map.Entry<Endpoint, Seen> entry : WATCHED.entrySet()) {
-            long wait = entry.getKey().waiting();
+            long wait = entry.getKey().waitingForPeers();
             Seen seen = entry.getValue();
             if (wait == 0 || wait != seen.wait) {
                 seen.wait = wait;

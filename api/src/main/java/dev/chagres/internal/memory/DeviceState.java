@@ -37,6 +37,7 @@ public final class DeviceState {
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 1f);
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
     private final BasicTensor basicTensor = new BasicTensor(this);
+    private final HostWaits waits = new HostWaits();
     private final int multiprocessorCount;
     /** Who drives the device, or did last. */
     private volatile Driver driver = DRIVERS.get();
@@ -88,6 +89,11 @@ public final class DeviceState {
         return out.get(ValueLayout.JAVA_INT, 0);
     }
 
+    /** Returns the waits of the device's thread for its work. */
+    public HostWaits waits() {
+        return waits;
+    }
+
     /** Returns the scratch through which TE's handles are described. */
     public BasicTensor basicTensor() {
         return basicTensor;
@@ -117,7 +123,9 @@ public final class DeviceState {
                     + " captures, when CUDA gives none; run the same work once before the capture, and begin its scopes"
                     + " and passes again, so that they have their memory");
         }
+        waits.begin();
         int status = CudaRuntime.cudaMalloc(out, byteSize);
+        waits.end();
         if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
             throw Status.outOfMemory(status, "cudaMalloc", byteSize, heldBytes);
         }
@@ -135,7 +143,10 @@ public final class DeviceState {
     }
 
     void freeNow(MemorySegment memory, long byteSize) {
-        Status.cuda(CudaRuntime.cudaFree(memory), "cudaFree");
+        waits.begin(); // cudaFree waits for all work.
+        int status = CudaRuntime.cudaFree(memory);
+        waits.end();
+        Status.cuda(status, "cudaFree");
         heldBytes -= byteSize;
     }
 
