@@ -51,6 +51,8 @@ import org.jspecify.annotations.Nullable;
 record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<String, Saved> state) {
     static final int STEPS = 20;
     private static final float RATE = 1e-3f;
+    /** Adam makes whole steps of gradients that are nearly 0, whose sign TF32 decides. */
+    private static final int MOST_MISSED_STEPS = 4;
 
     /** A tensor of the state. */
     record Saved(Shape shape, float[] values) {}
@@ -438,7 +440,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         }
         for (RankedRun run : ranks) {
             assertClose(first, run.first, 0);
-            assertClose(state, run.state, isReference ? 1e-3 : 2e-2);
+            assertClose(state, run.state, isReference ? 1e-3 : 2e-2, isReference ? 0 : MOST_MISSED_STEPS * RATE);
             run.state.forEach((name, saved) ->
                     assertArrayEquals(ranks.getFirst().state.get(name).values, saved.values, name + " on all ranks"));
         }
@@ -446,6 +448,12 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
 
     /** Within {@code tolerance} of the largest element. */
     static void assertClose(Map<String, Saved> expected, Map<String, Saved> actual, double tolerance) {
+        assertClose(expected, actual, tolerance, 0);
+    }
+
+    /** The same, or within {@code least}. */
+    private static void assertClose(
+            Map<String, Saved> expected, Map<String, Saved> actual, double tolerance, double least) {
         assertEquals(expected.keySet(), actual.keySet());
         expected.forEach((name, saved) -> {
             Saved other = actual.get(name);
@@ -456,7 +464,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             }
             // The gradient of the keys' bias is 0, and Adam makes whole steps of what rounding leaves of it.
             boolean rounding = tolerance > 0 && name.endsWith("qkv.linear.bias");
-            double allowed = rounding ? 2 * STEPS * RATE : tolerance * most;
+            double allowed = rounding ? 2 * STEPS * RATE : Math.max(least, tolerance * most);
             for (int i = 0; i < saved.values.length; i++) {
                 assertEquals(saved.values[i], other.values[i], allowed, name + "[" + i + "]");
             }

@@ -2,7 +2,6 @@ package dev.chagres.nccl;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
-import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DevicesNeeded;
@@ -115,16 +114,20 @@ class ThreadFaultsTest {
             }
         });
         if (!run.join(Duration.ofSeconds(HANGS_SECONDS))) {
-            StringBuilder stacks = new StringBuilder("it hangs");
-            for (Map.Entry<Thread, StackTraceElement[]> thread :
-                    Thread.getAllStackTraces().entrySet()) {
-                stacks.append('\n').append(thread.getKey());
-                Arrays.stream(thread.getValue())
-                        .forEach(line -> stacks.append("\n    ").append(line));
-            }
-            throw new AssertionError(stacks.toString());
+            throw new AssertionError("it hangs" + stacks());
         }
         return outcome;
+    }
+
+    private static String stacks() {
+        StringBuilder stacks = new StringBuilder();
+        for (Map.Entry<Thread, StackTraceElement[]> thread :
+                Thread.getAllStackTraces().entrySet()) {
+            stacks.append('\n').append(thread.getKey());
+            Arrays.stream(thread.getValue())
+                    .forEach(line -> stacks.append("\n    ").append(line));
+        }
+        return stacks.toString();
     }
 
     private static void check(Injection injection, Outcome outcome) throws InterruptedException {
@@ -135,7 +138,9 @@ class ThreadFaultsTest {
                 continue;
             }
             Throwable heard = outcome.heard[rank];
-            assertNotNull(heard, "rank " + rank + " has ended without an error");
+            if (heard == null) {
+                throw new AssertionError("rank " + rank + " has ended without an error, or not at all" + stacks());
+            }
             String text = String.valueOf(heard.getMessage());
             if (injection.fault().needsFullChecks()) {
                 assertInstanceOf(IllegalStateException.class, heard, text);

@@ -69,7 +69,14 @@ public final class RankJvms implements AutoCloseable {
     /** Waits until a rank ends with this exit status. */
     public void awaitEnd(int rank, int status) throws IOException, InterruptedException {
         Process process = processes.get(rank);
-        assertTrue(process.waitFor(60, TimeUnit.SECONDS), "rank " + rank + " has not ended");
+        if (!process.waitFor(60, TimeUnit.SECONDS)) {
+            new ProcessBuilder("kill", "-QUIT", Long.toString(process.pid()))
+                    .start()
+                    .waitFor();
+            process.waitFor(1, TimeUnit.SECONDS); // It writes its stacks.
+            throw new AssertionError("rank " + rank + " has not ended\n" + Files.readString(file("out", rank))
+                    + Files.readString(file("err", rank)));
+        }
         assertEquals(status, process.exitValue(), last(rank));
     }
 
