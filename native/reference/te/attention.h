@@ -11,6 +11,11 @@
  *   dv_j = sum_i m_ij p_ij do_i,  dq_i = scale * sum_j ds_ij k_j,  dk_j = scale * sum_i ds_ij q_i
  *   dsink_h = -sum_bi exp(sink_h - L_i) D_i
  * A row without a key and without a sink has o = 0, L = -infinity, and gives and gets no gradient.
+ *
+ * In eight bits, r(x, c) being x times the scale of c, rounded to the type of c and cut at its largest, and back:
+ *   o_i = sum_j r(p_ij, S) v_j, stored as r(o, O)
+ *   ds_ij = scale p_ij (do_i . v_j - D_i),  dv_j = sum_i r(p_ij, S) do_i,  dq_i = sum_j r(ds_ij, dP) k_j,
+ *   dk_j = sum_i r(ds_ij, dP) q_i, each stored by its own scale
  */
 #ifndef CHAGRES_REFERENCE_ATTENTION_H
 #define CHAGRES_REFERENCE_ATTENTION_H
@@ -108,6 +113,23 @@ struct AttentionProblem {
   AttentionTensor d_o, dq, dk, dv; /* backward */
   float *dsink = nullptr;          /* [heads], may be null */
 };
+
+/* What scales the tensors of eight bits, and the largest magnitudes before scaling, which the calls raise. */
+struct AttentionScales {
+  float q_inverse = 1, k_inverse = 1, v_inverse = 1; /* read by both calls */
+  float s = 1, s_inverse = 1;
+  float o = 1;                                        /* forward */
+  float o_inverse = 1, d_o_inverse = 1;               /* backward */
+  float dp = 1, dp_inverse = 1, dq = 1, dk = 1, dv = 1;
+  NVTEDType dp_dtype = kNVTEFloat8E5M2;
+  float amax_s = 0, amax_o = 0, amax_dp = 0, amax_dq = 0, amax_dk = 0, amax_dv = 0;
+};
+
+/* The same of tensors in eight bits: without dropout, sinks and changed scores. Writes o, stats and amaxes. */
+void attention_forward_fp8(const AttentionProblem &problem, AttentionScales &scales);
+
+/* Writes dq, dk, dv and amaxes. */
+void attention_backward_fp8(const AttentionProblem &problem, AttentionScales &scales);
 
 /* Writes o and stats. Rows of dense formats past a sequence's length get o = 0 and stats = -infinity. */
 void attention_forward(const AttentionProblem &problem);

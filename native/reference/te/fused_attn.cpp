@@ -155,6 +155,7 @@ void fused_attn_forward(const FusedAttnFwdParams &params, Caller caller) {
   }
   problem.dropout = dropout_state(params.is_training ? params.dropout : 0, params.rng_state, "RngState", caller);
   read_lengths(inputs, problem, caller);
+  if (is_fp8_attention(inputs)) return fused_attn_forward_fp8(problem, inputs, params, caller);
   attention_forward(problem);
 }
 
@@ -165,11 +166,14 @@ void fused_attn_backward(const FusedAttnBwdParams &params, Caller caller) {
   tensor(params.dsoftmax_offset, "DSoftmaxOffset", caller);
   const FusedAttnInputs inputs = fused_attn_inputs(params, caller);
   AttentionProblem problem = attention_problem(inputs, caller);
-  const auto dtype = static_cast<NVTEDType>(inputs.config.qkv_dtype);
+  const FusedAttnConfig &config = inputs.config;
+  const bool fp8 = is_fp8_attention(inputs);
+  const auto do_dtype = static_cast<NVTEDType>(fp8 ? config.do_dtype : config.qkv_dtype);
+  const auto dqkv_dtype = static_cast<NVTEDType>(fp8 ? config.dqkv_dtype : config.qkv_dtype);
   problem.d_o = attention_tensor(params.d_o, "DO", {static_cast<NVTE_QKV_Format>(params.do_format), 1, false},
-                                 inputs.o_extent, dtype, caller);
-  const AttentionTriple gradients =
-      attention_triple({{params.dq, params.dk, params.dv}, {"DQ", "DK", "DV"}}, params.dqkv_layout, inputs, caller);
+                                 inputs.o_extent, do_dtype, caller);
+  const AttentionTriple gradients = attention_triple({{params.dq, params.dk, params.dv}, {"DQ", "DK", "DV"}},
+                                                     params.dqkv_layout, inputs, dqkv_dtype, caller);
   problem.dq = gradients.q;
   problem.dk = gradients.k;
   problem.dv = gradients.v;
@@ -196,6 +200,7 @@ void fused_attn_backward(const FusedAttnBwdParams &params, Caller caller) {
     problem.dsink = const_cast<float *>(sink_data(params.dsoftmax_offset, "DSoftmaxOffset", inputs, caller));
   }
   read_lengths(inputs, problem, caller);
+  if (is_fp8_attention(inputs)) return fused_attn_backward_fp8(problem, inputs, params, caller);
   attention_backward(problem);
 }
 

@@ -2,9 +2,10 @@
  * Which configurations of fused attention are computed: TE's own refusals, those of cuDNN 9.19 on Hopper, and what the
  * reference lacks.
  *
- * Wider than the GPU: Float32 storage, and head dimensions that are no multiple of 8. Narrower: no FP8, no bias, no
- * ALiBi, no paged keys and values.
+ * Wider than the GPU: Float32 storage, and head dimensions that are no multiple of 8. Narrower: no bias, no ALiBi, no paged
+ * keys and values, no dropout in FP8.
  */
+#include "runtime/fp8.h"
 #include "te/fused_attn.h"
 
 namespace chagres::reference {
@@ -81,11 +82,44 @@ std::string cudnn_rejection(const FusedAttnConfig &config) {
 }
 
 std::string dtype_rejection(const FusedAttnConfig &config) {
-  if (config.qkv_dtype == kNVTEFloat8E4M3 || config.qkv_dtype == kNVTEFloat8E5M2)
-    return text("attribute QKVDtype ", dtype_name(config.qkv_dtype), ": the reference does not compute FP8 attention");
+  if (config.qkv_dtype == kNVTEFloat8E4M3) return "";
   if (config.qkv_dtype != kNVTEFloat32 && config.qkv_dtype != kNVTEFloat16 && config.qkv_dtype != kNVTEBFloat16)
-    return text("attribute QKVDtype must be BFloat16, Float16 or Float32, got ", dtype_name(config.qkv_dtype));
+    return text("attribute QKVDtype must be BFloat16, Float16, Float32 or Float8E4M3, got ", dtype_name(config.qkv_dtype));
   return "";
+}
+
+bool is_fp8_number(int32_t dtype) { return is_fp8(static_cast<NVTEDType>(dtype)); }
+
+std::string fp8_dtype_rejection(const FusedAttnConfig &config, bool backward) {
+  if (config.o_dtype != kNVTEFloat8E4M3)
+    return text("attribute ODtype ", dtype_name(config.o_dtype),
+                ": FP8 attention on Hopper scales by earlier steps, with an output of Float8E4M3");
+  if (backward && !is_fp8_number(config.do_dtype))
+    return text("attribute DODtype must be FP8 where QKVDtype is, got ", dtype_name(config.do_dtype));
+  if (backward && !is_fp8_number(config.dqkv_dtype))
+    return text("attribute DQKVDtype must be FP8 where QKVDtype is, got ", dtype_name(config.dqkv_dtype));
+  return "";
+}
+
+/* What cuDNN 9.19 does not compute in FP8 on Hopper. */
+std::string fp8_rejection(const FusedAttnConfig &config, bool thd, bool backward) {
+  if (thd) return "attribute QKVLayout: FP8 attention of THD needs cuDNN 9.23 or later";
+  if (config.attn_mask_type > NVTE_PADDING_CAUSAL_MASK)
+    return text("attribute AttnMaskType ", config.attn_mask_type, ": FP8 attention has a bottom-right mask on Blackwell only");
+  if (config.softmax_type != NVTE_VANILLA_SOFTMAX)
+    return text("attribute SoftmaxType ", config.softmax_type, ": FP8 attention with an offset needs cuDNN 9.21 or later");
+  const bool causal = config.attn_mask_type == NVTE_CAUSAL_MASK || config.attn_mask_type == NVTE_PADDING_CAUSAL_MASK;
+  if (config.window_size_left != -1 || (config.window_size_right != -1 && !(causal && config.window_size_right == 0)))
+    return text("attributes WindowSizeLeft and WindowSizeRight: FP8 attention with a window needs cuDNN 9.21 or later, got ",
+                config.window_size_left, " and ", config.window_size_right);
+  if (config.is_training && config.dropout > 0)
+    return text("attribute Dropout ", config.dropout, ": the reference computes FP8 attention without dropout");
+  const size_t qk = config.head_dim_qk, v = config.head_dim_v;
+  if (config.is_training && (qk != 128 || v != 128))
+    return text("attributes HeadDimQK and HeadDimV: training in FP8 takes heads of 128 on Hopper, got ", qk, " and ", v);
+  if (qk % 16 != 0 || v % 16 != 0 || qk > 256 || v > 256)
+    return text("attributes HeadDimQK and HeadDimV: FP8 attention takes multiples of 16 up to 256, got ", qk, " and ", v);
+  return fp8_dtype_rejection(config, backward);
 }
 
 std::string format_rejection(const FusedAttnConfig &config, bool thd_q, bool backward, const Caller &caller) {
@@ -156,6 +190,7 @@ std::string fused_attn_rejection(const FusedAttnConfig &config, FusedAttnPass pa
   if (reason.empty()) reason = dtype_rejection(config);
   if (reason.empty()) reason = size_rejection(config, thd_q, thd_kv);
   if (reason.empty()) reason = cudnn_rejection(config);
+  if (reason.empty() && is_fp8_number(config.qkv_dtype)) reason = fp8_rejection(config, thd_q || thd_kv, backward);
   if (reason.empty()) reason = format_rejection(config, thd_q, backward, caller);
   if (reason.empty()) reason = packing_rejection(config, "QKVLayout", config.qkv_layout, caller);
   if (reason.empty() && backward) reason = packing_rejection(config, "DQKVLayout", config.dqkv_layout, caller);
@@ -166,11 +201,21 @@ std::string fused_attn_rejection(const FusedAttnConfig &config, FusedAttnPass pa
 
 using namespace chagres::reference;
 
+namespace {
+
+NVTE_Fused_Attn_Backend backend_of(const FusedAttnConfig &config) {
+  return is_fp8_number(config.qkv_dtype) ? NVTE_FP8 : NVTE_F16_arbitrary_seqlen;
+}
+
+}  // namespace
+
 NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend_v2(NVTEFusedAttnConfig cfg, const char **message) {
   static thread_local std::string reason;
-  reason = fused_attn_rejection(fused_attn_config(cfg, Caller::here()), FusedAttnPass::Both, Caller::here());
+  const FusedAttnConfig config = fused_attn_config(cfg, Caller::here());
+  reason = fused_attn_rejection(config, FusedAttnPass::Both, Caller::here());
+  const NVTE_Fused_Attn_Backend backend = backend_of(config);
   if (message != nullptr) *message = reason.c_str();
-  return reason.empty() ? NVTE_F16_arbitrary_seqlen : NVTE_No_Backend;
+  return reason.empty() ? backend : NVTE_No_Backend;
 }
 
 /* As Transformer Engine: batch 1, formats from the layout, no token counts, so THD gets no backend. */
@@ -202,6 +247,5 @@ NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend(
   config.head_dim_v = head_dim_v;
   config.max_seqlen_q = max_seqlen_q;
   config.max_seqlen_kv = max_seqlen_kv;
-  return fused_attn_rejection(config, FusedAttnPass::Both, Caller::here()).empty() ? NVTE_F16_arbitrary_seqlen
-                                                                                   : NVTE_No_Backend;
+  return fused_attn_rejection(config, FusedAttnPass::Both, Caller::here()).empty() ? backend_of(config) : NVTE_No_Backend;
 }

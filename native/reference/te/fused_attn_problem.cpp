@@ -1,4 +1,7 @@
 /* Shapes and strides of fused attention's tensors. */
+#include <string_view>
+
+#include "runtime/fp8.h"
 #include "te/fused_attn_problem.h"
 
 namespace chagres::reference {
@@ -76,6 +79,7 @@ void add_dimensions(FusedAttnInputs &inputs, const Caller &caller) {
                       : kv_format == NVTE_THD ? batch_of(inputs.cu_seqlens_kv, "CuSeqlensKV", caller)
                                               : static_cast<size_t>(inputs.q_extent.sequences);
   config.qkv_dtype = tensor(inputs.q, "Q", caller).data().dtype;
+  config.o_dtype = tensor(inputs.o, "O", caller).data().dtype;
   config.num_attn_heads = static_cast<size_t>(inputs.q_extent.heads);
   config.num_gqa_groups = static_cast<size_t>(inputs.kv_extent.heads);
   config.head_dim_qk = static_cast<size_t>(inputs.q_extent.dim);
@@ -154,6 +158,8 @@ FusedAttnInputs fused_attn_inputs(const FusedAttnBwdParams &params, const Caller
   inputs.config.do_format = params.do_format;
   inputs.config.dqkv_layout = params.dqkv_layout;
   inputs.config.do_scale_inv_format = params.do_scale_inv_format;
+  inputs.config.do_dtype = tensor(params.d_o, "DO", caller).data().dtype;
+  inputs.config.dqkv_dtype = tensor(params.dq, "DQ", caller).data().dtype;
   add_dimensions(inputs, caller);
   refuse(inputs.config, FusedAttnPass::Backward, caller);
   check_lengths(inputs, caller);
@@ -163,8 +169,9 @@ FusedAttnInputs fused_attn_inputs(const FusedAttnBwdParams &params, const Caller
 AttentionTensor attention_tensor(NVTETensor handle, const char *argument, const TensorLayout &layout,
                                  const AttentionExtent &expected, NVTEDType dtype, const Caller &caller) {
   const NVTEBasicTensor &data = tensor(handle, argument, caller).data();
+  const char *const of = is_fp8(dtype) && (std::string_view(argument) == "DK" || std::string_view(argument) == "DV") ? "\"DQ\"" : "\"Q\"";
   if (data.dtype != dtype)
-    fail(caller, text("Tensor \"", argument, "\" must have the dtype of \"Q\", ", dtype_name(dtype), ", got ",
+    fail(caller, text("Tensor \"", argument, "\" must have the dtype of ", of, ", ", dtype_name(dtype), ", got ",
                       dtype_name(data.dtype)));
   const AttentionExtent extent = attention_extent(handle, argument, layout.format, caller);
   if (extent.sequences != expected.sequences || extent.length != expected.length || extent.tokens != expected.tokens ||
@@ -198,8 +205,7 @@ void expect_shared_memory(const AttentionTensor &tensor, const char *argument, c
 }
 
 AttentionTriple attention_triple(const AttentionTripleHandles &handles, int32_t layout, const FusedAttnInputs &inputs,
-                                 const Caller &caller) {
-  const auto dtype = static_cast<NVTEDType>(inputs.config.qkv_dtype);
+                                 NVTEDType dtype, const Caller &caller) {
   AttentionExtent k_extent = inputs.kv_extent, v_extent = inputs.kv_extent;
   k_extent.dim = inputs.q_extent.dim;
   v_extent.dim = inputs.o_extent.dim;
@@ -241,13 +247,14 @@ AttentionProblem attention_problem(const FusedAttnInputs &inputs, const Caller &
   problem.band.right = causal || bottom_right ? 0 : std::min(config.window_size_right, widest);
   problem.band.bottom_right = bottom_right || (!causal && config.bottom_right_diagonal != 0);
 
+  const auto dtype = static_cast<NVTEDType>(config.qkv_dtype);
   const AttentionTriple triple =
-      attention_triple({{inputs.q, inputs.k, inputs.v}, {"Q", "K", "V"}}, config.qkv_layout, inputs, caller);
+      attention_triple({{inputs.q, inputs.k, inputs.v}, {"Q", "K", "V"}}, config.qkv_layout, inputs, dtype, caller);
   problem.q = triple.q;
   problem.k = triple.k;
   problem.v = triple.v;
   problem.o = attention_tensor(inputs.o, "O", {static_cast<NVTE_QKV_Format>(config.o_format), 1, false},
-                               inputs.o_extent, static_cast<NVTEDType>(config.qkv_dtype), caller);
+                               inputs.o_extent, dtype, caller);
   return problem;
 }
 

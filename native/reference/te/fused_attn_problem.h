@@ -27,7 +27,8 @@ struct FusedAttnInputs {
 FusedAttnInputs fused_attn_inputs(const FusedAttnFwdParams &params, const Caller &caller);
 FusedAttnInputs fused_attn_inputs(const FusedAttnBwdParams &params, const Caller &caller);
 
-/* A tensor of the given layout, after the check that its dimensions are `expected` and its dtype that of Q. */
+/* A tensor of the given layout, after the check that its dimensions are `expected` and its dtype `dtype`: that of Q or, in FP8
+ * attention, that of the first of its kind. */
 AttentionTensor attention_tensor(NVTETensor handle, const char *argument, const TensorLayout &layout,
                                  const AttentionExtent &expected, NVTEDType dtype, const Caller &caller);
 
@@ -40,7 +41,7 @@ struct AttentionTripleHandles {
   const char *argument[3];
 };
 AttentionTriple attention_triple(const AttentionTripleHandles &handles, int32_t layout, const FusedAttnInputs &inputs,
-                                 const Caller &caller);
+                                 NVTEDType dtype, const Caller &caller);
 
 /* Everything but data: strides, scale, band, heads. Data pointers may still be null. */
 AttentionProblem attention_problem(const FusedAttnInputs &inputs, const Caller &caller);
@@ -52,6 +53,13 @@ AttentionTensor stats_tensor(NVTETensor handle, const char *argument, const Fuse
 
 /* Reads cu_seqlens: sequence lengths, and the tokens where THD sequences start in every tensor of the problem. */
 void read_lengths(const FusedAttnInputs &inputs, AttentionProblem &problem, const Caller &caller);
+
+/* Whether query, key and value are FP8; and the calls then, of a problem with data and lengths. */
+bool is_fp8_attention(const FusedAttnInputs &inputs);
+void fused_attn_forward_fp8(const AttentionProblem &problem, const FusedAttnInputs &inputs,
+                            const FusedAttnFwdParams &params, const Caller &caller);
+void fused_attn_backward_fp8(const AttentionProblem &problem, const FusedAttnInputs &inputs,
+                             const FusedAttnBwdParams &params, const Caller &caller);
 
 /* Data pointer of a tensor, which must be there. */
 void *required_data(NVTETensor handle, const char *argument, const Caller &caller);

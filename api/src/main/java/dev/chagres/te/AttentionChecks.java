@@ -1,5 +1,7 @@
 package dev.chagres.te;
 
+import static dev.chagres.te.AttentionScaleChecks.gradient;
+
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -16,20 +18,22 @@ final class AttentionChecks {
 
     static void forward(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
         inputs(problem, tensors, memory, stream);
-        output(stream, "output", tensors.output(), tensors);
+        output(stream, "output", tensors.output(), tensors.query().dtype(), tensors);
         statistics(problem, tensors, stream);
         memory.written("output", tensors.output(), tensors.output().byteSize());
         memory.written("statistics", tensors.statistics(), tensors.statistics().byteSize());
+        AttentionScaleChecks.forward(tensors, memory, stream);
     }
 
     static void backward(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
         inputs(problem, tensors, memory, stream);
-        output(stream, "output", tensors.output(), tensors);
+        output(stream, "output", tensors.output(), tensors.query().dtype(), tensors);
         statistics(problem, tensors, stream);
-        output(stream, "outputGradient", tensors.outputGradient(), tensors);
-        Tensor dq = Checks.like(stream, "queryGradient", tensors.queryGradient(), tensors.query());
-        Tensor dk = Checks.like(stream, "keyGradient", tensors.keyGradient(), tensors.key());
-        Tensor dv = Checks.like(stream, "valueGradient", tensors.valueGradient(), tensors.value());
+        DType incoming = AttentionScaleChecks.gradientType("outputGradient", tensors.outputGradient(), tensors);
+        output(stream, "outputGradient", tensors.outputGradient(), incoming, tensors);
+        Tensor dq = gradient(stream, "queryGradient", tensors.queryGradient(), tensors.query(), tensors);
+        Tensor dk = gradient(stream, "keyGradient", tensors.keyGradient(), tensors.key(), tensors);
+        Tensor dv = gradient(stream, "valueGradient", tensors.valueGradient(), tensors.value(), tensors);
         memory.read("output", tensors.output(), tensors.output().byteSize());
         memory.read("statistics", tensors.statistics(), tensors.statistics().byteSize());
         memory.read(
@@ -40,6 +44,7 @@ final class AttentionChecks {
         AttentionPlaces.check(layout, "queryGradient", dq, "keyGradient", dk, "valueGradient", dv);
         memory.written("queryGradient", dq, AttentionPlaces.queryBytes(layout, dq));
         AttentionPlaces.writeKeyAndValue(layout, memory, "keyGradient", dk, "valueGradient", dv);
+        AttentionScaleChecks.backward(tensors, memory, stream);
     }
 
     /** Checks query, key, value, lengths and random state, and says that the call reads them. */
@@ -47,9 +52,9 @@ final class AttentionChecks {
             AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
         Checks.given("problem", problem);
         QkvLayout layout = problem.layout();
-        Tensor query = heads(stream, "query", tensors.query(), layout.format());
-        Tensor key = heads(stream, "key", tensors.key(), layout.format());
-        Tensor value = heads(stream, "value", tensors.value(), layout.format());
+        Tensor query = heads(stream, "query", tensors.query(), layout.format(), tensors);
+        Tensor key = heads(stream, "key", tensors.key(), layout.format(), tensors);
+        Tensor value = heads(stream, "value", tensors.value(), layout.format(), tensors);
         keyLike(key, query, layout);
         valueLike(value, key, layout);
         long sequences = lengths(stream, "queryLengths", tensors.queryLengths());
@@ -105,8 +110,9 @@ final class AttentionChecks {
     }
 
     /** Checks a tensor of heads over tokens. */
-    private static Tensor heads(Stream stream, String argument, Tensor tensor, QkvFormat format) {
-        Checks.floats(stream, argument, tensor);
+    private static Tensor heads(
+            Stream stream, String argument, Tensor tensor, QkvFormat format, AttentionTensors tensors) {
+        AttentionScaleChecks.input(stream, argument, tensor, tensors.scales());
         if (tensor.rank() != format.rank()) {
             throw new IllegalArgumentException(
                     argument + ": expected " + format.shape() + ", got " + Checks.describe(tensor));
@@ -148,13 +154,14 @@ final class AttentionChecks {
     }
 
     /** Checks a tensor like the output: the query's shape with the value's heads. */
-    private static void output(Stream stream, String argument, Tensor tensor, AttentionTensors tensors) {
+    private static void output(
+            Stream stream, String argument, Tensor tensor, DType dtype, AttentionTensors tensors) {
         Tensor query = tensors.query();
         int last = query.rank() - 1;
         long dim = tensors.value().size(last);
         Checks.on(stream, argument, tensor);
         if (tensor.rank() != query.rank()
-                || tensor.dtype() != query.dtype()
+                || tensor.dtype() != dtype
                 || !sameShape(tensor, query, last)
                 || tensor.size(last) != dim) {
             throw new IllegalArgumentException(argument + ": expected " + Checks.describe(query)

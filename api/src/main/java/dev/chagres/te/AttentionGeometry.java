@@ -24,11 +24,11 @@ final class AttentionGeometry {
             }
         }
 
-        /** Returns the remembered geometry of a call like this one, or null. */
+        /** Returns the remembered geometry of a call like this one, or null; {@code gradientType} is null of a forward call. */
         @Nullable
-        AttentionGeometry find(AttentionProblem problem, AttentionTensors tensors) {
+        AttentionGeometry find(AttentionProblem problem, AttentionTensors tensors, @Nullable DType gradientType) {
             for (AttentionGeometry entry : entries) {
-                if (entry.isThatOf(problem, tensors)) {
+                if (entry.isThatOf(problem, tensors, gradientType)) {
                     return entry;
                 }
             }
@@ -36,16 +36,20 @@ final class AttentionGeometry {
         }
 
         /** Remembers this call and the workspace that it wants, in the place of the oldest. */
-        AttentionGeometry remember(AttentionProblem problem, AttentionTensors tensors, long workspaceBytes) {
+        AttentionGeometry remember(
+                AttentionProblem problem, AttentionTensors tensors, @Nullable DType gradientType, long workspaceBytes) {
             AttentionGeometry entry = entries[next];
             next = (next + 1) % MOST;
-            entry.set(problem, tensors, workspaceBytes);
+            entry.set(problem, tensors, gradientType, workspaceBytes);
             return entry;
         }
     }
 
     private @Nullable AttentionProblem problem;
     private @Nullable DType dtype;
+    /** Of the gradient of the output; null of a forward call. */
+    private @Nullable DType gradientType;
+
     private long sequences;
     private final Sizes query = new Sizes();
     private final Sizes key = new Sizes();
@@ -77,10 +81,12 @@ final class AttentionGeometry {
         }
     }
 
-    private boolean isThatOf(AttentionProblem newProblem, AttentionTensors tensors) {
+    private boolean isThatOf(
+            AttentionProblem newProblem, AttentionTensors tensors, @Nullable DType newGradientType) {
         Tensor value = tensors.value();
         return (newProblem == problem || newProblem.equals(problem))
                 && tensors.query().dtype() == dtype
+                && newGradientType == gradientType
                 && tensors.sequences() == sequences
                 && query.areThoseOf(tensors.query())
                 && key.areThoseOf(tensors.key())
@@ -89,10 +95,12 @@ final class AttentionGeometry {
                 && tensors.keyLength() == keyLength;
     }
 
-    private void set(AttentionProblem newProblem, AttentionTensors tensors, long bytes) {
+    private void set(
+            AttentionProblem newProblem, AttentionTensors tensors, @Nullable DType newGradientType, long bytes) {
         Tensor value = tensors.value();
         problem = newProblem;
         dtype = tensors.query().dtype();
+        gradientType = newGradientType;
         sequences = tensors.sequences();
         query.set(tensors.query());
         key.set(tensors.key());

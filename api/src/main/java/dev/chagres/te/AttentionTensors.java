@@ -34,6 +34,7 @@ public final class AttentionTensors {
     private @Nullable Tensor queryGradient;
     private @Nullable Tensor keyGradient;
     private @Nullable Tensor valueGradient;
+    private @Nullable AttentionScales scales;
     private final AttentionMemory memory = new AttentionMemory();
 
     /** Names no tensor yet. */
@@ -129,6 +130,20 @@ public final class AttentionTensors {
     public AttentionTensors valueGradient(Tensor tensor) {
         valueGradient = tensor;
         return this;
+    }
+
+    /**
+     * Sets what scales the tensors in eight bits; null where they are of 16 or 32 bits. Then query, key, value and output are
+     * FLOAT8_E4M3, their gradients FLOAT8_E5M2 or FLOAT8_E4M3. The calls of {@link FusedAttention} take it.
+     */
+    public AttentionTensors scales(@Nullable AttentionScales newScales) {
+        scales = newScales;
+        return this;
+    }
+
+    /** Returns what scales the tensors in eight bits, or null. */
+    public @Nullable AttentionScales scales() {
+        return scales;
     }
 
     /** Returns the query. */

@@ -17,8 +17,11 @@ import org.jspecify.annotations.Nullable;
 /**
  * Attention by cuDNN's kernels, {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, and its gradients.
  *
- * <p>FLOAT16 and BFLOAT16; the softmax is computed in FP32. Which problems cuDNN takes {@link #refusal} tells; the
- * reference takes FLOAT32 too. {@link AttentionTensors} says what the tensors are. Every tensor of heads
+ * <p>FLOAT16, BFLOAT16 and, with {@link AttentionTensors#scales}, eight bits; the softmax is computed in FP32. Which problems
+ * cuDNN takes {@link #refusal} tells; the reference takes FLOAT32 too. In eight bits softmax weights and the gradients of scores
+ * are rounded to eight bits as well, each scaled by a factor of its own, and so are the results: q stands for {@code q
+ * scaleInverse}, where q is {@code x scale}, at most the largest number of the type. The largest magnitudes before that go to the
+ * amax cells, unless they hold larger ones. {@link AttentionTensors} says what the tensors are. Every tensor of heads
  * begins at a multiple of 16 bytes.
  *
  * <p>TE is asked for its workspace once a geometry: the last few are remembered.
@@ -94,7 +97,23 @@ public final class FusedAttention {
         Checks.given("problem", problem);
         Checks.given("dtype", dtype);
         Checks.given("sizes", sizes);
-        return FusedAttentionQuestion.ask(problem, dtype, sizes, Inside.state(device));
+        return FusedAttentionQuestion.ask(problem, dtype, dtype, sizes, Inside.state(device));
+    }
+
+    /**
+     * Returns why cuDNN does not take a problem in eight bits of these sizes, as {@link #refusal(AttentionProblem, DType,
+     * AttentionSizes, Device)} does.
+     *
+     * @param dtype of query, key, value and output: FLOAT8_E4M3
+     * @param gradientType of their gradients: FLOAT8_E5M2 or FLOAT8_E4M3
+     */
+    public static @Nullable String refusal(
+            AttentionProblem problem, DType dtype, DType gradientType, AttentionSizes sizes, Device device) {
+        Checks.given("problem", problem);
+        Checks.given("dtype", dtype);
+        Checks.given("gradientType", gradientType);
+        Checks.given("sizes", sizes);
+        return FusedAttentionQuestion.ask(problem, dtype, gradientType, sizes, Inside.state(device));
     }
 
     /**

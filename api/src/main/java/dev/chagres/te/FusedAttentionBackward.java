@@ -2,6 +2,7 @@ package dev.chagres.te;
 
 import static dev.chagres.bindings.te.TransformerEngine.*;
 
+import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.NVTETensorPack;
@@ -41,14 +42,12 @@ final class FusedAttentionBackward extends AttributeWriter {
 
     void run(AttentionProblem with, AttentionTensors tensors, Stream stream) {
         use(with);
-        handle(kNVTEFusedAttnBwdParamsQ(), tensors.query().handle());
-        handle(kNVTEFusedAttnBwdParamsK(), tensors.key().handle());
-        handle(kNVTEFusedAttnBwdParamsV(), tensors.value().handle());
-        handle(kNVTEFusedAttnBwdParamsO(), tensors.output().handle());
-        handle(kNVTEFusedAttnBwdParamsDO(), tensors.outputGradient().handle());
-        handle(kNVTEFusedAttnBwdParamsDQ(), tensors.queryGradient().handle());
-        handle(kNVTEFusedAttnBwdParamsDK(), tensors.keyGradient().handle());
-        handle(kNVTEFusedAttnBwdParamsDV(), tensors.valueGradient().handle());
+        AttentionScales scales = tensors.scales();
+        if (scales == null) {
+            writeTensors(tensors);
+        } else {
+            calls.scaled().writeBackward(this, tensors, scales);
+        }
         calls.writeLengths(this, kNVTEFusedAttnBwdParamsCuSeqlensQ(), with, tensors);
         number(kNVTEFusedAttnBwdParamsMaxSeqlenQ(), tensors.queryLength());
         number(kNVTEFusedAttnBwdParamsMaxSeqlenKV(), tensors.keyLength());
@@ -57,14 +56,28 @@ final class FusedAttentionBackward extends AttributeWriter {
         calls.describeRandomness(tensors.rngState(), randomnessHandle);
 
         Workspace workspace = Inside.workspace(stream);
-        AttentionGeometry geometry = recent.find(with, tensors);
+        DType type = tensors.outputGradient().dtype();
+        AttentionGeometry geometry = recent.find(with, tensors, type);
         if (geometry == null) {
             handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace.asking());
             Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
-            geometry = recent.remember(with, tensors, workspace.asked());
+            geometry = recent.remember(with, tensors, type, workspace.asked());
         }
         handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace.provided(geometry.workspaceBytes()));
         Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
+    }
+
+    private void writeTensors(AttentionTensors tensors) {
+        handle(kNVTEFusedAttnBwdParamsQ(), tensors.query().handle());
+        handle(kNVTEFusedAttnBwdParamsK(), tensors.key().handle());
+        handle(kNVTEFusedAttnBwdParamsV(), tensors.value().handle());
+        handle(kNVTEFusedAttnBwdParamsO(), tensors.output().handle());
+        handle(kNVTEFusedAttnBwdParamsDO(), tensors.outputGradient().handle());
+        handle(kNVTEFusedAttnBwdParamsS(), calls.unset());
+        handle(kNVTEFusedAttnBwdParamsDP(), calls.unset());
+        handle(kNVTEFusedAttnBwdParamsDQ(), tensors.queryGradient().handle());
+        handle(kNVTEFusedAttnBwdParamsDK(), tensors.keyGradient().handle());
+        handle(kNVTEFusedAttnBwdParamsDV(), tensors.valueGradient().handle());
     }
 
     private void use(AttentionProblem with) {
@@ -85,8 +98,6 @@ final class FusedAttentionBackward extends AttributeWriter {
     }
 
     private void setUnchanging() {
-        handle(kNVTEFusedAttnBwdParamsS(), calls.unset());
-        handle(kNVTEFusedAttnBwdParamsDP(), calls.unset());
         handle(kNVTEFusedAttnBwdParamsDBias(), calls.unset());
         handle(kNVTEFusedAttnBwdParamsDSoftmaxOffset(), calls.unset());
         handle(kNVTEFusedAttnBwdParamsAuxCtxTensors(), pack);

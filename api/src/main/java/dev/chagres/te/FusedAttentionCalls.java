@@ -24,6 +24,7 @@ final class FusedAttentionCalls implements AutoCloseable {
     private final DeviceState device;
     private final FusedAttentionForward forward;
     private final FusedAttentionBackward backward;
+    private final ScaledAttention scaled;
     private final MemorySegment unset;
     private final MemorySegment noRandomness;
     private final MemorySegment noRandomnessHandle;
@@ -35,6 +36,7 @@ final class FusedAttentionCalls implements AutoCloseable {
         Status.cuda(CudaRuntime.cudaMemset(noRandomness, 0, RANDOMNESS_BYTES), "cudaMemset");
         noRandomnessHandle = device.basicTensor().create();
         describeRandomness(null, noRandomnessHandle);
+        scaled = new ScaledAttention(device);
         forward = new FusedAttentionForward(this);
         backward = new FusedAttentionBackward(this);
     }
@@ -45,6 +47,11 @@ final class FusedAttentionCalls implements AutoCloseable {
 
     FusedAttentionBackward backward() {
         return backward;
+    }
+
+    /** Returns the handles of tensors in eight bits. */
+    ScaledAttention scaled() {
+        return scaled;
     }
 
     DeviceState device() {
@@ -84,6 +91,7 @@ final class FusedAttentionCalls implements AutoCloseable {
     public void close() {
         forward.close();
         backward.close();
+        scaled.close();
         TransformerEngine.te_destroy_tensor(noRandomnessHandle);
         device.free(noRandomness, RANDOMNESS_BYTES);
     }

@@ -46,10 +46,12 @@ final class FusedAttentionForward extends AttributeWriter {
 
     void run(AttentionProblem with, AttentionTensors tensors, Stream stream) {
         use(with);
-        handle(kNVTEFusedAttnFwdParamsQ(), tensors.query().handle());
-        handle(kNVTEFusedAttnFwdParamsK(), tensors.key().handle());
-        handle(kNVTEFusedAttnFwdParamsV(), tensors.value().handle());
-        handle(kNVTEFusedAttnFwdParamsO(), tensors.output().handle());
+        AttentionScales scales = tensors.scales();
+        if (scales == null) {
+            writeTensors(tensors);
+        } else {
+            calls.scaled().writeForward(this, tensors, scales);
+        }
         calls.writeLengths(this, kNVTEFusedAttnFwdParamsCuSeqlensQ(), with, tensors);
         handle(kNVTEFusedAttnFwdParamsRngState(), calls.randomness(tensors.rngState()));
         number(kNVTEFusedAttnFwdParamsMaxSeqlenQ(), tensors.queryLength());
@@ -57,16 +59,24 @@ final class FusedAttentionForward extends AttributeWriter {
         handle(kNVTEFusedAttnFwdParamsStream(), stream.handle());
 
         Workspace workspace = Inside.workspace(stream);
-        AttentionGeometry geometry = recent.find(with, tensors);
+        AttentionGeometry geometry = recent.find(with, tensors, null);
         if (geometry == null) {
             ask(workspace, tensors.statistics());
-            geometry = recent.remember(with, tensors, workspace.asked());
+            geometry = recent.remember(with, tensors, null, workspace.asked());
         }
         device.basicTensor().readFrom(tensors.statistics().handle()).writeTo(statisticsHandle);
         calls.describeRandomness(tensors.rngState(), randomnessHandle);
         NVTETensorPack.size(pack, AuxiliaryPack.TENSORS);
         handle(kNVTEFusedAttnFwdParamsWorkspace(), workspace.provided(geometry.workspaceBytes()));
         Status.te(te_fused_attn_fwd_v2(object()), "te_fused_attn_fwd_v2");
+    }
+
+    private void writeTensors(AttentionTensors tensors) {
+        handle(kNVTEFusedAttnFwdParamsQ(), tensors.query().handle());
+        handle(kNVTEFusedAttnFwdParamsK(), tensors.key().handle());
+        handle(kNVTEFusedAttnFwdParamsV(), tensors.value().handle());
+        handle(kNVTEFusedAttnFwdParamsS(), calls.unset());
+        handle(kNVTEFusedAttnFwdParamsO(), tensors.output().handle());
     }
 
     private void use(AttentionProblem with) {
@@ -99,7 +109,6 @@ final class FusedAttentionForward extends AttributeWriter {
     private void setUnchanging() {
         handle(kNVTEFusedAttnFwdParamsBias(), calls.unset());
         handle(kNVTEFusedAttnFwdParamsSoftmaxOffset(), calls.unset());
-        handle(kNVTEFusedAttnFwdParamsS(), calls.unset());
         handle(kNVTEFusedAttnFwdParamsPageTableK(), calls.unset());
         handle(kNVTEFusedAttnFwdParamsPageTableV(), calls.unset());
         handle(kNVTEFusedAttnFwdParamsAuxCtxTensors(), pack);

@@ -23,12 +23,13 @@ final class FusedAttentionQuestion extends AttributeWriter {
     }
 
     /** Returns TE's reason for refusing, or null. */
-    static @Nullable String ask(AttentionProblem problem, DType dtype, AttentionSizes sizes, DeviceState device) {
+    static @Nullable String ask(
+            AttentionProblem problem, DType dtype, DType gradientType, AttentionSizes sizes, DeviceState device) {
         device.ensureCurrent();
         try (Arena arena = Arena.ofConfined()) {
             FusedAttentionQuestion question = new FusedAttentionQuestion(device, arena);
             try {
-                question.describe(problem, dtype);
+                question.describe(problem, dtype, gradientType);
                 question.measure(problem, sizes);
                 return question.answer(arena);
             } finally {
@@ -37,7 +38,7 @@ final class FusedAttentionQuestion extends AttributeWriter {
         }
     }
 
-    private void describe(AttentionProblem problem, DType dtype) {
+    private void describe(AttentionProblem problem, DType dtype, DType gradientType) {
         QkvLayout layout = problem.layout();
         flag(kNVTEFusedAttnConfigIsTraining(), problem.mode() == AttentionProblem.Mode.TRAINING);
         flag(kNVTEFusedAttnConfigDeterministic(), problem.order() == AttentionProblem.Order.DETERMINISTIC);
@@ -50,8 +51,8 @@ final class FusedAttentionQuestion extends AttributeWriter {
         number(kNVTEFusedAttnConfigAttnScale(), problem.scale());
         number(kNVTEFusedAttnConfigQKVDtype(), dtype.code());
         number(kNVTEFusedAttnConfigODtype(), dtype.code());
-        number(kNVTEFusedAttnConfigDODtype(), dtype.code());
-        number(kNVTEFusedAttnConfigDQKVDtype(), dtype.code());
+        number(kNVTEFusedAttnConfigDODtype(), gradientType.code());
+        number(kNVTEFusedAttnConfigDQKVDtype(), gradientType.code());
         number(kNVTEFusedAttnConfigQKVLayout(), layout.code());
         number(kNVTEFusedAttnConfigDQKVLayout(), layout.code());
         number(kNVTEFusedAttnConfigOFormat(), layout.format().code());

@@ -1,0 +1,98 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Checks of the types of attention's tensors, and of what scales them in eight bits.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class AttentionScaleChecks {
+    private AttentionScaleChecks() {}
+
+    /** Checks the type of query, key or value: floating-point, or E4M3 where there are scales. */
+    static void input(Stream stream, String argument, Tensor tensor, @Nullable AttentionScales scales) {
+        if (scales != null) {
+            Checks.typed(stream, argument, tensor, DType.FLOAT8_E4M3);
+        } else if (Checks.on(stream, argument, tensor).dtype().isFloat8()) {
+            throw new IllegalArgumentException(argument + ": expected scales for " + Checks.describe(tensor)
+                    + ", got none; call scales(...) before");
+        } else {
+            Checks.floats(stream, argument, tensor);
+        }
+    }
+
+    /** Returns the type that {@code tensor}, whose shape is right, must have: the query's or, of a gradient in eight bits, its own. */
+    static DType gradientType(String argument, Tensor tensor, AttentionTensors tensors) {
+        if (tensors.scales() == null) {
+            return tensors.query().dtype();
+        }
+        if (!tensor.dtype().isFloat8()) {
+            throw new IllegalArgumentException(argument
+                    + ": expected FLOAT8_E5M2 or FLOAT8_E4M3, for the query is in eight bits, got "
+                    + Checks.describe(tensor));
+        }
+        return tensor.dtype();
+    }
+
+    /** Checks a gradient of query, key or value, of the shape of {@code model}. */
+    static Tensor gradient(Stream stream, String argument, Tensor tensor, Tensor model, AttentionTensors tensors) {
+        if (tensors.scales() == null) {
+            return Checks.like(stream, argument, tensor, model);
+        }
+        Checks.shaped(stream, argument, tensor, model);
+        gradientType(argument, tensor, tensors);
+        return Checks.typed(stream, argument, tensor, tensors.queryGradient().dtype());
+    }
+
+    /** Checks what a forward call reads and writes beside its tensors. */
+    static void forward(AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        AttentionScales scales = tensors.scales();
+        if (scales != null) {
+            read("scales.qkv.scaleInverse", scales.qkv().scaleInverse(), memory, stream);
+            cells("scales.softmax", scales.softmax(), memory, stream);
+            cells("scales.output", scales.output(), memory, stream);
+        }
+    }
+
+    /** Checks what a backward call reads and writes beside its tensors. */
+    static void backward(AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        AttentionScales scales = tensors.scales();
+        if (scales == null) {
+            return;
+        }
+        read("scales.qkv.scaleInverse", scales.qkv().scaleInverse(), memory, stream);
+        read("scales.softmax.scale", scales.softmax().scale(), memory, stream);
+        read("scales.softmax.scaleInverse", scales.softmax().scaleInverse(), memory, stream);
+        read("scales.output.scaleInverse", scales.output().scaleInverse(), memory, stream);
+        TensorScale incoming = present("outputGradient", scales.outputGradient());
+        read("scales.outputGradient.scaleInverse", incoming.scaleInverse(), memory, stream);
+        cells("scales.scoreGradient", present("scoreGradient", scales.scoreGradient()), memory, stream);
+        cells("scales.qkvGradient", present("qkvGradient", scales.qkvGradient()), memory, stream);
+    }
+
+    private static TensorScale present(String name, @Nullable TensorScale scale) {
+        if (scale == null) {
+            throw new IllegalArgumentException("scales: expected a scale of the " + name
+                    + ", which backward needs, got none; make new AttentionScales(...) with all six");
+        }
+        return scale;
+    }
+
+    private static void cells(String argument, TensorScale scale, AttentionMemory memory, Stream stream) {
+        read(argument + ".scale", scale.scale(), memory, stream);
+        read(argument + ".scaleInverse", scale.scaleInverse(), memory, stream);
+        Tensor amax = scale.amax();
+        Checks.vector(stream, argument + ".amax", amax, DType.FLOAT32, 1);
+        memory.written(argument + ".amax", amax, amax.byteSize());
+    }
+
+    private static void read(String argument, Tensor cell, AttentionMemory memory, Stream stream) {
+        Checks.vector(stream, argument, cell, DType.FLOAT32, 1);
+        memory.readApart(argument, cell);
+    }
+}
