@@ -53,6 +53,11 @@ int ops_add(const void *x, const void *residual, void *y, int64_t count, int dty
   return elementwise("ops_add", kernels, {{"x", x}, {"residual", residual}}, y, count, dtype, stream);
 } OPS_CATCH
 
+int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("reciprocal");
+  return elementwise("ops_reciprocal", kernels, {{"x", x}}, y, count, dtype, stream);
+} OPS_CATCH
+
 int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream stream) try {
   const int status = check_cast(x, x_dtype, y, y_dtype, count);
   if (status != OPS_SUCCESS || count == 0) return status;

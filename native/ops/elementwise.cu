@@ -38,6 +38,7 @@ __device__ inline void map(Y *y, int64_t count, const Formula &formula, const X 
 #define BINARY(name, formula) FOR_ELEMENTS(BINARY_KERNEL, name, formula)
 
 BINARY(add, a + b)
+UNARY(reciprocal, 1 / a)
 
 /* ---- cast: packs as long as the wider type allows, so that both sides move in whole instructions without gaps ---- */
 

@@ -57,6 +57,9 @@ int ops_compile_all(int major, int minor, int *compiled);
 /* y[i] = x[i] + residual[i]. y may be x or residual. */
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream);
 
+/* y[i] = 1 / x[i]: infinity of 0. y may be x. */
+int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
+
 /* y[i] = residual[i] + keep[i] * x[i] / (1 - p). mask: one bit an element, LSB first, ceil(count / 8) bytes, bit = kept
  * (bits past count are zero). rng_state: int64[2], Philox seed and offset; element i draws from Philox4x32-10 with
  * counter (offset + i / 4) and subsequence 0, word i % 4; kept when word * 2^-32 >= p. Equal bits on every provider.

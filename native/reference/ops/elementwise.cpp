@@ -32,6 +32,10 @@ CHAGRES_CLONES void add(float (*x)[kBlock], int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[0][i] += x[1][i];
 }
 
+CHAGRES_CLONES void reciprocal(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] = 1.0f / x[0][i];
+}
+
 CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = beta * y[i] + x[i];
 }
@@ -41,6 +45,11 @@ CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream) try {
   if (recorded_by_value(ops_add, x, residual, y, count, dtype, stream)) return OPS_SUCCESS;
   return elementwise("ops_add", {{"x", x}, {"residual", residual}}, y, count, dtype, add);
+} OPS_CATCH
+
+int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  if (recorded_by_value(ops_reciprocal, x, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise("ops_reciprocal", {{"x", x}}, y, count, dtype, reciprocal);
 } OPS_CATCH
 
 int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream) try {

@@ -11,6 +11,7 @@ import dev.chagres.layer.KernelChoice.AttentionKernels;
 import dev.chagres.ops.Attention;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionProblem.Order;
+import dev.chagres.te.AttentionScales;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.QkvFormat;
@@ -33,13 +34,17 @@ final class AttentionCalls {
     private final AttentionProblems problems;
     private final ScoreRules rules;
 
-    AttentionCalls(AttentionConfig config, ScoreRules rules) {
+    AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreRules rules) {
         this.config = config;
+        this.problems = problems;
         this.rules = rules;
-        problems = new AttentionProblems(config);
     }
 
-    /** Enqueues attention, and notes in {@code record} what backward needs. */
+    /**
+     * Enqueues attention, and notes in {@code record} what backward needs.
+     *
+     * @param scales of tensors in eight bits; null of others
+     */
     void forward(
             QkvLayout layout,
             Tensor q,
@@ -47,9 +52,11 @@ final class AttentionCalls {
             Tensor v,
             Tensor output,
             Sequences sequences,
+            @Nullable AttentionScales scales,
             SavedAttention record,
             Pass pass) {
-        AttentionKernels kernels = KernelChoice.attention(config, q.dtype(), sequences, rules);
+        AttentionKernels kernels =
+                scales == null ? KernelChoice.attention(config, q.dtype(), sequences, rules) : AttentionKernels.FUSED;
         boolean drops = pass.isTraining() && !config.dropout().isNone();
         AttentionProblem problem = problems.get(layout, sequences.padding(), drops);
         Tensor offsets = sequences.cuSeqlens().offsets();
@@ -62,7 +69,8 @@ final class AttentionCalls {
                 .queryLengths(offsets, longest(sequences, kernels))
                 .keyLengths(keyOffsets, longest(sequences.keys(), kernels))
                 .starts(starts(sequences), starts(sequences.keys()))
-                .rngState(drops ? pass.draw() : null);
+                .rngState(drops ? pass.draw() : null)
+                .scales(scales);
         Tensor statistics = statistics(q, sequences, pass.kept());
         tensors.statistics(statistics);
         rules.apply(record.applied, sequences, pass);

@@ -65,9 +65,9 @@ final class AttentionInputs {
 
     static void checkGradients(SavedAttention record, Tensor dO, Tensor dq, Tensor dk, Tensor dv, Stream stream) {
         Checks.like(stream, "dO", dO, record.output.get());
-        Checks.like(stream, "dq", dq, record.query.get());
-        Checks.like(stream, "dk", dk, record.key.get());
-        Checks.like(stream, "dv", dv, record.value.get());
+        gradient(stream, "dq", dq, record.query.get(), dO);
+        gradient(stream, "dk", dk, record.key.get(), dO);
+        gradient(stream, "dv", dv, record.value.get(), dO);
         Checks.apart("dq", dq, "dk", dk);
         Checks.apart("dq", dq, "dv", dv);
         Checks.apart("dk", dk, "dv", dv);
@@ -75,6 +75,15 @@ final class AttentionInputs {
         checkWritten("dk", dk, dO, record);
         checkWritten("dv", dv, dO, record);
         Checks.aligned("dO", dO);
+    }
+
+    /** The tensor itself may have been cast to eight bits, the gradient is like the output's. */
+    private static void gradient(Stream stream, String argument, Tensor gradient, Tensor model, Tensor dO) {
+        if (model.dtype().isFloat8()) {
+            Checks.typed(stream, argument, Checks.shaped(stream, argument, gradient, model), dO.dtype());
+        } else {
+            Checks.like(stream, argument, gradient, model);
+        }
     }
 
     void checkPackedGradient(SavedAttention record, Tensor dO, Tensor dqkv, Stream stream) {

@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
@@ -9,6 +10,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.SavedAttention.Form;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
+import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.QkvLayout;
 import dev.chagres.te.SoftmaxType;
 import org.jspecify.annotations.Nullable;
@@ -36,6 +38,8 @@ public final class DotProductAttention {
     private final ScoreRules rules;
     private final AttentionCalls calls;
     private final AttentionInputs inputs;
+    private final AttentionInEightBits choice;
+    private final EightBitHeads inEightBits;
     private final SavedPool<SavedAttention> saved = new SavedPool<>(this, SavedAttention::new);
     /** For calls that save nothing. */
     private final SavedAttention unsaved = new SavedAttention();
@@ -72,8 +76,11 @@ public final class DotProductAttention {
                     + " none; call new DotProductAttention(config, plan)");
         }
         rules = new ScoreRules(config, plan);
-        calls = new AttentionCalls(config, rules);
+        AttentionProblems problems = new AttentionProblems(config);
+        calls = new AttentionCalls(config, problems, rules);
         inputs = new AttentionInputs(name, config);
+        choice = new AttentionInEightBits(config, rules, problems, plan);
+        inEightBits = new EightBitHeads(choice, inputs, calls);
     }
 
     /** Returns what is computed. */
@@ -129,7 +136,18 @@ public final class DotProductAttention {
         Tensor output = pass.kept().like(q);
         SavedAttention record = of(pass);
         record.form = Form.SEPARATE;
-        calls.forward(QkvLayout.separate(sequences.format()), q, k, v, output, sequences, record, pass);
+        QkvLayout layout = QkvLayout.separate(sequences.format());
+        Quantizers present = choice.quantizers(layout, q.dtype(), sequences, pass);
+        if (present == null) {
+            record.quantizers = null;
+            calls.forward(layout, q, k, v, output, sequences, null, record, pass);
+            if (pass.isCalibrating()) {
+                inEightBits.recordForward(layout, sequences, pass, output, q, k, v);
+            }
+        } else {
+            inEightBits.forward(q, k, v, output, sequences, present, record, pass);
+            record.output.set(output);
+        }
         push(record, pass);
         return output;
     }
@@ -148,13 +166,28 @@ public final class DotProductAttention {
         long width = inputs.width();
         Scope kept = pass.kept();
         Tensor output = kept.tensor(qkv.dtype(), qkv.size(0), width);
+        QkvLayout layout = QkvLayout.packed(sequences.format());
+        Quantizers present = choice.quantizers(layout, qkv.dtype(), sequences, pass);
+        if (present != null) {
+            SavedAttention record = of(pass);
+            record.form = Form.PACKED;
+            QuantizedTensor copy = inEightBits.cast(qkv, present, pass);
+            EightBitHeads.dequantize(inEightBits.forwardPacked(copy, sequences, present, record, pass), output, pass);
+            record.output.set(output);
+            push(record, pass);
+            return output;
+        }
         Tensor q = inputs.shaped(kept, qkv, 0, sequences);
         Tensor k = inputs.shaped(kept, qkv, width, sequences);
         Tensor v = inputs.shaped(kept, qkv, 2 * width, sequences);
         Tensor o = inputs.shaped(kept, output, 0, sequences);
         SavedAttention record = of(pass);
         record.form = Form.PACKED;
-        calls.forward(QkvLayout.packed(sequences.format()), q, k, v, o, sequences, record, pass);
+        record.quantizers = null;
+        calls.forward(layout, q, k, v, o, sequences, null, record, pass);
+        if (pass.isCalibrating()) {
+            inEightBits.recordForward(layout, sequences, pass, output, qkv);
+        }
         record.qkv.set(qkv);
         push(record, pass);
         return output;
@@ -188,7 +221,17 @@ public final class DotProductAttention {
     public void backward(Tensor dO, Tensor dq, Tensor dk, Tensor dv, Pass pass) {
         SavedAttention record = current(Form.SEPARATE, pass);
         AttentionInputs.checkGradients(record, dO, dq, dk, dv, pass.stream());
-        runBackward(record, dO, dq, dk, dv, pass);
+        if (record.quantizers == null) {
+            runBackward(record, dO, dq, dk, dv, pass);
+            if (pass.isCalibrating()) {
+                Sequences sequences = Checks.given("sequences", record.sequences);
+                inEightBits.recordBackward(
+                        QkvLayout.separate(sequences.format()), sequences, pass, dO, dq, dk, dv);
+            }
+        } else {
+            inEightBits.backward(record, dO, dq, dk, dv, pass);
+            saved.pop(pass);
+        }
     }
 
     /**
@@ -203,6 +246,12 @@ public final class DotProductAttention {
     public void backwardPacked(Tensor dO, Tensor dqkv, Pass pass) {
         SavedAttention record = current(Form.PACKED, pass);
         inputs.checkPackedGradient(record, dO, dqkv, pass.stream());
+        if (record.quantizers != null) {
+            QuantizedTensor incoming = inEightBits.castGradient(dO, record, pass);
+            EightBitHeads.dequantize(inEightBits.backwardPacked(incoming, record, pass), dqkv, pass);
+            saved.pop(pass);
+            return;
+        }
         long width = inputs.width();
         Sequences sequences = Checks.given("sequences", record.sequences);
         Scope temporary = pass.temporary();
@@ -213,6 +262,9 @@ public final class DotProductAttention {
                 inputs.shaped(temporary, dqkv, width, sequences),
                 inputs.shaped(temporary, dqkv, 2 * width, sequences),
                 pass);
+        if (pass.isCalibrating()) {
+            inEightBits.recordBackward(QkvLayout.packed(sequences.format()), sequences, pass, dO, dqkv);
+        }
     }
 
     private void runBackward(SavedAttention record, Tensor dO, Tensor dq, Tensor dk, Tensor dv, Pass pass) {
@@ -245,7 +297,8 @@ public final class DotProductAttention {
     /** Returns which kernels compute inputs of this type over the pass's sequences, and why not the others. */
     public String explain(DType dtype, Pass pass) {
         return name + ": "
-                + calls.explain(dtype, pass.sequences(), pass.device().provider());
+                + calls.explain(dtype, pass.sequences(), pass.device().provider())
+                + choice.explain(QkvLayout.separate(pass.sequences().format()), dtype, pass.sequences(), pass);
     }
 
     @Override

@@ -104,7 +104,7 @@ final class KernelChoice {
         return sequences.cuSeqlensPadded() != null || sequences.keys().cuSeqlensPadded() != null;
     }
 
-    private static boolean isSingle(Sequences sequences) {
+    static boolean isSingle(Sequences sequences) {
         return sequences.format() != QkvFormat.THD
                 && (sequences.length() == 1 || sequences.keys().length() == 1);
     }

@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
+import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import org.jspecify.annotations.Nullable;
@@ -39,6 +40,16 @@ final class SavedAttention extends Saved {
     final Kept starts = new Kept("the starts of the queries' sequences");
     final Kept keyStarts = new Kept("the starts of the keys' sequences");
 
+    /** In eight bits; the output that the caller has is {@link #output}. */
+    final Kept outputCopy = new Kept("the output in eight bits");
+
+    /** The recipe's state of a call in eight bits; null of others. */
+    @Nullable
+    Quantizers quantizers;
+
+    /** Of a call in eight bits: what its scales were, if they have changed since, is lost. */
+    int scalesVersion;
+
     @Nullable
     AttentionProblem problem;
 
@@ -62,5 +73,15 @@ final class SavedAttention extends Saved {
             keyStarts.get();
         }
         applied.check();
+        Quantizers present = quantizers;
+        if (present == null) {
+            return;
+        }
+        outputCopy.get();
+        if (present.scalesVersion() != scalesVersion) {
+            throw new IllegalStateException(
+                    "the scales of attention in eight bits have changed since forward: the next step"
+                            + " has begun, or a state was loaded; call backward before that");
+        }
     }
 }

@@ -6,8 +6,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A place in a model where a recipe may cast a tensor to eight bits: an input, a weight or a gradient of one product. {@link
- * ModelPlan#quantizer} declares it.
+ * A place in a model where a recipe may cast a tensor to eight bits: an input, a weight or a gradient of one product, or a tensor
+ * of an attention. {@link ModelPlan#quantizer} declares it.
  *
  * <p>Threading: immutable.
  */
@@ -25,7 +25,21 @@ public final class QuantizerSite {
         /** Its weight, forward. */
         WEIGHT,
         /** The gradient of its output, backward. */
-        GRADIENT
+        GRADIENT,
+        /** What attention reads, rounds inside or gives, forward. */
+        ATTENTION,
+        /** A gradient that attention's backward reads, rounds inside or gives. */
+        ATTENTION_GRADIENT;
+
+        /** Returns whether a gradient is cast. */
+        public boolean isGradient() {
+            return this == GRADIENT || this == ATTENTION_GRADIENT;
+        }
+
+        /** Returns whether it belongs to an attention, which few recipes compute in eight bits. */
+        public boolean isOfAttention() {
+            return this == ATTENTION || this == ATTENTION_GRADIENT;
+        }
     }
 
     private final String name;

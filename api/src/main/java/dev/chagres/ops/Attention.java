@@ -100,8 +100,9 @@ public final class Attention {
 
     private static void checkHeads(AttentionTensors tensors) {
         if (tensors.scales() != null) {
-            throw new IllegalArgumentException("scales: expected none, for these kernels compute in 16 and 32 bits, got "
-                    + Checks.describe(tensors.query()) + " with scales; call FusedAttention, or scales(null)");
+            throw new IllegalArgumentException(
+                    "scales: expected none, for these kernels compute in 16 and 32 bits, got "
+                            + Checks.describe(tensors.query()) + " with scales; call FusedAttention, or scales(null)");
         }
         checkHead("query", tensors.query());
         checkHead("value", tensors.value());

@@ -9,11 +9,11 @@ import dev.chagres.internal.Checks;
 import dev.chagres.te.Output;
 
 /**
- * Sums and casts, element by element.
+ * Sums, reciprocals and casts, element by element.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_add}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
+ * <p>Source: {@code ops_add}, {@code ops_reciprocal}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
  */
 public final class Elementwise {
     private Elementwise() {}
@@ -42,6 +42,24 @@ public final class Elementwise {
                         x.dtype().code(),
                         stream.handle()),
                 "ops_add");
+    }
+
+    /**
+     * Enqueues {@code y = 1 / x}.
+     *
+     * @param x floating-point numbers of any shape
+     * @param y like x; may be x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void reciprocal(Tensor x, Tensor y, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.like(stream, "y", y, x);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+        Status.ops(
+                Ops.ops_reciprocal(
+                        x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
+                "ops_reciprocal");
     }
 
     /**

@@ -28,7 +28,9 @@ final class CoveredSites {
     /** Returns every place but those of the groups {@code highPrecision}. */
     static List<QuantizerSite> outside(Parameters parameters, Recipe recipe, Set<String> highPrecision) {
         Set<String> groups = new TreeSet<>();
-        Checks.given("parameters", parameters).quantizers().forEach(site -> groups.add(site.group()));
+        Checks.given("parameters", parameters).quantizers().stream()
+                .filter(site -> casts(Checks.given("recipe", recipe), site))
+                .forEach(site -> groups.add(site.group()));
         for (String name : Checks.given("highPrecision", highPrecision)) {
             if (!groups.contains(Checks.given("highPrecision", name))) {
                 throw new IllegalArgumentException(
@@ -37,6 +39,10 @@ final class CoveredSites {
         }
         Set<String> kept = Set.copyOf(highPrecision);
         return of(parameters, recipe, site -> !kept.contains(site.group()));
+    }
+
+    private static boolean casts(Recipe recipe, QuantizerSite site) {
+        return !site.role().isOfAttention() || recipe.attention() != AttentionPrecision.HIGH_PRECISION;
     }
 
     private static List<QuantizerSite> of(Parameters parameters, Recipe recipe, Predicate<QuantizerSite> covers) {
@@ -49,9 +55,11 @@ final class CoveredSites {
         }
         // Closed parameters would never close what is allocated now.
         parameters.gradients().address();
-        List<QuantizerSite> covered =
-                parameters.quantizers().stream().filter(covers).toList();
-        if (covered.isEmpty()) {
+        List<QuantizerSite> covered = parameters.quantizers().stream()
+                .filter(site -> casts(recipe, site))
+                .filter(covers)
+                .toList();
+        if (covered.stream().allMatch(site -> site.role().isOfAttention())) {
             throw new IllegalArgumentException(
                     "parameters: expected a Linear outside the head and the groups that keep the"
                             + " model's type, for a recipe casts what its products read; got none");

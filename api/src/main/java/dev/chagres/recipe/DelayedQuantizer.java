@@ -6,6 +6,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.model.QuantizerSite;
+import dev.chagres.te.TensorScale;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -14,13 +15,18 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class DelayedQuantizer extends Quantizer {
-    private final Tensor scale;
-    private final Tensor amax;
+    private final TensorScale recorded;
+    private final TensorScale unrecorded;
 
-    DelayedQuantizer(QuantizerSite site, RecipeState state, Tensor scale, Tensor amax) {
+    DelayedQuantizer(QuantizerSite site, RecipeState state, TensorScale recorded, Tensor nobodyReads) {
         super(site, Scaling.TENSOR, state);
-        this.scale = scale;
-        this.amax = amax;
+        this.recorded = recorded;
+        unrecorded = new TensorScale(recorded.scale(), recorded.scaleInverse(), nobodyReads);
+    }
+
+    @Override
+    TensorScale knownScale(Recording recording) {
+        return recording == Recording.ON ? recorded : unrecorded;
     }
 
     @Override
@@ -30,9 +36,9 @@ final class DelayedQuantizer extends Quantizer {
 
     @Override
     void enqueueScale(QuantizedTensor y, Recording recording) {
-        y.scale(scale);
+        y.scale(recorded.scale());
         if (recording == Recording.ON) {
-            y.amax(amax);
+            y.amax(recorded.amax());
         }
     }
 

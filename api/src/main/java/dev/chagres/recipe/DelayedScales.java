@@ -7,8 +7,10 @@ import dev.chagres.Tensor;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.State;
 import dev.chagres.model.State.Values;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.te.AmaxHistories;
 import dev.chagres.te.RecipeUpdates;
+import dev.chagres.te.TensorScale;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -25,6 +27,10 @@ final class DelayedScales {
     private final DType dtype;
     private final Scope scope;
     private final Tensor scale;
+    private final Tensor scaleInverse;
+    /** Where magnitudes go that are not recorded. */
+    private final Tensor unrecorded;
+
     private final Tensor history;
     private final Tensor newest;
     private final AmaxHistories updates;
@@ -42,6 +48,10 @@ final class DelayedScales {
         float[] ones = new float[places];
         Arrays.fill(ones, 1);
         scale.set(stream, ones);
+        scaleInverse = scope.tensor(DType.FLOAT32, places);
+        scaleInverse.set(stream, ones);
+        unrecorded = scope.tensor(DType.FLOAT32, places);
+        unrecorded.zero(stream);
         history = scope.tensor(DType.FLOAT32, recipe.amaxHistoryLength(), places);
         history.zero(stream);
         newest = scope.view(history, 0, places);
@@ -53,7 +63,8 @@ final class DelayedScales {
         int place = taken++;
         Tensor one = scope.view(scale, place, 1);
         scales.put(site.name(), one);
-        return new DelayedQuantizer(site, state, one, scope.view(history, place, 1));
+        TensorScale recorded = new TensorScale(one, scope.view(scaleInverse, place, 1), scope.view(history, place, 1));
+        return new DelayedQuantizer(site, state, recorded, scope.view(unrecorded, place, 1));
     }
 
     /** Adds the largest magnitudes of this step, if there are any places. */
@@ -68,6 +79,14 @@ final class DelayedScales {
         if (places > 0) {
             RecipeUpdates.delayedScalingUpdateAfterReduction(
                     null, updates, recipe.amaxComputeAlgorithm(), dtype, recipe.margin(), stream);
+            invert(stream);
+        }
+    }
+
+    /** Enqueues the inverses of the scales: attention's kernels read them, and write none. */
+    void invert(Stream stream) {
+        if (places > 0 && recipe.attention() != AttentionPrecision.HIGH_PRECISION) {
+            Elementwise.reciprocal(scale, scaleInverse, stream);
         }
     }
 

@@ -18,8 +18,14 @@ import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
  * @param format HYBRID
  * @param amaxHistoryLength steps that are remembered; 1024
  * @param amaxComputeAlgorithm which of them counts; MAX
+ * @param attention in which precision attention is computed; HIGH_PRECISION
  */
-public record DelayedScaling(int margin, Format format, int amaxHistoryLength, AmaxAlgorithm amaxComputeAlgorithm)
+public record DelayedScaling(
+        int margin,
+        Format format,
+        int amaxHistoryLength,
+        AmaxAlgorithm amaxComputeAlgorithm,
+        AttentionPrecision attention)
         implements Recipe {
     private static final int HISTORY = 1024;
     private static final int LARGEST_MARGIN = 64;
@@ -32,6 +38,7 @@ public record DelayedScaling(int margin, Format format, int amaxHistoryLength, A
     public DelayedScaling {
         Checks.given("format", format);
         Checks.given("amaxComputeAlgorithm", amaxComputeAlgorithm);
+        Checks.given("attention", attention);
         if (amaxHistoryLength < 1) {
             throw new IllegalArgumentException("amaxHistoryLength: expected at least 1 step, got " + amaxHistoryLength);
         }
@@ -43,27 +50,36 @@ public record DelayedScaling(int margin, Format format, int amaxHistoryLength, A
 
     /** Returns TE's defaults. */
     public static DelayedScaling standard() {
-        return new DelayedScaling(0, Format.HYBRID, HISTORY, AmaxAlgorithm.MAX);
+        return new DelayedScaling(0, Format.HYBRID, HISTORY, AmaxAlgorithm.MAX, AttentionPrecision.HIGH_PRECISION);
     }
 
     /** Returns the same with another margin. */
     public DelayedScaling withMargin(int newMargin) {
-        return new DelayedScaling(newMargin, format, amaxHistoryLength, amaxComputeAlgorithm);
+        return new DelayedScaling(newMargin, format, amaxHistoryLength, amaxComputeAlgorithm, attention);
     }
 
     /** Returns the same with other types. */
     public DelayedScaling withFormat(Format newFormat) {
-        return new DelayedScaling(margin, newFormat, amaxHistoryLength, amaxComputeAlgorithm);
+        return new DelayedScaling(margin, newFormat, amaxHistoryLength, amaxComputeAlgorithm, attention);
     }
 
     /** Returns the same with another number of steps remembered. */
     public DelayedScaling withAmaxHistoryLength(int newLength) {
-        return new DelayedScaling(margin, format, newLength, amaxComputeAlgorithm);
+        return new DelayedScaling(margin, format, newLength, amaxComputeAlgorithm, attention);
     }
 
     /** Returns the same with another choice among the remembered magnitudes. */
     public DelayedScaling withAmaxComputeAlgorithm(AmaxAlgorithm newAlgorithm) {
-        return new DelayedScaling(margin, format, amaxHistoryLength, newAlgorithm);
+        return new DelayedScaling(margin, format, amaxHistoryLength, newAlgorithm, attention);
+    }
+
+    /**
+     * Returns the same with attention in another precision. Where cuDNN has none in eight bits, as of packed sequences and of heads
+     * that are not 128 wide, attention stays in the model's type; {@code layer.explain} says so.
+     */
+    @Override
+    public DelayedScaling withAttention(AttentionPrecision newAttention) {
+        return new DelayedScaling(margin, format, amaxHistoryLength, amaxComputeAlgorithm, newAttention);
     }
 
     /** Returns {@link BackwardOverride#NONE}: as in TE, delayed scaling takes no other. */

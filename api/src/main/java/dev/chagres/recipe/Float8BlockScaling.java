@@ -64,11 +64,16 @@ public record Float8BlockScaling(
                 backwardOverride);
     }
 
-    /** Returns the same with scales of one kind of tensor found otherwise. */
+    /**
+     * Returns the same with scales of one kind of tensor found otherwise.
+     *
+     * @throws IllegalArgumentException when the role is of an attention, which is not cast
+     */
     public Float8BlockScaling withQuantization(Role role, QuantizationConfig config) {
+        Quantization.checkProduct(role);
         return new Float8BlockScaling(
                 format,
-                Checks.given("role", role) == Role.INPUT ? config : input,
+                role == Role.INPUT ? config : input,
                 role == Role.WEIGHT ? config : weight,
                 role == Role.GRADIENT ? config : gradient,
                 backwardOverride);
@@ -90,6 +95,7 @@ public record Float8BlockScaling(
             case INPUT -> input;
             case WEIGHT -> weight;
             case GRADIENT -> gradient;
+            case ATTENTION, ATTENTION_GRADIENT -> throw new IllegalStateException(role + " is not cast by " + this);
         };
     }
 }

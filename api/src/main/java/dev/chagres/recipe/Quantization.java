@@ -1,6 +1,7 @@
 package dev.chagres.recipe;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.te.QuantizationConfig;
 
 /**
@@ -10,6 +11,14 @@ import dev.chagres.te.QuantizationConfig;
  */
 final class Quantization {
     private Quantization() {}
+
+    /** Refuses what belongs to an attention. */
+    static void checkProduct(Role role) {
+        if (Checks.given("role", role).isOfAttention()) {
+            throw new IllegalArgumentException(
+                    "role: expected INPUT, WEIGHT or GRADIENT, for attention keeps the model's type, got " + role);
+        }
+    }
 
     /** Refuses a condition: a recipe casts always, and a cast left out would leave undefined copies. */
     static void checkAlways(String argument, QuantizationConfig config) {

@@ -9,6 +9,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.te.Cast;
+import dev.chagres.te.TensorScale;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -86,6 +87,31 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
                     + " of " + state.recipe() + "; call cast");
         }
         enqueueScale(copies, Checks.given("recording", recording));
+    }
+
+    /**
+     * Returns the scale, its inverse and where the largest magnitude goes, for a kernel that casts what it computes. The cells stay
+     * where they are; the numbers are those of this step, and another step's after {@link
+     * dev.chagres.model.Parameters#nextStep}.
+     *
+     * @param recording OFF: the largest magnitude goes where nobody reads it
+     * @throws IllegalArgumentException when the scale is not known before the tensor is
+     * @throws IllegalStateException when the quantizers are closed
+     */
+    public final TensorScale tensorScale(Recording recording) {
+        state.ensureOpen();
+        TensorScale known = knownScale(Checks.given("recording", recording));
+        if (known == null) {
+            throw new IllegalArgumentException("site: expected a scale that is known before the tensor is, got " + site
+                    + " of " + state.recipe() + "; call cast");
+        }
+        return known;
+    }
+
+    /** Returns what {@link #tensorScale} does, or null when the scale is not known before the tensor is. */
+    @Nullable
+    TensorScale knownScale(Recording recording) {
+        return null;
     }
 
     /**

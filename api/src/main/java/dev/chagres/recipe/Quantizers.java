@@ -194,6 +194,11 @@ public final class Quantizers implements AutoCloseable {
         state.reduceAmax(newReduction);
     }
 
+    /** For authors of layers: returns a number that changes whenever scales of earlier steps do. */
+    public int scalesVersion() {
+        return state.version();
+    }
+
     /** Returns whether nobody has closed them. */
     public boolean isOpen() {
         return !state.isClosed();
@@ -222,7 +227,12 @@ public final class Quantizers implements AutoCloseable {
         ensureOpen();
         State.Builder listed = new State.Builder();
         state.list(listed);
-        return listed.afterLoading(this::forgetWeights).build();
+        return listed.afterLoading(this::afterLoading).build();
+    }
+
+    private void afterLoading() {
+        state.afterLoading();
+        forgetWeights();
     }
 
     /** For passes: casts each weight again when it is asked for next, as a graph must that will run after other steps. */

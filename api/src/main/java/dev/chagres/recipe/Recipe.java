@@ -1,5 +1,6 @@
 package dev.chagres.recipe;
 
+import dev.chagres.internal.Checks;
 import dev.chagres.te.Gemm.Accumulator;
 
 /**
@@ -33,6 +34,26 @@ public sealed interface Recipe
 
     /** Returns how the sums of {@code product} are carried. */
     Accumulator accumulator(Product product);
+
+    /** Returns in which precision attention is computed. */
+    default AttentionPrecision attention() {
+        return AttentionPrecision.HIGH_PRECISION;
+    }
+
+    /**
+     * Returns the same with attention in another precision.
+     *
+     * @throws IllegalArgumentException when it is not HIGH_PRECISION: {@link DelayedScaling} alone computes attention in eight bits
+     *     on a GPU of compute capability 9.0
+     */
+    default Recipe withAttention(AttentionPrecision newAttention) {
+        if (Checks.given("attention", newAttention) != AttentionPrecision.HIGH_PRECISION) {
+            throw new IllegalArgumentException("attention: expected HIGH_PRECISION, for "
+                    + getClass().getSimpleName() + " computes attention in eight bits on compute capability 10.0"
+                    + " (Blackwell) alone, got " + newAttention + "; use DelayedScaling");
+        }
+        return this;
+    }
 
     /** Returns the smallest compute capability that computes it, such as {@code "9.0"}. */
     default String computeCapability() {

@@ -32,6 +32,8 @@ final class RecipeState {
 
     private @Nullable AmaxReduction reduction;
     private boolean closed;
+    /** Of the scales. */
+    private int version;
 
     /**
      * Takes the memory for the scales.
@@ -43,9 +45,8 @@ final class RecipeState {
         this.scope = scope;
         this.measurements = measurements;
         if (recipe instanceof DelayedScaling delayed) {
-            int gradients = Math.toIntExact(covered.stream()
-                    .filter(site -> site.role() == Role.GRADIENT)
-                    .count());
+            int gradients = Math.toIntExact(
+                    covered.stream().filter(site -> site.role().isGradient()).count());
             forward = new DelayedScales(delayed, recipe.format().forward(), covered.size() - gradients, scope);
             try {
                 backward = new DelayedScales(delayed, recipe.format().backward(), gradients, scope);
@@ -74,8 +75,7 @@ final class RecipeState {
         Role role = site.role();
         return switch (recipe) {
             case DelayedScaling delayed ->
-                Checks.given("scales", role == Role.GRADIENT ? backward : forward)
-                        .next(site, this);
+                Checks.given("scales", role.isGradient() ? backward : forward).next(site, this);
             case Float8CurrentScaling current -> new CurrentQuantizer(site, this, current.config(role));
             case Float8BlockScaling blocks -> {
                 Scaling scaling = role == Role.WEIGHT ? Scaling.BLOCK_2D : Scaling.BLOCK_1D;
@@ -88,9 +88,7 @@ final class RecipeState {
 
     /** Returns the type of the copies of a tensor. */
     DType dtype(Role role) {
-        return role == Role.GRADIENT
-                ? recipe.format().backward()
-                : recipe.format().forward();
+        return role.isGradient() ? recipe.format().backward() : recipe.format().forward();
     }
 
     /** Reduces the largest magnitudes of each step over ranks from now on; null ends that. */
@@ -100,6 +98,7 @@ final class RecipeState {
 
     /** Enqueues the end of a step: scales follow what the step has recorded. */
     void update() {
+        version++;
         AmaxReduction present = reduction;
         if (present != null && !newest.isEmpty()) {
             present.max(newest);
@@ -124,6 +123,18 @@ final class RecipeState {
         }
     }
 
+    /** Enqueues what follows from scales that were loaded. */
+    void afterLoading() {
+        version++;
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.invert(stream);
+        }
+        if (backward != null) {
+            backward.invert(stream);
+        }
+    }
+
     /** Lists scales and histories, where the recipe has them. */
     void list(State.Builder state) {
         if (forward != null) {
@@ -132,6 +143,10 @@ final class RecipeState {
         if (backward != null) {
             backward.list("backward", state);
         }
+    }
+
+    int version() {
+        return version;
     }
 
     boolean isClosed() {

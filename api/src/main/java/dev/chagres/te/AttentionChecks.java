@@ -154,8 +154,7 @@ final class AttentionChecks {
     }
 
     /** Checks a tensor like the output: the query's shape with the value's heads. */
-    private static void output(
-            Stream stream, String argument, Tensor tensor, DType dtype, AttentionTensors tensors) {
+    private static void output(Stream stream, String argument, Tensor tensor, DType dtype, AttentionTensors tensors) {
         Tensor query = tensors.query();
         int last = query.rank() - 1;
         long dim = tensors.value().size(last);

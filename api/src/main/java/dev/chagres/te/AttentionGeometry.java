@@ -81,8 +81,7 @@ final class AttentionGeometry {
         }
     }
 
-    private boolean isThatOf(
-            AttentionProblem newProblem, AttentionTensors tensors, @Nullable DType newGradientType) {
+    private boolean isThatOf(AttentionProblem newProblem, AttentionTensors tensors, @Nullable DType newGradientType) {
         Tensor value = tensors.value();
         return (newProblem == problem || newProblem.equals(problem))
                 && tensors.query().dtype() == dtype

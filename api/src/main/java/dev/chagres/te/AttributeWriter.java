@@ -3,6 +3,7 @@ package dev.chagres.te;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Writes attributes of one opaque TE object through a reused scratch segment.
@@ -17,6 +18,9 @@ abstract class AttributeWriter {
     private final MemorySegment value;
     /** The numbers of 64 bits, addresses among them, that the object has. */
     private final long[] numbers = new long[MOST_ATTRIBUTES];
+
+    /** Where the diagonal ends, as the object has it; TE's default. */
+    private boolean bottomRight = true;
 
     private final boolean[] written = new boolean[MOST_ATTRIBUTES];
 
@@ -45,6 +49,19 @@ abstract class AttributeWriter {
         set(object, attribute, value, 8);
         numbers[attribute] = number;
         written[attribute] = true;
+    }
+
+    /**
+     * Sets where the diagonal ends. In 16 bits it is TE's default, which the mask overrides; in eight bits TE takes no heed of the
+     * mask.
+     */
+    void diagonal(int attribute, AttentionProblem problem, @Nullable AttentionScales scales) {
+        boolean newDiagonal =
+                scales == null || (problem.mask().isCausal() && problem.mask().isBottomRight());
+        if (newDiagonal != bottomRight) {
+            flag(attribute, newDiagonal);
+            bottomRight = newDiagonal;
+        }
     }
 
     void number(int attribute, int number) {

@@ -43,6 +43,7 @@ final class FusedAttentionBackward extends AttributeWriter {
     void run(AttentionProblem with, AttentionTensors tensors, Stream stream) {
         use(with);
         AttentionScales scales = tensors.scales();
+        diagonal(kNVTEFusedAttnBwdParamsBottomRightDiagonal(), with, scales);
         if (scales == null) {
             writeTensors(tensors);
         } else {

@@ -47,6 +47,7 @@ final class FusedAttentionForward extends AttributeWriter {
     void run(AttentionProblem with, AttentionTensors tensors, Stream stream) {
         use(with);
         AttentionScales scales = tensors.scales();
+        diagonal(kNVTEFusedAttnFwdParamsBottomRightDiagonal(), with, scales);
         if (scales == null) {
             writeTensors(tensors);
         } else {

@@ -43,6 +43,11 @@ final class FusedAttentionQuestion extends AttributeWriter {
         flag(kNVTEFusedAttnConfigIsTraining(), problem.mode() == AttentionProblem.Mode.TRAINING);
         flag(kNVTEFusedAttnConfigDeterministic(), problem.order() == AttentionProblem.Order.DETERMINISTIC);
         number(kNVTEFusedAttnConfigAttnMaskType(), problem.mask().code());
+        if (dtype.isFloat8()) {
+            flag(
+                    kNVTEFusedAttnConfigBottomRightDiagonal(),
+                    problem.mask().isCausal() && problem.mask().isBottomRight());
+        }
         number(kNVTEFusedAttnConfigBiasType(), NVTE_NO_BIAS());
         number(kNVTEFusedAttnConfigSoftmaxType(), NVTE_VANILLA_SOFTMAX());
         number(kNVTEFusedAttnConfigWindowSizeLeft(), problem.windowLeft());

@@ -50,6 +50,26 @@ class ElementwiseConformance {
 
     @ParameterizedTest
     @MethodSource("floats")
+    void reciprocal(DType dtype) {
+        for (int count : COUNTS) {
+            double[] x = open.normal(dtype, count, 1);
+            double[] expected = new double[count];
+            for (int i = 0; i < count; i++) {
+                x[i] = Rounding.round(x[i] < 0 ? x[i] - 0.5 : x[i] + 0.5, dtype);
+                expected[i] = 1 / x[i];
+            }
+            Tensor y = open.tensor(dtype, x, count);
+            Elementwise.reciprocal(y, y, open.stream());
+            open.assertClose("y", expected, open.read(y), 1, Tolerances.rounded(dtype));
+        }
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected " + dtype + "[2], got " + dtype + "[3]",
+                () -> Elementwise.reciprocal(open.unwritten(dtype, 2), open.unwritten(dtype, 3), open.stream()));
+    }
+
+    @ParameterizedTest
+    @MethodSource("floats")
     void addInPlace(DType dtype) {
         double[] x = open.normal(dtype, 100, 1);
         double[] residual = open.normal(dtype, 100, 1);

@@ -58,8 +58,7 @@ class ScaledAttentionConformance {
         List<ScaledAttentionCase> cases = new ArrayList<>();
         for (int headDim : new int[] {16, 48, 64, 128, 192, 256}) {
             cases.add(new ScaledAttentionCase(QkvLayout.BS3HD, MaskType.CAUSAL, 2, 2, headDim, 64, 64));
-            cases.add(new ScaledAttentionCase(
-                    QkvLayout.SBHD_SBHD_SBHD, MaskType.PADDING, 2, 1, headDim, 96, 31, 96));
+            cases.add(new ScaledAttentionCase(QkvLayout.SBHD_SBHD_SBHD, MaskType.PADDING, 2, 1, headDim, 96, 31, 96));
         }
         return cases;
     }
@@ -88,8 +87,8 @@ class ScaledAttentionConformance {
                     .output(output.view)
                     .queryLengths(lengths, c.padded())
                     .keyLengths(lengths, c.padded());
-            tensors.statistics(open.scope()
-                    .tensor(DType.FLOAT32, FusedAttention.statisticsShape(c.problem(), tensors)));
+            tensors.statistics(
+                    open.scope().tensor(DType.FLOAT32, FusedAttention.statisticsShape(c.problem(), tensors)));
         }
 
         double unit() {

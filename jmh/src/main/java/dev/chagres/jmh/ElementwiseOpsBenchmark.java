@@ -48,6 +48,8 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         float other = read(residual)[0];
         add();
         near("add", first + other, read(y)[0], 0.01);
+        reciprocal();
+        near("reciprocal", 1 / first, read(y)[0], 0.01 / Math.abs(first));
         accumulate();
         near("accumulate", first, read(wide)[0], 0);
         cast();
@@ -82,6 +84,13 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void add() {
         repeat(() -> Elementwise.add(x, residual, y, stream));
+    }
+
+    /** y = 1 / x. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void reciprocal() {
+        repeat(() -> Elementwise.reciprocal(x, y, stream));
     }
 
     /** BFLOAT16 into FP32. */

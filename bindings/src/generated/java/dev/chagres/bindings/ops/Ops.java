@@ -177,7 +177,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * const char *ops_last_error()
+     * const char *ops_last_error(void)
      * }
      */
     public static FunctionDescriptor ops_last_error$descriptor() {
@@ -187,7 +187,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * const char *ops_last_error()
+     * const char *ops_last_error(void)
      * }
      */
     public static MethodHandle ops_last_error$handle() {
@@ -197,7 +197,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * const char *ops_last_error()
+     * const char *ops_last_error(void)
      * }
      */
     public static MemorySegment ops_last_error$address() {
@@ -206,7 +206,7 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * const char *ops_last_error()
+     * const char *ops_last_error(void)
      * }
      */
     public static MemorySegment ops_last_error() {
@@ -343,6 +343,70 @@ public class Ops extends Ops$shared {
                 traceDowncall("ops_add", x, residual, y, count, dtype, stream);
             }
             return (int)mh$.invokeExact(x, residual, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_reciprocal {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_reciprocal");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_reciprocal$descriptor() {
+        return ops_reciprocal.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_reciprocal$handle() {
+        return ops_reciprocal.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_reciprocal$address() {
+        return ops_reciprocal.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_reciprocal(long x, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_reciprocal.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_reciprocal", x, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, y, count, dtype, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -2550,7 +2614,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_range_pop()
+     * int ops_range_pop(void)
      * }
      */
     public static FunctionDescriptor ops_range_pop$descriptor() {
@@ -2560,7 +2624,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_range_pop()
+     * int ops_range_pop(void)
      * }
      */
     public static MethodHandle ops_range_pop$handle() {
@@ -2570,7 +2634,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_range_pop()
+     * int ops_range_pop(void)
      * }
      */
     public static MemorySegment ops_range_pop$address() {
@@ -2579,7 +2643,7 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_range_pop()
+     * int ops_range_pop(void)
      * }
      */
     public static int ops_range_pop() {
