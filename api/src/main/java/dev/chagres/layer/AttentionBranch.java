@@ -1,5 +1,7 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -8,6 +10,8 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.recipe.AttentionPrecision;
+import dev.chagres.recipe.Quantizers;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -23,6 +27,8 @@ final class AttentionBranch extends Layer {
         private final Operand attended = new Operand("the heads' output");
         private @Nullable RotaryEmbedding rotary;
         private @Nullable Sequences sequences;
+        /** The recipe's state where the product, attention and the projection hand over eight bits; null where they do not. */
+        private @Nullable Quantizers inEightBits;
     }
 
     /** Of this rank's heads. */
@@ -97,6 +103,17 @@ final class AttentionBranch extends Layer {
         Heads heads = saved.take();
         Scope keptIn = pass.isSaving() ? pass.kept() : null;
         qkv.input().prepare(x, heads.x, keptIn, pass);
+        Quantizers inEightBits = handsOver(x.dtype(), rows, sequences, heads.x, pass);
+        heads.inEightBits = inEightBits;
+        heads.rotary = present;
+        heads.sequences = sequences;
+        if (inEightBits != null) {
+            QuantizedTensor attended = attendInEightBits(x, heads, inEightBits, pass);
+            projection.input().prepare(attended, inEightBits, heads.attended, keptIn, pass);
+            projection.products().product(heads.attended, y, pass);
+            saved.keep(heads, pass);
+            return;
+        }
         // Apart, nobody reads the buffer a second time.
         Scope attendedFrom = separate == null ? pass.kept() : pass.temporary();
         Scope projectedIn = exchange.isNeeded() ? pass.temporary() : attendedFrom;
@@ -111,9 +128,37 @@ final class AttentionBranch extends Layer {
                 pass);
         projection.input().prepare(attended, heads.attended, keptIn, pass);
         projection.products().product(heads.attended, y, pass);
-        heads.rotary = present;
-        heads.sequences = sequences;
         saved.keep(heads, pass);
+    }
+
+    /** Returns the recipe's state where attention gives the projection eight bits and takes the gradient in eight bits, or null. */
+    private @Nullable Quantizers handsOver(DType dtype, long rows, Sequences sequences, Operand x, Pass pass) {
+        if (separate != null || exchange.isNeeded() || rows % EightBitCopies.STEP != 0) {
+            return null;
+        }
+        Quantizers present = attention.quantizers(dtype, sequences, pass);
+        return present != null
+                        && x.quantizers() == present
+                        && projection.sites().quantizers(pass) == present
+                ? present
+                : null;
+    }
+
+    /** Returns whether the product of query, key and value has eight bits on both its sides. */
+    private static boolean reachesProduct(Quantizers present, @Nullable RotaryEmbedding rotated) {
+        return present.recipe().attention() == AttentionPrecision.FP8_MHA && rotated == null;
+    }
+
+    /** Enqueues the product, the rotation and attention; returns what attention gives, [T, h d]. */
+    private QuantizedTensor attendInEightBits(Tensor x, Heads heads, Quantizers present, Pass pass) {
+        Sequences sequences = Checks.given("sequences", heads.sequences);
+        RotaryEmbedding rotation = heads.rotary;
+        Tensor projected = pass.temporary().tensor(x.dtype(), x.size(0), qkv.outputColumns(x.size(1)));
+        qkv.products().product(heads.x, projected, pass);
+        if (rotation != null) {
+            rotation.rotatePacked(projected, sequences, pass.stream());
+        }
+        return attention.forwardPacked(attention.cast(projected, present, pass), sequences, present, pass);
     }
 
     private void checkTokens(Tensor x, long rows, Sequences sequences) {
@@ -134,7 +179,6 @@ final class AttentionBranch extends Layer {
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
         Heads heads = saved.pop(pass);
-        LinearProducts first = qkv.products();
         LinearProducts last = projection.products();
         projection.outputGradient().prepare(dy, heads.attended, pass);
         last.parameterGradients(heads.attended, pass);
@@ -145,13 +189,41 @@ final class AttentionBranch extends Layer {
         long rows = projection.sites().split().productRows(dy.size(0));
         Tensor dprojected = pass.temporary()
                 .tensor(dy.dtype(), rows, projection.weight().shape().size(1));
+        Quantizers inEightBits = heads.inEightBits;
+        if (inEightBits != null) {
+            last.inputGradient(heads.attended, dprojected, pass);
+            gradientInEightBits(attention.castGradient(dprojected, pass), dy.dtype(), heads, inEightBits, pass);
+            parameterAndInputGradients(heads, dx, pass);
+            return;
+        }
         last.inputGradient(heads.attended, dprojected, pass);
         Tensor dqkv = attentionGradient(dprojected, heads.rotary, Checks.given("sequences", heads.sequences), pass);
         qkv.outputGradient().prepare(dqkv, heads.x, pass);
-        first.parameterGradients(heads.x, pass);
+        parameterAndInputGradients(heads, dx, pass);
+    }
+
+    private void parameterAndInputGradients(Heads heads, Tensor dx, Pass pass) {
+        qkv.products().parameterGradients(heads.x, pass);
         if (heads.x.learns()) {
-            first.inputGradient(heads.x, dx, pass);
+            qkv.products().inputGradient(heads.x, dx, pass);
         }
+    }
+
+    /** Prepares the gradient of the product of query, key and value from that of attention's output, both in eight bits. */
+    private void gradientInEightBits(
+            QuantizedTensor dattended, DType dtype, Heads heads, Quantizers present, Pass pass) {
+        QuantizedTensor copy = attention.backwardPacked(dattended, pass);
+        RotaryEmbedding rotated = heads.rotary;
+        if (reachesProduct(present, rotated)) {
+            qkv.outputGradient().prepare(copy, dtype, present, pass);
+            return;
+        }
+        Tensor dqkv = pass.temporary().tensor(dtype, copy.rows(), copy.columns());
+        EightBitHeads.dequantize(copy, dqkv, pass);
+        if (rotated != null) {
+            rotated.rotatePackedBack(dqkv, Checks.given("sequences", heads.sequences), pass.stream());
+        }
+        qkv.outputGradient().prepare(dqkv, heads.x, pass);
     }
 
     /** Enqueues the gradient of the product of query, key and value from {@code dattended}, that of the heads' output. */

@@ -193,6 +193,49 @@ public final class DotProductAttention {
         return output;
     }
 
+    /** Returns the recipe's state where attention over one buffer of this type is computed in eight bits, or null. */
+    @Nullable
+    Quantizers quantizers(DType dtype, Sequences sequences, Pass pass) {
+        return choice.quantizers(QkvLayout.packed(sequences.format()), dtype, sequences, pass);
+    }
+
+    /** Enqueues the cast of query, key and value side by side: [T, 3 h d], kept. */
+    QuantizedTensor cast(Tensor qkv, Quantizers present, Pass pass) {
+        return inEightBits.cast(qkv, present, pass);
+    }
+
+    /** Hands out memory for a product that casts query, key and value itself: [rows, 3 h d], kept. */
+    QuantizedTensor emptyQkv(long rows, Quantizers present, Pass pass) {
+        return EightBitHeads.empty(present.at(choice.sites().qkv()), rows, 3 * inputs.width(), pass.kept(), pass);
+    }
+
+    /** Enqueues attention over one buffer in eight bits; returns the output [T, h d] in eight bits, kept. */
+    QuantizedTensor forwardPacked(QuantizedTensor qkv, Sequences sequences, Quantizers present, Pass pass) {
+        SavedAttention record = of(pass);
+        record.form = Form.PACKED;
+        QuantizedTensor output = inEightBits.forwardPacked(qkv, sequences, present, record, pass);
+        push(record, pass);
+        return output;
+    }
+
+    /** Enqueues the cast of the gradient of the output of the last forward call, [T, h d]. */
+    QuantizedTensor castGradient(Tensor dO, Pass pass) {
+        return inEightBits.castGradient(dO, current(Form.PACKED, pass), pass);
+    }
+
+    /** Hands out memory for a product that casts the gradient of the output itself, [rows, h d]. */
+    QuantizedTensor emptyGradient(long rows, Quantizers present, Pass pass) {
+        return EightBitHeads.empty(
+                present.at(choice.sites().outputGradient()), rows, inputs.width(), pass.temporary(), pass);
+    }
+
+    /** Enqueues the gradient of {@link #forwardPacked(QuantizedTensor, Sequences, Quantizers, Pass)}, temporary. */
+    QuantizedTensor backwardPacked(QuantizedTensor dO, Pass pass) {
+        QuantizedTensor dqkv = inEightBits.backwardPacked(dO, current(Form.PACKED, pass), pass);
+        saved.pop(pass);
+        return dqkv;
+    }
+
     private Sequences begin(Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         return AttentionInputs.checked(pass.sequences());
@@ -225,8 +268,7 @@ public final class DotProductAttention {
             runBackward(record, dO, dq, dk, dv, pass);
             if (pass.isCalibrating()) {
                 Sequences sequences = Checks.given("sequences", record.sequences);
-                inEightBits.recordBackward(
-                        QkvLayout.separate(sequences.format()), sequences, pass, dO, dq, dk, dv);
+                inEightBits.recordBackward(QkvLayout.separate(sequences.format()), sequences, pass, dO, dq, dk, dv);
             }
         } else {
             inEightBits.backward(record, dO, dq, dk, dv, pass);

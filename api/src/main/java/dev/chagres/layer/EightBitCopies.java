@@ -89,6 +89,12 @@ final class EightBitCopies {
         return both;
     }
 
+    /** Takes copies that a kernel has filled, T a multiple of {@link #STEP}. */
+    void set(QuantizedTensor both) {
+        rowwise = both;
+        columnwise = both;
+    }
+
     /** Returns {@code rows} rounded up to a multiple of {@link #STEP}. */
     static long filled(long rows) {
         return (rows + STEP - 1) / STEP * STEP;

@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
@@ -7,6 +8,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -71,6 +73,30 @@ final class GradientOperand {
         } else {
             copies.cast(dy, amax, present, temporary, sites.weight().isFrozen() ? null : temporary, pass);
         }
+    }
+
+    /**
+     * Takes a gradient that the kernel which computes it has cast.
+     *
+     * @param dy [T, out], T a multiple of 16; without columnwise data, which is made here
+     * @param dtype of the sums of the columns
+     * @param present the recipe's state that dy was cast by, and what forward read
+     */
+    void prepare(QuantizedTensor dy, DType dtype, Quantizers present, Pass pass) {
+        whole = null;
+        quantizers = present;
+        columnSums = null;
+        Scope temporary = pass.temporary();
+        dy.allocateColumnwise(temporary);
+        if (sites.learnsBias()) {
+            Tensor sums = temporary.tensor(dtype, dy.columns());
+            Transpose.fp8TransposeDbias(dy, sums, pass.stream());
+            columnSums = sums;
+        } else if (!sites.weight().isFrozen()) {
+            Transpose.transpose(
+                    Checks.given("rowwise", dy.rowwise()), Checks.given("columnwise", dy.columnwise()), pass.stream());
+        }
+        copies.set(dy);
     }
 
     /** Casts the gradient for its magnitude alone where the pass calibrates: products read the gradient itself. */

@@ -1,10 +1,12 @@
 package dev.chagres.layer;
 
+import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -96,6 +98,23 @@ final class LinearInput {
             keepCopy(operand, override);
         } else if (keeps) {
             operand.keepWhole(x);
+        }
+    }
+
+    /**
+     * Makes {@code operand} of an input that the kernel which computes it has cast.
+     *
+     * @param x [T, in], T a multiple of 16; without columnwise data, which is made here where backward needs it
+     * @param present the recipe's state that x was cast by
+     * @param keptIn holds what backward needs; null where no backward comes
+     */
+    void prepare(QuantizedTensor x, Quantizers present, Operand operand, @Nullable Scope keptIn, Pass pass) {
+        operand.set(x.rows(), x, present);
+        if (keptIn != null && !sites.weight().isFrozen()) {
+            x.allocateColumnwise(keptIn);
+            Transpose.transpose(
+                    Checks.given("rowwise", x.rowwise()), Checks.given("columnwise", x.columnwise()), pass.stream());
+            operand.keepColumnwise(x);
         }
     }
 

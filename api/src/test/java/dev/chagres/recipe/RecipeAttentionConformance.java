@@ -102,14 +102,15 @@ class RecipeAttentionConformance {
             ModelPlan plan = new ModelPlan();
             Initializer initializer = Initializer.normal(0.06f);
             if (whole) {
-                TransformerLayer made = new TransformerLayer(TransformerLayerConfig.encoder(HIDDEN, c.attention()), plan);
+                TransformerLayer made =
+                        new TransformerLayer(TransformerLayerConfig.encoder(HIDDEN, c.attention()), plan);
                 if (c.between == Between.ROTARY) {
                     made.rotate(RotaryEmbedding.of(open.scope(), 64, HEAD_DIM));
                 }
                 layer = made;
             } else {
-                MultiheadAttention made = new MultiheadAttention(
-                        NormConfig.layerNorm(HIDDEN), c.attention(), c.bias, initializer, plan);
+                MultiheadAttention made =
+                        new MultiheadAttention(NormConfig.layerNorm(HIDDEN), c.attention(), c.bias, initializer, plan);
                 if (c.between == Between.ROTARY) {
                     made.rotate(RotaryEmbedding.of(open.scope(), 64, HEAD_DIM));
                 }
@@ -117,7 +118,8 @@ class RecipeAttentionConformance {
             }
             parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 7);
             quantizers = Quantizers.allocate(
-                    parameters, DelayedScaling.standard().withAttention(precision).withAmaxHistoryLength(4));
+                    parameters,
+                    DelayedScaling.standard().withAttention(precision).withAmaxHistoryLength(4));
         }
 
         /** Trains a step; notes its output and gradients. */
