@@ -5,6 +5,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Checks of the arguments of FP8 products: what cuBLASLt on Hopper asks for, named before it is called.
@@ -60,6 +61,64 @@ public final class QuantizedProductChecks {
         QuantizedChecks.apart("d", d, "a", a);
         QuantizedChecks.apart("d", d, "b", b);
         return inner;
+    }
+
+    /** Checks a product whose result is quantized, and that its operands have something to sum over. */
+    public static void quantized(
+            QuantizedTensor a,
+            boolean transA,
+            QuantizedTensor b,
+            boolean transB,
+            @Nullable Tensor bias,
+            QuantizedTensor d,
+            Stream stream) {
+        QuantizedChecks.on(stream, "a", a);
+        QuantizedChecks.on(stream, "b", b);
+        QuantizedChecks.requireTensorScaling("a", a, "the result has one scale");
+        QuantizedChecks.requireTensorScaling("b", b, "the result has one scale");
+        Tensor readA = transA
+                ? QuantizedChecks.requireColumnwise("a", a, "op(a) takes its transpose")
+                : QuantizedChecks.requireRowwise("a", a, "op(a) takes it as it is");
+        Tensor readB = transB
+                ? QuantizedChecks.requireRowwise("b", b, "op(b) takes its transpose")
+                : QuantizedChecks.requireColumnwise("b", b, "op(b) takes it as it is");
+        long inner = readA.size(1);
+        if (readB.size(1) != inner || inner == 0) {
+            throw new IllegalArgumentException("b: expected to be summed over " + inner + " numbers as a is, and over"
+                    + " some, for a is " + QuantizedChecks.describe(a) + ", got " + QuantizedChecks.describe(b));
+        }
+        QuantizedChecks.output(stream, "d", d, readA.size(0), readB.size(0));
+        QuantizedChecks.requireTensorScaling("d", d, "cuBLASLt scales no blocks of a result");
+        operand("a", a, readA);
+        operand("b", b, readB);
+        together(a, b, true);
+        quantizedResult(a, b, d);
+        QuantizedChecks.apart("d", d, "a", readA);
+        QuantizedChecks.apart("d", d, "b", readB);
+        if (bias != null) {
+            Checks.floats(stream, "bias", bias);
+            DType dtype = bias.dtype() == DType.FLOAT16 ? DType.FLOAT16 : DType.BFLOAT16;
+            Checks.vector(stream, "bias", bias, dtype, d.columns());
+            Checks.aligned("bias", bias);
+            QuantizedChecks.apart("d", d, "bias", bias);
+        }
+    }
+
+    private static void quantizedResult(QuantizedTensor a, QuantizedTensor b, QuantizedTensor d) {
+        if (d.columnwise() != null) {
+            throw new IllegalArgumentException("d: expected rowwise data alone, for a product writes no transpose, got "
+                    + QuantizedChecks.describe(d) + "; make one by Transpose.transpose");
+        }
+        boolean hasE5m2 = a.dtype() == DType.FLOAT8_E5M2 || b.dtype() == DType.FLOAT8_E5M2;
+        if (d.dtype() == DType.FLOAT8_E5M2 && !hasE5m2) {
+            throw new IllegalArgumentException("d: expected FLOAT8_E4M3, for cuBLASLt has no FLOAT8_E5M2 product of two"
+                    + " FLOAT8_E4M3, got " + QuantizedChecks.describe(d));
+        }
+        if (d.columns() % ROW_BYTES != 0) {
+            throw new IllegalArgumentException(
+                    "d: expected a multiple of 16 columns, which products store at once, got "
+                            + QuantizedChecks.describe(d) + "; pad b and d to " + padded(d.columns(), ROW_BYTES));
+        }
     }
 
     private static void operand(String argument, QuantizedTensor tensor, Tensor read) {

@@ -153,6 +153,11 @@ final class AttentionBranch extends Layer {
     private QuantizedTensor attendInEightBits(Tensor x, Heads heads, Quantizers present, Pass pass) {
         Sequences sequences = Checks.given("sequences", heads.sequences);
         RotaryEmbedding rotation = heads.rotary;
+        if (reachesProduct(present, rotation)) {
+            QuantizedTensor copy = attention.emptyQkv(x.size(0), present, pass);
+            qkv.products().product(heads.x, copy, present, pass);
+            return attention.forwardPacked(copy, sequences, present, pass);
+        }
         Tensor projected = pass.temporary().tensor(x.dtype(), x.size(0), qkv.outputColumns(x.size(1)));
         qkv.products().product(heads.x, projected, pass);
         if (rotation != null) {
@@ -186,16 +191,17 @@ final class AttentionBranch extends Layer {
             discard(pass);
             return;
         }
-        long rows = projection.sites().split().productRows(dy.size(0));
-        Tensor dprojected = pass.temporary()
-                .tensor(dy.dtype(), rows, projection.weight().shape().size(1));
         Quantizers inEightBits = heads.inEightBits;
         if (inEightBits != null) {
-            last.inputGradient(heads.attended, dprojected, pass);
-            gradientInEightBits(attention.castGradient(dprojected, pass), dy.dtype(), heads, inEightBits, pass);
+            QuantizedTensor dattended = attention.emptyGradient(dy.size(0), inEightBits, pass);
+            last.inputGradient(dattended, inEightBits, pass);
+            gradientInEightBits(dattended, dy.dtype(), heads, inEightBits, pass);
             parameterAndInputGradients(heads, dx, pass);
             return;
         }
+        long rows = projection.sites().split().productRows(dy.size(0));
+        Tensor dprojected = pass.temporary()
+                .tensor(dy.dtype(), rows, projection.weight().shape().size(1));
         last.inputGradient(heads.attended, dprojected, pass);
         Tensor dqkv = attentionGradient(dprojected, heads.rotary, Checks.given("sequences", heads.sequences), pass);
         qkv.outputGradient().prepare(dqkv, heads.x, pass);

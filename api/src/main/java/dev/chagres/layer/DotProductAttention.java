@@ -206,7 +206,8 @@ public final class DotProductAttention {
 
     /** Hands out memory for a product that casts query, key and value itself: [rows, 3 h d], kept. */
     QuantizedTensor emptyQkv(long rows, Quantizers present, Pass pass) {
-        return EightBitHeads.empty(present.at(choice.sites().qkv()), rows, 3 * inputs.width(), pass.kept(), pass);
+        return EightBitHeads.emptyOfProduct(
+                present.at(choice.sites().qkv()), rows, 3 * inputs.width(), pass.kept(), pass);
     }
 
     /** Enqueues attention over one buffer in eight bits; returns the output [T, h d] in eight bits, kept. */
@@ -218,14 +219,9 @@ public final class DotProductAttention {
         return output;
     }
 
-    /** Enqueues the cast of the gradient of the output of the last forward call, [T, h d]. */
-    QuantizedTensor castGradient(Tensor dO, Pass pass) {
-        return inEightBits.castGradient(dO, current(Form.PACKED, pass), pass);
-    }
-
     /** Hands out memory for a product that casts the gradient of the output itself, [rows, h d]. */
     QuantizedTensor emptyGradient(long rows, Quantizers present, Pass pass) {
-        return EightBitHeads.empty(
+        return EightBitHeads.emptyOfProduct(
                 present.at(choice.sites().outputGradient()), rows, inputs.width(), pass.temporary(), pass);
     }
 

@@ -50,6 +50,13 @@ final class EightBitHeads {
                         quantizer.tensorScale(pass.recording()).scaleInverse());
     }
 
+    /** Hands out a matrix for a product that casts what it computes. */
+    static QuantizedTensor emptyOfProduct(Quantizer quantizer, long rows, long columns, Scope memory, Pass pass) {
+        QuantizedTensor copy = empty(quantizer, rows, columns, memory, pass);
+        quantizer.setScale(copy, pass.recording());
+        return copy;
+    }
+
     /** Enqueues attention over {@code qkv} [T, 3 h d]; returns the output [T, h d], kept. */
     QuantizedTensor forwardPacked(
             QuantizedTensor qkv, Sequences sequences, Quantizers present, SavedAttention record, Pass pass) {

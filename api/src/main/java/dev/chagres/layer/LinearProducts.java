@@ -14,6 +14,7 @@ import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Cast;
+import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
 import dev.chagres.te.Output;
@@ -113,6 +114,40 @@ final class LinearProducts {
                     stream);
         }
         cut(filled, y, pass);
+    }
+
+    /**
+     * Enqueues {@code y = x W^T + b} of a product that no rank adds to, in eight bits.
+     *
+     * @param y [T, out], rowwise data alone, with a scale
+     */
+    void product(Operand x, QuantizedTensor y, Quantizers present, Pass pass) {
+        Gemm.gemm(
+                x.rowwise(),
+                Transpose.NO,
+                sites.weightCopies(present, pass),
+                Transpose.YES,
+                bias == null ? null : bias.weight(),
+                y,
+                present.recipe().accumulator(Product.FORWARD),
+                pass.stream());
+    }
+
+    /**
+     * Enqueues {@code dx = dy W} of a product whose input differs from rank to rank, in eight bits.
+     *
+     * @param dx [T, in], rowwise data alone, with a scale
+     */
+    void inputGradient(QuantizedTensor dx, Quantizers present, Pass pass) {
+        Gemm.gemm(
+                gradient.rowwise(),
+                Transpose.NO,
+                sites.weightCopies(present, pass),
+                Transpose.NO,
+                null,
+                dx,
+                present.recipe().accumulator(Product.INPUT_GRADIENT),
+                pass.stream());
     }
 
     /** Enqueues {@code before = x W^T + b} and {@code after = gelu(before)} by one kernel, of a tensor in 16 bits. */

@@ -9,6 +9,7 @@ import dev.chagres.internal.ProductChecks;
 import dev.chagres.internal.QuantizedProductChecks;
 import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Matrix products {@code d = op(a) op(b)} with what may follow them in the same kernel: a bias, GELU, its gradient, or the
@@ -252,6 +253,39 @@ public final class Gemm {
         GemmConfigs configs = configs(stream);
         MemorySegment config = configs.bias(bias, accumulator);
         GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), config, stream);
+    }
+
+    /**
+     * Enqueues {@code d = op(a) op(b)} of FP8 numbers with their scales, quantized to eight bits: {@code d} stores the product
+     * times its scale, and its amax cell, if there is one, receives the largest magnitude before that. What {@link
+     * #gemm(QuantizedTensor, Transpose, QuantizedTensor, Transpose, Tensor, Output, Accumulator, Stream)} says of copies and sizes
+     * holds here.
+     *
+     * @param a [M, K], transposed [K, M], K at least 16; scaled by {@link dev.chagres.Scaling#TENSOR}, like all here
+     * @param b [K, N], transposed [N, K]; not FLOAT8_E5M2 where a is
+     * @param bias [N], BFLOAT16 or FLOAT16, added to every row; null: none
+     * @param d [M, N], rowwise data alone, with a scale; FLOAT8_E4M3, or FLOAT8_E5M2 where a or b is
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or d shares memory with another
+     */
+    public static void gemm(
+            QuantizedTensor a,
+            Transpose transA,
+            QuantizedTensor b,
+            Transpose transB,
+            @Nullable Tensor bias,
+            QuantizedTensor d,
+            Accumulator accumulator,
+            Stream stream) {
+        Checks.given("transA", transA);
+        Checks.given("transB", transB);
+        Checks.given("accumulator", accumulator);
+        QuantizedProductChecks.quantized(a, transA == Transpose.YES, b, transB == Transpose.YES, bias, d, stream);
+        if (d.rows() == 0 || d.columns() == 0) {
+            return;
+        }
+        GemmConfigs configs = configs(stream);
+        MemorySegment config = bias == null ? configs.plain(accumulator) : configs.bias(bias, accumulator);
+        GemmCalls.call(a.handle(), transA, b.handle(), transB, d.handle(), configs.zero(), config, stream);
     }
 
     /** Returns whether there is nothing to multiply; a sum over nothing, which is 0, is then in d. */

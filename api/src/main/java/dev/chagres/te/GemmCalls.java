@@ -25,7 +25,19 @@ final class GemmCalls {
             MemorySegment beta,
             MemorySegment config,
             Stream stream) {
-        MemorySegment destination = d.handle();
+        call(a, transA, b, transB, d.handle(), beta, config, stream);
+    }
+
+    /** {@code destination}: handle of the result. */
+    static void call(
+            MemorySegment a,
+            Gemm.Transpose transA,
+            MemorySegment b,
+            Gemm.Transpose transB,
+            MemorySegment destination,
+            MemorySegment beta,
+            MemorySegment config,
+            Stream stream) {
         Status.te(
                 TransformerEngine.te_cublas_gemm_v2(
                         transB.code(),
