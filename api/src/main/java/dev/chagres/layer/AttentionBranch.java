@@ -306,6 +306,28 @@ final class AttentionBranch extends Layer {
     public String explain(Tensor x, Pass pass) {
         return qkv.explain(x, pass)
                 + moves()
-                + "\n" + attention.explain(x.dtype(), pass) + "\n" + projection.explain(x, pass);
+                + "\n" + attention.explain(x.dtype(), pass) + explainEightBits(x, pass) + "\n"
+                + projection.explain(x, pass);
+    }
+
+    /** Returns what hands attention its eight bits and takes them, where it computes in eight bits. */
+    private String explainEightBits(Tensor x, Pass pass) {
+        Sequences sequences = pass.sequences().queries();
+        Quantizers present = attention.quantizers(x.dtype(), sequences, pass);
+        if (present == null) {
+            return "";
+        }
+        boolean handsOver = separate == null
+                && !exchange.isNeeded()
+                && sequences.tokens() % EightBitCopies.STEP == 0
+                && qkv.sites().quantizers(pass) == present
+                && projection.sites().quantizers(pass) == present;
+        if (!handsOver) {
+            return ", with te_quantize_v2 before it and te_dequantize behind";
+        }
+        return reachesProduct(present, rotary)
+                ? "; te_cublas_gemm_v2 writes what it reads, forward and backward, and what it writes the products read"
+                : "; te_quantize_v2 casts what it reads, te_cublas_gemm_v2 writes the gradient of its output, the projection"
+                        + " reads its output, and te_dequantize gives the gradients that it writes";
     }
 }

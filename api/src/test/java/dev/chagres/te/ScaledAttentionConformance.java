@@ -1,19 +1,25 @@
 package dev.chagres.te;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerance;
 import dev.chagres.internal.Checks;
+import dev.chagres.ops.Attention;
 import dev.chagres.te.ScaledAttentionCase.Heads;
 import dev.chagres.witness.Float8Witness;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -289,5 +295,105 @@ class ScaledAttentionConformance {
             second[i] = got.get(i);
         }
         open.assertClose(what, first, second, 0, tolerance);
+    }
+
+    private static void refused(String text, Run run) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> FusedAttention.forward(run.c.problem(), run.tensors, open.stream()));
+    }
+
+    private static void refusedBackward(String text, Run run) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> FusedAttention.backward(run.c.problem(), run.tensors, open.stream()));
+    }
+
+    private static Tensor of(DType dtype, long... sizes) {
+        return open.scope().tensor(dtype, Shape.of(sizes));
+    }
+
+    @Test
+    void whatForwardRefuses() {
+        ScaledAttentionCase c = new ScaledAttentionCase(QkvLayout.BSHD_BSHD_BSHD, MaskType.CAUSAL, 1, 1, 128, 16, 16);
+        Run run = new Run(c);
+        AttentionScales scales = AttentionScales.ofForward(run.qkv, run.softmax, run.written);
+        refused("query: expected scales for FLOAT8_E4M3[1, 16, 1, 128], got none; call scales(...) before", run);
+        run.tensors.scales(scales);
+        run.tensors.query(of(DType.BFLOAT16, 1, 16, 1, 128));
+        refused("query: expected elements of FLOAT8_E4M3, got BFLOAT16[1, 16, 1, 128]", run);
+        run.tensors.query(run.inputs[0].view).output(of(DType.BFLOAT16, 1, 16, 1, 128));
+        refused("output: expected FLOAT8_E4M3[1, 16, 1, 128], got BFLOAT16[1, 16, 1, 128]", run);
+        run.tensors.output(run.output.view);
+        Tensor two = of(DType.FLOAT32, 2);
+        TensorScale wide = new TensorScale(two, run.softmax.scaleInverse(), run.softmax.amax());
+        run.tensors.scales(AttentionScales.ofForward(run.qkv, wide, run.written));
+        refused("scales.softmax.scale: expected FLOAT32[1], got FLOAT32[2]", run);
+        TensorScale shared = new TensorScale(run.softmax.scale(), run.softmax.scaleInverse(), run.written.amax());
+        run.tensors.scales(AttentionScales.ofForward(run.qkv, shared, run.written));
+        refused(
+                "scales.output.amax: expected memory of its own, got some of scales.softmax.amax's; it is written to while"
+                        + " that is read or written",
+                run);
+        assertThrown(
+                IllegalArgumentException.class,
+                "scales: expected none, for these kernels compute in 16 and 32 bits, got FLOAT8_E4M3[1, 16, 1, 128] with"
+                        + " scales; call FusedAttention, or scales(null)",
+                () -> Attention.forward(c.problem(), run.tensors.scales(scales), open.stream()));
+        assertThrown(
+                NullPointerException.class,
+                "softmax: expected a value, got null",
+                () -> AttentionScales.ofForward(run.qkv, null, run.written));
+    }
+
+    @Test
+    void whatBackwardRefuses() {
+        ScaledAttentionCase c = new ScaledAttentionCase(QkvLayout.BSHD_BSHD_BSHD, MaskType.CAUSAL, 1, 1, 128, 16, 16);
+        Run run = new Run(c);
+        Heads[] outgoing = c.triple(open, DType.FLOAT8_E5M2, 0);
+        run.tensors
+                .scales(AttentionScales.ofForward(run.qkv, run.softmax, run.written))
+                .outputGradient(c.single(open, DType.FLOAT8_E5M2, 1, 30).view)
+                .queryGradient(outgoing[0].view)
+                .keyGradient(outgoing[1].view)
+                .valueGradient(outgoing[2].view);
+        FusedAttention.forward(c.problem(), run.tensors, open.stream());
+        refusedBackward(
+                "scales: expected a scale of the outputGradient, which backward needs, got none; make new"
+                        + " AttentionScales(...) with all six",
+                run);
+        run.tensors.valueGradient(of(DType.BFLOAT16, 1, 16, 1, 128));
+        refusedBackward(
+                "valueGradient: expected FLOAT8_E5M2 or FLOAT8_E4M3, for the query is in eight bits, got"
+                        + " BFLOAT16[1, 16, 1, 128]",
+                run);
+        run.tensors.valueGradient(of(E4M3, 1, 16, 1, 128));
+        refusedBackward("valueGradient: expected elements of FLOAT8_E5M2, got FLOAT8_E4M3[1, 16, 1, 128]", run);
+    }
+
+    /** What the reference refuses in other words cuDNN refuses, too. */
+    @Test
+    void whatHopperLacks() {
+        AttentionProblem plain = AttentionProblem.of(QkvLayout.BSHD_BSHD_BSHD, 0.1f);
+        assertRefused(null, plain.withMask(MaskType.PADDING_CAUSAL), 128);
+        assertRefused(null, plain.forInference(), 64);
+        assertRefused("heads of 128 on Hopper, got 64 and 64", plain, 64);
+        assertRefused("multiples of 16 up to 256, got 40 and 40", plain.forInference(), 40);
+        assertRefused("bottom-right mask on Blackwell", plain.withMask(MaskType.CAUSAL_BOTTOM_RIGHT), 128);
+        assertRefused(
+                "THD needs cuDNN 9.23", plain.withLayout(QkvLayout.THD_THD_THD).withMask(MaskType.PADDING), 128);
+    }
+
+    private static void assertRefused(String reason, AttentionProblem problem, long headDim) {
+        String refusal = FusedAttention.refusal(
+                problem, E4M3, DType.FLOAT8_E5M2, AttentionSizes.of(2, 128, 4, headDim), open.device());
+        if (reason == null) {
+            assertNull(refusal);
+        } else {
+            assertNotNull(refusal, reason);
+            assertTrue(!REFERENCE || refusal.contains(reason), refusal);
+        }
     }
 }

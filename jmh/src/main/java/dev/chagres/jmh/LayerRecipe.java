@@ -2,6 +2,7 @@ package dev.chagres.jmh;
 
 import dev.chagres.layer.Pass;
 import dev.chagres.model.Parameters;
+import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -15,6 +16,10 @@ public enum LayerRecipe {
     BF16(null),
     /** Products in eight bits, scaled by earlier steps. */
     FP8_DELAYED(DelayedScaling.standard()),
+    /** The same, and attention in eight bits, where its sequences are dense. */
+    FP8_DELAYED_DPA(DelayedScaling.standard().withAttention(AttentionPrecision.FP8_DPA)),
+    /** The same, and the products around attention hand it eight bits. */
+    FP8_DELAYED_MHA(DelayedScaling.standard().withAttention(AttentionPrecision.FP8_MHA)),
     /** Products in eight bits, scaled by what each tensor holds. */
     FP8_CURRENT(Float8CurrentScaling.standard()),
     /** Products in eight bits, scaled by blocks. */
