@@ -12,6 +12,19 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class AttentionScaleChecks {
+    /** The arguments' names, made beforehand so that calls make none. */
+    private record Names(String scale, String scaleInverse, String amax) {
+        static Names of(String tensor) {
+            return new Names(
+                    "scales." + tensor + ".scale", "scales." + tensor + ".scaleInverse", "scales." + tensor + ".amax");
+        }
+    }
+
+    private static final Names SOFTMAX = Names.of("softmax");
+    private static final Names OUTPUT = Names.of("output");
+    private static final Names SCORE_GRADIENT = Names.of("scoreGradient");
+    private static final Names QKV_GRADIENT = Names.of("qkvGradient");
+
     private AttentionScaleChecks() {}
 
     /** Checks the type of query, key or value: floating-point, or E4M3 where there are scales. */
@@ -54,8 +67,8 @@ final class AttentionScaleChecks {
         AttentionScales scales = tensors.scales();
         if (scales != null) {
             read("scales.qkv.scaleInverse", scales.qkv().scaleInverse(), memory, stream);
-            cells("scales.softmax", scales.softmax(), memory, stream);
-            cells("scales.output", scales.output(), memory, stream);
+            cells(SOFTMAX, scales.softmax(), memory, stream);
+            cells(OUTPUT, scales.output(), memory, stream);
         }
     }
 
@@ -71,8 +84,8 @@ final class AttentionScaleChecks {
         read("scales.output.scaleInverse", scales.output().scaleInverse(), memory, stream);
         TensorScale incoming = present("outputGradient", scales.outputGradient());
         read("scales.outputGradient.scaleInverse", incoming.scaleInverse(), memory, stream);
-        cells("scales.scoreGradient", present("scoreGradient", scales.scoreGradient()), memory, stream);
-        cells("scales.qkvGradient", present("qkvGradient", scales.qkvGradient()), memory, stream);
+        cells(SCORE_GRADIENT, present("scoreGradient", scales.scoreGradient()), memory, stream);
+        cells(QKV_GRADIENT, present("qkvGradient", scales.qkvGradient()), memory, stream);
     }
 
     private static TensorScale present(String name, @Nullable TensorScale scale) {
@@ -83,12 +96,12 @@ final class AttentionScaleChecks {
         return scale;
     }
 
-    private static void cells(String argument, TensorScale scale, AttentionMemory memory, Stream stream) {
-        read(argument + ".scale", scale.scale(), memory, stream);
-        read(argument + ".scaleInverse", scale.scaleInverse(), memory, stream);
+    private static void cells(Names names, TensorScale scale, AttentionMemory memory, Stream stream) {
+        read(names.scale, scale.scale(), memory, stream);
+        read(names.scaleInverse, scale.scaleInverse(), memory, stream);
         Tensor amax = scale.amax();
-        Checks.vector(stream, argument + ".amax", amax, DType.FLOAT32, 1);
-        memory.written(argument + ".amax", amax, amax.byteSize());
+        Checks.vector(stream, names.amax, amax, DType.FLOAT32, 1);
+        memory.written(names.amax, amax, amax.byteSize());
     }
 
     private static void read(String argument, Tensor cell, AttentionMemory memory, Stream stream) {

@@ -1,0 +1,153 @@
+package dev.chagres.recipe;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Graph;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
+import dev.chagres.conformance.Allocation;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Bias;
+import dev.chagres.layer.MultiheadAttention;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.CounterRandom;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.QkvFormat;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** Steps of an attention in eight bits: what they enqueue, keep and allocate, and that graphs replay them. */
+@Tag("L0")
+@Tag("L1")
+class RecipeAttentionStepsTest {
+    private static final int TOKENS = 16;
+    private static final int HIDDEN = 128;
+
+    private static final class Model implements AutoCloseable {
+        final Device device = Device.open();
+        final Scope inputs = device.openScope();
+        final Pass pass = Pass.training(device);
+        final MultiheadAttention layer;
+        final Parameters parameters;
+        final Sequences sequences;
+        final Tensor x;
+        final Tensor dy;
+
+        Model(AttentionPrecision precision, Bias bias) {
+            ModelPlan plan = new ModelPlan();
+            layer = new MultiheadAttention(
+                    NormConfig.layerNorm(HIDDEN),
+                    AttentionConfig.of(1, HIDDEN, AttentionMask.causal()),
+                    bias,
+                    Initializer.normal(0.1f),
+                    plan);
+            parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 3);
+            pass.autocast(
+                    Quantizers.allocate(parameters, DelayedScaling.standard().withAttention(precision)));
+            sequences = Sequences.dense(inputs, QkvFormat.BSHD, 1, TOKENS);
+            x = drawn(1);
+            dy = drawn(2);
+        }
+
+        private Tensor drawn(long key) {
+            float[] values = new float[TOKENS * HIDDEN];
+            for (int i = 0; i < values.length; i++) {
+                values[i] = (float) CounterRandom.normal(key, i);
+            }
+            Tensor tensor = inputs.tensor(DType.BFLOAT16, TOKENS, HIDDEN);
+            tensor.set(device.stream(), values);
+            return tensor;
+        }
+
+        Tensor step() {
+            Tensor y = layer.forward(x, pass);
+            layer.backward(dy, pass);
+            return y;
+        }
+
+        void trainedStep() {
+            pass.begin(sequences);
+            step();
+            parameters.nextStep();
+        }
+
+        @Override
+        public void close() {
+            pass.close();
+            parameters.close();
+            inputs.close();
+            device.close();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(
+            value = AttentionPrecision.class,
+            names = {"FP8_DPA", "FP8_MHA"})
+    void aSteadyStepMakesNoGarbage(AttentionPrecision precision) {
+        try (Model model = new Model(precision, Bias.PRESENT)) {
+            model.trainedStep();
+            model.trainedStep();
+            long used = model.device.peakHeldBytes();
+            Allocation.assertNone("a step of " + precision, model::trainedStep, 20);
+            assertEquals(used, model.device.peakHeldBytes(), "device memory");
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(
+            value = AttentionPrecision.class,
+            names = {"FP8_DPA", "FP8_MHA"})
+    void aGraphReplaysAStep(AttentionPrecision precision) {
+        try (Model model = new Model(precision, Bias.PRESENT)) {
+            model.trainedStep();
+            model.pass.begin(model.sequences);
+            float[] expected = model.step().toFloats(model.device.stream());
+            model.pass.begin(model.sequences);
+            Tensor[] y = new Tensor[1];
+            try (Graph graph = model.device.stream().capture(() -> y[0] = model.step())) {
+                y[0].zero(model.device.stream());
+                graph.launch();
+                assertArrayEquals(expected, y[0].toFloats(model.device.stream()));
+            }
+        }
+    }
+
+    private static long operations(AttentionPrecision precision, Bias bias) {
+        try (Model model = new Model(precision, bias)) {
+            model.trainedStep();
+            model.pass.begin(model.sequences);
+            model.step();
+            model.pass.begin(model.sequences);
+            try (Graph graph = model.device.stream().capture(() -> model.step())) {
+                return graph.nodes();
+            }
+        }
+    }
+
+    /** What 16 bits cast of the output and of two gradients, transposes of eight bits take the place of. */
+    @Test
+    void theProductsRoundAttentionCastNothing() {
+        Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "a graph of the reference has a node a call");
+        for (Bias bias : Bias.values()) {
+            long plain = operations(AttentionPrecision.HIGH_PRECISION, bias);
+            assertEquals(plain, operations(AttentionPrecision.FP8_MHA, bias), "with bias " + bias);
+            long cast = operations(AttentionPrecision.FP8_DPA, bias);
+            assertEquals(plain + 2, cast, "the cast of query, key and value, and back that of their gradients");
+            assertTrue(cast > plain);
+        }
+    }
+}
