@@ -23,7 +23,7 @@ struct Elementwise {
 inline const std::vector<Elementwise> &elementwise_operations() {
   static const std::vector<Elementwise> all = {
       {"ops_add", {"x", "residual"}, [](const double *x) -> double { return float(x[0]) + float(x[1]); }, 0},
-      {"ops_reciprocal", {"x"}, [](const double *x) -> double { return 1 / float(x[0]); }, 1},
+      {"ops_reciprocal", {"x"}, [](const double *x) -> double { return 1.0f / float(x[0]); }, 0},
   };
   return all;
 }

@@ -180,8 +180,9 @@ TEST(tensors_that_do_not_fit) {
               "got BFloat16");
   EXPECT_TEXT(with_tensor(kNVTEFusedAttnFwdParamsV, {7, 2, 8}, kNVTEFloat16), "\"V\"", "got Float16");
   EXPECT_TEXT(with_tensor(kNVTEFusedAttnFwdParamsQ, {7, 2, 8}, kNVTEInt32), "QKVDtype", "got Int32");
-  EXPECT_TEXT(with_tensor(kNVTEFusedAttnFwdParamsQ, {7, 2, 8}, kNVTEFloat8E4M3), "QKVDtype Float8E4M3",
-              "does not compute FP8");
+  EXPECT_TEXT(with_tensor(kNVTEFusedAttnFwdParamsQ, {7, 2, 8}, kNVTEFloat8E4M3), "QKVLayout: FP8 attention of THD",
+              "cuDNN 9.23");
+  EXPECT_TEXT(with_tensor(kNVTEFusedAttnFwdParamsQ, {7, 2, 8}, kNVTEFloat8E5M2), "QKVDtype", "got Float8E5M2");
   EXPECT_TEXT(with_tensor(kNVTEFusedAttnFwdParamsQ, {7, 16}, kNVTEFloat32), "\"Q\" must have shape [t, h, d]",
               "got (7, 16)");
   EXPECT_TEXT(with_tensor(kNVTEFusedAttnFwdParamsQ, {0, 2, 8}, kNVTEFloat32), "NumTokensQ must not be 0");

@@ -204,7 +204,7 @@ TEST(backend_query) {
   EXPECT(has(reason_with(kNVTEFusedAttnConfigNumTokensKV, size_t{0}), "NumTokensKV must not be 0"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigBiasType, int32_t{NVTE_PRE_SCALE_BIAS}), "before the scale"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigBiasType, int32_t{NVTE_ALIBI}), "BiasType 3"));
-  EXPECT(has(reason_with(kNVTEFusedAttnConfigQKVDtype, int32_t{kNVTEFloat8E4M3}), "does not compute FP8"));
+  EXPECT(has(reason_with(kNVTEFusedAttnConfigQKVDtype, int32_t{kNVTEFloat8E4M3}), "FP8 attention of THD needs cuDNN 9.23"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigQKVDtype, int32_t{kNVTEInt64}), "QKVDtype must be"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigSoftmaxType, int32_t{NVTE_LEARNABLE_SOFTMAX}), "cuDNN 9.26"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigSoftmaxType, int32_t{NVTE_OFF_BY_ONE_SOFTMAX}), "cuDNN 9.26"));
