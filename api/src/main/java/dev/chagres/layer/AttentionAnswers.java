@@ -9,8 +9,8 @@ import dev.chagres.te.FusedAttention;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What TE has said to the question whether it computes an attention in eight bits: asked once for each of the last few problems
- * and lengths, for TE builds cuDNN's plan to know.
+ * What TE has said to the question whether it computes an attention in eight bits, for the last few problems and lengths: known
+ * ones are found without garbage.
  *
  * <p>Threading: the device's thread.
  */

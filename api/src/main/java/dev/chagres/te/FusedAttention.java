@@ -11,6 +11,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
@@ -91,13 +92,13 @@ public final class FusedAttention {
 
     /**
      * Returns why cuDNN does not take a problem of these sizes, forward or, in training, backward; null when it does. The
-     * answer is TE's, which builds cuDNN's plan to know: ask once, where an attention is set up.
+     * answer is TE's, which builds cuDNN's plan to know; the last answers of a device are remembered.
      */
     public static @Nullable String refusal(AttentionProblem problem, DType dtype, AttentionSizes sizes, Device device) {
         Checks.given("problem", problem);
         Checks.given("dtype", dtype);
         Checks.given("sizes", sizes);
-        return FusedAttentionQuestion.ask(problem, dtype, dtype, sizes, Inside.state(device));
+        return ask(problem, dtype, dtype, sizes, device);
     }
 
     /**
@@ -113,7 +114,14 @@ public final class FusedAttention {
         Checks.given("dtype", dtype);
         Checks.given("gradientType", gradientType);
         Checks.given("sizes", sizes);
-        return FusedAttentionQuestion.ask(problem, dtype, gradientType, sizes, Inside.state(device));
+        return ask(problem, dtype, gradientType, sizes, device);
+    }
+
+    private static @Nullable String ask(
+            AttentionProblem problem, DType dtype, DType gradientType, AttentionSizes sizes, Device device) {
+        DeviceState state = Inside.state(device);
+        state.ensureCurrent();
+        return state.get(FusedAttentionAnswers.ATTACHMENT).refusal(problem, dtype, gradientType, sizes);
     }
 
     /**
