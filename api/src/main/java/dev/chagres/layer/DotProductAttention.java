@@ -27,6 +27,10 @@ import org.jspecify.annotations.Nullable;
  * (soft cap, ALiBi, bias, a mask by element, a softmax with one more term); and, on tensor cores, heads of at most 32 columns
  * without dropout. The choice is the same on every provider.
  *
+ * <p>Under a recipe whose {@link dev.chagres.recipe.Recipe#attention} says so cuDNN's kernels compute in eight bits where they can, if
+ * the attention was made with a plan: query, key and value are cast, and output and gradients come back in the type of the query.
+ * {@link #explain} says which and why not.
+ *
  * <p>Threading: the device's thread.
  *
  * <p>Source: {@code nvte_fused_attn_fwd_v2}, {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h};

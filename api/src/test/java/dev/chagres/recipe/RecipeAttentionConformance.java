@@ -28,7 +28,9 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.QuantizerSite;
 import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QuantizationConfig;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -378,5 +380,13 @@ class RecipeAttentionConformance {
                 "attention: expected HIGH_PRECISION, for Float8BlockScaling computes attention in eight bits on compute"
                         + " capability 10.0 (Blackwell) alone, got FP8_MHA; use DelayedScaling",
                 () -> Float8BlockScaling.standard().withAttention(AttentionPrecision.FP8_MHA));
+        assertEquals(
+                Float8BlockScaling.standard(),
+                Float8BlockScaling.standard().withAttention(AttentionPrecision.HIGH_PRECISION));
+        assertThrown(
+                IllegalArgumentException.class,
+                "role: expected INPUT, WEIGHT or GRADIENT, for attention keeps the model's type, got ATTENTION",
+                () -> Float8CurrentScaling.standard()
+                        .withQuantization(QuantizerSite.Role.ATTENTION, QuantizationConfig.standard()));
     }
 }
