@@ -216,6 +216,7 @@ public final class DotProductAttention {
 
     /** Enqueues attention over one buffer in eight bits; returns the output [T, h d] in eight bits, kept. */
     QuantizedTensor forwardPacked(QuantizedTensor qkv, Sequences sequences, Quantizers present, Pass pass) {
+        AttentionInputs.checked(sequences);
         SavedAttention record = of(pass);
         record.form = Form.PACKED;
         QuantizedTensor output = inEightBits.forwardPacked(qkv, sequences, present, record, pass);

