@@ -16,6 +16,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
 /**
  * Takes a {@link State} to a safetensors file and back: each tensor under its name, each number of the host as an I64 scalar.
@@ -41,6 +42,8 @@ public final class Safetensors {
         List<TensorSource> sources = new ArrayList<>();
         try (Scope views = stream.device().openScope(stream)) {
             state.tensors().forEach((name, tensor) -> sources.add(new DeviceTensor(name, tensor, stream, views)));
+            state.eightBits()
+                    .forEach((name, weight) -> sources.add(new DequantizedWeight(name, weight, stream, views)));
             state.numbers().forEach((name, number) -> sources.add(new HostNumber(name, number)));
             SafetensorsWriter.write(file, sources, metadata);
         }
@@ -49,7 +52,8 @@ public final class Safetensors {
     /**
      * Reads everything in {@code state} from a file that has exactly that, and waits until it is on the device. Names, types
      * and shapes are compared first, then the host's numbers and the elements of tensors that are limited are read: where any does
-     * not fit nothing is loaded, and the error lists all names, types and shapes.
+     * not fit nothing is loaded, and the error lists all names, types and shapes. Weights in eight bits alone come last, one after another:
+     * the file has them in FLOAT32, BFLOAT16 or FLOAT16, and they are cast with the scales that the state, too, may have.
      *
      * @throws SafetensorsException when the file cannot be read, does not have exactly the state's names, types and shapes, or has
      *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0
@@ -62,6 +66,14 @@ public final class Safetensors {
             state.tensors().forEach((name, tensor) -> {
                 Checks.on(stream, name, tensor);
                 read(opened.entry(name), tensor, host, stream, views);
+            });
+            state.eightBits().forEach((name, weight) -> {
+                SafetensorsEntry entry = opened.entry(name);
+                try (Scope room = stream.device().openScope(stream)) {
+                    Tensor values = room.tensor(entry.dtype(), entry.shape());
+                    read(entry, values, host, stream, views);
+                    weight.cast(values);
+                }
             });
             numbers.forEach((name, value) ->
                     Checks.given(name, state.numbers().get(name)).writer().accept(value));
@@ -83,6 +95,7 @@ public final class Safetensors {
             SafetensorsFile file, List<TensorSpec> shared, State state, HostBuffer host) {
         List<TensorSpec> expected = new ArrayList<>(Checks.<TensorSpec>givenAll("shared", shared));
         expected.addAll(specs(state));
+        expected.replaceAll(spec -> state.eightBits().containsKey(spec.name()) ? asIn(file, spec) : spec);
         MemorySegment memory = Checks.given("host", host).segment();
         if (memory.byteSize() < Long.BYTES) {
             throw new IllegalArgumentException(
@@ -102,8 +115,18 @@ public final class Safetensors {
         Checks.given("state", state)
                 .tensors()
                 .forEach((name, tensor) -> specs.add(new TensorSpec(name, tensor.dtype(), tensor.shape())));
+        state.eightBits().forEach((name, weight) -> specs.add(DequantizedWeight.spec(name, weight)));
         state.numbers().keySet().forEach(name -> specs.add(number(name)));
         return specs;
+    }
+
+    /** Returns the spec of a weight that is cast, in the type that the file has of it where that can be cast. */
+    private static TensorSpec asIn(SafetensorsFile file, TensorSpec spec) {
+        return Optional.ofNullable(file.entries().get(spec.name()))
+                .flatMap(entry -> entry.type().dtype())
+                .filter(DType::isFloat)
+                .map(dtype -> new TensorSpec(spec.name(), dtype, spec.shape()))
+                .orElse(spec);
     }
 
     /** Returns the spec of a number that the host keeps: an INT64 scalar. */

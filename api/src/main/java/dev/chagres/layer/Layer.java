@@ -313,7 +313,7 @@ public abstract class Layer {
      * @param caller named in the error
      */
     static void checkHere(Object caller, Parameter parameter, Tensor x) {
-        Tensor weight = parameter.unreadWeight();
+        Tensor weight = parameter.isEightBitsOnly() ? parameter.owner().gradients() : parameter.unreadWeight();
         if (Inside.state(weight) != Inside.state(x)) {
             throw new IllegalArgumentException(
                     nameOf(caller) + ": expected parameter " + parameter.name() + " on device "

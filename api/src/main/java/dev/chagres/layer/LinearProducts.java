@@ -53,6 +53,7 @@ final class LinearProducts {
 
     /** Enqueues {@code y = x W^T + b}, of a row-parallel layer summed over the ranks before b is added. */
     void product(Operand x, Tensor y, Pass pass) {
+        sites.requireMaster(pass);
         if (x.rows() == 0) {
             return;
         }
@@ -208,7 +209,7 @@ final class LinearProducts {
         MatrixProduct.product(
                 gradient.rowwise(),
                 Transpose.NO,
-                sites.weightCopies(present, pass),
+                sites.weightForBackward(present, pass),
                 Transpose.NO,
                 filled,
                 Output.OVERWRITE,

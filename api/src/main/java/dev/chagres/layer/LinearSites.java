@@ -52,9 +52,9 @@ final class LinearSites {
         return isQuantized() ? weight.owner().dtype() : weight.unreadWeight().dtype();
     }
 
-    /** Returns whether the weight is kept in eight bits, with a master that no product reads. */
+    /** Returns whether the weight is kept in eight bits, with a master that no product reads, or with none. */
     boolean isQuantized() {
-        return weight.storage() == WeightStorage.QUANTIZED;
+        return weight.storage() != WeightStorage.MODEL_TYPE;
     }
 
     /**
@@ -67,6 +67,20 @@ final class LinearSites {
             throw new IllegalStateException(weight.name() + " is kept in eight bits alone, so that its products need a"
                     + " recipe, but the pass " + (pass.isCalibrating() ? "calibrates" : "has none")
                     + "; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE");
+        }
+    }
+
+    /**
+     * Checks that backward of {@code pass} will not write a gradient that cannot be.
+     *
+     * @throws IllegalStateException when the weight is kept in eight bits alone and not frozen, and a backward call may come
+     */
+    void requireMaster(Pass pass) {
+        if (weight.isEightBitsOnly() && !weight.isFrozen() && pass.isSaving()) {
+            throw new IllegalStateException(
+                    weight.name() + " is kept in eight bits alone (QUANTIZED_ONLY), so it cannot"
+                            + " be trained, but it is not frozen and the pass trains; freeze it before Parameters.allocate, use"
+                            + " Pass.evaluation, or allocate with WeightStorage.QUANTIZED");
         }
     }
 
@@ -127,10 +141,16 @@ final class LinearSites {
         return present.weight(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
     }
 
+    /** Returns the same with the transpose, which the product for the gradient of the input reads. */
+    QuantizedTensor weightForBackward(Quantizers present, Pass pass) {
+        return present.weightForBackward(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
+    }
+
     /** Returns the weight in its own type: itself or, where backward dequantizes, what forward has read. */
     Tensor wholeWeight(Operand x, Pass pass) {
         Quantizers present = x.quantizers();
-        boolean dequantizes = present != null && present.recipe().backwardOverride() == BackwardOverride.DEQUANTIZED;
+        boolean dequantizes = weight.isEightBitsOnly()
+                || (present != null && present.recipe().backwardOverride() == BackwardOverride.DEQUANTIZED);
         if (!dequantizes && !isQuantized()) {
             return weight.weight();
         }
@@ -148,10 +168,17 @@ final class LinearSites {
     String explain(Pass pass) {
         Quantizers present = covering(pass);
         if (present != null && !pass.isCalibrating()) {
-            return ProductExplanation.inEightBits(pass, present, input, bias != null)
-                    + (isQuantized() ? "; the weight is cast from its FP32 master, without a copy of 16 bits" : "");
+            return ProductExplanation.inEightBits(pass, present, input, bias != null) + storage();
         }
         return ProductExplanation.inOwnType(pass, bias != null)
                 + ProductExplanation.whyNotInEightBits(pass, input, cachedWeight);
+    }
+
+    private String storage() {
+        return switch (weight.storage()) {
+            case MODEL_TYPE -> "";
+            case QUANTIZED -> "; the weight is cast from its FP32 master, without a copy of 16 bits";
+            case QUANTIZED_ONLY -> "; the weight is kept in eight bits alone";
+        };
     }
 }

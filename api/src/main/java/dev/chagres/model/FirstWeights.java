@@ -27,7 +27,12 @@ final class FirstWeights implements AutoCloseable {
 
     /** Writes the first weights of {@code parameter}; zeros are there already. */
     void write(Parameter parameter, long seed) {
-        write(parameter, seed, parameter.weight(), 0, 0, parameter.shape().count());
+        write(parameter, seed, parameter.weight());
+    }
+
+    /** Writes the first weights of {@code parameter} into {@code target}, which has as many elements, all 0. */
+    void write(Parameter parameter, long seed, Tensor target) {
+        write(parameter, seed, target, 0, 0, parameter.shape().count());
     }
 
     /** Writes elements {@code first} to before {@code end} of {@code parameter} into {@code target} from {@code offset} on. */

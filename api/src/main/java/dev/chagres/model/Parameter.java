@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
@@ -39,6 +40,7 @@ public final class Parameter {
     private long gradientOffset;
     private @Nullable Parameters owner;
     private @Nullable Tensor weight;
+    private @Nullable EightBitWeight eightBits;
     private @Nullable Tensor gradient;
     private int weightIssue;
     private int gradientIssue;
@@ -110,6 +112,16 @@ public final class Parameter {
         return frozen;
     }
 
+    /** Returns whether the parameter has a gradient: it is not frozen, and not kept in eight bits alone. */
+    public boolean isTrained() {
+        return !frozen && !isEightBitsOnly();
+    }
+
+    /** Returns whether the weight is kept {@link WeightStorage#QUANTIZED_ONLY}. */
+    public boolean isEightBitsOnly() {
+        return storage == WeightStorage.QUANTIZED_ONLY;
+    }
+
     /**
      * Leaves the parameter out of training: it gets no gradient memory, and no product is computed for its gradient.
      *
@@ -127,7 +139,8 @@ public final class Parameter {
      * Returns the weight, or its FLOAT32 master where it is kept {@link WeightStorage#QUANTIZED}. Call {@link Parameters#changed}
      * after a kernel of your own wrote to it.
      *
-     * @throws IllegalStateException before {@link Parameters#allocate}, or when the memory is gone
+     * @throws IllegalStateException before {@link Parameters#allocate}, when the memory is gone, or when the weight is kept {@link
+     *     WeightStorage#QUANTIZED_ONLY}
      */
     public Tensor weight() {
         Parameters present = owner;
@@ -143,11 +156,12 @@ public final class Parameter {
     /**
      * Returns the weight for questions about its type and device: its elements are not read.
      *
-     * @throws IllegalStateException before {@link Parameters#allocate}, or when the memory is gone
+     * @throws IllegalStateException as {@link #weight} does
      */
     public Tensor unreadWeight() {
         Tensor present = weight;
         if (present == null) {
+            ensureNotEightBitsOnly("no weight of 16 or 32 bits", "use Parameter.eightBits");
             throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
         }
         ensureOwn(present, weightIssue);
@@ -160,14 +174,52 @@ public final class Parameter {
     }
 
     /**
+     * Returns the weight where it is kept {@link WeightStorage#QUANTIZED_ONLY}: to read it, or to cast other values into it.
+     *
+     * @throws IllegalStateException when it is kept otherwise, or no quantizers have been allocated yet
+     */
+    public EightBitWeight eightBits() {
+        EightBitWeight present = eightBits;
+        if (present == null) {
+            throw new IllegalStateException(
+                    isEightBitsOnly()
+                            ? "parameter " + name + " has no memory yet: it is kept QUANTIZED_ONLY, so call"
+                                    + " Quantizers.allocate, which says how it is cast"
+                            : "parameter " + name + " is kept " + storage
+                                    + ", not QUANTIZED_ONLY; use Parameter.weight");
+        }
+        return present;
+    }
+
+    /**
+     * For recipes: says where the eight bits lie, once.
+     *
+     * @throws IllegalStateException when the weight is kept otherwise, or lies somewhere already
+     */
+    public void hold(EightBitWeight newWeight) {
+        Checks.given("newWeight", newWeight);
+        if (!isEightBitsOnly() || isHeld()) {
+            throw new IllegalStateException(
+                    "parameter " + name + ": expected one that is kept QUANTIZED_ONLY and lies nowhere yet");
+        }
+        eightBits = newWeight;
+    }
+
+    /** Returns whether quantizers have the weight, or had it until they were closed. */
+    public boolean isHeld() {
+        return eightBits != null;
+    }
+
+    /**
      * Returns the gradient, FLOAT32.
      *
      * @throws IllegalStateException before {@link Parameters#allocate}, when the memory is gone, or when the parameter is
-     *     frozen
+     *     frozen or kept {@link WeightStorage#QUANTIZED_ONLY}
      */
     public Tensor gradient() {
         Tensor present = gradient;
         if (present == null) {
+            ensureNotEightBitsOnly("no gradient", "freeze it, or allocate with WeightStorage.QUANTIZED");
             throw new IllegalStateException(
                     frozen && weight != null
                             ? "parameter " + name + " is frozen: it has no gradient"
@@ -185,6 +237,7 @@ public final class Parameter {
      */
     public Output nextGradient() {
         Parameters present = owner();
+        ensureNotEightBitsOnly("no gradient", "freeze it, or allocate with WeightStorage.QUANTIZED");
         ParameterUse use = present.use();
         if (use != null) {
             use.writing(this);
@@ -219,7 +272,7 @@ public final class Parameter {
 
     /** Enqueues zeros where no backward pass of this step has written the gradient. */
     void completeGradient(Stream stream) {
-        if (!frozen && !hasGradient()) {
+        if (isTrained() && !hasGradient()) {
             written = owner().generation();
             gradient().zero(stream);
         }
@@ -273,13 +326,24 @@ public final class Parameter {
 
     /** Returns whether an open {@link Parameters} has given this one memory. */
     public boolean hasMemory() {
-        return weight != null && weight.isLive();
+        return isEightBitsOnly() ? owner != null && owner.isOpen() : weight != null && weight.isLive();
+    }
+
+    /** Says that its memory will be the quantizers'. */
+    void awaitQuantizers(Parameters newOwner) {
+        owner = newOwner;
+        tied = false;
+        weight = null;
+        gradient = null;
+        eightBits = null;
+        written = NEVER;
     }
 
     void place(Parameters newOwner, Tensor newWeight, @Nullable Tensor newGradient) {
         owner = newOwner;
         tied = false;
         weight = newWeight;
+        eightBits = null;
         gradient = newGradient;
         weightIssue = Inside.issue(newWeight);
         gradientIssue = newGradient == null ? 0 : Inside.issue(newGradient);
@@ -288,6 +352,13 @@ public final class Parameter {
 
     void keep(WeightStorage newStorage) {
         storage = newStorage;
+    }
+
+    private void ensureNotEightBitsOnly(String lacks, String mend) {
+        if (isEightBitsOnly()) {
+            throw new IllegalStateException("parameter " + name
+                    + " is kept in eight bits alone (QUANTIZED_ONLY), so it has " + lacks + "; " + mend);
+        }
     }
 
     private void ensureOwn(Tensor present, int issue) {

@@ -29,9 +29,9 @@ final class ParameterAllocation {
         if (!Checks.given("dtype", dtype).isFloat()) {
             throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
         }
-        if (storage == WeightStorage.QUANTIZED && dtype == DType.FLOAT32) {
-            throw new IllegalArgumentException("dtype: expected BFLOAT16 or FLOAT16 where weights are QUANTIZED, for"
-                    + " products in eight bits give results of 16, got FLOAT32");
+        if (storage != WeightStorage.MODEL_TYPE && dtype == DType.FLOAT32) {
+            throw new IllegalArgumentException("dtype: expected BFLOAT16 or FLOAT16 where weights are " + storage
+                    + ", for" + " products in eight bits give results of 16, got FLOAT32");
         }
         if (plan.groups().isEmpty()) {
             throw new IllegalArgumentException("plan: expected at least one parameter, got none");
@@ -46,15 +46,19 @@ final class ParameterAllocation {
         }
         Scope scope = device.openScope();
         try {
-            Set<Parameter> quantized = storage == WeightStorage.QUANTIZED ? QuantizedWeights.of(plan) : Set.of();
-            ParameterLayout layout = new ParameterLayout(plan, dtype, quantized);
-            Parameters parameters = new Parameters(scope, plan, dtype, layout, shard);
-            parameters
-                    .all()
-                    .forEach(parameter -> parameter.keep(
-                            quantized.contains(parameter) ? WeightStorage.QUANTIZED : WeightStorage.MODEL_TYPE));
+            Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
+            plan.groups()
+                    .values()
+                    .forEach(group -> group.forEach(parameter ->
+                            parameter.keep(quantized.contains(parameter) ? storage : WeightStorage.MODEL_TYPE)));
+            ParameterLayout layout = new ParameterLayout(plan, dtype);
+            Parameters parameters = new Parameters(scope, plan, dtype, layout, shard, seed);
             try (FirstWeights first = new FirstWeights(scope)) {
-                parameters.all().forEach(parameter -> parameters.write(parameter, first, seed));
+                for (Parameter parameter : parameters.all()) {
+                    if (!parameter.isEightBitsOnly()) {
+                        parameters.write(parameter, first, seed);
+                    }
+                }
             }
             parameters.begun();
             return parameters;

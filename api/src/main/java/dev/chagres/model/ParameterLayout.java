@@ -7,7 +7,6 @@ import java.util.EnumMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 
 /**
  * Where each parameter of a plan lies: group by group; in a group what decays, then what does not, then what is frozen. Types
@@ -44,15 +43,15 @@ final class ParameterLayout {
     private final List<PlacedGroup> groups = new ArrayList<>();
     private long gradientCount;
 
-    /** {@code quantized}: the weights that products read in eight bits, of FP32 masters. */
-    ParameterLayout(ModelPlan plan, DType modelType, Set<Parameter> quantized) {
+    /** Parameters know how they are kept. */
+    ParameterLayout(ModelPlan plan, DType modelType) {
         long alignment = ALIGNMENT * plan.ranks();
         plan.groups().forEach((name, group) -> {
             long first = gradientCount;
             List<GroupPiece> pieces = new ArrayList<>();
             for (DType dtype : DType.values()) {
                 List<Parameter> members = group.stream()
-                        .filter(parameter -> typeOf(parameter, modelType, quantized) == dtype)
+                        .filter(parameter -> !parameter.isEightBitsOnly() && typeOf(parameter, modelType) == dtype)
                         .toList();
                 if (!members.isEmpty()) {
                     lay(dtype, members, alignment, pieces);
@@ -62,8 +61,8 @@ final class ParameterLayout {
         });
     }
 
-    private static DType typeOf(Parameter parameter, DType modelType, Set<Parameter> quantized) {
-        if (quantized.contains(parameter)) {
+    private static DType typeOf(Parameter parameter, DType modelType) {
+        if (parameter.storage() == WeightStorage.QUANTIZED) {
             return DType.FLOAT32;
         }
         DType own = parameter.ownType();

@@ -258,7 +258,7 @@ public final class ParameterSharing {
      */
     @Nullable
     Tensor gradient(Parameter parameter, Scope scope) {
-        if (parameter.isFrozen()) {
+        if (!parameter.isTrained()) {
             return null;
         }
         return shard == null

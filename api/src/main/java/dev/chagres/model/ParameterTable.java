@@ -14,16 +14,18 @@ final class ParameterTable {
     static String of(Parameters parameters) {
         StringBuilder text = new StringBuilder();
         for (Parameter parameter : parameters.all()) {
-            Tensor weight = parameter.weight();
+            boolean eight = parameter.isEightBitsOnly();
+            Tensor weight = eight ? null : parameter.weight();
             text.append(String.format(
                     Locale.ROOT,
                     "%-48s %-18s %-9s %,15d elements %,15d bytes%s%n",
                     parameter.name(),
                     parameter.shape(),
-                    weight.dtype(),
-                    weight.count(),
-                    weight.byteSize(),
+                    weight == null ? "8 bits" : weight.dtype(),
+                    parameter.shape().count(),
+                    weight == null ? parameter.shape().count() : weight.byteSize(),
                     (parameter.storage() == WeightStorage.QUANTIZED ? "  quantized" : "")
+                            + (eight ? "  quantized only" : "")
                             + (parameter.isFrozen() ? "  frozen" : "")));
         }
         return text

@@ -28,6 +28,7 @@ public final class Parameters implements AutoCloseable {
     private final Scope scope;
     private final List<Parameter> all;
     private final DType dtype;
+    private final long seed;
     private final Map<DType, Tensor> weights = new EnumMap<>(DType.class);
     private final Tensor[] vectors;
     private final Tensor gradients;
@@ -47,8 +48,15 @@ public final class Parameters implements AutoCloseable {
     private final StepCount steps;
     private int version;
 
-    Parameters(Scope scope, ModelPlan plan, DType dtype, ParameterLayout layout, @Nullable ParameterShard shard) {
+    Parameters(
+            Scope scope,
+            ModelPlan plan,
+            DType dtype,
+            ParameterLayout layout,
+            @Nullable ParameterShard shard,
+            long seed) {
         this.scope = scope;
+        this.seed = seed;
         this.shard = shard;
         this.dtype = dtype;
         steps = new StepCount(scope.stream(), this::ensureOpen);
@@ -84,6 +92,7 @@ public final class Parameters implements AutoCloseable {
             adopted.add(norm);
             sharing.step(norm);
         }
+        all.stream().filter(Parameter::isEightBitsOnly).forEach(parameter -> parameter.awaitQuantizers(this));
         layout.places().forEach((parameter, place) -> {
             parameter.lie(place);
             if (hasWholeWeights()) {
@@ -123,7 +132,8 @@ public final class Parameters implements AutoCloseable {
      *
      * {@snippet file="dev/chagres/ExamplesTest.java" region="quantizedWeights"}
      *
-     * @param dtype type of the weights that were declared without one; with {@link WeightStorage#QUANTIZED} of 16 bits
+     * @param dtype type of the weights that were declared without one; of 16 bits unless {@code storage} is {@link
+     *     WeightStorage#MODEL_TYPE}
      * @throws IllegalArgumentException when the type is no float, or not of 16 bits where it must be, or the plan is empty
      * @throws IllegalStateException when a parameter has memory already
      */
@@ -158,6 +168,19 @@ public final class Parameters implements AutoCloseable {
             if (piece.holds(parameter)) {
                 ShardRanges.write(parameter, piece, part, vector(piece.dtype()), first, seed);
             }
+        }
+    }
+
+    /**
+     * For recipes: writes the first values of a parameter, as it was declared, and waits for that.
+     *
+     * @param target as many elements as the parameter has, FLOAT32, BFLOAT16 or FLOAT16
+     */
+    public void drawFirst(Parameter parameter, Tensor target) {
+        Checks.given("parameter", parameter);
+        Checks.given("target", target).zero(scope.stream());
+        try (FirstWeights first = new FirstWeights(scope)) {
+            first.write(parameter, seed, target);
         }
     }
 
@@ -197,7 +220,9 @@ public final class Parameters implements AutoCloseable {
         ensureOpen();
         Tensor vector = weights.get(dtype);
         if (vector == null) {
-            throw new IllegalStateException("weights: every parameter was declared with a type of its own, none is "
+            throw new IllegalStateException("weights: every parameter was declared with a type of its own"
+                    + (all.stream().anyMatch(Parameter::isEightBitsOnly) ? " or is kept in eight bits" : "")
+                    + ", none is "
                     + dtype + "; use Parameter.weight()");
         }
         return vector;
@@ -227,6 +252,10 @@ public final class Parameters implements AutoCloseable {
                     "the parameters have lost their memory: their scope was restarted; close them"
                             + " and call Parameters.allocate again");
         }
+    }
+
+    boolean isOpen() {
+        return !closed;
     }
 
     /** Returns the stretches of trained parameters that optimizers treat alike, in the order of the gradients. */
@@ -259,7 +288,7 @@ public final class Parameters implements AutoCloseable {
         return all.stream().mapToLong(p -> p.shape().count()).sum();
     }
 
-    /** Returns the bytes of weights and gradients. */
+    /** Returns the bytes of weights and gradients; what is kept {@link WeightStorage#QUANTIZED_ONLY} lies with the quantizers. */
     public long byteSize() {
         return gradients.byteSize()
                 + weights.values().stream().mapToLong(Tensor::byteSize).sum();
@@ -338,7 +367,13 @@ public final class Parameters implements AutoCloseable {
         return sum;
     }
 
-    /** Lists what must be saved of the weights to go on exactly: each weight by its name, and the number of steps. */
+    /**
+     * Lists what must be saved of the weights to go on exactly: each weight by its name, and the number of steps. A weight that is kept
+     * {@link WeightStorage#QUANTIZED_ONLY} is saved in the model's type, as what its eight bits stand for, and cast when it is loaded, from
+     * FLOAT32, BFLOAT16 or FLOAT16, with the scale that the recipe has by then.
+     *
+     * @throws IllegalStateException when weights lie in parts on several ranks, or are kept QUANTIZED_ONLY and have no quantizers yet
+     */
     public State state() {
         if (!hasWholeWeights()) {
             throw new IllegalStateException(
@@ -346,7 +381,11 @@ public final class Parameters implements AutoCloseable {
         }
         State.Builder state = new State.Builder();
         for (Parameter parameter : all) {
-            state.tensor(parameter.name(), parameter.weight());
+            if (parameter.isEightBitsOnly()) {
+                state.eightBits(parameter.name(), parameter.eightBits());
+            } else {
+                state.tensor(parameter.name(), parameter.weight());
+            }
         }
         return withStep(state);
     }

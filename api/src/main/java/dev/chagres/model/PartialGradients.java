@@ -43,7 +43,7 @@ final class PartialGradients {
         this.kept = kept;
         stream = scope.stream();
         parameters = all.stream()
-                .filter(parameter -> parameter.isPartial() && !parameter.isFrozen())
+                .filter(parameter -> parameter.isPartial() && parameter.isTrained())
                 .toList();
     }
 

@@ -66,6 +66,7 @@ public final class State {
     private final Map<String, Tensor> tensors;
     private final Map<String, Values> values;
     private final Map<String, Number> numbers;
+    private final Map<String, EightBitWeight> eightBits;
     private final List<Runnable> afterLoading;
     private final List<Runnable> lastAfterLoading;
 
@@ -73,6 +74,7 @@ public final class State {
         tensors = Collections.unmodifiableMap(new LinkedHashMap<>(builder.tensors));
         values = Map.copyOf(builder.values);
         numbers = Collections.unmodifiableMap(new LinkedHashMap<>(builder.numbers));
+        eightBits = Collections.unmodifiableMap(new LinkedHashMap<>(builder.eightBits));
         afterLoading = List.copyOf(builder.afterLoading);
         lastAfterLoading = List.copyOf(builder.lastAfterLoading);
     }
@@ -87,6 +89,7 @@ public final class State {
         for (State part : Checks.givenAll("parts", parts)) {
             part.tensors.forEach((name, tensor) -> all.tensor(name, tensor, part.values(name)));
             part.numbers.forEach((name, number) -> all.number(name, number.reader, number.writer, number.most));
+            part.eightBits.forEach(all::eightBits);
             part.afterLoading.forEach(all::afterLoading);
             part.lastAfterLoading.forEach(all::lastAfterLoading);
         }
@@ -116,6 +119,25 @@ public final class State {
         return numbers;
     }
 
+    /** Returns the weights by name, in order, that exist in eight bits alone: saved as their values, and cast while they are loaded. */
+    public Map<String, EightBitWeight> eightBits() {
+        return eightBits;
+    }
+
+    /**
+     * For sharding: checks that everything in it is a tensor or a number, for other ranks can be given no other.
+     *
+     * @throws IllegalArgumentException when weights exist in eight bits alone
+     */
+    public void ensureNoEightBits() {
+        if (!eightBits.isEmpty()) {
+            throw new IllegalArgumentException(
+                    "state: expected weights that have tensors, which ranks exchange, got "
+                            + eightBits.keySet().iterator().next()
+                            + " that is kept QUANTIZED_ONLY; allocate with another WeightStorage, or save it by Safetensors.save");
+        }
+    }
+
     /** Says that tensors and numbers were loaded: what was derived from them is made again. */
     public void loaded() {
         afterLoading.forEach(Runnable::run);
@@ -128,6 +150,8 @@ public final class State {
         StringBuilder text = new StringBuilder();
         tensors.forEach(
                 (name, tensor) -> text.append(name).append(' ').append(tensor).append('\n'));
+        eightBits.forEach((name, weight) ->
+                text.append(name).append(' ').append(weight.copies()).append('\n'));
         numbers.forEach((name, number) ->
                 text.append(name).append(' ').append(number.reader.getAsLong()).append('\n'));
         return text.toString();
@@ -142,6 +166,7 @@ public final class State {
         private final Map<String, Tensor> tensors = new LinkedHashMap<>();
         private final Map<String, Values> values = new LinkedHashMap<>();
         private final Map<String, Number> numbers = new LinkedHashMap<>();
+        private final Map<String, EightBitWeight> eightBits = new LinkedHashMap<>();
         private final List<Runnable> afterLoading = new ArrayList<>();
         private final List<Runnable> lastAfterLoading = new ArrayList<>();
 
@@ -189,6 +214,17 @@ public final class State {
             return this;
         }
 
+        /**
+         * Adds a weight that exists in eight bits alone.
+         *
+         * @throws IllegalArgumentException when the name is taken
+         */
+        public Builder eightBits(String name, EightBitWeight weight) {
+            ensureFree(name);
+            eightBits.put(name, Checks.given("weight", weight));
+            return this;
+        }
+
         /** Adds what is done once everything was loaded. */
         public Builder afterLoading(Runnable action) {
             afterLoading.add(Checks.given("action", action));
@@ -208,7 +244,7 @@ public final class State {
 
         private void ensureFree(String name) {
             Checks.given("name", name);
-            if (tensors.containsKey(name) || numbers.containsKey(name)) {
+            if (tensors.containsKey(name) || numbers.containsKey(name) || eightBits.containsKey(name)) {
                 throw new IllegalArgumentException("name: expected one of its own, got " + name + " a second time");
             }
         }

@@ -18,5 +18,14 @@ public enum WeightStorage {
      * <p>It applies to the weights of {@code Linear}s that a recipe covers by default: both sizes multiples of 16, no part of the
      * name {@code head}. A weight that another layer declared, such as a tied embedding's, keeps the model's type.
      */
-    QUANTIZED
+    QUANTIZED,
+    /**
+     * In eight bits, and in nothing else: for evaluation, and for frozen weights of a model of which other parameters are trained. {@code
+     * Quantizers.allocate} takes their memory and casts them one after another, as drawn in FP32. They have no gradient, and {@link
+     * Parameter#weight} refuses; {@link Parameter#eightBits} has what there is. Products need a pass with {@code autocast}; a training
+     * pass refuses a layer with such a weight that is not frozen, and so does an optimizer.
+     *
+     * <p>It applies to the same weights as {@link #QUANTIZED}.
+     */
+    QUANTIZED_ONLY
 }

@@ -182,6 +182,7 @@ public final class AdamW implements AutoCloseable {
      * Takes memory for the state, in a scope of its own: FP32 mean, square and, for 16-bit weights, a master copy of what
      * they are now.
      *
+     * @throws IllegalArgumentException when a weight that is not frozen is kept {@code QUANTIZED_ONLY}
      * @throws IllegalStateException when the parameters are closed
      */
     public AdamW(Parameters parameters, Config config) {
@@ -192,13 +193,15 @@ public final class AdamW implements AutoCloseable {
      * Takes memory for the state as the other constructor does, of moments and masters as {@code config} says.
      *
      * @param groups what has a rate or a decay of its own; a parameter belongs to the first group that takes it
-     * @throws IllegalArgumentException when a group has no trained parameter, or masters are remainders of FLOAT16 weights
+     * @throws IllegalArgumentException when a group has no trained parameter, masters are remainders of FLOAT16 weights, or a weight that
+     *     is not frozen is kept {@code QUANTIZED_ONLY}
      * @throws IllegalStateException when the parameters are closed
      */
     public AdamW(Parameters parameters, Config config, List<ParameterGroup> groups) {
         this.parameters = Checks.given("parameters", parameters);
         Checks.given("config", config);
         List<ParameterGroup> own = Checks.givenAll("groups", groups);
+        ensureMasters(parameters);
         Stream stream = parameters.scope().stream();
         Checks.on(stream, "parameters", parameters.gradients());
         if (parameters.sharing().shard() != null && !own.isEmpty()) {
@@ -227,6 +230,17 @@ public final class AdamW implements AutoCloseable {
         } catch (RuntimeException | Error failure) {
             scope.close();
             throw failure;
+        }
+    }
+
+    private static void ensureMasters(Parameters parameters) {
+        for (Parameter parameter : parameters.all()) {
+            if (parameter.isEightBitsOnly() && !parameter.isFrozen()) {
+                throw new IllegalArgumentException(
+                        "parameters: expected weights that can be updated, or are frozen, got "
+                                + parameter.name() + " that is kept QUANTIZED_ONLY and is not frozen; freeze it before"
+                                + " Parameters.allocate, or allocate with WeightStorage.QUANTIZED");
+            }
         }
     }
 
@@ -362,7 +376,7 @@ public final class AdamW implements AutoCloseable {
         }
         State.Builder state = new State.Builder();
         for (Parameter parameter : parameters.all()) {
-            if (!parameter.isFrozen()) {
+            if (parameter.isTrained()) {
                 masters.addTo(state, parameter);
                 state.tensor(parameter.name() + ".exp_avg", masters.part(mean, parameter));
                 state.tensor(parameter.name() + ".exp_avg_sq", masters.part(square, parameter));

@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class CachedWeight {
+final class CachedWeight implements WeightCopies {
     private static final long NEVER = -1;
 
     private final Quantizer quantizer;
@@ -35,7 +35,13 @@ final class CachedWeight {
         copies = quantizer.empty(scope, rows, columns).allocateRowwise(scope).allocateColumnwise(scope);
     }
 
-    QuantizedTensor get(Recording recording, Scope temporary, Stream stream) {
+    @Override
+    public QuantizedTensor rowwise(Recording recording, Scope temporary, Stream stream) {
+        return both(recording, temporary, stream);
+    }
+
+    @Override
+    public QuantizedTensor both(Recording recording, Scope temporary, Stream stream) {
         // A tied weight belongs to other parameters, which count its changes.
         Parameters present = weight.owner();
         int presentIssue = Inside.issue(weight.weight());
@@ -62,8 +68,13 @@ final class CachedWeight {
         return Checks.given("copy", copy);
     }
 
-    /** Casts anew at the next call. */
-    void forget() {
+    @Override
+    public boolean hasSource() {
+        return true;
+    }
+
+    @Override
+    public void forget() {
         step = NEVER;
     }
 }

@@ -68,20 +68,39 @@ final class CoveredSites {
             // A rank of a pipeline has the weights of its stages alone.
             if (site.role() == Role.WEIGHT && site.weight().hasMemory()) {
                 require(site, covered.contains(site));
+                requireUnheld(site.weight(), recipe);
             }
         }
         return covered;
     }
 
     private static void require(QuantizerSite site, boolean isCovered) {
-        boolean quantized = site.weight().storage() == WeightStorage.QUANTIZED;
+        boolean quantized = site.weight().storage() != WeightStorage.MODEL_TYPE;
         if (quantized && !isCovered) {
             throw new IllegalArgumentException("parameters: " + site.weight().name()
-                    + " is kept QUANTIZED, so that it has no copy in the model's type, but group " + site.group()
+                    + " is kept " + site.weight().storage() + ", so that it has no copy in the model's type, but group "
+                    + site.group()
                     + " of " + site + " is to keep that type; cover it, or allocate with WeightStorage.MODEL_TYPE");
         }
         if (!quantized && isCovered) {
             requireSixteenBits(site.weight());
+        }
+    }
+
+    /** A weight in eight bits alone has one recipe for life, for there is nothing to cast it from again. */
+    private static void requireUnheld(Parameter weight, Recipe recipe) {
+        if (!weight.isEightBitsOnly()) {
+            return;
+        }
+        if (weight.isHeld()) {
+            throw new IllegalStateException("parameters: " + weight.name() + " is kept QUANTIZED_ONLY, in the memory of"
+                    + " the quantizers that were allocated first, and nothing is left to cast it from again; close"
+                    + " these parameters and allocate others for another recipe");
+        }
+        if (recipe instanceof Float8BlockScaling && recipe.backwardOverride() == BackwardOverride.HIGH_PRECISION) {
+            throw new IllegalArgumentException("recipe: expected Float8BlockScaling without a backward override where "
+                    + weight.name() + " is kept QUANTIZED_ONLY, for no kernel dequantizes blocks, got " + recipe
+                    + "; use withBackwardOverride(BackwardOverride.NONE), or WeightStorage.QUANTIZED");
         }
     }
 

@@ -174,6 +174,10 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         state.measurements().measure(site, x, copies, stream);
     }
 
+    final void ensureOpen() {
+        state.ensureOpen();
+    }
+
     private void check(QuantizedTensor copies) {
         state.ensureOpen();
         if (Checks.given("copies", copies).scaling() != scaling || copies.dtype() != dtype) {

@@ -35,7 +35,7 @@ public final class Quantizers implements AutoCloseable {
     /** By the number of the place; null where the place keeps the model's type. */
     private final @Nullable Quantizer[] quantizers;
     /** By the number of the place; null where no weight is cast. */
-    private final @Nullable CachedWeight[] weights;
+    private final @Nullable WeightCopies[] weights;
 
     private final Runnable update;
     private final Runnable forgetStep = this::forgetStep;
@@ -44,18 +44,26 @@ public final class Quantizers implements AutoCloseable {
         this.parameters = parameters;
         int places = parameters.quantizers().size();
         quantizers = new Quantizer[places];
-        weights = new CachedWeight[places];
+        weights = new WeightCopies[places];
         Stream stream = parameters.scope().stream();
         scope = stream.device().openScope(stream);
         RecipeState made = null;
         try {
             made = new RecipeState(recipe, covered, new CastMeasurements(parameters, scope), scope);
+            HeldWeights held = new HeldWeights(scope);
             for (QuantizerSite site : covered) {
                 Quantizer quantizer = made.make(site);
                 quantizers[site.index()] = quantizer;
                 if (site.role() == Role.WEIGHT && site.weight().hasMemory()) {
-                    weights[site.index()] = new CachedWeight(quantizer, site.weight(), scope);
+                    if (site.weight().isEightBitsOnly()) {
+                        held.add(quantizer);
+                    } else {
+                        weights[site.index()] = new CachedWeight(quantizer, site.weight(), scope);
+                    }
                 }
+            }
+            for (HeldWeight weight : held.make()) {
+                weights[weight.site().index()] = weight;
             }
         } catch (RuntimeException | Error failure) {
             if (made != null) {
@@ -134,21 +142,46 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * For authors of layers: returns the weight in eight bits, cast now if no pass of this step has done so.
+     * For authors of layers: returns the weight in eight bits for forward's product, cast now if no pass of this step has done so. It has
+     * the matrix; where {@link #weightForBackward} was called before, or a copy in another type exists, the transpose, too.
      *
      * @throws IllegalArgumentException when the place is not covered, or is none of a weight
      * @throws IllegalStateException when they are closed
      */
     public QuantizedTensor weight(QuantizerSite site, Recording recording, Scope temporary, Stream stream) {
-        Quantizer quantizer = at(site);
-        CachedWeight weight = weights[site.index()];
+        Checks.given("recording", recording);
+        return measured(
+                site,
+                weightAt(site).rowwise(recording, Checks.given("temporary", temporary), stream),
+                recording,
+                stream);
+    }
+
+    /**
+     * For authors of layers: returns the weight as {@link #weight} does, with the transpose, which the product for the gradient of the
+     * input reads.
+     *
+     * @throws IllegalArgumentException when the place is not covered, or is none of a weight
+     * @throws IllegalStateException when they are closed
+     */
+    public QuantizedTensor weightForBackward(QuantizerSite site, Recording recording, Scope temporary, Stream stream) {
+        Checks.given("recording", recording);
+        return measured(
+                site, weightAt(site).both(recording, Checks.given("temporary", temporary), stream), recording, stream);
+    }
+
+    private WeightCopies weightAt(QuantizerSite site) {
+        at(site);
+        WeightCopies weight = weights[site.index()];
         if (weight == null) {
             throw new IllegalArgumentException("site: expected that of a weight, got " + site);
         }
-        QuantizedTensor copies =
-                weight.get(Checks.given("recording", recording), Checks.given("temporary", temporary), stream);
-        if (measures(recording)) {
-            quantizer.measure(site.weight().weight(), copies, stream);
+        return weight;
+    }
+
+    private QuantizedTensor measured(QuantizerSite site, QuantizedTensor copies, Recording recording, Stream stream) {
+        if (measures(recording) && weightAt(site).hasSource()) {
+            at(site).measure(site.weight().weight(), copies, stream);
         }
         return copies;
     }
@@ -237,7 +270,7 @@ public final class Quantizers implements AutoCloseable {
 
     /** For passes: casts each weight again when it is asked for next, as a graph must that will run after other steps. */
     public void forgetWeights() {
-        for (CachedWeight weight : weights) {
+        for (WeightCopies weight : weights) {
             if (weight != null) {
                 weight.forget();
             }

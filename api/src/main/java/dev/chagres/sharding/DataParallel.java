@@ -148,6 +148,7 @@ public final class DataParallel extends Strategy {
     public DataParallel shrink(AdamW optimizer, State... others) {
         ensureShrinks(optimizer);
         State state = State.of(parameters.state(), optimizer.state(), State.of(others));
+        state.ensureNoEightBits();
         var successor = successor();
         Communicator from = communicator;
         while (true) {

@@ -38,6 +38,11 @@ final class SameParameters {
         CRC32C checksum = new CRC32C();
         checksum.update(Long.toString(seed).getBytes(StandardCharsets.UTF_8));
         for (Parameter parameter : parameters.all()) {
+            if (parameter.isEightBitsOnly()) {
+                throw new IllegalArgumentException(
+                        "parameters: expected weights that ranks can be given, got " + parameter.name()
+                                + " kept QUANTIZED_ONLY; allocate with WeightStorage.QUANTIZED or MODEL_TYPE");
+            }
             String text = parameter + " " + parameter.unreadWeight().dtype() + " " + parameter.isFrozen();
             checksum.update(text.getBytes(StandardCharsets.UTF_8));
         }

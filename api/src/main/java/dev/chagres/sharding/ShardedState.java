@@ -62,6 +62,7 @@ public final class ShardedState {
         shared = sharedTensors.stream().map(StateTensor::spec).toList();
         int ranks = all.ranks();
         tensors = new ArrayList<>(sharedTensors);
+        own.ensureNoEightBits();
         own.tensors().forEach((name, tensor) -> tensors.add(SharedTensor.whole(name, tensor, ranks)));
     }
 

@@ -81,7 +81,8 @@ public final class TensorParallelState {
     public static void gather(Parameters parameters, State state, BiConsumer<String, Tensor> sink) {
         Checks.given("sink", sink);
         TensorParallelState gathering = new TensorParallelState(Checks.given("parameters", parameters));
-        Checks.given("state", state).tensors().forEach((name, tensor) -> gathering.handOut(name, tensor, sink));
+        Checks.given("state", state).ensureNoEightBits();
+        state.tensors().forEach((name, tensor) -> gathering.handOut(name, tensor, sink));
     }
 
     private void handOut(String name, Tensor tensor, BiConsumer<String, Tensor> sink) {

@@ -1,0 +1,122 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.EightBitWeight;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.te.Transpose;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A weight that exists in eight bits alone. The transpose is made of the matrix when backward asks for it first, and kept.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code Float8Tensor} and {@code Float8BlockwiseQTensor}, which make the transpose so, too.
+ */
+final class HeldWeight implements WeightCopies {
+    private final Quantizer quantizer;
+    private final Parameter weight;
+    private final Scope scope;
+    private final QuantizedTensor copies;
+
+    /** Takes memory for what scales {@code matrix}, which a cast fills. */
+    HeldWeight(Quantizer quantizer, Tensor matrix, Scope scope) {
+        this.quantizer = quantizer;
+        this.scope = scope;
+        weight = quantizer.site().weight();
+        long rows = matrix.size(0);
+        long columns = matrix.size(1);
+        Tensor inverse = scope.tensor(DType.FLOAT32, quantizer.scaling().scaleInverseShape(rows, columns));
+        copies = quantizer.empty(scope, rows, columns).rowwise(matrix, inverse);
+    }
+
+    QuantizerSite site() {
+        return quantizer.site();
+    }
+
+    /** Tells the parameter where it lies. */
+    void settle() {
+        weight.hold(new EightBitWeight(copies, weight.owner().dtype(), this::cast));
+    }
+
+    private void cast(Tensor x) {
+        quantizer.ensureOpen();
+        Checks.on(scope.stream(), "x", x);
+        if (x.rank() != 2
+                || x.size(0) != copies.rows()
+                || x.size(1) != copies.columns()
+                || !x.dtype().isFloat()) {
+            throw new IllegalArgumentException("x: expected FLOAT32, BFLOAT16 or FLOAT16[" + copies.rows() + ", "
+                    + copies.columns() + "] for " + weight.name() + ", got " + Checks.describe(x));
+        }
+        try (Scope room = scope.device().openScope(scope.stream())) {
+            cast(x, room);
+        }
+    }
+
+    /** Enqueues the cast. {@code room} holds what is needed meanwhile. */
+    void cast(Tensor x, Scope room) {
+        // Scale and amax belong to this cast alone: what products read has none.
+        QuantizedTensor target = quantizer.empty(room, copies.rows(), copies.columns());
+        target.rowwise(part(copies.rowwise()), part(copies.rowwiseScaleInverse()));
+        Tensor transpose = copies.columnwise();
+        if (transpose != null) {
+            target.columnwise(transpose, part(copies.columnwiseScaleInverse()));
+        }
+        quantizer.enqueueCast(x, target, null, Recording.OFF, room, scope.stream());
+    }
+
+    @Override
+    public QuantizedTensor rowwise(Recording recording, Scope temporary, Stream stream) {
+        return copies;
+    }
+
+    @Override
+    public QuantizedTensor both(Recording recording, Scope temporary, Stream stream) {
+        if (copies.columnwise() == null) {
+            Tensor inverse = part(copies.rowwiseScaleInverse());
+            Tensor transpose = scope.tensor(copies.dtype(), copies.columns(), copies.rows());
+            Tensor inverses = copies.scaling() == Scaling.TENSOR ? inverse : transposed(inverse);
+            Transpose.transpose(part(copies.rowwise()), transpose, scope.stream());
+            copies.columnwise(transpose, inverses);
+        }
+        return copies;
+    }
+
+    /** Blocks have the same scale in the transpose, where they lie the other way. Waits, once. */
+    private Tensor transposed(Tensor inverse) {
+        Tensor made = scope.tensor(DType.FLOAT32, Scaling.BLOCK_2D.scaleInverseShape(copies.columns(), copies.rows()));
+        float[] from = inverse.toFloats(scope.stream());
+        float[] to = new float[Math.toIntExact(made.count())];
+        int rows = Math.toIntExact(Math.min(inverse.size(0), made.size(1)));
+        int columns = Math.toIntExact(Math.min(inverse.size(1), made.size(0)));
+        for (int row = 0; row < rows; row++) {
+            for (int column = 0; column < columns; column++) {
+                to[column * (int) made.size(1) + row] = from[row * (int) inverse.size(1) + column];
+            }
+        }
+        made.set(scope.stream(), to);
+        return made;
+    }
+
+    private static Tensor part(@Nullable Tensor present) {
+        return Checks.given("copy", present);
+    }
+
+    @Override
+    public void forget() {
+        // There is nothing to cast again.
+    }
+
+    @Override
+    public boolean hasSource() {
+        return false;
+    }
+}
