@@ -30,6 +30,9 @@ public final class CuSeqlens {
     /** Where {@link #fixed} lets offsets be written; null: each {@link #set(Scope, MemorySegment, int)} takes memory. */
     private @Nullable Tensor target;
 
+    /** Whether {@link #set(MemorySegment)} takes fewer tokens, as the kernels of padded sequences do. */
+    private boolean mayBeShorter;
+
     private @Nullable Scope scope;
     private int sequences;
     private int tokens;
@@ -120,6 +123,29 @@ public final class CuSeqlens {
      * @throws IllegalArgumentException when a number is negative, or so many sequences cannot have so many tokens
      */
     public static CuSeqlens fixed(Scope scope, int sequences, int longest, int tokens) {
+        return fixedPlace(scope, sequences, longest, tokens);
+    }
+
+    /**
+     * Makes the lengths of padded sequences, which always lie at the same place, as {@link #fixed(Scope, int, int, int)} does; {@link
+     * #set(MemorySegment)} may give them fewer tokens each time. Such an object is none of packed sequences.
+     *
+     * @param scope owns the device copy, and its stream copies
+     * @param sequences how many there always are; some may be empty
+     * @param longest tokens that no sequence exceeds
+     * @throws IllegalArgumentException when a number is negative, or an int cannot count so many tokens
+     */
+    public static CuSeqlens fixed(Scope scope, int sequences, int longest) {
+        if (sequences > 0 && longest > Integer.MAX_VALUE / sequences) {
+            throw new IllegalArgumentException("sequences, longest: expected at most " + Integer.MAX_VALUE
+                    + " tokens in all, got " + sequences + " sequences of " + longest);
+        }
+        CuSeqlens made = fixedPlace(scope, sequences, longest, Math.max(0, sequences) * Math.max(0, longest));
+        made.mayBeShorter = true;
+        return made;
+    }
+
+    private static CuSeqlens fixedPlace(Scope scope, int sequences, int longest, int tokens) {
         Checks.given("scope", scope);
         if (sequences < 0 || longest < 0 || tokens < 0 || sequences == Integer.MAX_VALUE) {
             throw new IllegalArgumentException("sequences, longest, tokens: expected numbers from 0 to "
@@ -149,7 +175,8 @@ public final class CuSeqlens {
      *
      * @param source native memory with INT32 offsets, one more than there are sequences
      * @throws IllegalArgumentException when the source is too short, the first offset is not 0, they decrease, a sequence is longer
-     *     than {@link #fixed} was told, or the tokens are fewer or more; the offsets then stay as they are
+     *     than {@link #fixed} was told, or the tokens are fewer or more and not those of padded sequences; the offsets then stay as
+     *     they are
      * @throws IllegalStateException when this was not made by {@link #fixed}, or its scope was closed or restarted
      */
     public void set(MemorySegment source) {
@@ -166,7 +193,7 @@ public final class CuSeqlens {
                     + " tokens, as CuSeqlens.fixed was told, got one of " + actual);
         }
         int end = source.getAtIndex(OFFSET, sequences);
-        if (end != tokens) {
+        if (!mayBeShorter && end != tokens) {
             throw new IllegalArgumentException("source: expected " + tokens
                     + " tokens in all, as CuSeqlens.fixed was told, got " + end
                     + "; let sequences of padding make up for what"
@@ -238,7 +265,12 @@ public final class CuSeqlens {
         return sequences;
     }
 
-    /** Returns the last offset: the tokens of all sequences. */
+    /** Whether kernels may not take these for offsets into packed tokens. */
+    boolean isOfPaddedAlone() {
+        return mayBeShorter;
+    }
+
+    /** Returns the last offset: the tokens of all sequences; of padded ones with a {@link #fixed} place the most there can be. */
     public int tokens() {
         return tokens;
     }

@@ -67,9 +67,14 @@ public final class Sequences {
     /**
      * Packed sequences: the tokens of one follow those of the one before. The object follows {@code cuSeqlens}: after {@link
      * CuSeqlens#set} it says the new lengths.
+     *
+     * @throws IllegalArgumentException when they are {@link CuSeqlens#fixed(Scope, int, int)}, of padded sequences
      */
     public static Sequences packed(CuSeqlens cuSeqlens) {
-        Checks.given("cuSeqlens", cuSeqlens);
+        if (Checks.given("cuSeqlens", cuSeqlens).isOfPaddedAlone()) {
+            throw new IllegalArgumentException("cuSeqlens: expected offsets of packed tokens, got lengths of padded"
+                    + " sequences; use Sequences.padded, or CuSeqlens.fixed with the number of tokens");
+        }
         return new Sequences(QkvFormat.THD, Padding.BY_LENGTHS, cuSeqlens, 0, 0, null, null);
     }
 

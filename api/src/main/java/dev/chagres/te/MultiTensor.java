@@ -318,6 +318,32 @@ public final class MultiTensor {
                 "te_multi_tensor_adam_fp8_cuda");
     }
 
+    /**
+     * Enqueues {@code y = scale x}, {@code nvte_multi_tensor_scale_tensor_cuda}, with a factor that the device reads.
+     *
+     * @param isInfinite INT32 [1]: receives 1 when an x is not finite, and else stays as it is
+     * @param lists x and y, each of FLOAT32, BFLOAT16 or FLOAT16
+     * @param scale FLOAT32 [1]
+     * @throws IllegalArgumentException when lists, shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void scaleTensor(Tensor isInfinite, TensorLists lists, Tensor scale, Stream stream) {
+        MemorySegment array = MultiTensorChecks.scaled(isInfinite, lists, scale, stream);
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_multi_tensor_scale_tensor_cuda(
+                        CHUNK,
+                        isInfinite.handle(),
+                        array,
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        scale.handle(),
+                        stream.handle()),
+                "te_multi_tensor_scale_tensor_cuda");
+    }
+
     /** Which step of a run {@link #sgd} makes. */
     public enum SgdStep {
         /** The first: the running sum begins as the gradient, whatever it holds. */

@@ -101,6 +101,28 @@ final class MultiTensorChecks {
         return array;
     }
 
+    static MemorySegment scaled(Tensor isInfinite, TensorLists lists, Tensor scale, Stream stream) {
+        Checks.vector(stream, "isInfinite", isInfinite, DType.INT32, 1);
+        MemorySegment array = listed(lists, 2, stream);
+        Checks.vector(stream, "scale", scale, DType.FLOAT32, 1);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            DType from = floats(lists);
+            DType to = lists.tensor(1, 0).dtype();
+            if (!to.isFloat()) {
+                throw new IllegalArgumentException(
+                        TensorLists.name(1, 0) + ": expected elements of FLOAT32, BFLOAT16 or" + " FLOAT16, got "
+                                + Checks.describe(lists.tensor(1, 0)));
+            }
+            for (int i = 0; i < 2; i++) {
+                ofType(lists, i, j, i == 0 ? from : to);
+                apart("isInfinite", isInfinite, i, j, lists.tensor(i, j));
+            }
+            apart("scale", scale, 1, j, lists.tensor(1, j));
+        }
+        Checks.writable("isInfinite", isInfinite);
+        return array;
+    }
+
     static MemorySegment scales(TensorLists lists, DType dtype, QuantizationConfig config, Stream stream) {
         Checks.given("stream", stream);
         MemorySegment array = listed(lists, 3, stream);

@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
+import dev.chagres.te.QkvFormat;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
@@ -28,13 +29,16 @@ final class FixedInputs implements AutoCloseable {
         scope = memory.stream().device().openScope(memory.stream());
         List<ModelInput> all = new ArrayList<>();
         for (int i = 0; i < bucket.microBatches(); i++) {
-            CuSeqlens offsets = CuSeqlens.fixed(scope, bucket.sequences(), bucket.longest(), bucket.tokens());
+            boolean packed = bucket.layout() == BatchLayout.PACKED;
+            CuSeqlens offsets = packed
+                    ? CuSeqlens.fixed(scope, bucket.sequences(), bucket.longest(), bucket.tokens())
+                    : CuSeqlens.fixed(scope, bucket.sequences(), bucket.longest());
             Tensor both = memory.tokens(i);
             cuSeqlens.add(offsets);
             all.add(new ModelInput(
                     scope.view(both, 0, bucket.tokens()),
                     scope.view(both, both.size(1), bucket.tokens()),
-                    Sequences.packed(offsets),
+                    packed ? Sequences.packed(offsets) : Sequences.padded(QkvFormat.BSHD, offsets, bucket.longest()),
                     memory.share(i)));
         }
         microBatches = List.copyOf(all);
@@ -49,14 +53,17 @@ final class FixedInputs implements AutoCloseable {
         private final Scope scope;
         private final Tensor shares;
         private final List<Tensor> tokens = new ArrayList<>();
-        private final List<Tensor> share = new ArrayList<>();
+        private final List<DeviceShare> share = new ArrayList<>();
 
         FixedMemory(Stream stream, BatchShape shape) {
             scope = stream.device().openScope(stream);
             shares = scope.tensor(DType.FLOAT32, shape.microBatches());
+            Tensor scaled = scope.tensor(DType.FLOAT32, shape.microBatches());
+            Tensor infinite = scope.tensor(DType.INT32, 1);
+            infinite.zero(stream);
             for (int i = 0; i < shape.microBatches(); i++) {
                 tokens.add(scope.tensor(DType.INT32, 2, shape.tokensPerMicroBatch()));
-                share.add(scope.view(shares, i, 1));
+                share.add(new DeviceShare(scope.view(shares, i, 1), scope.view(scaled, i, 1), infinite));
             }
         }
 
@@ -68,12 +75,13 @@ final class FixedInputs implements AutoCloseable {
             return tokens.get(microBatch);
         }
 
-        private Tensor share(int microBatch) {
+        private DeviceShare share(int microBatch) {
             return share.get(microBatch);
         }
 
         @Override
         public void close() {
+            share.forEach(DeviceShare::close);
             scope.close();
         }
     }
@@ -99,6 +107,7 @@ final class FixedInputs implements AutoCloseable {
     /** Enqueues the copy of a micro-batch's offsets, which must stay until the stream has passed it. */
     void setOffsets(int microBatch, MemorySegment source) {
         cuSeqlens.get(microBatch).set(source);
+        microBatches.get(microBatch).sequences().follow();
     }
 
     List<ModelInput> microBatches() {

@@ -2,6 +2,9 @@ package dev.chagres.train;
 
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
+import dev.chagres.layer.Pass;
+import dev.chagres.optim.LossScaler;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -14,7 +17,7 @@ public final class ModelInput {
     private final Tensor ids;
     private final Tensor labels;
     private final Sequences sequences;
-    private final @Nullable Tensor deviceShare;
+    private final @Nullable DeviceShare deviceShare;
     private double share;
     private int following;
 
@@ -22,7 +25,7 @@ public final class ModelInput {
         this(ids, labels, sequences, null);
     }
 
-    ModelInput(Tensor ids, Tensor labels, Sequences sequences, @Nullable Tensor deviceShare) {
+    ModelInput(Tensor ids, Tensor labels, Sequences sequences, @Nullable DeviceShare deviceShare) {
         this.deviceShare = deviceShare;
         this.ids = ids;
         this.labels = labels;
@@ -65,7 +68,22 @@ public final class ModelInput {
      * @throws IllegalStateException where this is not one of a {@link StepGraph}'s
      */
     public Tensor deviceShare() {
-        Tensor present = deviceShare;
+        return ofDevice().share();
+    }
+
+    /**
+     * Enqueues {@link #deviceShare} times the loss scale, on the stream of {@code pass}, and returns it: FLOAT32 [1], for {@code
+     * CrossEntropy.backward(1, factor, pass)} in FP16.
+     *
+     * @param scaler of the parameters that the step trains
+     * @throws IllegalStateException where this is not one of a {@link StepGraph}'s
+     */
+    public Tensor deviceShare(LossScaler scaler, Pass pass) {
+        return ofDevice().scaled(Checks.given("scaler", scaler), Checks.given("pass", pass).stream());
+    }
+
+    private DeviceShare ofDevice() {
+        DeviceShare present = deviceShare;
         if (present == null) {
             throw new IllegalStateException(
                     "deviceShare: expected a micro-batch that StepGraph gives, got one of UploadRing.next; share() is"

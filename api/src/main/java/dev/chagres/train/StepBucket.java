@@ -1,16 +1,17 @@
 package dev.chagres.train;
 
 /**
- * The shape that all micro-batches of packed batches of about one size are padded to, so that one graph serves them all.
+ * The shape that all micro-batches of batches of about one size are padded to, so that one graph serves them all.
  *
  * <p>Threading: immutable.
  *
+ * @param layout of the batch; padded ones have rows of {@code longest} tokens, one for each sequence
  * @param microBatches of the batch
  * @param tokens of each micro-batch, padding included: a multiple of {@link BatchShape#TOKEN_MULTIPLE}
  * @param sequences of each micro-batch, those that pad and empty ones included
  * @param longest tokens that no sequence exceeds
  */
-record StepBucket(int microBatches, int tokens, int sequences, int longest) {
+record StepBucket(BatchLayout layout, int microBatches, int tokens, int sequences, int longest) {
     /** cuDNN's plans are made for a longest sequence rounded up to a multiple of this. */
     private static final int LENGTH_MULTIPLE = 128;
 
@@ -18,6 +19,12 @@ record StepBucket(int microBatches, int tokens, int sequences, int longest) {
     private static final int PARTS = 8;
 
     private static final int LEAST_SEQUENCES = 16;
+
+    /** Rows of padded micro-batches, rounded up. */
+    static int rows(int count, BatchShape shape) {
+        int most = shape.maxSequences();
+        return Math.min(most, roundUp(Math.max(count, 1), (most + PARTS - 1) / PARTS));
+    }
 
     static int tokens(int count, BatchShape shape) {
         int most = shape.tokensPerMicroBatch();
@@ -49,7 +56,9 @@ record StepBucket(int microBatches, int tokens, int sequences, int longest) {
 
     @Override
     public String toString() {
-        return (microBatches == 1 ? "" : microBatches + " micro-batches of ") + tokens + " tokens in up to " + sequences
-                + " sequences of up to " + longest;
+        return (microBatches == 1 ? "" : microBatches + " micro-batches of ") + tokens + " tokens in "
+                + (layout == BatchLayout.PADDED
+                        ? sequences + " rows of " + longest
+                        : "up to " + sequences + " sequences of up to " + longest);
     }
 }

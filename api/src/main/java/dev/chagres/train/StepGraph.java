@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  * Training steps that are captured once and then replayed: the host enqueues one graph instead of hundreds of kernels.
  *
  * <p>Each batch is padded to a bucket: its micro-batches have the same number of tokens, of sequences and longest length, rounded up,
- * with sequences of padding without labels behind the others. It is copied to fixed addresses, from which a graph of its bucket reads it. The first step of a bucket is
+ * with sequences of padding without labels behind the others; padded layouts have rows of the context's length, and rows of padding. It is copied to fixed addresses, from which a graph of its bucket reads it. The first step of a bucket is
  * enqueued one by one, which builds kernels and takes memory; the second is captured; from then on it is replayed. A replayed
  * step computes what the same step would enqueued one by one, bit for bit where the kernels are deterministic. Where a step cannot
  * be captured it is enqueued one by one, and {@link #explain()} says why.
@@ -35,7 +35,8 @@ public final class StepGraph implements AutoCloseable {
     public interface Step {
         /**
          * Enqueues the step, each micro-batch beginning with {@link Pass#begin()}. Losses and norm it copies to tensors that live longer
-         * than the pass. The factor on a loss is {@link ModelInput#deviceShare}, for that of the host is another one at each launch.
+         * than the pass. The factor on a loss is {@link ModelInput#deviceShare()}, or in FP16 that with a {@link
+         * dev.chagres.optim.LossScaler}, for that of the host is another one at each launch.
          *
          * @param microBatches at the same addresses each time
          */
@@ -82,21 +83,17 @@ public final class StepGraph implements AutoCloseable {
      * Takes memory for one batch of {@code shape}.
      *
      * @param uploads from {@link UploadRing#padded}: brings the batches
-     * @param shape of the ring's batches: packed
+     * @param shape of the ring's batches
      * @param pass the training pass that {@code step} begins
      * @param most buckets that are kept at a time; beyond, the one that was not used for longest is closed
-     * @throws IllegalArgumentException when the ring does not pad, has another shape or lies on another device, the layout is padded, or {@code most}
-     *     is below 1
+     * @throws IllegalArgumentException when the ring does not pad, has another shape or lies on another device, or {@code most} is below
+     *     1
      */
     public StepGraph(UploadRing uploads, BatchShape shape, Pass pass, int most, Step step) {
         this.uploads = Checks.given("uploads", uploads);
         this.shape = Checks.given("shape", shape);
         this.pass = Checks.given("pass", pass);
         this.step = Checks.given("step", step);
-        String refusal = refusal(shape);
-        if (refusal != null) {
-            throw new IllegalArgumentException("shape: " + refusal + ", got " + shape);
-        }
         if (!uploads.isPadded() || !uploads.shape().equals(shape)) {
             throw new IllegalArgumentException("uploads: expected one from UploadRing.padded for " + shape
                     + ", got one " + (uploads.isPadded() ? "for " + uploads.shape() : "that does not pad"));
@@ -112,13 +109,6 @@ public final class StepGraph implements AutoCloseable {
         }
         this.most = most;
         memory = new FixedInputs.FixedMemory(pass.stream(), shape);
-    }
-
-    /** Returns why steps of this shape cannot be captured, or null when they can. */
-    public static @Nullable String refusal(BatchShape shape) {
-        return Checks.given("shape", shape).layout() == BatchLayout.PACKED
-                ? null
-                : "expected packed batches, for only they are padded to buckets";
     }
 
     /**
@@ -190,6 +180,13 @@ public final class StepGraph implements AutoCloseable {
     private Bucketed present() {
         UploadSlot batch = uploads.waiting();
         int microBatches = batch.microBatches();
+        if (shape.layout() == BatchLayout.PADDED) {
+            int rows = 0;
+            for (int i = 0; i < microBatches; i++) {
+                rows = Math.max(rows, StepBucket.rows(batch.sequences(i), shape));
+            }
+            return present(microBatches, rows * shape.context(), rows, shape.context());
+        }
         int count = 0;
         int longest = 0;
         for (int i = 0; i < microBatches; i++) {
@@ -222,7 +219,7 @@ public final class StepGraph implements AutoCloseable {
             buckets.removeFirst().close();
             evicted++;
         }
-        StepBucket bucket = new StepBucket(microBatches, count, sequences, longest);
+        StepBucket bucket = new StepBucket(shape.layout(), microBatches, count, sequences, longest);
         Bucketed made = new Bucketed(bucket, new FixedInputs(bucket, memory));
         buckets.add(made);
         return made;

@@ -213,12 +213,14 @@ final class UploadSlot implements AutoCloseable {
         brought.record(stream);
     }
 
-    /** Lets sequences of padding fill a micro-batch up to its bucket. */
+    /** Lets sequences of padding fill a micro-batch up to its bucket: of padded ones rows with one token. */
     private void pad(int microBatch, StepBucket bucket) {
         MemorySegment all = offsets[microBatch];
         int end = tokens[microBatch];
         for (int i = sequences[microBatch] + 1; i <= bucket.sequences(); i++) {
-            end = Math.min(bucket.tokens(), end + bucket.longest());
+            end = bucket.layout() == BatchLayout.PADDED
+                    ? all.getAtIndex(ValueLayout.JAVA_INT, i - 1) + 1
+                    : Math.min(bucket.tokens(), end + bucket.longest());
             all.setAtIndex(ValueLayout.JAVA_INT, i, end);
         }
     }

@@ -65,6 +65,29 @@ class MultiTensorMisuseTest {
     }
 
     @Test
+    void refusedScaling() {
+        Tensor flag = open.ints(0);
+        Tensor x = of(DType.FLOAT32, 4);
+        Tensor scale = scalar(2);
+        try (TensorLists one = TensorLists.of(new Tensor[] {x});
+                TensorLists bytes = TensorLists.of(new Tensor[] {x}, new Tensor[] {of(DType.INT32, 4)});
+                TensorLists two = TensorLists.of(new Tensor[] {x}, new Tensor[] {of(DType.FLOAT32, 4)})) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "lists: expected 2 lists, got 1",
+                    () -> MultiTensor.scaleTensor(flag, one, scale, open.stream()));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "list 1, tensor 0: expected elements of FLOAT32, BFLOAT16 or FLOAT16, got INT32[4]",
+                    () -> MultiTensor.scaleTensor(flag, bytes, scale, open.stream()));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "scale: expected FLOAT32[1], got INT32[1]",
+                    () -> MultiTensor.scaleTensor(flag, two, flag, open.stream()));
+        }
+    }
+
+    @Test
     void listsThatAreGone() {
         Tensor flag = open.ints(0);
         Tensor norm = scalar(0);

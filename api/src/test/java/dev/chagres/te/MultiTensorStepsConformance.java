@@ -107,6 +107,39 @@ class MultiTensorStepsConformance {
         open.assertClose("p", expected, MultiTensorData.floats(data.read(p)), 0, STEPS);
     }
 
+    /** A factor that the device reads, over every pair of types; a number that is not finite raises the flag. */
+    @Test
+    void aFactorOnTheDevice() {
+        for (DType from : List.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)) {
+            for (DType to : List.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)) {
+                Tensor[] x = data.drawn(from, 1);
+                Tensor[] y = data.zeros(to);
+                Tensor flag = open.ints(0);
+                Tensor scale = data.scalar(-1536.25);
+                double[] expected = Arrays.stream(data.read(x))
+                        .map(value -> value * -1536.25)
+                        .toArray();
+                try (TensorLists lists = TensorLists.of(x, y)) {
+                    MultiTensor.scaleTensor(flag, lists, scale, open.stream());
+                    Tolerance rounding = new Tolerance("one rounding to " + to, 4e-3, 4e-3);
+                    open.assertClose("y", expected, MultiTensorData.floats(data.read(y)), 0, rounding);
+                    assertEquals(0, flag.toInts(open.stream())[0]);
+                    float[] infinite = new float[(int) x[1].count()];
+                    infinite[0] = Float.POSITIVE_INFINITY;
+                    open.set(x[1], doubles(infinite));
+                    MultiTensor.scaleTensor(flag, lists, scale, open.stream());
+                    assertEquals(1, flag.toInts(open.stream())[0]);
+                }
+            }
+        }
+    }
+
+    private static double[] doubles(float[] values) {
+        double[] doubles = new double[values.length];
+        Arrays.setAll(doubles, i -> values[i]);
+        return doubles;
+    }
+
     @Test
     void aRaisedFlagSkipsTheStep() {
         Tensor[] g = data.drawn(DType.FLOAT32, 1);

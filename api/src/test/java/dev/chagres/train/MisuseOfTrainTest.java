@@ -53,7 +53,6 @@ class MisuseOfTrainTest {
         missing("device", () -> new UploadRing(null, SHAPE, 1));
         missing("shape", () -> new UploadRing(device, null, 1));
         missing("stream", () -> new StepReadback(null, 1, 1));
-        missing("shape", () -> StepGraph.refusal(null));
         missing("name", () -> WholeFile.isDirect(null));
         missing("name", () -> WholeFile.part(null));
         try (SequencePacker packer = new SequencePacker(SHAPE, NumberedSequences.of(20));

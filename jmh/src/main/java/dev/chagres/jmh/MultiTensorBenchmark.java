@@ -32,6 +32,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     private TensorLists scales;
     private TensorLists inEightBits;
     private TensorLists descent;
+    private TensorLists scaled;
 
     /** For JMH. */
     public MultiTensorBenchmark() {}
@@ -91,6 +92,12 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         descent = TensorLists.of(new Tensor[] {ones(DType.FLOAT32, count)}, new Tensor[] {moved}, new Tensor[] {
             zeros(DType.FLOAT32, count)
         });
+        Tensor half = zeros(DType.FLOAT32, count);
+        scaled = TensorLists.of(new Tensor[] {ones(DType.FLOAT32, count)}, new Tensor[] {half});
+        Tensor factor = empty(DType.FLOAT32, 1);
+        factor.set(stream, 0.5f);
+        MultiTensor.scaleTensor(flag, scaled, factor, stream);
+        near("scaleTensor", 0.5, read(half)[0], 1e-7);
         adamInEightBits();
         near("adamFp8", -RATE, read(masters)[0], RATE / 100);
         descend();
@@ -185,6 +192,13 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         repeat(this::descend);
     }
 
+    /** A factor on FP32 numbers. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void scaleTensor() {
+        repeat(() -> MultiTensor.scaleTensor(flag, scaled, scale, stream));
+    }
+
     /** A step over FP32 weights. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
@@ -207,6 +221,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         scales.close();
         inEightBits.close();
         descent.close();
+        scaled.close();
         super.close();
     }
 }

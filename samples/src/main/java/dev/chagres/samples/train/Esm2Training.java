@@ -225,16 +225,11 @@ public final class Esm2Training implements TrainingModel {
     /**
      * Captures a step for each bucket of batches and replays it from now on.
      *
-     * @throws IllegalArgumentException when steps of this shape cannot be captured
-     * @throws IllegalStateException when steps are captured already
+     * @throws IllegalStateException when steps are captured already, or this rank has some of the layers or tokens
      */
     public void captureSteps() {
         if (graph != null) {
             throw new IllegalStateException("captureSteps was called already");
-        }
-        String refusal = captureRefusal(shape, dtype);
-        if (refusal != null) {
-            throw new IllegalArgumentException("shape: " + refusal + ", got " + shape);
         }
         if (pipeline != null || model.parameters().sharing().contextParallel().isSplit()) {
             throw new IllegalStateException(
@@ -250,14 +245,6 @@ public final class Esm2Training implements TrainingModel {
         graph = new StepGraph(uploads, shape, pass, BUCKETS, this::enqueue);
     }
 
-    /** Returns why steps cannot be captured, or null when they can. */
-    static @Nullable String captureRefusal(BatchShape shape, DType dtype) {
-        String refusal = StepGraph.refusal(shape);
-        return refusal == null && dtype == DType.FLOAT16 && shape.microBatches() > 1
-                ? "expected one micro-batch a step in FP16, for the loss scale takes the place of its share"
-                : refusal;
-    }
-
     /** What a graph holds. */
     private void enqueue(List<ModelInput> microBatches) {
         for (int i = 0; i < microBatches.size(); i++) {
@@ -267,7 +254,10 @@ public final class Esm2Training implements TrainingModel {
                 announce(input);
                 Tensor loss = shape.microBatches() == 1
                         ? gradients(input, input.share())
-                        : gradients(input, 1, input.deviceShare());
+                        : gradients(
+                                input,
+                                1,
+                                lossScaler == null ? input.deviceShare() : input.deviceShare(lossScaler, pass));
                 capturedLosses.get(i).copyFrom(stream, loss);
             } else if (helps(i, input)) {
                 gradients(input, 0);

@@ -1,6 +1,5 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.DType;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
@@ -126,7 +125,7 @@ final class TrainOptions {
             paramLabel = "on|off|auto",
             description =
                     "capture each step once and replay it; on: of ranks with --strategy ddp or tp, too; auto: on a GPU, of"
-                            + " one rank and one micro-batch (default: auto)")
+                            + " one rank (default: auto)")
     private GraphChoice graph = GraphChoice.AUTO;
 
     @Option(
@@ -234,7 +233,7 @@ final class TrainOptions {
         }
         checkStatistics();
         if (tokensPerStep != null && ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
-            steps(shape(tokensPerStep), false);
+            var _ = shape(tokensPerStep);
         }
     }
 
@@ -274,21 +273,9 @@ final class TrainOptions {
         }
     }
 
-    private Steps steps(BatchShape shape, boolean gpu) {
-        DType dtype = (recipe != null ? recipe : TrainingRecipe.BF16).dtype();
-        String refusal = Esm2Training.captureRefusal(shape, dtype);
-        if (graph == GraphChoice.ON && refusal != null) {
-            throw new IllegalArgumentException(
-                    "--graph: " + refusal
-                            + " (--packing on; with --recipe fp16 one rank and --accumulate 1); leave --graph out, or change those");
-        }
+    private Steps steps(boolean gpu) {
         boolean captured = graph == GraphChoice.ON
-                || (graph == GraphChoice.AUTO
-                        && gpu
-                        && fp8Statistics == 0
-                        && ranks.count() == 1
-                        && shape.microBatches() == 1
-                        && refusal == null);
+                || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && ranks.count() == 1);
         return captured ? Steps.CAPTURED : Steps.ENQUEUED;
     }
 
@@ -308,7 +295,7 @@ final class TrainOptions {
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         BatchShape shape = shape(gpu ? GPU_TOKENS : CPU_TOKENS);
-        Steps enqueuing = steps(shape, gpu);
+        Steps enqueuing = steps(gpu);
         return new TrainingPlan(
                 size,
                 fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),

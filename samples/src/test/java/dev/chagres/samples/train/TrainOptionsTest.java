@@ -49,11 +49,6 @@ class TrainOptionsTest {
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-current, fp8-block, got fp8",
                 "--product-plans best | Invalid value for option '--product-plans': expected one of first, measured, got best",
                 "--graph yes | Invalid value for option '--graph': expected one of on, off, auto, got yes",
-                "--graph on --packing off | --graph: expected packed batches, for only they are padded to buckets (--packing"
-                        + " on; with --recipe fp16 one rank and --accumulate 1); leave --graph out, or change those",
-                "--graph on --accumulate 2 --recipe fp16 | --graph: expected one micro-batch a step in FP16, for the loss"
-                        + " scale takes the place of its share (--packing on; with --recipe fp16 one rank and --accumulate"
-                        + " 1); leave --graph out, or change those",
                 "--fp8-statistics -1 | --fp8-statistics: expected at least 0, got -1",
                 "--fp8-statistics 10 | --fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block, whose casts"
                         + " are measured, got none",
