@@ -181,6 +181,7 @@ ScoreArguments scores_of(const OpsAttention &attention) {
   arguments.alibi_sequence = scores.alibi_sequences == 1 ? 0 : static_cast<int>(attention.heads);
   arguments.softcap = scores.softcap;
   arguments.alibi_bottom_right = scores.alibi_alignment == OPS_BOTTOM_RIGHT;
+  arguments.bias_before_scale = scores.bias != nullptr && scores.bias_type == OPS_PRE_SCALE_BIAS;
   arguments.has_sink = scores.softmax_type != OPS_SOFTMAX_VANILLA;
   return arguments;
 }

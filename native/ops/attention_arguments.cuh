@@ -33,6 +33,7 @@ struct ScoreArguments {
   int alibi_sequence;       /* slopes from one sequence to the next */
   float softcap;            /* 0: none */
   bool alibi_bottom_right;
+  bool bias_before_scale;
   bool has_sink;            /* off by one, where there are no sinks */
 };
 

@@ -67,6 +67,7 @@ inline void check_scores(Arguments &arguments, const OpsAttention &attention, bo
   }
   if (scores.bias != nullptr) {
     const int64_t size = size_of(attention.dtype);
+    arguments.between("scores.bias_type", scores.bias_type, OPS_POST_SCALE_BIAS, OPS_PRE_SCALE_BIAS);
     check_score_shape(arguments, "bias_shape", scores.bias_shape, attention, size);
     arguments.pointer("scores.bias", scores.bias, size);
     if (wants_d_bias(attention, backward)) arguments.pointer("scores.d_bias", scores.d_bias, size);

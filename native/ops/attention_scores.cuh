@@ -51,7 +51,8 @@ __device__ inline Score score_of(float product, int query, int key, const ScoreR
   const ScoreArguments &scores = a.scores;
   if (rules.mask != nullptr && rules.mask[query * scores.mask_tensor.query + key] != 0)
     return {minus_infinity(), 0.0f};
-  float score = product * a.scale, derivative = 1.0f;
+  const float bias = rules.bias == nullptr ? 0.0f : to_float(rules.bias[query * scores.bias_tensor.query + key]);
+  float score = (scores.bias_before_scale ? product + bias : product) * a.scale, derivative = 1.0f;
   if (scores.softcap > 0) {
     const float part = tanhf(score / scores.softcap);
     score = scores.softcap * part;
@@ -59,7 +60,7 @@ __device__ inline Score score_of(float product, int query, int key, const ScoreR
   }
   const int distance = query + rules.diagonal - key;
   score -= rules.slope * static_cast<float>(distance < 0 ? -distance : distance);
-  if (rules.bias != nullptr) score += to_float(rules.bias[query * scores.bias_tensor.query + key]);
+  if (!scores.bias_before_scale) score += bias;
   return {score * kLog2E, derivative};
 }
 

@@ -34,10 +34,11 @@ __device__ inline void add_bias(float (&sum)[S::kOwn][4], float *shared, const P
     add_scores<S>(score, q, slice, s, a.head_dim);
   }
   differentiate_queries<T, S, ScoreKind::kChanged>(gradient, score, queries, key, place, a);
+  const bool before = a.scores.bias_before_scale;
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r)
 #pragma unroll
-    for (int u = 0; u < 4; ++u) sum[r][u] += gradient[r][u];
+    for (int u = 0; u < 4; ++u) sum[r][u] += before ? a.scale * score[r][u] * gradient[r][u] : gradient[r][u];
 }
 
 /* A block owns kRows queries by 64 keys of one head of the bias. */

@@ -334,6 +334,12 @@ enum OpsSoftmax {
   OPS_SOFTMAX_LEARNABLE = 2   /* exp(sinks[h]) */
 };
 
+/* Where a bias is added to a score, by the names of Transformer Engine's NVTE_Bias_Type. */
+enum OpsBiasType {
+  OPS_POST_SCALE_BIAS = 0, /* s = s + bias, behind soft cap and ALiBi */
+  OPS_PRE_SCALE_BIAS = 1   /* s = scale * (q_i . k_j + bias), before them */
+};
+
 /* The shape [sequences, heads, queries, keys] of a dense tensor with an element for each score. */
 typedef struct OpsScoreShape {
   int64_t sequences; /* B, or 1: all sequences share the elements */
@@ -346,7 +352,7 @@ typedef struct OpsScoreShape {
  * What becomes of a score s = scale * q_i . k_j before the softmax, in this order; all zero: nothing.
  *   soft cap  s = softcap * tanh(s / softcap)
  *   ALiBi     s = s - slope_h * |i + d - j|, d as alibi_alignment says: 0, or the sequence's keys less its queries
- *   bias      s = s + bias[b, h, i, j]
+ *   bias      s = s + bias[b, h, i, j], or with OPS_PRE_SCALE_BIAS first of all s = scale * (q_i . k_j + bias[b, h, i, j])
  *   mask      s = -infinity where mask[b, h, i, j] is not 0
  * i and j count from the sequence's first query and key, packed ones too.
  */
@@ -363,6 +369,7 @@ typedef struct OpsScores {
   float softcap;             /* 0: none */
   int32_t alibi_alignment;   /* OpsAlignment */
   int32_t softmax_type;      /* OpsSoftmax */
+  int32_t bias_type;         /* OpsBiasType; not looked at without bias */
 } OpsScores;
 
 /*
@@ -430,8 +437,8 @@ int ops_attention_forward(const OpsAttention *attention, OpsStream stream);
 
 /* With delta_i = d_o_i . o_i and ds_ij = p_ij (m_ij (d_o_i . v_j) - delta_i): dv_j = sum over i of m_ij p_ij d_o_i,
  * dq_i = scale * sum over j of t_ij ds_ij k_j, dk_j = scale * sum over i of t_ij ds_ij q_i, t_ij being the derivative of the
- * soft cap, else 1; the sums of dv and dk go over all heads that read the key head, too. d_bias is ds, summed over what
- * shares an element; d_sinks_h = -sum over b, i of exp(sinks_h - L_i) delta_i. A query that sees no key, a key that no query
+ * soft cap, else 1; the sums of dv and dk go over all heads that read the key head, too. d_bias is ds, before the scale
+ * scale * t ds, summed over what shares an element; d_sinks_h = -sum over b, i of exp(sinks_h - L_i) delta_i. A query that sees no key, a key that no query
  * sees, dense rows past their sequence's length, and gaps get 0. The order of the sums is fixed: equal inputs give equal bits. */
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream);
 

@@ -53,6 +53,7 @@ AttentionScores scores_of(const OpsAttention &attention) {
   scores.alibi_sequence = given.alibi_sequences == 1 ? 0 : attention.heads;
   scores.alibi_bottom_right = given.alibi_alignment == OPS_BOTTOM_RIGHT;
   scores.bias = score_tensor(given.bias, as_dtype(attention.dtype), given.bias_shape);
+  if (given.bias != nullptr && given.bias_type == OPS_PRE_SCALE_BIAS) scores.bias_factor = attention.scale;
   scores.mask = score_tensor(given.mask, kNVTEByte, given.mask_shape);
   return scores;
 }

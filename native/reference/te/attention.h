@@ -93,6 +93,7 @@ struct AttentionScores {
   const float *alibi_slopes = nullptr;
   int64_t alibi_sequence = 0;         /* slopes from one sequence to the next */
   bool alibi_bottom_right = false;
+  float bias_factor = 0;              /* of a bias before the scale: the scale. 0: bias comes behind soft cap and ALiBi */
   ScoreTensor bias, mask;             /* mask: Byte, not 0 where a query does not see a key */
   float *dbias = nullptr;             /* backward adds to it; lies as bias does. Null: not wanted */
 

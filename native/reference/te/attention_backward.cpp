@@ -130,7 +130,8 @@ class BackwardHead {
       const int64_t first = problem_.band.first(row, length_) - key, last = problem_.band.last(row, length_) - key;
       float *dbias = problem_.scores.dbias + problem_.scores.bias.offset(sequence_, head(h), row) + key;
       const int64_t begin = std::clamp<int64_t>(first, 0, kTile), end = std::clamp<int64_t>(last, begin, kTile);
-      for (int64_t j = begin; j < end; ++j) dbias[j] += gradient[j];
+      const float factor = problem_.scores.bias_factor, *derivative = derivatives_.data() + at;
+      for (int64_t j = begin; j < end; ++j) dbias[j] += factor != 0 ? factor * derivative[j] * gradient[j] : gradient[j];
     }
     multiply_run(gradient, derivatives_.data() + at, columns);
   }

@@ -176,6 +176,7 @@ class AttentionCase {
     scores.alibi_alignment = change.alibi_alignment;
     scores.bias = change.bias_sequences > 0 ? common.bias.data() : nullptr;
     scores.bias_shape = shape_.bias();
+    scores.bias_type = change.bias_type;
     scores.mask = change.mask_sequences > 0 ? common.mask.data<uint8_t>() : nullptr;
     scores.mask_shape = shape_.mask();
     scores.softmax_type = change.softmax;

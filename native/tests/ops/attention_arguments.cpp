@@ -109,6 +109,7 @@ const Mistake kOfBoth[] = {
      "scores.alibi_sequences is 2; expected 1 or sequences 3"},
     {[](OpsAttention &a) { a.scores.alibi_slopes = odd<float>(), a.scores.alibi_sequences = 3; },
      "scores.alibi_slopes is 0x1002; expected a multiple of 4 bytes"},
+    {[](OpsAttention &a) { with_bias(a), a.scores.bias_type = 2; }, "scores.bias_type is 2; expected 0 to 1"},
     {[](OpsAttention &a) { with_bias(a).sequences = 2; },
      "scores.bias_shape.sequences is 2; expected 1 or sequences 3"},
     {[](OpsAttention &a) { with_bias(a).heads = 0; }, "scores.bias_shape.heads is 0; expected 1 or heads 2"},

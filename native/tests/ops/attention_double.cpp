@@ -76,6 +76,7 @@ std::string ScoreChange::text() const {
                      {"alibi", alibi_alignment},
                      {"bias", bias_sequences},
                      {"bias heads", bias_heads},
+                     {"bias type", bias_type},
                      {"mask", mask_sequences},
                      {"mask heads", mask_heads},
                      {"past", past},
@@ -148,6 +149,13 @@ double AttentionDouble::sink(int64_t head) const {
 void AttentionDouble::change(int64_t sequence, int64_t head, int64_t query, int64_t key, double &score,
                              double &derivative, double &size) const {
   const ScoreChange &change = shape_.change;
+  const bool before = change.bias_type == OPS_PRE_SCALE_BIAS;
+  double term_of_bias = 0;
+  if (change.bias_sequences > 0) {
+    term_of_bias = bias[element_at(shape_.bias(), sequence, head, query, key)] * (before ? shape_.scale() : 1);
+    size += std::isinf(term_of_bias) ? 0 : std::fabs(term_of_bias);
+  }
+  if (before) score += term_of_bias;
   if (change.softcap > 0) {
     const double part = std::tanh(score / change.softcap);
     score = change.softcap * part;
@@ -162,11 +170,7 @@ void AttentionDouble::change(int64_t sequence, int64_t head, int64_t query, int6
     score -= term;
     size += std::fabs(term);
   }
-  if (change.bias_sequences > 0) {
-    const double term = bias[element_at(shape_.bias(), sequence, head, query, key)];
-    score += term;
-    size += std::isinf(term) ? 0 : std::fabs(term);
-  }
+  if (!before) score += term_of_bias;
   if (change.mask_sequences > 0 && mask[element_at(shape_.mask(), sequence, head, query, key)] != 0) score = -INFINITY;
 }
 
@@ -268,8 +272,9 @@ void AttentionDouble::backward_row(int64_t sequence, int64_t head, int64_t row) 
     const double slope = shape_.scale() * seen.derivative[j] * dscore, slope_size = shape_.scale() * dscore_size;
     if (shape_.change.bias_sequences > 0) {
       const size_t at = element_at(shape_.bias(), sequence, head, row, static_cast<int64_t>(j));
-      dbias[at] += dscore;
-      dbias_scale[at] += dscore_size;
+      const bool before = shape_.change.bias_type == OPS_PRE_SCALE_BIAS;
+      dbias[at] += before ? slope : dscore;
+      dbias_scale[at] += before ? slope_size : dscore_size;
     }
     const double weight = seen.probability[j] * seen.factor[j];
     for (size_t c = 0; c < dim; ++c) {

@@ -46,6 +46,7 @@ struct ScoreChange {
   int64_t bias_sequences = 0, bias_heads = 0, mask_sequences = 0, mask_heads = 0;
   int64_t past = 0; /* queries and keys of bias and mask past the longest */
   OpsSoftmax softmax = OPS_SOFTMAX_VANILLA;
+  OpsBiasType bias_type = OPS_POST_SCALE_BIAS;
 
   std::string text() const;
 };

@@ -31,6 +31,8 @@ std::vector<ScoreChange> changes(int64_t sequences, int64_t heads) {
   bias.bias_sequences = 1;
   bias.past = 40;
   changes.push_back(bias);
+  bias.bias_type = all.bias_type = OPS_PRE_SCALE_BIAS;
+  changes.insert(changes.end(), {bias, all});
   return changes;
 }
 

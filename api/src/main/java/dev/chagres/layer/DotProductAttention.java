@@ -110,6 +110,16 @@ public final class DotProductAttention {
         rules.bias(biases);
     }
 
+    /**
+     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
+     * {@code pre_scale_bias}. It takes the place of a bias that was said before.
+     *
+     * @throws IllegalArgumentException where heads are divided among ranks, or ranks gather keys
+     */
+    public void preScaleBias(FanOut biases) {
+        rules.preScaleBias(biases);
+    }
+
     /** Returns the learnable sinks of the softmax, FLOAT32 [h]; null where there are none. */
     public @Nullable Parameter sinks() {
         return rules.sinks();

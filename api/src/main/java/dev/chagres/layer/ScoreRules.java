@@ -59,6 +59,8 @@ final class ScoreRules {
 
     private @Nullable Alibi alibi;
     private @Nullable FanOut biases;
+    /** Whether {@link #biases} are added before the scale. */
+    private boolean preScale;
 
     ScoreRules(AttentionConfig config, @Nullable ModelPlan plan) {
         this.config = config;
@@ -98,6 +100,12 @@ final class ScoreRules {
                     + newBiases);
         }
         biases = newBiases;
+        preScale = false;
+    }
+
+    void preScaleBias(FanOut newBiases) {
+        bias(newBiases);
+        preScale = true;
     }
 
     /** Refuses what goes by the place of a query in its sequence, of which a rank has a part. */
@@ -131,6 +139,9 @@ final class ScoreRules {
         if (alibi != null) {
             return "cuDNN's ALiBi is causal and top-left alone, and takes no slopes";
         }
+        if (biases != null && preScale) {
+            return "cuDNN has no bias before the scale";
+        }
         if (biases != null) {
             return "cuDNN has no bias of packed scores, nor under a bottom-right mask";
         }
@@ -153,7 +164,7 @@ final class ScoreRules {
         Tensor given = sequences.scoreMask();
         Tensor mask = given == null ? null : slice.ofScores(given, pass);
         scores.alibi(slopes, alignment());
-        scores.bias(bias).mask(mask);
+        (preScale ? scores.preScaleBias(bias) : scores.bias(bias)).mask(mask);
         scores.softmax(config.softmaxType(), sinks == null ? null : slice.ofVector(sinks.weight(), pass));
         keep(applied.slopes, slopes);
         keep(applied.bias, bias);
@@ -205,7 +216,7 @@ final class ScoreRules {
             text.append("; ALiBi");
         }
         if (biases != null) {
-            text.append("; bias of ").append(biases);
+            text.append(preScale ? "; bias before the scale of " : "; bias of ").append(biases);
         }
         if (config.softmaxType() != SoftmaxType.VANILLA) {
             text.append("; softmax ").append(config.softmaxType());

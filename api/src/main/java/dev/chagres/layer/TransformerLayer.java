@@ -158,6 +158,16 @@ public final class TransformerLayer extends Layer {
         attention.bias(biases);
     }
 
+    /**
+     * Adds a bias to the scores of self-attention's forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
+     * {@code pre_scale_bias}. It takes the place of a bias that was said before.
+     *
+     * @throws IllegalArgumentException where heads are divided among ranks, or ranks gather keys
+     */
+    public void preScaleBias(FanOut biases) {
+        attention.preScaleBias(biases);
+    }
+
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         stream.run(x, y, pass);

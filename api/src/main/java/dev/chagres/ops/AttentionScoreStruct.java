@@ -45,6 +45,7 @@ final class AttentionScoreStruct {
         OpsScores.alibi_alignment(
                 segment, scores.alignment() == Alignment.BOTTOM_RIGHT ? Ops.OPS_BOTTOM_RIGHT() : Ops.OPS_TOP_LEFT());
         OpsScores.bias(segment, Checks.addressOrNull(scores.bias()));
+        OpsScores.bias_type(segment, scores.isPreScale() ? Ops.OPS_PRE_SCALE_BIAS() : Ops.OPS_POST_SCALE_BIAS());
         write(biasShape, scores.bias());
         OpsScores.mask(segment, Checks.addressOrNull(scores.mask()));
         write(maskShape, scores.mask());

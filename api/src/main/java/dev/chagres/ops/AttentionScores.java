@@ -12,7 +12,8 @@ import org.jspecify.annotations.Nullable;
  * <ol>
  *   <li>soft cap: {@code s = cap tanh(s / cap)};
  *   <li>ALiBi: {@code s = s - slope_h |i + d - j|} with d as the {@link Alignment} says;
- *   <li>bias: {@code s = s + bias[b, h, i, j]};
+ *   <li>bias: {@code s = s + bias[b, h, i, j]}; one before the scale comes first of all, {@code s = scale (q_i . k_j + bias[b, h, i,
+ *       j])};
  *   <li>mask: {@code s = -infinity} where {@code mask[b, h, i, j]} is not 0.
  * </ol>
  *
@@ -39,6 +40,7 @@ public final class AttentionScores {
     private @Nullable Tensor slopes;
     private Alignment alignment = Alignment.BOTTOM_RIGHT;
     private @Nullable Tensor bias;
+    private boolean preScale;
     private @Nullable Tensor biasGradient;
     private @Nullable Tensor mask;
     private SoftmaxType softmaxType = SoftmaxType.VANILLA;
@@ -65,9 +67,17 @@ public final class AttentionScores {
         return this;
     }
 
-    /** Sets the bias, of the query's type; null: none. */
+    /** Sets the bias, of the query's type, which is added behind the scale: TE's {@code post_scale_bias}; null: none. */
     public AttentionScores bias(@Nullable Tensor tensor) {
         bias = tensor;
+        preScale = false;
+        return this;
+    }
+
+    /** Sets the bias, of the query's type, which is added before the scale: TE's {@code pre_scale_bias}; null: none. */
+    public AttentionScores preScaleBias(@Nullable Tensor tensor) {
+        bias = tensor;
+        preScale = true;
         return this;
     }
 
@@ -118,6 +128,11 @@ public final class AttentionScores {
     /** Returns the bias, or null. */
     public @Nullable Tensor bias() {
         return bias;
+    }
+
+    /** Returns whether the bias is added before the scale. */
+    public boolean isPreScale() {
+        return preScale;
     }
 
     /** Returns the gradient of the bias, or null. */

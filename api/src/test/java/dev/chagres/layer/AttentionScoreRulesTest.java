@@ -26,6 +26,8 @@ import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** What DotProductAttention does with scores: everything together against double precision, errors, explanations. */
 @Tag("L0")
@@ -76,8 +78,9 @@ class AttentionScoreRulesTest {
         }
     }
 
-    @Test
-    void everythingTogether() {
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void everythingTogether(boolean preScale) {
         ModelPlan plan = new ModelPlan();
         AttentionConfig config = config().withSoftcap(2).withSoftmaxType(SoftmaxType.LEARNABLE);
         DotProductAttention attention = new DotProductAttention(config, plan.group("attention"));
@@ -101,7 +104,11 @@ class AttentionScoreRulesTest {
             parameters.changed();
             attention.alibi(Alibi.of(open.scope(), HEADS));
             FanOut biases = new FanOut("biases");
-            attention.bias(biases);
+            attention.preScaleBias(biases);
+            if (!preScale) {
+                attention.bias(biases); // the later one counts
+            }
+            witness.preScale = preScale;
             witness.biasShape = new int[] {1, HEADS, 7, 7};
             witness.bias = draw(HEADS * 49);
             witness.maskShape = new int[] {2, 1, 7, 8};
@@ -172,6 +179,12 @@ class AttentionScoreRulesTest {
         biased.alibi(Alibi.of(open.scope(), HEADS));
         assertTrue(biased.explain(DType.BFLOAT16, pass)
                 .endsWith("for cuDNN's ALiBi is causal and top-left alone, and takes no slopes; ALiBi"));
+        DotProductAttention before = new DotProductAttention(wide);
+        before.preScaleBias(new FanOut("pairs"));
+        assertTrue(
+                before.explain(DType.BFLOAT16, pass)
+                        .endsWith("for cuDNN has no bias before the scale; bias before the scale of pairs: FanOut"),
+                before.explain(DType.BFLOAT16, pass));
         DotProductAttention sunk = new DotProductAttention(wide.withSoftmaxType(SoftmaxType.OFF_BY_ONE));
         assertNull(sunk.sinks());
         assertTrue(sunk.explain(DType.BFLOAT16, pass)

@@ -51,7 +51,37 @@ class AttentionScoresConformance {
             int biasSequences,
             int biasHeads,
             int maskSequences,
-            SoftmaxType softmax) {
+            SoftmaxType softmax,
+            boolean preScale) {
+        Case(
+                DType dtype,
+                QkvFormat format,
+                MaskType mask,
+                float cap,
+                int slopes,
+                Alignment alignment,
+                int biasSequences,
+                int biasHeads,
+                int maskSequences,
+                SoftmaxType softmax) {
+            this(dtype, format, mask, cap, slopes, alignment, biasSequences, biasHeads, maskSequences, softmax, false);
+        }
+
+        Case beforeTheScale() {
+            return new Case(
+                    dtype,
+                    format,
+                    mask,
+                    cap,
+                    slopes,
+                    alignment,
+                    biasSequences,
+                    biasHeads,
+                    maskSequences,
+                    softmax,
+                    true);
+        }
+
         TokenRows rows(int padded, Integer... lengths) {
             return format == QkvFormat.THD ? TokenRows.packed(lengths) : TokenRows.padded(format, padded, lengths);
         }
@@ -87,6 +117,8 @@ class AttentionScoresConformance {
                         SoftmaxType.LEARNABLE));
             }
         }
+        List<Case> biased = cases.stream().filter(c -> c.biasSequences > 0).toList();
+        biased.forEach(c -> cases.add(c.beforeTheScale()));
         return cases;
     }
 
@@ -146,7 +178,9 @@ class AttentionScoresConformance {
                 witness.biasShape = new int[] {c.biasSequences, c.biasHeads, 11, 13};
                 witness.bias = draw(c.biasSequences * c.biasHeads * 11 * 13);
                 Tensor bias = tensor(c.dtype, Shape.of(c.biasSequences, c.biasHeads, 11, 13), witness.bias);
-                scores.bias(bias).biasGradient(open.scope().like(bias));
+                witness.preScale = c.preScale;
+                (c.preScale ? scores.preScaleBias(bias) : scores.bias(bias))
+                        .biasGradient(open.scope().like(bias));
             }
             if (c.maskSequences > 0) {
                 witness.maskShape = new int[] {c.maskSequences, 1, 9, 14};

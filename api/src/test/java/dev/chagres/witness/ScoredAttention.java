@@ -26,6 +26,8 @@ public final class ScoredAttention {
     public boolean bottomRight;
     /** Elements of biasShape; none: no bias. */
     public double[] bias = new double[0];
+    /** Whether the bias is added before the scale. */
+    public boolean preScale;
     /** Sequences, heads, queries, keys. */
     public int[] biasShape = {1, 1, 0, 0};
     /** Elements of maskShape; none: no mask. */
@@ -132,12 +134,14 @@ public final class ScoredAttention {
         for (int c = 0; c < dim; c++) {
             score += scale * q[(row * heads + head) * dim + c] * k[(keyRow * keyHeads + keyHead(head)) * dim + c];
         }
+        double added = bias.length > 0 ? bias[at(biasShape, sequence, head, query, key)] : 0;
+        score += preScale ? scale * added : 0;
         score = cap > 0 ? cap * Math.tanh(score / cap) : score;
         if (slopes.length > 0) {
             double slope = slopes[slopes.length == heads ? head : sequence * heads + head];
             score -= slope * Math.abs(query + (bottomRight ? shift : 0) - key);
         }
-        return bias.length > 0 ? score + bias[at(biasShape, sequence, head, query, key)] : score;
+        return preScale ? score : score + added;
     }
 
     private static int at(int[] shape, int sequence, int head, int query, int key) {

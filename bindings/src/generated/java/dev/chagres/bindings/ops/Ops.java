@@ -2048,6 +2048,24 @@ public class Ops extends Ops$shared {
     public static int OPS_SOFTMAX_LEARNABLE() {
         return OPS_SOFTMAX_LEARNABLE;
     }
+    private static final int OPS_POST_SCALE_BIAS = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsBiasType.OPS_POST_SCALE_BIAS = 0
+     * }
+     */
+    public static int OPS_POST_SCALE_BIAS() {
+        return OPS_POST_SCALE_BIAS;
+    }
+    private static final int OPS_PRE_SCALE_BIAS = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsBiasType.OPS_PRE_SCALE_BIAS = 1
+     * }
+     */
+    public static int OPS_PRE_SCALE_BIAS() {
+        return OPS_PRE_SCALE_BIAS;
+    }
 
     private static class ops_attention_forward {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(

@@ -27,6 +27,7 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
  *     float softcap;
  *     int32_t alibi_alignment;
  *     int32_t softmax_type;
+ *     int32_t bias_type;
  * }
  * }
  */
@@ -49,7 +50,7 @@ public class OpsScores {
         Ops.C_FLOAT.withName("softcap"),
         Ops.C_INT.withName("alibi_alignment"),
         Ops.C_INT.withName("softmax_type"),
-        MemoryLayout.paddingLayout(4)
+        Ops.C_INT.withName("bias_type")
     ).withName("OpsScores");
 
     /**
@@ -585,6 +586,50 @@ public class OpsScores {
      */
     public static void softmax_type(MemorySegment struct, int fieldValue) {
         struct.set(softmax_type$LAYOUT, softmax_type$OFFSET, fieldValue);
+    }
+
+    private static final OfInt bias_type$LAYOUT = (OfInt)$LAYOUT.select(groupElement("bias_type"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * int32_t bias_type
+     * }
+     */
+    public static final OfInt bias_type$layout() {
+        return bias_type$LAYOUT;
+    }
+
+    private static final long bias_type$OFFSET = $LAYOUT.byteOffset(groupElement("bias_type"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * int32_t bias_type
+     * }
+     */
+    public static final long bias_type$offset() {
+        return bias_type$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * int32_t bias_type
+     * }
+     */
+    public static int bias_type(MemorySegment struct) {
+        return struct.get(bias_type$LAYOUT, bias_type$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * int32_t bias_type
+     * }
+     */
+    public static void bias_type(MemorySegment struct, int fieldValue) {
+        struct.set(bias_type$LAYOUT, bias_type$OFFSET, fieldValue);
     }
 
     /**
