@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.VocabularyCrossEntropy;
 import org.jspecify.annotations.Nullable;
@@ -34,6 +35,16 @@ final class ClassSplit {
 
     long columns() {
         return columns;
+    }
+
+    /** Says what is missing where the labels are those of all ranks' tokens, and the logits those of this rank's. */
+    void checkTokens(Tensor logits, Tensor labels) {
+        if (labels.rank() == 1 && logits.size(0) > 0 && labels.size(0) == logits.size(0) * ranks.size()) {
+            throw new IllegalArgumentException("logits: expected " + labels.size(0)
+                    + " tokens, those of the labels, got "
+                    + Checks.describe(logits) + ", this rank's part of them; give all tokens to the layer before by"
+                    + " a TokenGather");
+        }
     }
 
     /** Returns how many of the columns are classes. */

@@ -37,6 +37,8 @@ public final class CrossEntropy {
     private final float labelSmoothing;
     /** Null where each rank has all columns. */
     private final @Nullable ClassSplit split;
+    /** How many columns logits have; 0: as many as there are classes, or more. */
+    private final long columns;
 
     private final SavedPool<Scores> saved = new SavedPool<>(this, Scores::new);
 
@@ -46,13 +48,13 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when there are fewer than one
      */
     public CrossEntropy(long classes) {
-        this(classes, 0, null);
+        this(classes, 0, null, 0);
     }
 
     /**
      * Makes one of logits whose columns are divided among the tensor-parallel ranks of {@code plan}, as those of a decoder whose weight is
      * the table of {@link Embedding#vocabularyParallel}: each rank hands in its own columns, [T, columns of this rank], all hand in the
-     * same labels, and all get the same loss. Where layers are whole it is {@link #CrossEntropy(long)}.
+     * same labels, and all get the same loss. Where layers are whole it is {@link #CrossEntropy(long)} of logits with all columns.
      *
      * <p>Over the ranks are reduced, in FP32, T largest logits and then 2 T sums, 3 T with label smoothing; in backward nothing.
      *
@@ -66,11 +68,11 @@ public final class CrossEntropy {
             throw new IllegalArgumentException(
                     "columns: expected at least the " + classes + " classes, got " + columns);
         }
-        CrossEntropy whole = new CrossEntropy(classes);
-        return ranks.isSplit() ? new CrossEntropy(classes, 0, new ClassSplit(ranks, classes, columns)) : whole;
+        CrossEntropy whole = new CrossEntropy(classes, 0, null, columns);
+        return ranks.isSplit() ? new CrossEntropy(classes, 0, new ClassSplit(ranks, classes, columns), columns) : whole;
     }
 
-    private CrossEntropy(long classes, float labelSmoothing, @Nullable ClassSplit split) {
+    private CrossEntropy(long classes, float labelSmoothing, @Nullable ClassSplit split, long columns) {
         if (classes < 1) {
             throw new IllegalArgumentException("classes: expected at least 1, got " + classes);
         }
@@ -80,6 +82,7 @@ public final class CrossEntropy {
         this.classes = classes;
         this.labelSmoothing = labelSmoothing;
         this.split = split;
+        this.columns = columns;
     }
 
     /**
@@ -90,7 +93,7 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when it is outside
      */
     public CrossEntropy withLabelSmoothing(float newLabelSmoothing) {
-        return new CrossEntropy(classes, newLabelSmoothing, split);
+        return new CrossEntropy(classes, newLabelSmoothing, split, columns);
     }
 
     /**
@@ -143,6 +146,9 @@ public final class CrossEntropy {
         Checks.given("pass", pass).ensureBegun(this);
         Stream stream = pass.stream();
         checkLogits(logits, stream);
+        if (split != null) {
+            split.checkTokens(logits, labels);
+        }
         Scope kept = pass.kept();
         Scope temporary = pass.temporary();
         Tensor tokenLosses = over == Over.NOTHING ? temporary.tensor(DType.FLOAT32, logits.size(0)) : null;
@@ -282,13 +288,15 @@ public final class CrossEntropy {
 
     private void checkLogits(Tensor logits, Stream stream) {
         Checks.on(stream, "logits", logits);
-        boolean fits =
-                logits.rank() == 2 && (split == null ? logits.size(1) >= classes : logits.size(1) == split.columns());
+        boolean fits = logits.rank() == 2
+                && (split != null
+                        ? logits.size(1) == split.columns()
+                        : columns > 0 ? logits.size(1) == columns : logits.size(1) >= classes);
         if (!fits || !logits.dtype().isFloat()) {
-            String columns = split == null
-                    ? "at least " + classes + " columns] of floats"
-                    : split.columns() + " columns] of floats, " + split;
-            throw new IllegalArgumentException("logits: expected [T, " + columns + ", got " + Checks.describe(logits));
+            String wanted = split != null
+                    ? split.columns() + " columns] of floats, " + split
+                    : (columns > 0 ? columns : "at least " + classes) + " columns] of floats";
+            throw new IllegalArgumentException("logits: expected [T, " + wanted + ", got " + Checks.describe(logits));
         }
         // Backward writes the gradient there.
         Checks.writable("logits", logits);

@@ -65,6 +65,11 @@ final class LinearSplit {
             return whole(inputs, outputs);
         }
         TensorParallel ranks = plan.tensorParallel().withoutSequenceParallel();
+        if (!ranks.isSplit()) {
+            throw new IllegalArgumentException("weight: expected a whole one in the plan of whole layers, got " + weight
+                    + ", rank " + split.rank() + "'s part of " + split.ranks() + "; give a plan of the same"
+                    + " tensor-parallel ranks, such as a child of the weight's own");
+        }
         if (split.dimension() != 0 || split.rank() != ranks.rank() || split.ranks() != ranks.size()) {
             throw new IllegalArgumentException("weight: expected a whole one, or some rows of it for " + ranks
                     + ", got " + weight + ", split by dimension " + split.dimension() + " for rank " + split.rank()

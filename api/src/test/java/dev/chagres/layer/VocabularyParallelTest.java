@@ -399,7 +399,19 @@ class VocabularyParallelTest {
                 embedding.forward(pass.scope().tensor(DType.INT32, 3), pass);
             }
         });
-        assertRefused("weight: expected a whole one, or some rows of it for whole layers, got ", plan -> {
+        assertRefused(
+                "logits: expected 10 tokens, those of the labels, got FLOAT32[5, 4], this rank's part of them; give all"
+                        + " tokens to the layer before by a TokenGather",
+                plan -> {
+                    Device device = plan.tensorParallel().group().device();
+                    try (Pass pass = Pass.training(device)) {
+                        pass.begin();
+                        Tensor logits = pass.scope().tensor(DType.FLOAT32, 5, 4);
+                        Tensor labels = pass.scope().tensor(DType.INT32, 10);
+                        CrossEntropy.vocabularyParallel(7, 8, plan).forward(logits, labels, pass);
+                    }
+                });
+        assertRefused("weight: expected a whole one in the plan of whole layers, got ", plan -> {
             Embedding embedding = Embedding.vocabularyParallel(8, 4, Initializer.zeros(), plan);
             Linear.tied(embedding.weight(), new ModelPlan());
         });
@@ -409,6 +421,23 @@ class VocabularyParallelTest {
                             new Linear(8, 4, Bias.ABSENT, ParallelMode.ROW, Initializer.zeros(), plan.child("rows"));
                     Linear.tied(rows.weight(), plan.child("tied"));
                 });
+    }
+
+    /** What several ranks refuse, one refuses, too: columns behind the classes that are not there. */
+    @Test
+    void oneRankKnowsTheColumns() {
+        try (Device device = Device.open(0);
+                Pass pass = Pass.training(device)) {
+            pass.begin();
+            Tensor logits = pass.scope().tensor(DType.FLOAT32, 5, 10);
+            Tensor labels = pass.scope().tensor(DType.INT32, 5);
+            CrossEntropy loss =
+                    CrossEntropy.vocabularyParallel(10, 12, new ModelPlan()).withLabelSmoothing(0.1f);
+            assertEquals(
+                    "logits: expected [T, 12 columns] of floats, got FLOAT32[5, 10]",
+                    assertThrows(IllegalArgumentException.class, () -> loss.forward(logits, labels, pass))
+                            .getMessage());
+        }
     }
 
     /** Rank 0's error begins with {@code text}. */
