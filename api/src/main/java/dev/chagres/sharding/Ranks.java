@@ -90,7 +90,7 @@ public final class Ranks {
 
     /**
      * Returns the same ranks with a word for what they do. Ranks in processes of their own compare it first, and refuse to run when it
-     * differs: say everything that must be the same.
+     * differs: say everything that must be the same, a line each, for the error names the lines that differ.
      */
     public Ranks withPurpose(String newWhat) {
         return new Ranks(count, config, process, Checks.given("newWhat", newWhat));

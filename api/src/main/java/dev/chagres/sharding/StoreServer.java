@@ -183,10 +183,23 @@ final class StoreServer extends TcpStore {
                     + " once";
         }
         if (!lines[3].equals(what)) {
-            return "rank " + rank + " does something else than rank 0: expected \"" + what + "\", got \"" + lines[3]
-                    + '"';
+            return "rank " + rank + " does something else than rank 0: expected " + differing(what, lines[3]) + ", got "
+                    + differing(lines[3], what);
         }
         return null;
+    }
+
+    /** Returns the lines of {@code text} that are others than those of {@code other}; all of it where there are more or fewer. */
+    private static String differing(String text, String other) {
+        String[] lines = text.split("\n", -1);
+        String[] others = other.split("\n", -1);
+        List<String> different = new ArrayList<>();
+        for (int i = 0; i < lines.length && lines.length == others.length; i++) {
+            if (!lines[i].equals(others[i])) {
+                different.add('"' + lines[i] + '"');
+            }
+        }
+        return different.isEmpty() ? '"' + text + '"' : String.join(" and ", different);
     }
 
     private void awaitRanks(Duration timeout) {

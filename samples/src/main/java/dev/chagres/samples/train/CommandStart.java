@@ -18,6 +18,9 @@ final class CommandStart {
     /** Runs {@code command} and returns its exit status: 2 when the options are wrong. */
     static int of(Callable<Integer> command, PrintStream out, PrintStream err, String... arguments) {
         var line = new CommandLine(command);
+        if (command instanceof Launch) {
+            line.setStopAtPositional(true); // What stands behind the program is the program's.
+        }
         String name = line.getCommandName();
         return line.setOut(new PrintWriter(out, true, out.charset()))
                 .setErr(new PrintWriter(err, true, err.charset()))

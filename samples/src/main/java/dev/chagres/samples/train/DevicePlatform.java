@@ -7,6 +7,7 @@ import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.Rank;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.function.BooleanSupplier;
 
 /**
  * The first device of this process's provider.
@@ -91,9 +92,14 @@ final class DevicePlatform implements Platform {
 
     @Override
     public TrainingModel open(TrainingPlan plan) {
+        return open(plan, () -> false);
+    }
+
+    @Override
+    public TrainingModel open(TrainingPlan plan, BooleanSupplier stopped) {
         return plan.ranks() == 1
                 ? training(device, Esm2Config.of(plan.size(), plan.shape().context()), plan)
-                : new RankedTraining(plan);
+                : new RankedTraining(plan, stopped);
     }
 
     /** Makes the model of a plan, as one rank has it. */

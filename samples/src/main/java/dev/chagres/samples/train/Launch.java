@@ -71,7 +71,12 @@ public final class Launch implements Callable<Integer> {
         if (!program.equals("train")) {
             throw new ParameterException(spec.commandLine(), "PROGRAM: expected train, got " + program);
         }
-        try (var ranks = new RankProcesses(processes, Train.class, arguments == null ? List.of() : arguments, err)) {
+        List<String> given = arguments == null ? List.of() : arguments;
+        int refused = Train.refusal(processes, given, err);
+        if (refused != 0) {
+            return refused;
+        }
+        try (var ranks = new RankProcesses(processes, Train.class, given, err)) {
             return ranks.await();
         } catch (IOException e) {
             err.println("launch: a process could not be started: " + e.getMessage());

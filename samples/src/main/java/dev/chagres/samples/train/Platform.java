@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import java.util.Map;
+import java.util.function.BooleanSupplier;
 
 /**
  * Where a run computes, and how a model is made there.
@@ -45,6 +46,15 @@ interface Platform extends AutoCloseable {
 
     /** Makes the model of a plan with its first weights. */
     TrainingModel open(TrainingPlan plan);
+
+    /**
+     * Makes the model of a plan with its first weights, unless the run is stopped while it waits for other ranks.
+     *
+     * @throws TrainingException when it is
+     */
+    default TrainingModel open(TrainingPlan plan, BooleanSupplier stopped) {
+        return open(plan);
+    }
 
     @Override
     void close();

@@ -97,13 +97,14 @@ record RankLayout(
     /**
      * Checks that ranks divide the heads of a model.
      *
+     * @param option that says what ranks share out
      * @throws IllegalArgumentException when they do not
      */
-    void requireHeads(Esm2Size size) {
+    void requireHeads(String option, Esm2Size size) {
         int ranks = tensorRanks() * contextRanks();
         if (size.heads() % ranks != 0) {
             String names = contextRanks() == 1 ? "tp" : tensorRanks() == 1 ? "cp" : "tp and cp together";
-            throw new IllegalArgumentException("--strategy: expected as many ranks for " + names + " as divide the "
+            throw new IllegalArgumentException(option + ": expected as many ranks for " + names + " as divide the "
                     + size.heads() + " heads of --model " + size + ", got " + ranks);
         }
     }
@@ -111,10 +112,11 @@ record RankLayout(
     /**
      * Checks that a pipeline's ranks can do what is asked of them.
      *
+     * @param option that says what ranks share out
      * @throws IllegalArgumentException when the model has fewer layers than there are stages, or casts are to be measured, of which rank 0
      *     knows those of its own stages alone
      */
-    void requireStages(Esm2Size size, int fp8Statistics) {
+    void requireStages(String option, Esm2Size size, int fp8Statistics) {
         if (pipelineRanks() > 1 && fp8Statistics != 0) {
             throw new IllegalArgumentException(
                     "--fp8-statistics: expected another --strategy than pp beside it, for rank 0"
@@ -122,7 +124,7 @@ record RankLayout(
         }
         long stages = (long) pipelineRanks() * stagesPerRank;
         if (size.layers() < stages) {
-            throw new IllegalArgumentException((stagesPerRank == 1 ? "--strategy" : "--stages-per-rank")
+            throw new IllegalArgumentException((stagesPerRank == 1 ? option : "--stages-per-rank")
                     + ": expected at most as many stages for pp as --model " + size + " has layers, " + size.layers()
                     + ", got " + stages + " on " + pipelineRanks() + " ranks");
         }

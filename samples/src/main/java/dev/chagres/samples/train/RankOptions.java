@@ -7,7 +7,9 @@ import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.train.BatchShape;
+import java.util.EnumSet;
 import java.util.Locale;
+import java.util.Set;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.Option;
@@ -78,25 +80,42 @@ final class RankOptions {
     private boolean launched;
 
     private @Nullable Ranks processes;
+    /** How many processes a launcher is about to start with these options; 0: this is none. */
+    private int toLaunch;
 
     /** Reads sizes by dimension, such as {@code replicate=2,shard=4}. */
     static final class OfMesh implements ITypeConverter<MeshShape> {
         @Override
         public MeshShape convert(String value) {
             MeshShape shape = MeshShape.ofOne();
+            Set<MeshDimension> named = EnumSet.noneOf(MeshDimension.class);
             for (String part : value.split(",", -1)) {
                 String[] words = part.split("=", -1);
                 MeshDimension dimension = dimension(words[0], value);
-                if (shape.size(dimension) != 1 || words.length != 2) {
-                    throw wrong(value);
+                if (words.length != 2) {
+                    throw wrong("numbers of ranks, such as replicate=2,shard=4", value);
                 }
-                try {
-                    shape = shape.with(dimension, Integer.parseInt(words[1]));
-                } catch (IllegalArgumentException e) { // a NumberFormatException, too
-                    throw wrong(value);
+                if (!named.add(dimension)) {
+                    throw wrong("each dimension once", words[0] + " a second time in " + value);
                 }
+                shape = with(shape, dimension, words[1], value);
             }
             return shape;
+        }
+
+        private static MeshShape with(MeshShape shape, MeshDimension dimension, String size, String value) {
+            int ranks;
+            try {
+                ranks = Integer.parseInt(size);
+            } catch (NumberFormatException e) {
+                throw wrong("numbers of ranks, such as replicate=2,shard=4", value);
+            }
+            try {
+                return shape.with(dimension, ranks);
+            } catch (IllegalArgumentException e) {
+                throw new TypeConversionException(
+                        String.valueOf(e.getMessage()).replace("size: ", "") + " in " + value);
+            }
         }
 
         private static MeshDimension dimension(String word, String value) {
@@ -106,23 +125,57 @@ final class RankOptions {
                 case "tensor" -> MeshDimension.TENSOR;
                 case "pipeline" -> MeshDimension.PIPELINE;
                 case "context" -> MeshDimension.CONTEXT;
-                default -> throw wrong(value);
+                default ->
+                    throw wrong(
+                            "pipeline, replicate, shard, context or tensor, each with a number of ranks,"
+                                    + " such as replicate=2,shard=4",
+                            value);
             };
         }
 
-        private static TypeConversionException wrong(String value) {
-            return new TypeConversionException("expected numbers of ranks, such as replicate=2,shard=4, got " + value);
+        private static TypeConversionException wrong(String expected, String got) {
+            return new TypeConversionException("expected " + expected + ", got " + got);
         }
+    }
+
+    /** Says that a launcher is about to start so many processes with these options. */
+    void toLaunch(int newProcesses) {
+        toLaunch = newProcesses;
+    }
+
+    /** Returns whether a launcher asks, which is no rank itself. */
+    boolean isToLaunch() {
+        return toLaunch > 0;
+    }
+
+    /** Returns the option that says how many ranks there are. */
+    String countOption() {
+        if (toLaunch > 0 || System.getenv(LauncherWatch.LAUNCHER) != null) {
+            return "--nproc";
+        }
+        return ranks == null && mesh != null ? "--mesh" : "--ranks";
+    }
+
+    /** Returns the option that says what ranks share out. */
+    String sharingOption() {
+        return mesh != null ? "--mesh" : "--strategy";
     }
 
     /** Returns the number of ranks. */
     int count() {
-        return ranks != null ? ranks : processes != null ? processes.count() : mesh != null ? mesh.ranks() : 1;
+        if (ranks != null) {
+            return ranks;
+        }
+        return areProcesses() ? processCount() : mesh != null ? mesh.ranks() : 1;
+    }
+
+    private int processCount() {
+        return processes != null ? processes.count() : toLaunch;
     }
 
     /** Returns whether ranks are processes. */
     boolean areProcesses() {
-        return processes != null;
+        return processes != null || toLaunch > 0;
     }
 
     /** Returns whether another process tells of the run. */
@@ -142,7 +195,7 @@ final class RankOptions {
                 shape,
                 zero(shape),
                 sequenceParallel,
-                processes != null ? RankPlaces.PROCESSES : RankPlaces.THREADS,
+                areProcesses() ? RankPlaces.PROCESSES : RankPlaces.THREADS,
                 stagesPerRank);
     }
 
@@ -168,29 +221,28 @@ final class RankOptions {
      * @throws IllegalArgumentException when an option has no usable value; the text names it
      */
     void check() {
-        if (launched || Ranks.areLaunched()) {
-            Ranks present = Ranks.fromEnvironment();
-            processes = present;
-            if (count() != present.count()) {
-                throw new IllegalArgumentException("--ranks: expected " + present.count()
-                        + ", as many as there are processes, or none, got " + count());
-            }
+        if (toLaunch == 0 && (launched || Ranks.areLaunched())) {
+            processes = Ranks.fromEnvironment();
+        }
+        if (areProcesses() && count() != processCount()) {
+            throw new IllegalArgumentException("--ranks: expected " + processCount()
+                    + ", as many as there are processes, or none, got " + count());
         }
         TrainOptions.requireAtLeast("--ranks", count(), 1);
         if (mesh != null && mesh.ranks() != count()) {
-            throw new IllegalArgumentException("--ranks: expected " + mesh.ranks() + ", as many as --mesh " + mesh
-                    + " has, or none, got " + count());
+            throw new IllegalArgumentException(countOption() + ": expected " + mesh.ranks() + ", as many as --mesh "
+                    + mesh + " has" + (areProcesses() ? "" : ", or none") + ", got " + count());
         }
         TrainOptions.requireAtLeast("--stages-per-rank", stagesPerRank, 1);
         if (named() != RankStrategy.DDP && count() == 1) {
-            throw new IllegalArgumentException(
-                    "--strategy: expected ddp, or --ranks above 1 to share something out, got " + named());
+            throw new IllegalArgumentException("--strategy: expected ddp, or " + countOption()
+                    + " above 1 to share something out, got " + named());
         }
         checkStrategy();
         checkPipeline();
         int context = layout().contextRanks();
         if (context > BatchShape.TOKEN_MULTIPLE) {
-            throw new IllegalArgumentException("--strategy: expected at most " + BatchShape.TOKEN_MULTIPLE
+            throw new IllegalArgumentException(sharingOption() + ": expected at most " + BatchShape.TOKEN_MULTIPLE
                     + " ranks for cp, for a micro-batch may have as few tokens, got " + context);
         }
         if (sequenceParallel) {

@@ -12,7 +12,9 @@ import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
@@ -35,6 +37,9 @@ final class RankProcesses implements AutoCloseable {
     private final List<Thread> readers = new ArrayList<>();
     private final BlockingQueue<Integer> ended = new LinkedBlockingQueue<>();
     private final Thread onInterrupt = new Thread(this::interrupt, "ctrl-c");
+    /** Lines of the program's own errors. */
+    private final Set<String> told = ConcurrentHashMap.newKeySet();
+
     private volatile boolean interrupted;
 
     RankProcesses(int count, Class<?> program, List<String> arguments, PrintStream err) throws IOException {
@@ -99,7 +104,10 @@ final class RankProcesses implements AutoCloseable {
     private void show(int rank, Process process) {
         try (BufferedReader lines = process.errorReader()) {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-                err.println("[rank " + rank + "] " + line);
+                // What ranks say alike of their common options and files is said once.
+                if (!line.startsWith("train: ") || told.add(line)) {
+                    err.println("[rank " + rank + "] " + line);
+                }
             }
         } catch (IOException _) {
             // The process has ended.

@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.Rank;
@@ -16,7 +17,10 @@ import java.util.Objects;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -33,6 +37,8 @@ final class RankedTraining implements TrainingModel {
     private static final Consumer<Esm2Training> END = training -> {};
     /** Of a step's result: loss, milliseconds, memory. */
     private static final int NUMBERS = 3;
+    /** How often a rank that waits for others looks whether it is to end. */
+    private static final long LOOK_MILLIS = 100;
 
     private final TrainingPlan plan;
     private final Esm2Config config;
@@ -49,9 +55,11 @@ final class RankedTraining implements TrainingModel {
     /**
      * Starts the ranks and makes the model on each.
      *
-     * @throws TrainingException when there are fewer devices than ranks, or a rank fails
+     * @param stopped ends waiting for ranks that are other processes
+     * @throws TrainingException when there are fewer devices than ranks, a rank fails, or {@code stopped} says so before all ranks are
+     *     there
      */
-    RankedTraining(TrainingPlan plan) {
+    RankedTraining(TrainingPlan plan, BooleanSupplier stopped) {
         this.plan = plan;
         config = Esm2Config.of(plan.size(), plan.shape().context());
         Ranks ranks = processes() ? Ranks.fromEnvironment().withPurpose(purpose(plan)) : local(plan.ranks());
@@ -59,6 +67,9 @@ final class RankedTraining implements TrainingModel {
             work.add(new LinkedBlockingQueue<>());
         }
         Thread.ofPlatform().daemon().name("ranks").start(() -> run(ranks));
+        if (processes()) {
+            awaitOthers(stopped);
+        }
         parameterCount = ask(Esm2Training::parameterCount).getFirst();
         skipsSteps = ask(Esm2Training::skipsSteps).getFirst();
     }
@@ -67,13 +78,56 @@ final class RankedTraining implements TrainingModel {
         return plan.layout().places() == RankPlaces.PROCESSES;
     }
 
-    /** Everything that must be the same in all processes. */
+    /** Everything that must be the same in all processes, a line each. */
     private static String purpose(TrainingPlan plan) {
-        return "Chagres " + BuildVersion.text() + ", ESM-2 " + plan.size().label() + ", "
-                + plan.source().name() + ", " + plan.shape() + ", " + plan.recipe() + ", " + plan.layout() + ", "
-                + plan.productPlan()
-                + ", " + plan.steps() + " steps, " + plan.schedule() + ", seed " + plan.seed() + ", statistics "
-                + plan.fp8Statistics() + ", " + plan.saving();
+        LearningRateSchedule schedule = plan.schedule();
+        return String.join(
+                "\n",
+                "Chagres " + BuildVersion.text(),
+                "--model " + plan.size().label(),
+                "--fasta " + plan.source().name(),
+                "--packing " + plan.packing(),
+                "--tokens-per-step " + plan.shape().tokensPerStep(),
+                "--context " + plan.shape().context(),
+                "--accumulate, micro-batches in all " + plan.shape().microBatches(),
+                "--recipe " + plan.recipe(),
+                "--strategy, --mesh " + plan.layout(),
+                "--product-plans " + plan.productPlan(),
+                "--graph, steps " + plan.enqueuing(),
+                "--steps " + plan.steps(),
+                "--learning-rate " + schedule.peak(),
+                "--warm-up-steps " + schedule.warmUpSteps(),
+                "--decay " + schedule.decay(),
+                "--seed " + plan.seed(),
+                "--fp8-statistics " + plan.fp8Statistics(),
+                "--save " + plan.saving().file(),
+                "--save-every " + plan.saving().every(),
+                "--resume " + plan.saving().resumed());
+    }
+
+    /** Waits until all processes are there, or this one is to end, which those that do not come would keep it from. */
+    private void awaitOthers(BooleanSupplier stopped) {
+        CompletableFuture<Boolean> there = new CompletableFuture<>();
+        work.getFirst().add(_ -> there.complete(true));
+        CompletableFuture<Object> either = CompletableFuture.anyOf(there, ended);
+        try {
+            while (true) {
+                try {
+                    either.get(LOOK_MILLIS, TimeUnit.MILLISECONDS);
+                    return;
+                } catch (TimeoutException e) {
+                    if (stopped.getAsBoolean()) {
+                        throw new TrainingException(
+                                "the run was ended while this rank waited for the others to come", e);
+                    }
+                }
+            }
+        } catch (ExecutionException e) {
+            throw failed(e.getCause());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new TrainingException("interrupted while this rank waited for the others to come", e);
+        }
     }
 
     private static Ranks local(int count) {

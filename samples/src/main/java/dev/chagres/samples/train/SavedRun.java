@@ -27,6 +27,8 @@ record SavedRun(int steps, long sequences) {
 
     private static final String PROGRAM = "chagres train";
     private static final String STEPS = "step";
+    private static final String UPDATES = "optimizer.step";
+    private static final String SKIPPED = "loss_scaler.skipped_steps";
     private static final SavedRun NEW = new SavedRun(0, 0);
 
     /** Returns the texts of a file that a run of {@code plan} writes, by key. */
@@ -73,9 +75,41 @@ record SavedRun(int steps, long sequences) {
                 throw new TrainingException("--steps: expected more than the " + steps + " that " + path
                         + " has made already, for steps count in all, got " + plan.steps());
             }
-            return new SavedRun((int) steps, number(file, SEQUENCES));
+            return new SavedRun((int) steps, checked(file, steps));
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
+        }
+    }
+
+    /** Returns how many sequences the data gave, after a look whether the numbers of the file fit together. */
+    private static long checked(SafetensorsFile file, long steps) {
+        long updates = number(file, UPDATES);
+        long skipped = file.entries().containsKey(SKIPPED) ? count(file, SKIPPED) : 0;
+        if (updates + skipped != steps) {
+            throw new TrainingException("--resume: " + file.path() + ": expected " + UPDATES
+                    + (skipped == 0 ? "" : " and " + SKIPPED) + " to make " + steps + ", the number of " + STEPS
+                    + ", got "
+                    + updates + (skipped == 0 ? "" : " and " + skipped));
+        }
+        long sequences = number(file, SEQUENCES);
+        long most = steps * Integer.MAX_VALUE; // of one token each
+        if (sequences > most) {
+            throw new TrainingException("--resume: " + file.path() + ": expected " + SEQUENCES + " of at most " + most
+                    + ", which " + steps + " steps can take from the data, got " + sequences);
+        }
+        return sequences;
+    }
+
+    /** Returns an INT32 [1]. */
+    private static long count(SafetensorsFile file, String name) {
+        SafetensorsEntry entry = file.entry(name);
+        if (entry.dtype() != DType.INT32 || !entry.shape().equals(Shape.of(1))) {
+            throw new TrainingException("--resume: " + file.path() + ": expected one INT32, got " + entry);
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment value = arena.allocate(ValueLayout.JAVA_INT);
+            entry.copyTo(value);
+            return value.get(ValueLayout.JAVA_INT, 0);
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.Device;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.samples.data.FastaException;
@@ -10,7 +11,9 @@ import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.nio.charset.Charset;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.concurrent.Callable;
+import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Model.CommandSpec;
@@ -44,6 +47,7 @@ import picocli.CommandLine.Spec;
 public final class Train implements Callable<Integer> {
     private static final int DONE = 0;
     private static final int FAILED = 1;
+    private static final int USAGE = 2;
 
     private final Platform.Opener opener;
     private final StandardOutput out;
@@ -79,6 +83,36 @@ public final class Train implements Callable<Integer> {
             err.println("train: " + failure);
         }
         return FAILED;
+    }
+
+    /**
+     * Looks whether so many processes can run with these options, before one is started: what all would say is said once.
+     *
+     * @return 0, or the exit status of a refusal, which is told
+     */
+    static int refusal(int processes, List<String> arguments, PrintStream err) {
+        OutputStream nobody = OutputStream.nullOutputStream();
+        var train = new Train(DevicePlatform.opener(), new StandardOutput(nobody, StandardCharsets.UTF_8), err);
+        try {
+            var parsed = new CommandLine(train).parseArgs(arguments.toArray(String[]::new));
+            if (parsed.isUsageHelpRequested() || parsed.isVersionHelpRequested()) {
+                return DONE;
+            }
+            train.options.toLaunch(processes);
+            train.options.check();
+            String provider = train.options.provider();
+            if (provider != null) {
+                System.setProperty(Provider.PROPERTY, provider);
+            }
+            var _ = train.options.plan(Provider.current() == Provider.CUDA, Device.count());
+            return DONE;
+        } catch (IllegalArgumentException | ParameterException e) {
+            err.println("train: " + e.getMessage() + " (train --help lists the options)");
+            return USAGE;
+        } catch (NativeException e) {
+            err.println("train: " + e.getMessage());
+            return FAILED;
+        }
     }
 
     @Override

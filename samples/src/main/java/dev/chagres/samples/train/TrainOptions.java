@@ -288,8 +288,8 @@ final class TrainOptions {
     TrainingPlan plan(boolean gpu, int devices) {
         requireDevices(gpu, devices);
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
-        ranks.layout().requireHeads(size);
-        ranks.layout().requireStages(size, fp8Statistics);
+        ranks.layout().requireHeads(ranks.sharingOption(), size);
+        ranks.layout().requireStages(ranks.sharingOption(), size, fp8Statistics);
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         requireWhole(precision);
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
@@ -316,6 +316,11 @@ final class TrainOptions {
     /** Returns whether this process is one of several ranks, and another one tells of the run. */
     boolean isSilent() {
         return ranks.isSilent();
+    }
+
+    /** Says that a launcher is about to start so many processes with these options. */
+    void toLaunch(int processes) {
+        ranks.toLaunch(processes);
     }
 
     /** Returns which device of this host is this process's. */
@@ -348,8 +353,9 @@ final class TrainOptions {
     }
 
     private void requireDevices(boolean gpu, int devices) {
-        if (ranks.count() > devices && !ranks.areProcesses()) {
-            throw new IllegalArgumentException("--ranks: expected 1 to " + devices
+        // The reference has a device in each process.
+        if (ranks.count() > devices && (!ranks.areProcesses() || (gpu && ranks.isToLaunch()))) {
+            throw new IllegalArgumentException(ranks.countOption() + ": expected 1 to " + devices
                     + ", for each rank needs a device of its own and "
                     + (gpu ? "this process sees " + devices + " GPUs" : "the CPU reference has " + devices)
                     + ", got " + ranks.count()
@@ -378,7 +384,8 @@ final class TrainOptions {
         if (microBatches == 1 || (budget % multiple == 0 && budget >= least)) {
             return;
         }
-        String copies = dataRanks() == ranks.count() ? "--ranks " + dataRanks() : dataRanks() + " copies of --mesh";
+        boolean counted = dataRanks() == ranks.count() && !ranks.countOption().equals("--mesh");
+        String copies = counted ? ranks.countOption() + " " + dataRanks() : dataRanks() + " copies of --mesh";
         String shared = dataRanks() == 1
                 ? "--accumulate " + accumulate
                 : accumulate == 1 ? copies : "--accumulate " + accumulate + " on each of " + copies;

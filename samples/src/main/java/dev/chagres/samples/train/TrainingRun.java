@@ -36,6 +36,9 @@ final class TrainingRun {
     private final StepResult result = new StepResult();
     private final long[] sequences = new long[STEPS_IN_FLIGHT];
     private long uploadedSequences;
+    /** Steps of the run that this one goes on from. */
+    private int first;
+
     private int unreported;
     private @Nullable StateSaver saver;
     private int skippedInARow;
@@ -100,7 +103,7 @@ final class TrainingRun {
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
     int run(SavedRun before, int steps) throws InterruptedException {
-        int first = before.steps();
+        first = before.steps();
         uploadedSequences = before.sequences();
         unreported = first;
         if (first >= steps || !model.agree(!stopRequested) || !upload(first)) {
@@ -177,7 +180,11 @@ final class TrainingRun {
         }
     }
 
-    private static void requireFinite(String what, double value, StepMetrics step) {
+    private void requireFinite(String what, double value, StepMetrics step) {
+        if (!Double.isFinite(value) && first > 0 && step.step() == first + 1) {
+            throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " before anything was"
+                    + " learned here, so the weights of the file of --resume are not finite; resume an older one");
+        }
         if (!Double.isFinite(value)) {
             throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " at learning rate "
                     + step.learningRate() + "; lower --learning-rate");

@@ -116,7 +116,7 @@ final class TrainingSession {
             if (first == null) {
                 return;
             }
-            try (TrainingModel model = platform.open(plan)) {
+            try (TrainingModel model = platform.open(plan, () -> stopRequested)) {
                 RunDescription description = describe(model);
                 files.begin(description);
                 text.announce(description);

@@ -8,6 +8,8 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.net.InetAddress;
+import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -42,10 +44,16 @@ class LaunchTest {
     }
 
     private Process start(Class<?> program, String... arguments) throws IOException {
-        List<String> command = TrainJvm.command(List.of(), List.of("-Xmx512m"), program, List.of(arguments));
+        return start("", List.of(), program, arguments);
+    }
+
+    /** Output goes to files whose names end with {@code suffix}. */
+    private Process start(String suffix, List<String> environment, Class<?> program, String... arguments)
+            throws IOException {
+        List<String> command = TrainJvm.command(environment, List.of("-Xmx512m"), program, List.of(arguments));
         Process process = new ProcessBuilder(command)
-                .redirectOutput(folder.resolve("out").toFile())
-                .redirectError(folder.resolve("err").toFile())
+                .redirectOutput(folder.resolve("out" + suffix).toFile())
+                .redirectError(folder.resolve("err" + suffix).toFile())
                 .start();
         started.add(process);
         return process;
@@ -199,15 +207,104 @@ class LaunchTest {
     void wrongOptionsAreRefused() {
         refused("--nproc: expected at least 1, got 0", "--nproc", "0", "--", "train");
         refused("PROGRAM: expected train, got sing", "--nproc", "2", "--", "sing");
+        refused("PROGRAM: expected train, got sing", "--nproc", "2", "sing", "--steps", "3");
         refused("Missing required option: '--nproc=N'", "train");
     }
 
+    private static void refusedForAll(String expected, String... arguments) {
+        var err = new ByteArrayOutputStream();
+        assertEquals(2, Launch.run(System.out, new PrintStream(err, true, StandardCharsets.UTF_8), arguments));
+        assertEquals(
+                "train: " + expected + " (train --help lists the options)",
+                err.toString(StandardCharsets.UTF_8).strip());
+    }
+
+    /** Before a process is started, with or without the two hyphens before the program. */
     @Test
-    void everyProcessIsToldOfOptionsThatDoNotFit() throws Exception {
-        awaitEnd(start(Launch.class, "--nproc", "2", "--", "train", "--ranks", "3"), 2);
+    void optionsThatDoNotFitAreToldOnce() {
+        refusedForAll(
+                "--ranks: expected 2, as many as there are processes, or none, got 3",
+                "--nproc",
+                "2",
+                "--",
+                "train",
+                "--ranks",
+                "3");
+        refusedForAll(
+                "--nproc: expected 4, as many as --mesh tensor=4 has, got 2",
+                "--nproc",
+                "2",
+                "train",
+                "--mesh",
+                "tensor=4");
+        refusedForAll(
+                "--strategy: expected ddp, or --nproc above 1 to share something out, got tp",
+                "--nproc",
+                "1",
+                "train",
+                "--strategy",
+                "tp");
+        refusedForAll(
+                "--tokens-per-step: expected a multiple of 1600 from 102400 on, for 100 micro-batches share it (--nproc 100),"
+                        + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the"
+                        + " default; give --tokens-per-step 102400, or less of the others",
+                "--nproc",
+                "100",
+                "train");
+        refusedForAll("Unknown options: '--stepz', '3'", "--nproc", "2", "train", "--stepz", "3");
+    }
+
+    private static List<String> rank(int rank, int port) {
+        return List.of(
+                "CHAGRES_RANK=" + rank,
+                "CHAGRES_RANKS=2",
+                "CHAGRES_LOCAL_RANK=" + rank,
+                "CHAGRES_STORE_ADDRESS=127.0.0.1",
+                "CHAGRES_STORE_PORT=" + port,
+                "CHAGRES_STORE_SECRET=00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff");
+    }
+
+    private static int freePort() throws IOException {
+        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            return free.getLocalPort();
+        }
+    }
+
+    /** What differs is named, and nothing else. */
+    @Test
+    void processesWithOtherOptionsAreToldWhich() throws Exception {
+        int port = freePort();
+        Process first = start("0", rank(0, port), Train.class, "--steps", "3", "--seed", "1");
+        Process second = start("1", rank(1, port), Train.class, "--steps", "3", "--seed", "2");
+        assertTrue(first.waitFor(60, TimeUnit.SECONDS) && second.waitFor(60, TimeUnit.SECONDS));
+        assertEquals(1, first.exitValue(), text("err0"));
+        assertEquals(1, second.exitValue(), text("err1"));
+        String expected = "rank 1 does something else than rank 0: expected \"--seed 1\", got \"--seed 2\"";
+        assertTrue(text("err0").contains(expected), text("err0"));
+        assertTrue(text("err1").contains(expected), text("err1"));
+    }
+
+    /** A rank that waits for others ends at once, and says so, whichever rank it is. */
+    @ParameterizedTest
+    @ValueSource(ints = {0, 1})
+    void aRankThatWaitsForOthersEndsWhenItIsToldTo(int rank) throws Exception {
+        Process process = start("", rank(rank, freePort()), Train.class, "--steps", "3");
+        while (process.isAlive() && !process.info().arguments().isPresent()) {
+            Thread.sleep(20);
+        }
+        Thread.sleep(3000); // It begins to wait; there is nothing to see of that.
+        long began = System.nanoTime();
+        assertEquals(
+                0,
+                new ProcessBuilder("kill", "-TERM", Long.toString(process.pid()))
+                        .inheritIO()
+                        .start()
+                        .waitFor());
+        awaitEnd(process, 143);
+        double seconds = (System.nanoTime() - began) / 1e9;
+        assertTrue(seconds < 5, seconds + " s");
         assertTrue(
-                text("err").contains("train: --ranks: expected 2, as many as there are processes, or none, got 3"),
+                text("err").contains("train: the run was ended while this rank waited for the others to come"),
                 text("err"));
-        assertTrue(text("err").contains("failed with exit status 2; the others end"), text("err"));
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -12,6 +13,8 @@ import dev.chagres.io.SafetensorsFile;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -150,6 +153,58 @@ class SaveAndResumeTest {
     private void assertRefused(int status, String text, String... options) {
         assertEquals(status, run(options), this::told);
         assertTrue(told().contains(text), told());
+    }
+
+    /** Writes {@code file} again with one number of the host, or with all of one tensor's bytes, set to {@code value}. */
+    private Path with(Path file, String name, long value) throws IOException {
+        Path changed = folder.resolve("changed");
+        byte[] bytes = Files.readAllBytes(file);
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            var entry = opened.entry(name);
+            byte[] own = entry.bytes().toArray(JAVA_BYTE);
+            int data = bytes.length
+                    - (int) opened.entries().values().stream()
+                            .mapToLong(one -> one.byteSize())
+                            .sum();
+            long begin = entry.bytes().address()
+                    - opened.entries().values().stream()
+                            .mapToLong(one -> one.bytes().address())
+                            .min()
+                            .orElseThrow();
+            var buffer = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
+            for (int i = 0; i < own.length / Long.BYTES; i++) {
+                buffer.putLong(data + (int) begin + i * Long.BYTES, value);
+            }
+        }
+        return Files.write(changed, bytes);
+    }
+
+    @Test
+    void numbersThatCannotBeAreRefused() throws IOException {
+        Path file = folder.resolve("state");
+        train("--steps=2", "--save=" + file);
+        assertRefused(
+                1,
+                ": expected data.sequences of at most 4294967294, which 2 steps can take from the data, got "
+                        + (1L << 62),
+                "--steps=4",
+                "--resume=" + with(file, "data.sequences", 1L << 62));
+        assertRefused(
+                1,
+                ": expected optimizer.step to make 2, the number of step, got 7",
+                "--steps=4",
+                "--resume=" + with(file, "optimizer.step", 7));
+        assertRefused(
+                1,
+                ": expected optimizer.step to make 1, the number of step, got 2",
+                "--steps=4",
+                "--resume=" + with(file, "step", 1));
+        assertRefused(
+                1,
+                "step 3: the loss is NaN before anything was learned here, so the weights of the file of --resume are"
+                        + " not finite; resume an older one",
+                "--steps=4",
+                "--resume=" + with(file, "embedding.weight", -1));
     }
 
     @Test

@@ -69,10 +69,18 @@ class TrainOptionsTest {
                 "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, pp, cp, got fsdp",
                 "--mesh shard=x | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard=x",
-                "--mesh rows=2 | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4,"
-                        + " got rows=2",
-                "--mesh shard=2,shard=2 | Invalid value for option '--mesh': expected numbers of ranks, such as"
-                        + " replicate=2,shard=4, got shard=2,shard=2",
+                "--mesh rows=2 | Invalid value for option '--mesh': expected pipeline, replicate, shard, context or tensor,"
+                        + " each with a number of ranks, such as replicate=2,shard=4, got rows=2",
+                "--mesh shard=2,shard=2 | Invalid value for option '--mesh': expected each dimension once, got shard a second"
+                        + " time in shard=2,shard=2",
+                "--mesh tensor=1,tensor=2 | Invalid value for option '--mesh': expected each dimension once, got tensor a"
+                        + " second time in tensor=1,tensor=2",
+                "--mesh shard=0 | Invalid value for option '--mesh': expected at least 1 along SHARD, got 0 in shard=0",
+                "--mesh shard=65536,tensor=65536 | Invalid value for option '--mesh': expected at most 2147483647 ranks in"
+                        + " all, got 65536 along TENSOR in shard=65536,tensor=65536",
+                "--mesh tensor=3 | --mesh: expected as many ranks for tp as divide the 4 heads of --model tiny, got 3",
+                "--mesh pipeline=3 | --mesh: expected at most as many stages for pp as --model tiny has layers, 2, got 3 on 3"
+                        + " ranks",
                 "--mesh shard | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard",
                 "--mesh replicate=2,shard=2 --ranks 2 | --ranks: expected 4, as many as --mesh replicate=2,shard=2 has, or"
@@ -113,11 +121,11 @@ class TrainOptionsTest {
                         + " which the tokens of a micro-batch are a multiple, got 3",
                 "--ranks 2 --strategy tp --sequence-parallel --recipe fp8-block | --recipe: expected bf16, fp16 or fp32 beside"
                         + " --sequence-parallel, for what its ranks gather is in the model's type, got fp8-block",
-                "--mesh tensor=4,context=2 --model 8M | --strategy: expected as many ranks for tp and cp together as divide the"
+                "--mesh tensor=4,context=2 --model 8M | --mesh: expected as many ranks for tp and cp together as divide the"
                         + " 20 heads of --model 8M, got 8",
                 "--ranks 20 --strategy cp --model 8M | --strategy: expected at most 16 ranks for cp, for a micro-batch may"
                         + " have as few tokens, got 20",
-                "--mesh replicate=2,context=3 --model 8M | --strategy: expected as many ranks for cp as divide the 20 heads"
+                "--mesh replicate=2,context=3 --model 8M | --mesh: expected as many ranks for cp as divide the 20 heads"
                         + " of --model 8M, got 3",
                 "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
                         + " --model 8M, got 3",
