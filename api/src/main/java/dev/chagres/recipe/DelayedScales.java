@@ -1,6 +1,7 @@
 package dev.chagres.recipe;
 
 import dev.chagres.DType;
+import dev.chagres.Rectangle;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -23,11 +24,17 @@ import java.util.Map;
  * <p>Threading: the device's thread.
  */
 final class DelayedScales {
+    /** Elements from one inverse to the next: cuBLASLt reads scales from multiples of 16 bytes. */
+    private static final int APART = 4;
+
     private final DelayedScaling recipe;
     private final DType dtype;
     private final Scope scope;
     private final Tensor scale;
+    private final Tensor inverses;
+    /** The same, each where cuBLASLt and cuDNN can read it. */
     private final Tensor scaleInverse;
+
     /** Where magnitudes go that are not recorded. */
     private final Tensor unrecorded;
 
@@ -35,6 +42,8 @@ final class DelayedScales {
     private final Tensor newest;
     private final AmaxHistories updates;
     private final int places;
+    private final Rectangle together;
+    private final Rectangle apart;
     private final Map<String, Tensor> scales = new LinkedHashMap<>();
     private int taken;
 
@@ -48,8 +57,13 @@ final class DelayedScales {
         float[] ones = new float[places];
         Arrays.fill(ones, 1);
         scale.set(stream, ones);
-        scaleInverse = scope.tensor(DType.FLOAT32, places);
-        scaleInverse.set(stream, ones);
+        inverses = scope.tensor(DType.FLOAT32, places);
+        inverses.set(stream, ones);
+        scaleInverse = scope.tensor(DType.FLOAT32, APART * places);
+        together = new Rectangle(0, places, 1, 1);
+        apart = new Rectangle(0, places, 1, APART);
+        scaleInverse.zero(stream);
+        scaleInverse.copyFrom(stream, apart, inverses, together);
         unrecorded = scope.tensor(DType.FLOAT32, places);
         unrecorded.zero(stream);
         history = scope.tensor(DType.FLOAT32, recipe.amaxHistoryLength(), places);
@@ -63,7 +77,8 @@ final class DelayedScales {
         int place = taken++;
         Tensor one = scope.view(scale, place, 1);
         scales.put(site.name(), one);
-        TensorScale recorded = new TensorScale(one, scope.view(scaleInverse, place, 1), scope.view(history, place, 1));
+        TensorScale recorded =
+                new TensorScale(one, scope.view(scaleInverse, (long) APART * place, 1), scope.view(history, place, 1));
         return new DelayedQuantizer(site, state, recorded, scope.view(unrecorded, place, 1));
     }
 
@@ -86,7 +101,8 @@ final class DelayedScales {
     /** Enqueues the inverses of the scales: attention's kernels read them, and write none. */
     void invert(Stream stream) {
         if (places > 0 && recipe.attention() != AttentionPrecision.HIGH_PRECISION) {
-            Elementwise.reciprocal(scale, scaleInverse, stream);
+            Elementwise.reciprocal(scale, inverses, stream);
+            scaleInverse.copyFrom(stream, apart, inverses, together);
         }
     }
 
