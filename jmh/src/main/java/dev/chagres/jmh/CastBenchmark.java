@@ -8,6 +8,7 @@ import dev.chagres.Tensor;
 import dev.chagres.ops.QuantizationStatistics;
 import dev.chagres.te.AmaxHistories;
 import dev.chagres.te.Cast;
+import dev.chagres.te.PartialCast;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.RecipeUpdates;
 import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
@@ -37,6 +38,11 @@ public class CastBenchmark extends OperationBenchmark {
     private Tensor dbias;
     private Tensor scales;
     private Tensor statistics;
+    private Tensor part;
+    private Tensor partBytes;
+    private Tensor partRoom;
+    private Tensor partAmax;
+    private Tensor partScale;
     private AmaxHistories histories;
 
     /** For JMH. */
@@ -61,6 +67,18 @@ public class CastBenchmark extends OperationBenchmark {
         dbias = empty(DType.BFLOAT16, shape.hidden());
         scales = zeros(DType.FLOAT32, SCALES);
         statistics = empty(DType.FLOAT32, QuantizationStatistics.COUNT);
+        // The second half of the matrix, as of two ranks.
+        long half = tokens / 2 * shape.hidden();
+        part = scope.view(x, half, half);
+        partRoom = empty(DType.FLOAT8_E4M3, tokens * shape.hidden());
+        partBytes = scope.view(partRoom, half, half);
+        long down = (tokens + Scaling.BLOCK - 1) / Scaling.BLOCK;
+        long across = (shape.hidden() + Scaling.BLOCK - 1) / Scaling.BLOCK;
+        partAmax = zeros(DType.FLOAT32, down, across);
+        partScale = empty(DType.FLOAT32, down, across);
+        float[] scaled = new float[Math.toIntExact(down * across)];
+        Arrays.fill(scaled, 64);
+        partScale.set(stream, scaled);
         Tensor history = empty(DType.FLOAT32, STEPS, SCALES);
         float[] magnitudes = new float[STEPS * SCALES];
         Arrays.fill(magnitudes, 2);
@@ -123,6 +141,21 @@ public class CastBenchmark extends OperationBenchmark {
             first = Math.max(first, Math.abs(values[i]));
         }
         near("quantizeBlocks", first / 448, read(blocks.rowwiseScaleInverse())[0], 1e-6);
+        float[] drawn = read(x);
+        double lastBlock = 0;
+        int columns = Math.toIntExact(shape.hidden());
+        int firstRow =
+                Math.toIntExact(Math.max(shape.tokens() / 2, (shape.tokens() - 1) / Scaling.BLOCK * Scaling.BLOCK));
+        for (int i = firstRow * columns; i < drawn.length; i++) {
+            boolean inLast = i % columns >= (columns - 1) / Scaling.BLOCK * Scaling.BLOCK;
+            lastBlock = inLast ? Math.max(lastBlock, Math.abs(drawn[i])) : lastBlock;
+        }
+        computePartialAmax();
+        float[] magnitudes = read(partAmax);
+        near("computePartialAmax", lastBlock, magnitudes[magnitudes.length - 1], 0);
+        partialCast();
+        int half = Math.toIntExact(part.count());
+        near("partialCast", rowwise.rowwise().toBytes(stream)[half], partBytes.toBytes(stream)[0], 0);
         delayedScalingUpdate();
         near("delayedScalingUpdate", 224, read(scales)[0], 1e-6);
     }
@@ -159,6 +192,22 @@ public class CastBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void quantizeBlocks() {
         repeat(() -> Cast.quantize(x, blocks, stream));
+    }
+
+    /** The largest magnitudes of the blocks of half a matrix. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void computePartialAmax() {
+        repeat(() ->
+                PartialCast.computePartialAmax(part, partAmax, shape.tokens(), shape.hidden(), part.count(), stream));
+    }
+
+    /** Rowwise data of half a matrix, a scale a block. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void partialCast() {
+        repeat(() -> PartialCast.partialCast(
+                part, partBytes, partRoom, partScale, shape.tokens(), shape.hidden(), part.count(), stream));
     }
 
     /** Both copies, and the sum of each column. */
