@@ -83,7 +83,7 @@ final class LinearInput {
         if (pass.isCalibrating()) {
             copies.cast(x, null, present, pass.temporary(), null, pass);
             // For its magnitude alone: products read the weight itself.
-            var _ = sites.weightCopies(present, pass);
+            sites.recordWeight(present, pass);
             operand.set(x);
             return;
         }

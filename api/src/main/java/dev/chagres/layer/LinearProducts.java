@@ -88,7 +88,7 @@ final class LinearProducts {
     private void quantizedProduct(Operand x, Tensor y, Quantizers present, Pass pass) {
         QuantizedTensor a = x.rowwise();
         Tensor filled = filled(a, y, pass);
-        QuantizedTensor w = sites.weightCopies(present, pass);
+        QuantizedTensor w = sites.weightCopy(Product.FORWARD, present, pass);
         Accumulator accumulator = present.recipe().accumulator(Product.FORWARD);
         Stream stream = pass.stream();
         if (addedBias == null) {
@@ -126,7 +126,7 @@ final class LinearProducts {
         Gemm.gemm(
                 x.rowwise(),
                 Transpose.NO,
-                sites.weightCopies(present, pass),
+                sites.weightCopy(Product.FORWARD, present, pass),
                 Transpose.YES,
                 bias == null ? null : bias.weight(),
                 y,
@@ -143,7 +143,7 @@ final class LinearProducts {
         Gemm.gemm(
                 gradient.rowwise(),
                 Transpose.NO,
-                sites.weightCopies(present, pass),
+                sites.weightCopy(Product.INPUT_GRADIENT, present, pass),
                 Transpose.NO,
                 null,
                 dx,
@@ -209,7 +209,7 @@ final class LinearProducts {
         MatrixProduct.product(
                 gradient.rowwise(),
                 Transpose.NO,
-                sites.weightForBackward(present, pass),
+                sites.weightCopy(Product.INPUT_GRADIENT, present, pass),
                 Transpose.NO,
                 filled,
                 Output.OVERWRITE,

@@ -11,6 +11,7 @@ import dev.chagres.model.WeightStorage;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Cast;
 import org.jspecify.annotations.Nullable;
 
@@ -136,14 +137,14 @@ final class LinearSites {
         return split;
     }
 
-    /** Returns the weight in eight bits, cast now if no pass of this step has done so. */
-    QuantizedTensor weightCopies(Quantizers present, Pass pass) {
-        return present.weight(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
+    /** Returns the weight in eight bits as {@code product} reads it, cast now if no pass of this step has done so. */
+    QuantizedTensor weightCopy(Product product, Quantizers present, Pass pass) {
+        return present.weight(cachedWeight, product, pass.recording(), pass.temporary(), pass.stream());
     }
 
-    /** Returns the same with the transpose, which the product for the gradient of the input reads. */
-    QuantizedTensor weightForBackward(Quantizers present, Pass pass) {
-        return present.weightForBackward(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
+    /** Enqueues recording of the weight's largest magnitude. */
+    void recordWeight(Quantizers present, Pass pass) {
+        present.recordWeight(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
     }
 
     /** Returns the weight in its own type: itself or, where backward dequantizes, what forward has read. */
@@ -160,7 +161,7 @@ final class LinearSites {
             Elementwise.cast(weight.weight(), again, pass.stream());
             return again;
         }
-        Cast.dequantize(weightCopies(present, pass), again, pass.stream());
+        Cast.dequantize(weightCopy(Product.FORWARD, present, pass), again, pass.stream());
         return again;
     }
 

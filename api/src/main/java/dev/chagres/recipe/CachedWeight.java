@@ -7,7 +7,9 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterShard;
 import dev.chagres.model.Parameters;
+import dev.chagres.recipe.Recipe.Product;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -20,7 +22,8 @@ final class CachedWeight implements WeightCopies {
 
     private final Quantizer quantizer;
     private final Parameter weight;
-    private final QuantizedTensor copies;
+    private final Scope scope;
+    private @Nullable QuantizedTensor copies;
     private @Nullable Parameters owner;
     private int issue;
     private long step = NEVER;
@@ -30,18 +33,25 @@ final class CachedWeight implements WeightCopies {
     CachedWeight(Quantizer quantizer, Parameter weight, Scope scope) {
         this.quantizer = quantizer;
         this.weight = weight;
+        this.scope = scope;
+        ParameterShard shard = weight.owner().sharing().shard();
+        if (shard == null || shard.weights() == null) {
+            allocate();
+        } // Else ranks may gather the weight in eight bits, so that there is none here.
+    }
+
+    private QuantizedTensor allocate() {
         long rows = weight.shape().size(0);
         long columns = weight.shape().size(1);
-        copies = quantizer.empty(scope, rows, columns).allocateRowwise(scope).allocateColumnwise(scope);
+        QuantizedTensor made =
+                quantizer.empty(scope, rows, columns).allocateRowwise(scope).allocateColumnwise(scope);
+        copies = made;
+        return made;
     }
 
     @Override
-    public QuantizedTensor rowwise(Recording recording, Scope temporary, Stream stream) {
-        return both(recording, temporary, stream);
-    }
-
-    @Override
-    public QuantizedTensor both(Recording recording, Scope temporary, Stream stream) {
+    public QuantizedTensor get(Product product, Recording recording, Scope temporary, Stream stream) {
+        QuantizedTensor copies = this.copies == null ? allocate() : this.copies;
         // A tied weight belongs to other parameters, which count its changes.
         Parameters present = weight.owner();
         int presentIssue = Inside.issue(weight.weight());

@@ -10,6 +10,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.EightBitWeight;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.QuantizerSite;
+import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
@@ -74,13 +75,8 @@ final class HeldWeight implements WeightCopies {
     }
 
     @Override
-    public QuantizedTensor rowwise(Recording recording, Scope temporary, Stream stream) {
-        return copies;
-    }
-
-    @Override
-    public QuantizedTensor both(Recording recording, Scope temporary, Stream stream) {
-        if (copies.columnwise() == null) {
+    public QuantizedTensor get(Product product, Recording recording, Scope temporary, Stream stream) {
+        if (product != Product.FORWARD && copies.columnwise() == null) {
             Tensor inverse = part(copies.rowwiseScaleInverse());
             Tensor transpose = scope.tensor(copies.dtype(), copies.columns(), copies.rows());
             Tensor inverses = copies.scaling() == Scaling.TENSOR ? inverse : transposed(inverse);

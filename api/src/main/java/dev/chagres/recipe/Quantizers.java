@@ -9,6 +9,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.State;
+import dev.chagres.recipe.Recipe.Product;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
@@ -34,8 +35,8 @@ public final class Quantizers implements AutoCloseable {
     private final RecipeState state;
     /** By the number of the place; null where the place keeps the model's type. */
     private final @Nullable Quantizer[] quantizers;
-    /** By the number of the place; null where no weight is cast. */
-    private final @Nullable WeightCopies[] weights;
+
+    private final QuantizedWeights weights;
 
     private final Runnable update;
     private final Runnable forgetStep = this::forgetStep;
@@ -44,7 +45,7 @@ public final class Quantizers implements AutoCloseable {
         this.parameters = parameters;
         int places = parameters.quantizers().size();
         quantizers = new Quantizer[places];
-        weights = new WeightCopies[places];
+        weights = new QuantizedWeights(places);
         Stream stream = parameters.scope().stream();
         scope = stream.device().openScope(stream);
         RecipeState made = null;
@@ -58,12 +59,12 @@ public final class Quantizers implements AutoCloseable {
                     if (site.weight().isEightBitsOnly()) {
                         held.add(quantizer);
                     } else {
-                        weights[site.index()] = new CachedWeight(quantizer, site.weight(), scope);
+                        weights.add(site, new CachedWeight(quantizer, site.weight(), scope));
                     }
                 }
             }
             for (HeldWeight weight : held.make()) {
-                weights[weight.site().index()] = weight;
+                weights.add(weight.site(), weight);
             }
         } catch (RuntimeException | Error failure) {
             if (made != null) {
@@ -142,55 +143,68 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * For authors of layers: returns the weight in eight bits for forward's product, cast now if no pass of this step has done so. It has
-     * the matrix; where {@link #weightForBackward} was called before, or a copy in another type exists, the transpose, too.
+     * For authors of layers: returns the weight in eight bits as {@code product} reads it, {@link Product#FORWARD} as it is and {@link
+     * Product#INPUT_GRADIENT} as its transpose, cast now if no pass of this step has done so. Ranks that {@link #shareOut} weights gather
+     * it first; it is there until the layer's call returns.
      *
      * @throws IllegalArgumentException when the place is not covered, or is none of a weight
      * @throws IllegalStateException when they are closed
      */
-    public QuantizedTensor weight(QuantizerSite site, Recording recording, Scope temporary, Stream stream) {
+    public QuantizedTensor weight(
+            QuantizerSite site, Product product, Recording recording, Scope temporary, Stream stream) {
+        Quantizer quantizer = at(site);
         Checks.given("recording", recording);
-        return measured(
+        QuantizedTensor copies = weights.get(
                 site,
-                weightAt(site).rowwise(recording, Checks.given("temporary", temporary), stream),
+                quantizer,
+                Checks.given("product", product),
                 recording,
+                Checks.given("temporary", temporary),
                 stream);
+        if (measures(recording) && weights.hasSource(site)) {
+            quantizer.measure(site.weight().weight(), copies, stream);
+        }
+        return copies;
     }
 
     /**
-     * For authors of layers: returns the weight as {@link #weight} does, with the transpose, which the product for the gradient of the
-     * input reads.
+     * For authors of layers: enqueues recording of a weight's largest magnitude, where the recipe has scales of earlier steps, for a
+     * pass that calibrates.
      *
      * @throws IllegalArgumentException when the place is not covered, or is none of a weight
      * @throws IllegalStateException when they are closed
      */
-    public QuantizedTensor weightForBackward(QuantizerSite site, Recording recording, Scope temporary, Stream stream) {
-        Checks.given("recording", recording);
-        return measured(
-                site, weightAt(site).both(recording, Checks.given("temporary", temporary), stream), recording, stream);
-    }
-
-    private WeightCopies weightAt(QuantizerSite site) {
+    public void recordWeight(QuantizerSite site, Recording recording, Scope temporary, Stream stream) {
         at(site);
-        WeightCopies weight = weights[site.index()];
-        if (weight == null) {
-            throw new IllegalArgumentException("site: expected that of a weight, got " + site);
+        if (!weights.recordParts(site)) {
+            weight(site, Product.FORWARD, recording, temporary, stream);
         }
-        return weight;
     }
 
-    private QuantizedTensor measured(QuantizerSite site, QuantizedTensor copies, Recording recording, Stream stream) {
-        if (measures(recording) && weightAt(site).hasSource()) {
-            at(site).measure(site.weight().weight(), copies, stream);
-        }
-        return copies;
+    /**
+     * For sharding: casts these weights in parts from now on, which ranks gather.
+     *
+     * @param parts this rank's part of each weight that is gathered in eight bits
+     * @param gathered hands out what was gathered
+     * @param reduction reduces largest magnitudes over the ranks, on the stream that {@link WeightParts#cast} is given
+     * @throws IllegalArgumentException when a place is not covered
+     * @throws IllegalStateException when they are closed, or weights are shared out already
+     */
+    public WeightParts shareOut(List<WeightPart> parts, GatheredWeights gathered, AmaxReduction reduction) {
+        Checks.given("parts", parts).forEach(part -> at(part.site()));
+        return weights.shareOut(this, parts, gathered, reduction);
+    }
+
+    /** Weights are cast whole again. */
+    void end(WeightParts ended) {
+        weights.end(ended);
     }
 
     /**
      * Measures the casts of every {@code steps}th step of training from now on, those of steps whose number divides by it; 0 ends
      * that. A measured cast is read once more, with what it was made of; a kernel that casts what it computes writes that in the
      * model's type, too, or computes it twice. The numbers that training computes are the same. What a graph replays is not
-     * measured.
+     * measured, nor are weights that ranks gather in eight bits.
      *
      * @param steps 0 or more
      * @throws IllegalArgumentException when steps is negative
@@ -270,11 +284,7 @@ public final class Quantizers implements AutoCloseable {
 
     /** For passes: casts each weight again when it is asked for next, as a graph must that will run after other steps. */
     public void forgetWeights() {
-        for (WeightCopies weight : weights) {
-            if (weight != null) {
-                weight.forget();
-            }
-        }
+        weights.forget();
     }
 
     /** Returns the recipe and how many places it covers. */
@@ -291,6 +301,7 @@ public final class Quantizers implements AutoCloseable {
             return;
         }
         Inside.state(scope.stream()).ensureCloses();
+        weights.close();
         state.close();
         parameters.forget(update);
         parameters.forget(forgetStep);

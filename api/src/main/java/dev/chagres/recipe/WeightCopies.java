@@ -3,6 +3,7 @@ package dev.chagres.recipe;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.recipe.Recipe.Product;
 
 /**
  * A weight in eight bits, as products read it.
@@ -10,11 +11,11 @@ import dev.chagres.Stream;
  * <p>Threading: the device's thread.
  */
 sealed interface WeightCopies permits CachedWeight, HeldWeight {
-    /** Returns the matrix, ready behind what was enqueued on {@code stream}. */
-    QuantizedTensor rowwise(Recording recording, Scope temporary, Stream stream);
-
-    /** Returns the same with the transpose. */
-    QuantizedTensor both(Recording recording, Scope temporary, Stream stream);
+    /**
+     * Returns what {@code product} reads, ready behind what was enqueued on {@code stream}: the matrix and, where the product is that of
+     * the gradient of the input, the transpose.
+     */
+    QuantizedTensor get(Product product, Recording recording, Scope temporary, Stream stream);
 
     /** Casts anew at the next call, where there is something to cast. */
     void forget();

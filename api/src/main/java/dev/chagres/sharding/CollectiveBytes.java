@@ -6,7 +6,7 @@ package dev.chagres.sharding;
  *
  * <p>Threading: immutable.
  *
- * @param allGather weights
+ * @param allGather weights, also those that ranks broadcast beside weights in eight bits
  * @param reduceScatter gradients of which each rank gets a part of the sum
  * @param allReduce gradients of which each rank gets the sum, and the largest magnitudes of recipes
  */

@@ -13,10 +13,13 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
+import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.StateVector;
+import dev.chagres.recipe.GatheredWeights;
+import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedGradients.MicroBatch;
 import java.util.List;
 import java.util.function.BiConsumer;
@@ -48,6 +51,8 @@ public final class FullySharded extends Strategy {
     private final ShardedGradients gradients;
     /** Null where each rank has all weights. */
     private final @Nullable ShardedWeights weights;
+
+    private final GatheredWeights gathered = new Gathered();
 
     private FullySharded(FullyShardedConfig config, Parameters parameters, ShardedRanks ranks) {
         super(parameters, ranks.all());
@@ -146,15 +151,53 @@ public final class FullySharded extends Strategy {
     @Override
     void reading(Parameter parameter) {
         ShardedWeights shared = weights;
-        if (shared != null && !progress.isInCall()) {
+        if (shared == null) {
+            progress.uses(parameter.group(), WeightForm.WHOLE);
+        } else {
+            ensureInCall(parameter);
+            WeightForm form = shared.form(parameter, progress.pass(), progress.direction());
+            use(parameter.group(), form, shared);
+            shared.lend(parameter.group(), form);
+        }
+    }
+
+    private void use(int group, WeightForm form, ShardedWeights shared) {
+        if (progress.uses(group, form)) {
+            ensureEnqueues();
+            shared.use(group, form, progress.pass(), progress.direction());
+        }
+    }
+
+    @Override
+    void gather(Quantizers quantizers) {
+        if (weights != null) {
+            weights.gatherInEightBits(quantizers, gathered);
+        }
+    }
+
+    /** Hands weights in eight bits to products. */
+    private final class Gathered implements GatheredWeights {
+        @Override
+        public Tensor gathered(QuantizerSite site) {
+            ShardedWeights shared = Checks.given("weights", weights);
+            ensureInCall(site.weight());
+            use(site.weight().group(), WeightForm.EIGHT_BITS, shared);
+            return shared.eightBits(site);
+        }
+
+        @Override
+        public void record() {
+            ensureEnqueues();
+            Checks.given("weights", weights).record(progress.pass());
+        }
+    }
+
+    private void ensureInCall(Parameter parameter) {
+        if (!progress.isInCall()) {
             throw new IllegalStateException("weight of " + parameter.name()
                     + ": shared out among " + communicator.ranks()
                     + " ranks, it is whole in layers' calls of a pass that FullySharded follows alone; call follow(pass),"
                     + " or gatherState");
-        }
-        if (progress.uses(parameter.group()) && shared != null) {
-            ensureEnqueues();
-            shared.use(parameter.group(), progress.direction());
         }
     }
 
@@ -181,9 +224,9 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
-    void release(int group) {
+    void release(int group, WeightForm form) {
         if (weights != null) {
-            weights.release(group);
+            weights.release(group, form);
         }
     }
 
@@ -305,6 +348,7 @@ public final class FullySharded extends Strategy {
         String memory = stage() == ZeroStage.ONE ? "for all" : "for two groups of each size";
         String gathered = stage() == ZeroStage.THREE
                 ? "weights gathered group by group on another stream before their layers run, the next group's meanwhile"
+                        + (weights != null && weights.gathersEightBits() ? ", those of products in eight bits" : "")
                 : "weights gathered after the step";
         return this + ": gradients reduced and scattered group by group on a stream of their own, from memory " + memory
                 + "; " + gathered + explainCopies();

@@ -1,14 +1,11 @@
 package dev.chagres.sharding;
 
-import dev.chagres.DType;
 import dev.chagres.Event;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.model.GroupPiece;
-import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
-import dev.chagres.model.PlacedGroup;
+import dev.chagres.sharding.GroupContent.Vector;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -16,25 +13,19 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Memory for whole weights or whole gradients of groups, which groups of equal sizes take in turn: usually one works while the other
+ * Memory for what groups have whole for a while, weights or gradients, which groups of equal sizes take in turn: usually one works while the other
  * travels.
  *
  * <p>Threading: the device's thread.
  */
 final class GroupBuffers implements AutoCloseable {
-    /** What lies in them. */
-    enum Content {
-        WEIGHTS,
-        GRADIENTS
-    }
-
     private static final int NONE = -1;
 
     /** Memory for one group at a time. */
     static final class Buffer {
-        /** One a piece of the group. */
+        /** As the content says, one after another. */
         private final Tensor[] vectors;
-        /** By group, the members' views, once it has held the group. */
+        /** By group, the views that the content has of it, once it has held the group. */
         private final Tensor[] @Nullable [] views;
         /** On the stream that used it last. */
         final Event free;
@@ -55,56 +46,37 @@ final class GroupBuffers implements AutoCloseable {
             this.ready = ready;
         }
 
-        Tensor vector(int piece) {
-            return vectors[piece];
+        Tensor vector(int index) {
+            return vectors[index];
         }
     }
 
-    /** Groups whose pieces have the same types and lengths. */
+    /** Groups whose vectors have the same types and lengths. */
     private static final class SizeClass {
         private final List<Buffer> buffers = new ArrayList<>();
         private int groups;
     }
 
-    private final Parameters parameters;
-    private final Content content;
+    private final GroupContent content;
     private final int usual;
     private final Scope scope;
     private final SizeClass[] classes;
-    private final List<List<GroupPiece>> pieces = new ArrayList<>();
     private final @Nullable Buffer[] held;
     private long turns;
 
     /** {@code usual}: buffers of one size before groups take turns; more are made where all are in use. */
-    GroupBuffers(Parameters parameters, Content content, int usual) {
-        this.parameters = parameters;
+    GroupBuffers(Parameters parameters, GroupContent content, int usual) {
         this.content = content;
         this.usual = usual;
         Stream stream = parameters.scope().stream();
         scope = stream.device().openScope(stream);
-        List<PlacedGroup> groups = parameters.sharing().groups();
-        classes = new SizeClass[groups.size()];
-        held = new Buffer[groups.size()];
-        Map<List<Object>, SizeClass> bySize = new LinkedHashMap<>();
+        classes = new SizeClass[parameters.sharing().groups().size()];
+        held = new Buffer[classes.length];
+        Map<List<Vector>, SizeClass> bySize = new LinkedHashMap<>();
         for (int i = 0; i < classes.length; i++) {
-            List<GroupPiece> own = groups.get(i).pieces().stream()
-                    .filter(piece -> content == Content.WEIGHTS || piece.isTrained())
-                    .toList();
-            pieces.add(own);
-            List<Object> sizes = new ArrayList<>();
-            own.forEach(piece -> sizes.addAll(List.of(dtype(piece), piece.count())));
-            classes[i] = bySize.computeIfAbsent(sizes, key -> new SizeClass());
+            classes[i] = bySize.computeIfAbsent(content.vectors(i), key -> new SizeClass());
             classes[i].groups++;
         }
-    }
-
-    private DType dtype(GroupPiece piece) {
-        return content == Content.WEIGHTS ? piece.dtype() : DType.FLOAT32;
-    }
-
-    /** Returns the pieces of a group that lie here. */
-    List<GroupPiece> pieces(int group) {
-        return pieces.get(group);
     }
 
     /** Returns the buffer that holds {@code group}, or null. */
@@ -142,10 +114,10 @@ final class GroupBuffers implements AutoCloseable {
     }
 
     private Buffer make(int group) {
-        List<GroupPiece> own = pieces.get(group);
+        List<Vector> own = content.vectors(group);
         Tensor[] vectors = new Tensor[own.size()];
         for (int i = 0; i < vectors.length; i++) {
-            vectors[i] = scope.tensor(dtype(own.get(i)), own.get(i).count());
+            vectors[i] = scope.tensor(own.get(i).dtype(), own.get(i).count());
             vectors[i].zero(scope.stream());
         }
         Buffer made = new Buffer(
@@ -166,39 +138,20 @@ final class GroupBuffers implements AutoCloseable {
         buffer.turn = ++turns;
         buffer.awaited = false;
         held[group] = buffer;
-        lend(group, buffer);
         return buffer;
     }
 
-    private void lend(int group, Buffer buffer) {
-        Tensor[] views = buffer.views[group];
-        if (views == null) {
-            views = views(group, buffer);
-            buffer.views[group] = views;
-        }
-        List<Parameter> members = parameters.sharing().groups().get(group).members();
-        for (int i = 0; i < views.length; i++) {
-            Parameter member = members.get(i);
-            if (content == Content.WEIGHTS) {
-                parameters.sharing().lendWeight(member, views[i]);
-            } else if (!member.isFrozen()) {
-                parameters.sharing().lendGradient(member, views[i]);
-            }
-        }
+    /** Lends the members of a group what {@code buffer} has. */
+    void lend(int group, Buffer buffer) {
+        content.lend(group, views(group, buffer));
     }
 
-    private Tensor[] views(int group, Buffer buffer) {
-        List<GroupPiece> own = pieces.get(group);
-        List<Parameter> members = parameters.sharing().groups().get(group).members();
-        Tensor[] views = new Tensor[members.size()];
-        for (int i = 0; i < views.length; i++) {
-            Parameter member = members.get(i);
-            views[i] = buffer.vectors[0]; // A frozen member has no gradient: nobody is lent this.
-            for (int piece = 0; piece < own.size(); piece++) {
-                if (own.get(piece).holds(member)) {
-                    views[i] = scope.view(buffer.vectors[piece], own.get(piece).offset(member), member.shape());
-                }
-            }
+    /** Returns what the content sees of {@code buffer} for a group. */
+    Tensor[] views(int group, Buffer buffer) {
+        Tensor[] views = buffer.views[group];
+        if (views == null) {
+            views = content.views(group, buffer.vectors, scope);
+            buffer.views[group] = views;
         }
         return views;
     }

@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.internal.Checks;
 import dev.chagres.layer.CallObserver;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassObserver.Direction;
@@ -8,6 +9,7 @@ import java.util.Arrays;
 import java.util.BitSet;
 import java.util.List;
 import java.util.function.IntConsumer;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Finds out, while a pass goes backward, whose gradients no later call of the pass will write.
@@ -22,9 +24,11 @@ final class GroupProgress implements CallObserver {
 
     private final Object owner;
     private final IntConsumer complete;
-    private final IntConsumer released;
+    private final Released released;
+    private final int groups;
+    private @Nullable Pass pass;
     private Direction outermost = Direction.FORWARD;
-    /** The groups that each call under way uses, innermost last; and how much was saved before it. */
+    /** The groups that each call under way uses, and in which form, innermost last; and how much was saved before it. */
     private final List<BitSet> frames = new ArrayList<>();
 
     private int[] begins = new int[8];
@@ -34,12 +38,18 @@ final class GroupProgress implements CallObserver {
 
     private final int[] depthBefore;
 
+    /** Is told which groups a call has used. */
+    interface Released {
+        void accept(int group, WeightForm form);
+    }
+
     /**
      * {@code owner} stands in errors. {@code complete} is told the number of each group once; {@code released} that of each group that a call has used, as often as
-     * {@link #uses} said that the use is new.
+     * {@link #uses} said that the use is new, and in which form.
      */
-    GroupProgress(Object owner, int groups, IntConsumer complete, IntConsumer released) {
+    GroupProgress(Object owner, int groups, IntConsumer complete, Released released) {
         this.owner = owner;
+        this.groups = groups;
         this.complete = complete;
         this.released = released;
         savedBefore = new int[groups];
@@ -52,13 +62,23 @@ final class GroupProgress implements CallObserver {
         Arrays.fill(savedBefore, UNUSED);
     }
 
-    /** Says that the innermost call uses {@code group}, and returns whether it has not done so before. */
-    boolean uses(int group) {
-        if (depth == 0 || frames.get(depth - 1).get(group)) {
+    /** Says that the innermost call uses {@code group} in this form, and returns whether it has not done so before. */
+    boolean uses(int group, WeightForm form) {
+        int use = form.ordinal() * groups + group;
+        if (depth == 0 || frames.get(depth - 1).get(use)) {
             return false;
         }
-        frames.get(depth - 1).set(group);
+        frames.get(depth - 1).set(use);
         return true;
+    }
+
+    /**
+     * Returns the pass whose call is under way.
+     *
+     * @throws NullPointerException when none was
+     */
+    Pass pass() {
+        return Checks.given("pass", pass);
     }
 
     /** Returns whether a call is under way. */
@@ -73,6 +93,7 @@ final class GroupProgress implements CallObserver {
 
     @Override
     public void begins(Direction direction, Pass pass) {
+        this.pass = pass;
         if (depth == 0) {
             outermost = direction;
             if (pass.calls().savedCount() == 0 && direction == Direction.FORWARD) {
@@ -80,7 +101,7 @@ final class GroupProgress implements CallObserver {
             }
         }
         if (depth == frames.size()) {
-            frames.add(new BitSet(savedBefore.length));
+            frames.add(new BitSet(WeightForm.COUNT * groups));
             if (depth == begins.length) {
                 begins = Arrays.copyOf(begins, 2 * depth);
             }
@@ -107,8 +128,8 @@ final class GroupProgress implements CallObserver {
         if (direction == Direction.BACKWARD) {
             undone(pass.calls().savedCount());
         } else if (pass.isSaving()) {
-            for (int group = used.nextSetBit(0); group >= 0; group = used.nextSetBit(group + 1)) {
-                use(group);
+            for (int use = used.nextSetBit(0); use >= 0; use = used.nextSetBit(use + 1)) {
+                use(use % groups);
             }
         } else if (depth > 0) {
             // Recomputation saves nothing inside, but the call around it does.
@@ -118,17 +139,17 @@ final class GroupProgress implements CallObserver {
     }
 
     private void handOver(BitSet used, BitSet around) {
-        for (int group = used.nextSetBit(0); group >= 0; group = used.nextSetBit(group + 1)) {
-            if (!around.get(group)) {
-                around.set(group);
-                used.clear(group);
+        for (int use = used.nextSetBit(0); use >= 0; use = used.nextSetBit(use + 1)) {
+            if (!around.get(use)) {
+                around.set(use);
+                used.clear(use);
             }
         }
     }
 
     private void release(BitSet used) {
-        for (int group = used.nextSetBit(0); group >= 0; group = used.nextSetBit(group + 1)) {
-            released.accept(group);
+        for (int use = used.nextSetBit(0); use >= 0; use = used.nextSetBit(use + 1)) {
+            released.accept(use % groups, WeightForm.of(use / groups));
         }
         used.clear();
     }

@@ -8,7 +8,6 @@ import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.sharding.GroupBuffers.Buffer;
-import dev.chagres.sharding.GroupBuffers.Content;
 import dev.chagres.te.Output;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -59,11 +58,12 @@ final class ShardedGradients implements AutoCloseable {
         reductions = compute.device().openStream();
         written = compute.device().openEvent();
         summed = compute.device().openEvent();
-        buffers = new GroupBuffers(parameters, Content.GRADIENTS, stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS);
+        WholeGradients content = new WholeGradients(parameters.sharing());
+        buffers = new GroupBuffers(parameters, content, stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS);
         Part part = ranks.shard(stage).updated();
         for (int group = 0; group < parameters.sharing().groups().size(); group++) {
             List<Tensor> own = new ArrayList<>();
-            for (GroupPiece piece : buffers.pieces(group)) {
+            for (GroupPiece piece : content.pieces(group)) {
                 long offset = part.of(piece.gradientOffset());
                 own.add(parameters.scope().view(parameters.gradients(), offset, part.of(piece.count())));
             }
@@ -89,6 +89,7 @@ final class ShardedGradients implements AutoCloseable {
         Buffer buffer = buffers.held(group);
         if (buffer == null) {
             buffer = buffers.take(group);
+            buffers.lend(group, buffer);
         }
         if (buffer.pins == 0) {
             buffer.pins = 1;

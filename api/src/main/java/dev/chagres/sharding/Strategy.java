@@ -164,7 +164,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /**
      * Makes the scales of {@code quantizers} those of all ranks from now on: the largest magnitudes that a step has recorded are reduced
-     * over the ranks in one call at its end, and in others over those that split layers and over a pipeline's. Each rank calls it.
+     * over the ranks in one call at its end, and in others over those that split layers and over a pipeline's. Where weights are shared
+     * out, those that products read in eight bits are gathered so from now on. Each rank calls it.
      *
      * <p>Source: TE's {@code amax_reduction_group}.
      *
@@ -184,6 +185,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         }
         quantizers.reduceAmax(this::maxOverRanks);
         reduced.add(quantizers);
+        gather(quantizers);
     }
 
     private void maxOverRanks(List<Tensor> amaxes) {
@@ -272,15 +274,18 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** No later backward call of the micro-batch writes gradients of {@code group}. */
     abstract void complete(int group);
 
+    /** Gathers in eight bits what passes read that these quantizers cast. */
+    void gather(Quantizers quantizers) {}
+
     /** A call has enqueued all that reads weights of {@code group}. */
-    void release(int group) {}
+    void release(int group, WeightForm form) {}
 
     /** Returns whether gradients of {@code group} were summed in this step, so that no backward call may add to them. */
     abstract boolean isSummed(int group);
 
     /** A call is about to read {@code parameter}. */
     void reading(Parameter parameter) {
-        progress.uses(parameter.group());
+        progress.uses(parameter.group(), WeightForm.WHOLE);
     }
 
     /** A backward call is about to write the gradient of {@code parameter}. */

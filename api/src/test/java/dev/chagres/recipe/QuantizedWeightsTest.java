@@ -193,7 +193,8 @@ class QuantizedWeightsTest {
             if (site.role() != QuantizerSite.Role.WEIGHT) {
                 continue;
             }
-            QuantizedTensor copies = model.quantizers.weight(site, Recording.OFF, open.scope(), open.stream());
+            QuantizedTensor copies =
+                    model.quantizers.weight(site, Recipe.Product.FORWARD, Recording.OFF, open.scope(), open.stream());
             float[] inverse = open.read(Objects.requireNonNull(copies.rowwiseScaleInverse()));
             double[] stored = Float8Witness.values(
                     Objects.requireNonNull(copies.rowwise()).toBytes(open.stream()), copies.dtype());

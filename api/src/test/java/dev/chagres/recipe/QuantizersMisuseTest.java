@@ -95,7 +95,8 @@ class QuantizersMisuseTest {
             assertThrown(
                     ARGUMENT,
                     "site: expected that of a weight, got body.input",
-                    () -> quantizers.weight(input, Recording.OFF, parameters.scope(), device.stream()));
+                    () -> quantizers.weight(
+                            input, Recipe.Product.FORWARD, Recording.OFF, parameters.scope(), device.stream()));
             QuantizerSite foreign = new ModelPlan().quantizer("a", Role.INPUT);
             QuantizerSite uncovered = plan.group("late").quantizer("b", Role.GRADIENT);
             assertThrown(

@@ -1,0 +1,65 @@
+package dev.chagres.recipe;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.te.Cast;
+import java.util.List;
+
+/**
+ * Casts parts by the scales that earlier steps have left, and records their largest magnitudes.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class DelayedPartCasts extends PartCasts {
+    private final Tensor[] scaleInverses;
+    private final Tensor[] values;
+    private final QuantizedTensor[] recording;
+    private final QuantizedTensor[] silent;
+
+    DelayedPartCasts(Quantizers quantizers, List<WeightPart> parts, Scope scope) {
+        super(quantizers, parts);
+        int count = parts.size();
+        Tensor inverses = numbers(scope);
+        scaleInverses = new Tensor[count];
+        values = new Tensor[count];
+        recording = new QuantizedTensor[count];
+        silent = new QuantizedTensor[count];
+        for (int i = 0; i < count; i++) {
+            WeightPart part = parts.get(i);
+            Quantizer quantizer = quantizers.at(part.site());
+            scaleInverses[i] = scope.view(inverses, i, 1);
+            WeightPart cast = part.isEmpty() ? zeros(part, quantizer, scope) : part;
+            values[i] = row(cast.values(), scope);
+            silent[i] = target(cast, quantizer, scaleInverses[i], scope);
+            quantizer.enqueueScale(silent[i], Recording.OFF);
+            recording[i] = silent[i];
+            if (!part.isEmpty()) {
+                recording[i] = target(cast, quantizer, scaleInverses[i], scope);
+                quantizer.enqueueScale(recording[i], Recording.ON);
+            }
+        }
+    }
+
+    /** The kernel that casts writes 1 / scale, which a rank without a part of the weight needs, too: it casts some zeros. */
+    private static WeightPart zeros(WeightPart part, Quantizer quantizer, Scope scope) {
+        Tensor none = scope.tensor(part.site().weight().unreadWeight().dtype(), QuantizerSite.STEP);
+        none.zero(scope.stream());
+        return new WeightPart(part.site(), 0, none, scope.tensor(quantizer.dtype(), QuantizerSite.STEP));
+    }
+
+    @Override
+    void cast(Recording wanted, AmaxReduction reduction, Stream stream) {
+        QuantizedTensor[] targets = wanted == Recording.ON ? recording : silent;
+        for (int i = 0; i < targets.length; i++) {
+            Cast.quantize(values[i], targets[i], stream);
+        }
+    }
+
+    @Override
+    Tensor scaleInverse(QuantizerSite site) {
+        return scaleInverses[number(site)];
+    }
+}

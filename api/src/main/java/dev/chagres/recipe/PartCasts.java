@@ -1,0 +1,80 @@
+package dev.chagres.recipe;
+
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Casts the parts of weights that one rank has, by a recipe's scales of the whole weights.
+ *
+ * <p>Threading: the device's thread.
+ */
+abstract sealed class PartCasts permits DelayedPartCasts, CurrentPartCasts, BlockPartCasts {
+    final List<WeightPart> parts;
+    /** By the number of the place: 1 more than the number of its part. */
+    private final int[] numbers;
+
+    PartCasts(Quantizers quantizers, List<WeightPart> parts) {
+        this.parts = List.copyOf(parts);
+        numbers = new int[quantizers.parameters().quantizers().size()];
+        for (int i = 0; i < parts.size(); i++) {
+            numbers[parts.get(i).site().index()] = i + 1;
+        }
+    }
+
+    static PartCasts of(Quantizers quantizers, List<WeightPart> parts, Scope scope) {
+        return switch (quantizers.recipe()) {
+            case DelayedScaling delayed -> new DelayedPartCasts(quantizers, parts, scope);
+            case Float8CurrentScaling current ->
+                new CurrentPartCasts(quantizers, parts, current.config(Role.WEIGHT), scope);
+            case Float8BlockScaling blocks -> new BlockPartCasts(quantizers, parts, blocks.config(Role.WEIGHT), scope);
+            case MXFP8BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
+            case NVFP4BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
+        };
+    }
+
+    final boolean has(QuantizerSite site) {
+        return numbers[site.index()] > 0;
+    }
+
+    final int number(QuantizerSite site) {
+        return numbers[site.index()] - 1;
+    }
+
+    /** Returns a part as a matrix of one row, which casts take. */
+    static Tensor row(@Nullable Tensor part, Scope scope) {
+        Tensor present = Checks.given("part", part);
+        return scope.view(present, 0, 1, present.count());
+    }
+
+    /** Returns what the cast of a part with one scale for the whole weight writes. */
+    static QuantizedTensor target(WeightPart part, Quantizer quantizer, Tensor scaleInverse, Scope scope) {
+        return quantizer.empty(scope, 1, part.presentBytes().count()).rowwise(row(part.bytes(), scope), scaleInverse);
+    }
+
+    /** Hands out a vector of one FP32 number for each part. */
+    Tensor numbers(Scope scope) {
+        return scope.tensor(DType.FLOAT32, Math.max(1, parts.size()));
+    }
+
+    /** Enqueues the casts. */
+    abstract void cast(Recording recording, AmaxReduction reduction, Stream stream);
+
+    /** Returns what scales the rows of a weight in eight bits. */
+    abstract Tensor scaleInverse(QuantizerSite site);
+
+    /** Returns what scales its transpose. */
+    Tensor columnwiseScaleInverse(QuantizerSite site) {
+        return scaleInverse(site);
+    }
+
+    /** Gives back what no scope has. */
+    void close() {}
+}

@@ -1,0 +1,203 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Event;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.layer.Pass;
+import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.model.GroupPiece;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterShard.Part;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.GatheredWeights;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.WeightPart;
+import dev.chagres.recipe.WeightParts;
+import dev.chagres.sharding.EightBitContent.Broadcast;
+import dev.chagres.sharding.GroupBuffers.Buffer;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Weights of groups for products in eight bits: each rank casts its part once a step, and the bytes are gathered. What products do not
+ * read, such as norms and biases, is broadcast in its own type by the ranks that have it, in the same call of NCCL's.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class EightBitGroups extends GatheredGroups {
+    private final Parameters parameters;
+    private final Quantizers quantizers;
+    private final EightBitContent content;
+    private final WeightParts casts;
+    private final Scope scope;
+    private final Event cast;
+    /** By group and piece: what this rank gathers, its bytes where there are products. */
+    private final Tensor[][] parts;
+    /** By group: what this rank sends in each broadcast, null where another rank does. */
+    private final @Nullable Tensor[][] sent;
+
+    private final Runnable calls = this::call;
+    private int group;
+    private @Nullable Buffer buffer;
+
+    EightBitGroups(Quantizers quantizers, GatheredWeights gathered, GatherStreams streams, ByteCounts bytes) {
+        this(quantizers, gathered, streams, bytes, EightBitContent.of(quantizers, streams.communicator()));
+    }
+
+    private EightBitGroups(
+            Quantizers quantizers,
+            GatheredWeights gathered,
+            GatherStreams streams,
+            ByteCounts bytes,
+            EightBitContent content) {
+        super(quantizers.parameters(), content, streams, bytes);
+        this.quantizers = quantizers;
+        this.content = content;
+        parameters = quantizers.parameters();
+        cast = compute.device().openEvent();
+        scope = compute.device().openScope(compute);
+        int groups = parameters.sharing().groups().size();
+        parts = new Tensor[groups][];
+        sent = new Tensor[groups][];
+        List<WeightPart> own = new ArrayList<>();
+        for (int i = 0; i < groups; i++) {
+            take(i, own);
+        }
+        casts = quantizers.shareOut(own, gathered, this::maxOverRanks);
+    }
+
+    /** Takes memory for this rank's bytes of a group, and adds what it has of each weight there. */
+    private void take(int of, List<WeightPart> own) {
+        List<GroupPiece> pieces = content.pieces(of);
+        Part part = new Part(communicator.rank(), communicator.ranks());
+        Tensor[] whole = new Tensor[pieces.size()];
+        Tensor[] gathered = new Tensor[pieces.size()];
+        for (int i = 0; i < whole.length; i++) {
+            GroupPiece piece = pieces.get(i);
+            whole[i] = WholeGroups.part(parameters, piece, communicator.ranks());
+            List<Parameter> products = content.products(of, piece);
+            gathered[i] = products.isEmpty() ? whole[i] : scope.tensor(content.dtype(), whole[i].count());
+            for (Parameter product : products) {
+                own.add(part(product, piece, part, whole[i], gathered[i]));
+            }
+        }
+        parts[of] = gathered;
+        List<Broadcast> moved = content.broadcasts(of);
+        sent[of] = new Tensor[moved.size()];
+        for (int i = 0; i < moved.size(); i++) {
+            Broadcast one = moved.get(i);
+            if (one.root() == part.index()) {
+                long first = one.begin() - part.begin(pieces.get(one.piece()).count());
+                sent[of][i] = scope.view(whole[one.piece()], first, one.count());
+            }
+        }
+    }
+
+    private WeightPart part(Parameter product, GroupPiece piece, Part part, Tensor whole, Tensor bytes) {
+        QuantizerSite site = content.site(product);
+        long offset = piece.offset(product);
+        long begin = part.begin(piece.count());
+        long first = Math.max(begin, offset);
+        long end = Math.min(
+                begin + part.of(piece.count()), offset + product.shape().count());
+        return first < end
+                ? new WeightPart(
+                        site,
+                        first - offset,
+                        scope.view(whole, first - begin, end - first),
+                        scope.view(bytes, first - begin, end - first))
+                : new WeightPart(site, 0, null, null);
+    }
+
+    private void maxOverRanks(List<Tensor> amaxes) {
+        for (int i = 0; i < amaxes.size(); i++) {
+            bytes.allReduce(amaxes.get(i));
+            communicator.allReduce(amaxes.get(i), amaxes.get(i), Reduction.MAX, gathers);
+        }
+    }
+
+    /** Returns whose weights these are. */
+    Quantizers quantizers() {
+        return quantizers;
+    }
+
+    /** Returns whether a group has weights that a call of {@code pass} reads in eight bits. */
+    boolean isRead(int ofGroup, Pass pass, Direction direction) {
+        boolean inOwnType = direction == Direction.BACKWARD
+                && quantizers.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION;
+        return content.hasProducts(ofGroup) && pass.quantizers() == quantizers && !pass.isCalibrating() && !inOwnType;
+    }
+
+    /** Returns whether products read {@code parameter} in eight bits. */
+    boolean isProduct(Parameter parameter) {
+        return content.isProduct(parameter);
+    }
+
+    /** Casts this rank's parts unless this step has, for {@code pass}. */
+    void prepare(Pass pass) {
+        if (casts.isCast(pass.recording())) {
+            return;
+        }
+        stepped.record(compute);
+        gathers.await(stepped);
+        if (casts.cast(pass.recording(), gathers)) {
+            changed();
+        }
+        cast.record(gathers);
+        compute.await(cast);
+    }
+
+    @Override
+    void enqueue(int ofGroup, Buffer into) {
+        group = ofGroup;
+        buffer = into;
+        try {
+            Communicator.group(calls);
+        } finally {
+            buffer = null;
+        }
+    }
+
+    private void call() {
+        Buffer into = Checks.given("buffer", buffer);
+        Tensor[] own = parts[group];
+        for (int i = 0; i < own.length; i++) {
+            Tensor whole = into.vector(content.vector(group, i));
+            communicator.allGather(own[i], whole, gathers);
+            bytes.allGather(whole);
+        }
+        List<Broadcast> moved = content.broadcasts(group);
+        Tensor[] views = buffers.views(group, into);
+        for (int i = 0; i < moved.size(); i++) {
+            Tensor target = views[content.memberCount(group) + i];
+            communicator.broadcast(sent[group][i], target, moved.get(i).root(), gathers);
+            bytes.allGather(target);
+        }
+    }
+
+    /** Returns a weight in eight bits, of a group in use. */
+    Tensor weight(QuantizerSite site) {
+        int ofGroup = site.weight().group();
+        Buffer held = Checks.given("held", buffers.held(ofGroup));
+        return buffers.views(ofGroup, held)[content.member(site)];
+    }
+
+    @Override
+    long byteSize() {
+        return super.byteSize() + scope.usedBytes() + casts.byteSize();
+    }
+
+    @Override
+    public void close() {
+        casts.close();
+        super.close();
+        scope.close();
+        cast.close();
+    }
+}

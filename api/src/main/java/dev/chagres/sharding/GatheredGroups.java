@@ -1,0 +1,92 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Event;
+import dev.chagres.Stream;
+import dev.chagres.model.Parameters;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.sharding.GroupBuffers.Buffer;
+
+/**
+ * Weights of groups in one form, gathered on a stream of their own into memory that groups take in turn.
+ *
+ * <p>Threading: the device's thread.
+ */
+abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroups, EightBitGroups {
+    /** One is read while the other is gathered. */
+    private static final int BUFFERS = 2;
+
+    final Communicator communicator;
+    final Stream compute;
+    final Stream gathers;
+    /** On the computing stream: the parts are as the last step left them. */
+    final Event stepped;
+
+    final GroupBuffers buffers;
+    final ByteCounts bytes;
+
+    GatheredGroups(Parameters parameters, GroupContent content, GatherStreams streams, ByteCounts bytes) {
+        communicator = streams.communicator();
+        compute = streams.compute();
+        gathers = streams.gathers();
+        stepped = streams.stepped();
+        this.bytes = bytes;
+        buffers = new GroupBuffers(parameters, content, BUFFERS);
+    }
+
+    /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. */
+    final void use(int group) {
+        Buffer buffer = buffers.held(group);
+        if (buffer == null) {
+            buffer = buffers.take(group);
+            gather(group, buffer);
+        }
+        buffer.pins++;
+        if (!buffer.awaited) {
+            buffer.awaited = true;
+            compute.await(buffer.ready);
+        }
+    }
+
+    /** Gathers a group that will be used next, where there is idle memory. */
+    final void prefetch(int group) {
+        if (buffers.held(group) == null) {
+            Buffer idle = buffers.takeIdle(group);
+            if (idle != null) {
+                gather(group, idle);
+            }
+        }
+    }
+
+    private void gather(int group, Buffer buffer) {
+        gathers.await(buffer.free);
+        gathers.await(stepped);
+        enqueue(group, buffer);
+        buffer.ready.record(gathers);
+    }
+
+    /** Enqueues what gathers a group. */
+    abstract void enqueue(int group, Buffer buffer);
+
+    /** Says that a call has enqueued all that reads the weights of {@code group}. */
+    final void release(int group) {
+        Buffer buffer = buffers.held(group);
+        if (buffer != null && --buffer.pins == 0) {
+            buffer.free.record(compute);
+            buffers.letGo(buffer);
+        }
+    }
+
+    /** Says that what was gathered is old. */
+    final void changed() {
+        buffers.takeBackAll();
+    }
+
+    long byteSize() {
+        return buffers.byteSize();
+    }
+
+    @Override
+    public void close() {
+        buffers.close();
+    }
+}

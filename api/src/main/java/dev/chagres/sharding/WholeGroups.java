@@ -1,0 +1,47 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Tensor;
+import dev.chagres.model.GroupPiece;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.PlacedGroup;
+import dev.chagres.sharding.GroupBuffers.Buffer;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Weights of groups in their own types.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class WholeGroups extends GatheredGroups {
+    /** By group, this rank's part of each piece. */
+    private final List<List<Tensor>> parts = new ArrayList<>();
+
+    WholeGroups(Parameters parameters, GatherStreams streams, ByteCounts bytes) {
+        super(parameters, new WholeWeights(parameters.sharing()), streams, bytes);
+        int ranks = communicator.ranks();
+        for (PlacedGroup group : parameters.sharing().groups()) {
+            List<Tensor> own = new ArrayList<>();
+            for (GroupPiece piece : group.pieces()) {
+                own.add(part(parameters, piece, ranks));
+            }
+            parts.add(own);
+        }
+        buffers.lendAll();
+    }
+
+    /** Returns this rank's part of a piece. */
+    static Tensor part(Parameters parameters, GroupPiece piece, int ranks) {
+        Tensor vector = parameters.sharing().vector(piece.dtype());
+        return parameters.scope().view(vector, piece.weightOffset() / ranks, piece.count() / ranks);
+    }
+
+    @Override
+    void enqueue(int group, Buffer buffer) {
+        List<Tensor> own = parts.get(group);
+        for (int i = 0; i < own.size(); i++) {
+            communicator.allGather(own.get(i), buffer.vector(i), gathers);
+            bytes.allGather(buffer.vector(i));
+        }
+    }
+}
