@@ -442,6 +442,13 @@ int ops_attention_forward(const OpsAttention *attention, OpsStream stream);
  * sees, dense rows past their sequence's length, and gaps get 0. The order of the sums is fixed: equal inputs give equal bits. */
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream);
 
+/* Attention over some keys merged with that over others, of the same queries. With m = log(exp(L) + exp(l)), L being
+ * merged_log_sum_exp[r] and l log_sum_exp[r]: merged[r, c] = exp(L - m) merged[r, c] + exp(l - m) partial[r, c], then L = m.
+ * A row is a head of a query; rows of no key have -infinity, and the output there is not looked at; where both have, merged is 0.
+ * `first` 1: L counts as -infinity, and neither it nor merged is read. partial is of dtype, the rest FP32. */
+int ops_attention_merge(const void *partial, const float *log_sum_exp, float *merged, float *merged_log_sum_exp,
+                        int64_t rows, int64_t columns, int first, int dtype, OpsStream stream);
+
 /* scale[0] = min(1, max_norm / (norm[0] + 1e-6)), max_norm > 0; a NaN or infinite norm gives 0. */
 int ops_clip_scale(const float *norm, float max_norm, float *scale, OpsStream stream);
 

@@ -143,6 +143,8 @@ const OpsRotary *rotary(Fixture &f, int layout) {
 
 std::vector<Case> layers() {
   return {
+      CASE(ops_attention_merge, matrix(f), floats(f, kRows), floats(f, kRows * kColumns), floats(f, kRows), kRows,
+           kColumns, 0, kBf16, nullptr),
       CASE(ops_residual_norm_forward, norm(f), nullptr),
       CASE(ops_residual_norm_backward, norm(f), nullptr),
       CASE(ops_rotary_packed, f.device(6 * 3 * 2 * 8 * 2), rotary(f, OPS_THD), nullptr),

@@ -145,6 +145,11 @@ class Refusals {
             "ops_cross_entropy_backward: first is 3; expected 0 to 2");
     refused(ops.cross_entropy_backward(p, ip, fp, ip, 1, nullptr, nullptr, 0, p, 4, 9, 64, 0, 8, 4, nullptr),
             "ops_cross_entropy_backward: all_classes is 8; expected 9 or more");
+    refused(ops.attention_merge(p, fp, fp, nullptr, 4, 8, 0, 4, nullptr),
+            "ops_attention_merge: merged_log_sum_exp is null; expected a device pointer");
+    refused(ops.attention_merge(p, fp, fp, fp, 4, 8, 2, 4, nullptr), "ops_attention_merge: first is 2; expected 0 to 1");
+    refused(ops.attention_merge(p, fp, fp, fp, 4, 0, 0, 4, nullptr),
+            "ops_attention_merge: columns is 0; expected 1 or more");
     refused(ops.vocabulary_cross_entropy_maximum(p, nullptr, 4, 9, 64, 4, nullptr),
             "ops_vocabulary_cross_entropy_maximum: maximum is null; expected a device pointer");
     refused(ops.vocabulary_cross_entropy_maximum(p, fp, 4, 65, 64, 4, nullptr),

@@ -252,6 +252,18 @@ void loss_times(Session &session, Stopwatch &watch, int64_t classes, int64_t str
   });
 }
 
+void attention_merge_times(Session &session, Stopwatch &watch, int64_t heads, int64_t head_dim) {
+  const int64_t rows = kTokens * heads;
+  Buffer partial = zeros(session, 2 * rows * head_dim), merged = zeros(session, 4 * rows * head_dim);
+  Buffer lse = zeros(session, 4 * rows), merged_lse = zeros(session, 4 * rows);
+  watch.measure("attention_merge", shape_text({{"T", kTokens}, {"h", heads}, {"d", head_dim}}),
+                10.0 * static_cast<double>(rows * head_dim) + 12.0 * static_cast<double>(rows), [&] {
+                  return session.ops.attention_merge(partial.data(), lse.data<float>(), merged.data<float>(),
+                                                     merged_lse.data<float>(), rows, head_dim, 0, kBf16,
+                                                     session.memory.stream());
+                });
+}
+
 /* FP32, 100 packed sequences of 350 tokens. A product of the scores' size is 2 h d sum(n^2) operations: two forward,
  * five that backward needs (it does seven). */
 void attention_times(Session &session, Stopwatch &watch, int64_t heads, int64_t kv_heads, int64_t head_dim) {
@@ -305,6 +317,7 @@ void print_times(Session &session, const std::string &only) {
   const auto wanted = [&](const char *stem) { return only.empty() || only == stem; };
   if (wanted("elementwise"))
     for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
+  if (wanted("attention_merge")) attention_merge_times(session, watch, 32, 128);
   if (wanted("row_sum"))
     for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
   if (wanted("matrix_product"))

@@ -192,6 +192,7 @@ Ops open_library(const std::string &path) {
   find(library, "ops_rotary_join", ops.rotary_join);
   find(library, "ops_attention_forward", ops.attention_forward);
   find(library, "ops_attention_backward", ops.attention_backward);
+  find(library, "ops_attention_merge", ops.attention_merge);
   find(library, "ops_clip_scale", ops.clip_scale);
   find(library, "ops_adam", ops.adam);
   find(library, "ops_loss_scale_clip", ops.loss_scale_clip);

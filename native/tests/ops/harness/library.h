@@ -42,6 +42,7 @@ struct Ops {
   OPS_FUNCTION(rotary_join);
   OPS_FUNCTION(attention_forward);
   OPS_FUNCTION(attention_backward);
+  OPS_FUNCTION(attention_merge);
   OPS_FUNCTION(clip_scale);
   OPS_FUNCTION(adam);
   OPS_FUNCTION(loss_scale_clip);

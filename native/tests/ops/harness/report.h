@@ -94,6 +94,7 @@ void vocabulary_cross_entropy_cases(Session &session);
 void rotary_cases(Session &session);
 void attention_cases(Session &session);
 void attention_argument_cases(Session &session);
+void attention_merge_cases(Session &session);
 void argument_cases(Session &session);
 void graph_cases(Session &session);
 void range_cases(Session &session);

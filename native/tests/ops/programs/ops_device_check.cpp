@@ -50,6 +50,7 @@ const Cases kCases[] = {
     {"vocabulary_cross_entropy", vocabulary_cross_entropy_cases},
     {"rotary", rotary_cases},
     {"attention", attention_cases},
+    {"attention_merge", attention_merge_cases},
     {"graph", graph_cases},
     {"range", range_cases},
 };

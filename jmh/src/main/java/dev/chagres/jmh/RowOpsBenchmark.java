@@ -2,6 +2,7 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.ops.AttentionMerge;
 import dev.chagres.ops.Columns;
 import dev.chagres.ops.CrossEntropy;
 import dev.chagres.ops.Embedding;
@@ -31,6 +32,10 @@ public class RowOpsBenchmark extends OperationBenchmark {
     private Tensor dlogits;
     private Tensor maximum;
     private Tensor sums;
+    private Tensor partial;
+    private Tensor numbers;
+    private Tensor merged;
+    private Tensor mergedNumbers;
 
     /** For JMH. */
     public RowOpsBenchmark() {}
@@ -56,6 +61,13 @@ public class RowOpsBenchmark extends OperationBenchmark {
         dlogits = empty(DType.BFLOAT16, tokens, VOCABULARY);
         maximum = empty(DType.FLOAT32, tokens);
         sums = empty(DType.FLOAT32, 2, tokens);
+        partial = scope.view(normal(DType.BFLOAT16, tokens, shape.hidden()), 0, tokens, 1, shape.hidden());
+        numbers = scope.view(zeros(DType.FLOAT32, tokens), 0, tokens, 1, 1);
+        merged = scope.view(zeros(DType.FLOAT32, tokens, shape.hidden()), 0, tokens, 1, shape.hidden());
+        mergedNumbers = scope.view(zeros(DType.FLOAT32, tokens), 0, tokens, 1, 1);
+        // Equal sums of exponents: half of each, of which one is 0.
+        AttentionMerge.attentionMerge(partial, numbers, merged, mergedNumbers, Output.ADD, stream);
+        near("attentionMerge", read(partial)[0] / 2, read(merged)[0], 1e-5);
         int width = Math.toIntExact(shape.hidden());
         embeddingForward();
         near("embeddingForward", read(table)[drawn[0] * width], read(rows)[0], 0);
@@ -83,6 +95,13 @@ public class RowOpsBenchmark extends OperationBenchmark {
         near("vocabularyCrossEntropyLoss", Math.log(VOCABULARY), read(loss)[0], 1e-4);
         vocabularyCrossEntropyBackward();
         near("vocabularyCrossEntropyBackward", 1, read(dlogits)[drawn[0]] / wanted, 0.02);
+    }
+
+    /** The output over some keys with that over others, of one head. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void attentionMerge() {
+        repeat(() -> AttentionMerge.attentionMerge(partial, numbers, merged, mergedNumbers, Output.ADD, stream));
     }
 
     /** Rows of the table. */

@@ -2189,6 +2189,74 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_attention_merge {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_attention_merge");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_attention_merge(const void *partial, const float *log_sum_exp, float *merged, float *merged_log_sum_exp, int64_t rows, int64_t columns, int first, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_attention_merge$descriptor() {
+        return ops_attention_merge.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_attention_merge(const void *partial, const float *log_sum_exp, float *merged, float *merged_log_sum_exp, int64_t rows, int64_t columns, int first, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_attention_merge$handle() {
+        return ops_attention_merge.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_attention_merge(const void *partial, const float *log_sum_exp, float *merged, float *merged_log_sum_exp, int64_t rows, int64_t columns, int first, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_attention_merge$address() {
+        return ops_attention_merge.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_attention_merge(const void *partial, const float *log_sum_exp, float *merged, float *merged_log_sum_exp, int64_t rows, int64_t columns, int first, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_attention_merge(long partial, long log_sum_exp, long merged, long merged_log_sum_exp, long rows, long columns, int first, int dtype, MemorySegment stream) {
+        var mh$ = ops_attention_merge.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_attention_merge", partial, log_sum_exp, merged, merged_log_sum_exp, rows, columns, first, dtype, stream);
+            }
+            return (int)mh$.invokeExact(partial, log_sum_exp, merged, merged_log_sum_exp, rows, columns, first, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_clip_scale {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
