@@ -41,6 +41,8 @@ public final class CuSeqlens {
     private int issue;
     /** How often {@link #set} was called. */
     private int version;
+    /** The offsets, as they were set. */
+    private int[] host = {};
 
     /** Makes one without offsets: {@link #set} gives it some, again and again without garbage. */
     public CuSeqlens() {}
@@ -109,7 +111,17 @@ public final class CuSeqlens {
         sequences = count;
         tokens = source.getAtIndex(OFFSET, count);
         longest = longestOfAll;
+        remember(source);
         version++;
+    }
+
+    private void remember(MemorySegment source) {
+        if (host.length <= sequences) {
+            host = new int[Math.max(sequences + 1, 2 * host.length)];
+        }
+        for (int i = 0; i <= sequences; i++) {
+            host[i] = source.getAtIndex(OFFSET, i);
+        }
     }
 
     /**
@@ -200,6 +212,7 @@ public final class CuSeqlens {
                     + " is missing");
         }
         place.copyFrom(owner.stream(), source);
+        remember(source);
         version++;
     }
 
@@ -260,6 +273,12 @@ public final class CuSeqlens {
         return present;
     }
 
+    /** Returns whether offsets were set whose memory is still there. */
+    boolean isLive() {
+        Tensor present = offsets;
+        return present != null && present.isLive() && Inside.issue(present) == issue;
+    }
+
     /** Returns the number of sequences. */
     public int sequences() {
         return sequences;
@@ -278,6 +297,11 @@ public final class CuSeqlens {
     /** Returns the length of the longest sequence. */
     public int longest() {
         return longest;
+    }
+
+    /** Returns the first token of a sequence, as the host has set it; of the sequence behind the last one where all end. */
+    int offset(int sequence) {
+        return host[sequence];
     }
 
     /** Returns how often the offsets were set. */

@@ -217,7 +217,8 @@ public final class Sequences {
         return startingAt(StartPositions.of(scope, newStarts));
     }
 
-    private Sequences startingAt(StartPositions newStarts) {
+    /** Returns the same with positions that may change with the lengths. */
+    Sequences startingAt(StartPositions newStarts) {
         Sequences startedQueries = queries == null ? null : queries.startingAt(newStarts);
         Sequences started = new Sequences(format, padding, cuSeqlens, batch, length, startedQueries, keys);
         started.cuSeqlensPadded = cuSeqlensPadded;
@@ -265,7 +266,10 @@ public final class Sequences {
 
     /** Returns a number of positions behind which no sequence ends. */
     long positions() {
-        return part < 0 ? length() + latestStart() : keys().length();
+        if (part >= 0) {
+            return keys().length();
+        }
+        return starts == null ? length() : starts.positions(length());
     }
 
     /** Fills in the position of each token. */

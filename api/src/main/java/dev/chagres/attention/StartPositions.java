@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import java.lang.foreign.MemorySegment;
 
 /**
  * The position of each sequence's first token, on the device.
@@ -12,15 +13,46 @@ import dev.chagres.internal.Inside;
  * <p>Threading: the device's thread.
  */
 final class StartPositions {
-    private final Tensor starts;
-    private final int latest;
-    /** The issue number of the tensor that holds the numbers. */
-    private final int issue;
+    private static final int UNKNOWN = -1;
 
-    private StartPositions(Tensor starts, int latest) {
+    private Tensor starts;
+    private int latest;
+    /** Behind which no sequence ends; {@link #UNKNOWN}: the latest start and the longest length say it. */
+    private int end;
+    /** The issue number of the tensor that holds the numbers. */
+    private int issue;
+
+    private StartPositions(Tensor starts, int latest, int end) {
         this.starts = starts;
         this.latest = latest;
+        this.end = end;
         issue = Inside.issue(starts);
+    }
+
+    /** Takes numbers that the host has written; no sequence ends behind position {@code newEnd}. */
+    static StartPositions of(Scope scope, MemorySegment source, int count, int newEnd) {
+        StartPositions made = new StartPositions(scope.tensor(DType.INT32, count), newEnd, newEnd);
+        made.write(scope, source);
+        return made;
+    }
+
+    /** Takes others in the same object. */
+    void set(Scope scope, MemorySegment source, int count, int newEnd) {
+        starts = scope.tensor(DType.INT32, count);
+        latest = newEnd;
+        end = newEnd;
+        issue = Inside.issue(starts);
+        write(scope, source);
+    }
+
+    private void write(Scope scope, MemorySegment source) {
+        starts.copyFrom(scope.stream(), source);
+        Inside.fix(starts);
+    }
+
+    /** Returns a number of positions behind which no sequence of up to {@code longest} tokens ends. */
+    long positions(long longest) {
+        return end == UNKNOWN ? longest + latest : end;
     }
 
     static StartPositions of(Scope scope, int... values) {
@@ -35,7 +67,7 @@ final class StartPositions {
         Tensor starts = scope.tensor(DType.INT32, values.length);
         starts.set(scope.stream(), values);
         Inside.fix(starts);
-        return new StartPositions(starts, latest);
+        return new StartPositions(starts, latest, UNKNOWN);
     }
 
     void check(long sequences) {

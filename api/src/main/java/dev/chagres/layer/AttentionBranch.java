@@ -5,6 +5,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
@@ -45,6 +46,9 @@ final class AttentionBranch extends Layer {
 
     private final HeadExchange attendedExchange;
     private final KeyGather gather;
+    /** Null where keys do not travel round ranks. */
+    private final @Nullable RingAttention ring;
+
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
     private @Nullable RotaryEmbedding rotary;
 
@@ -62,8 +66,9 @@ final class AttentionBranch extends Layer {
                 plan.child("qkv").child("linear"));
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(this.config), plan);
         gather = KeyGather.of(config, plan);
-        separate = SeparateHeads.isFor(config, gather)
-                ? new SeparateHeads(attention, this.config, gather, this, plan)
+        ring = RingAttention.of(this.config, plan);
+        separate = SeparateHeads.isFor(config, gather, ring)
+                ? new SeparateHeads(attention, this.config, gather, ring, this, plan)
                 : null;
         projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
         int heads = this.config.heads();
@@ -92,10 +97,10 @@ final class AttentionBranch extends Layer {
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         Stream stream = pass.stream();
-        Sequences sequences =
-                gather.isNeeded() ? pass.sequences() : pass.sequences().queries();
         long rows = qkv.sites().split().productRows(x.size(0));
-        checkTokens(x, rows, sequences);
+        RingAttention passing = ring;
+        RingSequences cut = passing == null ? null : passing.cut("x", rows, pass);
+        Sequences sequences = cut == null ? sequences(x, rows, pass) : cut.local();
         RotaryEmbedding present = rotary;
         if (present != null) {
             present.checkSequences(sequences, stream);
@@ -123,7 +128,7 @@ final class AttentionBranch extends Layer {
         Tensor attended = attendedExchange.toTokens(
                 separate == null
                         ? attendPacked(own, present, sequences, pass)
-                        : separate.forward(own, present, sequences, pass),
+                        : separate.forward(own, present, sequences, cut, pass),
                 pass.kept(),
                 pass);
         projection.input().prepare(attended, heads.attended, keptIn, pass);
@@ -166,12 +171,15 @@ final class AttentionBranch extends Layer {
         return attention.forwardPacked(attention.cast(projected, present, pass), sequences, present, pass);
     }
 
-    private void checkTokens(Tensor x, long rows, Sequences sequences) {
+    private Sequences sequences(Tensor x, long rows, Pass pass) {
+        Sequences sequences =
+                gather.isNeeded() ? pass.sequences() : pass.sequences().queries();
         if (gather.isNeeded()) {
             gather.checkTokens("x", rows, sequences);
         } else {
             exchange.checkTokens("x", x, rows, sequences);
         }
+        return sequences;
     }
 
     private Tensor attendPacked(Tensor projected, @Nullable RotaryEmbedding present, Sequences sequences, Pass pass) {

@@ -124,7 +124,8 @@ final class AttentionCalls {
         return padded == null ? null : padded.offsets();
     }
 
-    private static long longest(Sequences sequences, AttentionKernels kernels) {
+    /** Returns a length that no sequence exceeds, as the kernels want it. */
+    static long longest(Sequences sequences, AttentionKernels kernels) {
         long length = sequences.length();
         return sequences.format() == QkvFormat.THD && kernels == AttentionKernels.FUSED
                 ? Math.max(LENGTH_STEP, (length + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP)

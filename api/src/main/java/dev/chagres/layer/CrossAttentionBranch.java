@@ -60,6 +60,11 @@ final class CrossAttentionBranch extends Layer {
                     + " expected ranks that exchange heads, for sequences name the keys of self-attention where keys are"
                     + " gathered, got " + plan.contextParallel());
         }
+        if (plan.contextParallel().passesKeysOn()) {
+            throw new IllegalArgumentException("plan: " + plan.name()
+                    + " expected ranks that exchange heads, for keys of other tokens than the queries do not travel, got "
+                    + plan.contextParallel());
+        }
         this.memory = Checks.given("memory", memory);
         long hidden = cross.hidden();
         memoryColumns = cross.memoryColumns();

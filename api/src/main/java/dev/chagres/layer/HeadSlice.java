@@ -20,9 +20,9 @@ final class HeadSlice {
         this.heads = heads;
     }
 
-    /** Returns whether ranks attend with all heads over gathered keys. */
-    boolean gathersKeys() {
-        return ranks.gathersKeys();
+    /** Returns whether ranks attend with all heads and their own queries. */
+    boolean keepsHeads() {
+        return ranks.isSplit() && !ranks.dividesHeads();
     }
 
     /** Returns how many heads all ranks have together. */

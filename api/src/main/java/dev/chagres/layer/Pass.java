@@ -41,6 +41,7 @@ public final class Pass implements AutoCloseable {
     private final Observers observers = new Observers();
     private final SavingSwitch savingAgain = new SavingSwitch();
     private final PassCalls calls = new PassCalls(this);
+    private final PassRing ring = new PassRing(this);
     private ProductPlan productPlan = ProductPlan.FIRST;
     private boolean saving;
     private boolean begun;
@@ -130,6 +131,7 @@ public final class Pass implements AutoCloseable {
             recipe.forgetStep();
         }
         memory.restart();
+        ring.restart();
         sequences = null;
     }
 
@@ -352,6 +354,11 @@ public final class Pass implements AutoCloseable {
         return !observers.isEmpty();
     }
 
+    /** Returns what keys need that travel round ranks. */
+    PassRing ring() {
+        return ring;
+    }
+
     /** For sharding: returns the calls of this pass that may use parameters, and who is told of them. */
     public PassCalls calls() {
         return calls;
@@ -424,6 +431,7 @@ public final class Pass implements AutoCloseable {
         begun = false;
         saved.dropTo(null);
         draws.close();
+        ring.close();
         memory.own().close();
     }
 

@@ -69,6 +69,11 @@ final class ResidualDropout {
                 throw new IllegalArgumentException("dropPath: " + plan.name() + " expected none where " + ranks
                         + " have parts of sequences, got " + config.dropPath());
             }
+            if (!config.hiddenDropout().isNone() && context.chunks() > 1) {
+                throw new IllegalArgumentException("hiddenDropout: " + plan.name() + " expected none where " + ranks
+                        + " have two stretches of the tokens each, of which one mask would have parts that lie apart, got "
+                        + config.hiddenDropout() + "; ContextParallel.withRing gives each rank one stretch");
+            }
             if (config.hidden() % DRAWN_AT_ONCE != 0) {
                 throw new IllegalArgumentException("hidden: " + plan.name() + " expected a multiple of " + DRAWN_AT_ONCE
                         + " columns for " + ranks + ", got " + config.hidden());

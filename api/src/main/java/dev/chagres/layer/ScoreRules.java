@@ -110,9 +110,9 @@ final class ScoreRules {
 
     /** Refuses what goes by the place of a query in its sequence, of which a rank has a part. */
     private void ensureScoresStay(String argument, Object given) {
-        if (slice.gathersKeys()) {
+        if (slice.keepsHeads()) {
             throw new IllegalArgumentException(
-                    argument + ": expected none where ranks gather keys for their own queries," + " got " + given
+                    argument + ": expected none where ranks attend with their own queries alone, got " + given
                             + "; ContextParallel.of exchanges heads, for which it works");
         }
     }

@@ -2,8 +2,10 @@ package dev.chagres.layer;
 
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary;
@@ -23,13 +25,22 @@ final class SeparateHeads {
     private final AttentionSide query;
     private final AttentionSide key;
     private final KeyGather gather;
+    /** Null where keys do not travel round ranks. */
+    private final @Nullable RingAttention ring;
+
     /** For copies that rotate nothing. */
     private final TokenPositions nowhere = new TokenPositions();
 
     SeparateHeads(
-            DotProductAttention attention, AttentionConfig config, KeyGather gather, Layer owner, ModelPlan plan) {
+            DotProductAttention attention,
+            AttentionConfig config,
+            KeyGather gather,
+            @Nullable RingAttention ring,
+            Layer owner,
+            ModelPlan plan) {
         this.attention = attention;
         this.gather = gather;
+        this.ring = ring;
         this.config = config;
         int headDim = config.headDim();
         heads = new QkvHeads(config.heads(), config.keyHeads(), headDim);
@@ -39,8 +50,8 @@ final class SeparateHeads {
     }
 
     /** Returns whether heads must be apart for {@code config}. */
-    static boolean isFor(AttentionConfig config, KeyGather gather) {
-        return config.keyHeads() != config.heads() || !config.qkNorm().isNone() || gather.isNeeded();
+    static boolean isFor(AttentionConfig config, KeyGather gather, @Nullable RingAttention ring) {
+        return config.keyHeads() != config.heads() || !config.qkNorm().isNone() || gather.isNeeded() || ring != null;
     }
 
     /** Returns whether a norm of the heads is trained. */
@@ -49,7 +60,8 @@ final class SeparateHeads {
     }
 
     /** Enqueues the copy, with rotation and norms where there are such, and attention; returns [T, h d]. */
-    Tensor forward(Tensor qkv, @Nullable RotaryEmbedding rotary, Sequences sequences, Pass pass) {
+    Tensor forward(
+            Tensor qkv, @Nullable RotaryEmbedding rotary, Sequences sequences, @Nullable RingSequences cut, Pass pass) {
         Scope kept = pass.kept();
         Tensor q = tensor(kept, qkv, config.heads(), sequences);
         // What is gathered nobody reads a second time, but for the norm's backward.
@@ -65,10 +77,18 @@ final class SeparateHeads {
         RotaryEmbedding second = first == null ? rotary : null;
         q = query.forward(q, second, sequences, pass);
         k = key.forward(k, second, sequences, pass);
-        Tensor attended = gather.isNeeded()
+        Tensor attended = attend(q, k, v, sequences, cut, pass);
+        return kept.view(attended, 0, qkv.size(0), (long) config.heads() * config.headDim());
+    }
+
+    private Tensor attend(Tensor q, Tensor k, Tensor v, Sequences sequences, @Nullable RingSequences cut, Pass pass) {
+        RingAttention passing = ring;
+        if (passing != null) {
+            return passing.forward(q, k, v, Checks.given("cut", cut), pass);
+        }
+        return gather.isNeeded()
                 ? attention.forward(q, all(k, sequences, pass), all(v, sequences, pass), pass)
                 : attention.forwardSelf(q, k, v, pass);
-        return kept.view(attended, 0, qkv.size(0), (long) config.heads() * config.headDim());
     }
 
     private Tensor all(Tensor own, Sequences sequences, Pass pass) {
@@ -87,7 +107,13 @@ final class SeparateHeads {
             dk.zero(pass.stream());
             dv.zero(pass.stream());
         }
-        attention.backward(shaped(temporary, dattended, config.heads(), sequences), dq, dk, dv, pass);
+        Tensor dO = shaped(temporary, dattended, config.heads(), sequences);
+        RingAttention passing = ring;
+        if (passing == null) {
+            attention.backward(dO, dq, dk, dv, pass);
+        } else {
+            passing.backward(dO, dq, dk, dv, pass);
+        }
         if (gather.isNeeded()) {
             dk = gather.sum(dk, temporary, pass);
             dv = gather.sum(dv, temporary, pass);
@@ -105,7 +131,12 @@ final class SeparateHeads {
 
     /** Gives back what the latest {@link #forward} saved, where nobody wants its gradients. */
     void discard(Pass pass) {
-        attention.discard(pass);
+        RingAttention passing = ring;
+        if (passing == null) {
+            attention.discard(pass);
+        } else {
+            passing.discard(pass);
+        }
         key.discard(pass);
         query.discard(pass);
     }
@@ -138,13 +169,15 @@ final class SeparateHeads {
         QkNorm norm = config.qkNorm();
         String copies = (onTheWay(rotary) == null ? "heads" : "heads, rotated on the way,")
                 + " copied apart by ops_rotary_split and back by ops_rotary_join, for "
-                + (gather.isNeeded()
-                        ? "keys and values are gathered"
+                + (gather.isNeeded() || ring != null
+                        ? "keys and values " + (ring == null ? "are gathered" : "travel round ranks")
                         : norm.isNone()
                                 ? "one buffer takes equal heads alone, not " + config.heads() + " and "
                                         + config.keyHeads()
                                 : "norms of heads want them side by side");
         String sides = query.explain(onTheWay(rotary) == null ? rotary : null);
-        return (sides.isEmpty() ? copies : copies + "; " + sides) + gather.explain();
+        return (sides.isEmpty() ? copies : copies + "; " + sides)
+                + gather.explain()
+                + (ring == null ? "" : "; " + ring.explain());
     }
 }

@@ -9,7 +9,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * The ranks among which the tokens of a micro-batch are shared out: each rank computes norms, products, MLP, embedding and loss of its
  * own tokens. Attention alone needs the others': there each rank gets all tokens of some heads, by an all-to-all before and one
- * behind, or {@link #withAllGather} all keys. TE's {@code cp_group} with {@code cp_comm_type="a2a"}.
+ * behind, or {@link #withAllGather} all keys, or {@link #withRing} the keys of one rank after another. TE's {@code cp_group} with {@code cp_comm_type="a2a"}.
  *
  * <p>Rank r of N has a stretch of the T tokens as they lie in memory, whatever sequences they belong to: those from {@code r T / N} on,
  * rounded down to a multiple of 16 where T is at least 16 N. The pass has the sequences of all T tokens, the same on each rank.
@@ -37,7 +37,9 @@ public final class ContextParallel {
     /** What attention exchanges. */
     private enum Exchange {
         HEADS,
-        KEYS
+        KEYS,
+        RING,
+        BALANCED_RING
     }
 
     private ContextParallel(@Nullable Communicator group, Exchange exchange) {
@@ -69,6 +71,72 @@ public final class ContextParallel {
      */
     public ContextParallel withAllGather() {
         return group == null ? this : new ContextParallel(group, Exchange.KEYS);
+    }
+
+    /**
+     * Returns the same ranks with attention of a rank's own queries over keys and values that travel round the ranks: while a rank attends
+     * to those that it has, the next ones come, and their gradients travel on with them in backward. No rank ever has all keys. The ranks
+     * need not divide the heads. The pass has the sequences of all T tokens, packed and without gaps, as with {@link #of}. Masks are none
+     * or causal; windows, biases of scores and cross-attention are refused.
+     *
+     * <p>Source: TE's {@code cp_comm_type="p2p"}; Liu et al., Ring attention with blockwise transformers (2023).
+     */
+    public ContextParallel withRing() {
+        return group == null ? this : new ContextParallel(group, Exchange.RING);
+    }
+
+    /**
+     * Returns the same as {@link #withRing} for causal models: of 2 N chunks of the tokens rank r has chunk r and chunk 2 N - 1 - r, so
+     * that all ranks attend equally much. Its tokens then lie in memory in two stretches, which {@link #own} puts together.
+     *
+     * <p>Source: TE's {@code cp_comm_type="p2p"}, which shares the tokens out so.
+     */
+    public ContextParallel withBalancedRing() {
+        return group == null ? this : new ContextParallel(group, Exchange.BALANCED_RING);
+    }
+
+    /** Returns whether keys and values travel round the ranks. */
+    public boolean passesKeysOn() {
+        return exchange == Exchange.RING || exchange == Exchange.BALANCED_RING;
+    }
+
+    /** Returns how many stretches of the tokens a rank has. */
+    public int chunks() {
+        return exchange == Exchange.BALANCED_RING ? 2 : 1;
+    }
+
+    /**
+     * Returns the number, among those of all ranks in the order of tokens, of a rank's stretch.
+     *
+     * @param rank from 0 to N - 1
+     * @param index which of its {@link #chunks}, in the order in which it has them
+     */
+    public int chunk(int rank, int index) {
+        return index == 0 ? rank : 2 * size() - 1 - rank;
+    }
+
+    /**
+     * Returns the first token of a stretch; of the number behind the last one, T.
+     *
+     * @param tokens T, of all ranks together
+     * @param chunk from 0 to N times {@link #chunks}
+     * @throws IllegalArgumentException when there is no such stretch, or there are fewer tokens than stretches
+     */
+    public long chunkBegin(long tokens, int chunk) {
+        int all = size() * chunks();
+        if (tokens < all) {
+            throw new IllegalArgumentException("tokens: expected at least " + all + ", one of each of the " + all
+                    + (chunks() == 1 ? "" : " stretches of " + size()) + " context-parallel ranks, got " + tokens
+                    + "; make the micro-batch larger");
+        }
+        if (chunk < 0 || chunk > all) {
+            throw new IllegalArgumentException("chunk: expected 0 to " + all + ", got " + chunk);
+        }
+        if (chunk == all) {
+            return tokens;
+        }
+        long first = chunk * tokens / all;
+        return tokens < MULTIPLE * all ? first : first / MULTIPLE * MULTIPLE;
     }
 
     /** Returns whether attention gathers the keys and values of all tokens. */
@@ -135,6 +203,7 @@ public final class ContextParallel {
      * @param tokens T, of all ranks together
      * @param rank from 0 to N
      * @throws IllegalArgumentException when there is no such rank, or fewer tokens than ranks
+     * @throws IllegalStateException when a rank has two stretches
      */
     public long begin(long tokens, int rank) {
         int ranks = size();
@@ -145,11 +214,11 @@ public final class ContextParallel {
         if (rank < 0 || rank > ranks) {
             throw new IllegalArgumentException("rank: expected 0 to " + ranks + ", got " + rank);
         }
-        if (rank == ranks) {
-            return tokens;
+        if (chunks() > 1) {
+            throw new IllegalStateException(
+                    "begin: expected ranks that have one stretch each, got " + this + "; ask chunkBegin");
         }
-        long first = rank * tokens / ranks;
-        return tokens < MULTIPLE * ranks ? first : first / MULTIPLE * MULTIPLE;
+        return chunkBegin(tokens, rank);
     }
 
     /**
@@ -158,15 +227,29 @@ public final class ContextParallel {
      * @throws IllegalArgumentException when there are fewer tokens than ranks
      */
     public long count(long tokens) {
-        return begin(tokens, rank() + 1) - begin(tokens, rank());
+        return count(tokens, rank());
+    }
+
+    /**
+     * Returns how many of {@code tokens} are those of rank {@code rank}.
+     *
+     * @throws IllegalArgumentException when there are fewer tokens than ranks, or no such rank
+     */
+    public long count(long tokens, int rank) {
+        long count = 0;
+        for (int i = 0; i < chunks(); i++) {
+            int chunk = chunk(rank, i);
+            count += chunkBegin(tokens, chunk + 1) - chunkBegin(tokens, chunk);
+        }
+        return count;
     }
 
     /**
      * Returns this rank's part of what belongs to all tokens, such as identifiers or labels.
      *
      * @param whole [T] or [T, columns], of any type
-     * @param scope hands out the view
-     * @return a view of [t] or [t, columns]; {@code whole} itself where each rank has all tokens
+     * @param scope hands out the view, or memory for two stretches, which are copied on its stream
+     * @return [t] or [t, columns]; {@code whole} itself where each rank has all tokens
      * @throws IllegalArgumentException when it has other dimensions, or fewer tokens than there are ranks
      */
     public Tensor own(Tensor whole, Scope scope) {
@@ -177,9 +260,25 @@ public final class ContextParallel {
         if (dimensions != 1 && dimensions != 2) {
             throw new IllegalArgumentException("whole: expected [T] or [T, columns], got " + Checks.describe(whole));
         }
-        long first = begin(whole.size(0), rank());
-        long count = count(whole.size(0));
-        return dimensions == 1
+        long tokens = whole.size(0);
+        if (chunks() == 1) {
+            return stretch(whole, begin(tokens, rank()), count(tokens), scope);
+        }
+        Tensor own = dimensions == 1
+                ? scope.tensor(whole.dtype(), count(tokens))
+                : scope.tensor(whole.dtype(), count(tokens), whole.size(1));
+        long copied = 0;
+        for (int i = 0; i < chunks(); i++) {
+            long first = chunkBegin(tokens, chunk(rank(), i));
+            long count = chunkBegin(tokens, chunk(rank(), i) + 1) - first;
+            stretch(own, copied, count, scope).copyFrom(scope.stream(), stretch(whole, first, count, scope));
+            copied += count;
+        }
+        return own;
+    }
+
+    private static Tensor stretch(Tensor whole, long first, long count, Scope scope) {
+        return whole.rank() == 1
                 ? scope.view(whole, first, count)
                 : scope.view(whole, first * whole.size(1), count, whole.size(1));
     }
@@ -202,6 +301,7 @@ public final class ContextParallel {
     public String toString() {
         return isSplit()
                 ? "context-parallel rank " + rank() + " of " + size() + (gathersKeys() ? ", gathering keys" : "")
+                        + (passesKeysOn() ? ", passing keys on" : "")
                 : "all tokens";
     }
 }

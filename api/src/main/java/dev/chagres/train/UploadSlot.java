@@ -134,12 +134,20 @@ final class UploadSlot implements AutoCloseable {
         MemorySegment host = hostTokens.segment();
         for (int i = 0; i < batch.microBatches(); i++) {
             MicroBatch part = batch.microBatch(i);
-            int first = Math.toIntExact(ranks.begin(part.paddedTokens(), ranks.rank()));
             int count = Math.toIntExact(ranks.count(part.paddedTokens()));
             long ids = 2L * i * capacity * Integer.BYTES;
-            MemorySegment.copy(part.ids(), first, host, ValueLayout.JAVA_INT, ids, count);
             long labels = ids + (long) capacity * Integer.BYTES;
-            MemorySegment.copy(part.labels(), first, host, ValueLayout.JAVA_INT, labels, count);
+            int labelled = 0;
+            long copied = 0;
+            for (int chunk = 0; chunk < ranks.chunks(); chunk++) {
+                int number = ranks.chunk(ranks.rank(), chunk);
+                int first = Math.toIntExact(ranks.chunkBegin(part.paddedTokens(), number));
+                int end = Math.toIntExact(ranks.chunkBegin(part.paddedTokens(), number + 1));
+                MemorySegment.copy(part.ids(), first, host, ValueLayout.JAVA_INT, ids + copied, end - first);
+                MemorySegment.copy(part.labels(), first, host, ValueLayout.JAVA_INT, labels + copied, end - first);
+                labelled += labelled(part, first, end);
+                copied += (long) (end - first) * Integer.BYTES;
+            }
             MemorySegment.copy(part.cuSeqlens(), 0, offsets[i], ValueLayout.JAVA_INT, 0, part.sequences() + 1);
             if (padding >= 0) {
                 for (int token = count; token < capacity; token++) {
@@ -150,7 +158,7 @@ final class UploadSlot implements AutoCloseable {
             longest[i] = part.longest();
             tokens[i] = count;
             sequences[i] = part.sequences();
-            shares[i] = share(batch, i, first, first + count);
+            shares[i] = share(batch, i, labelled);
             hostShares.segment().setAtIndex(ValueLayout.JAVA_FLOAT, i, (float) shares[i]);
         }
         whole.copyFrom(copies, hostTokens);
@@ -163,17 +171,17 @@ final class UploadSlot implements AutoCloseable {
     }
 
     /** Returns the labelled tokens of a part by those of the whole batch; without such tokens that of the whole micro-batch. */
-    private double share(Batch batch, int index, int first, int end) {
+    private double share(Batch batch, int index, int labelled) {
         int whole = batch.labelled();
-        if (!ranks.isSplit() || whole == 0) {
-            return batch.share(index);
+        return ranks.isSplit() && whole != 0 ? (double) labelled / whole : batch.share(index);
+    }
+
+    private int labelled(MicroBatch part, int first, int end) {
+        int count = 0;
+        for (int token = first; ranks.isSplit() && token < end; token++) {
+            count += part.labels()[token] == Batch.IGNORED ? 0 : 1;
         }
-        int[] labels = batch.microBatch(index).labels();
-        int labelled = 0;
-        for (int token = first; token < end; token++) {
-            labelled += labels[token] == Batch.IGNORED ? 0 : 1;
-        }
-        return (double) labelled / whole;
+        return count;
     }
 
     /**

@@ -172,7 +172,7 @@ class ContextParallelMisuseTest {
         FanOut biases = new FanOut("biases");
         assertRefused(
                 IllegalArgumentException.class,
-                "biases: expected none where ranks gather keys for their own queries, got " + biases
+                "biases: expected none where ranks attend with their own queries alone, got " + biases
                         + "; ContextParallel.of exchanges heads, for which it works",
                 2,
                 (rank, tokens) -> new TransformerLayer(

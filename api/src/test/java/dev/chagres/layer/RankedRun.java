@@ -191,8 +191,13 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
 
         /** Returns the labelled tokens among those of one of several context-parallel ranks. */
         int labelled(ContextParallel ranks) {
-            int begin = (int) ranks.begin(labels.length, ranks.rank());
-            return RankedRun.labelled(labels, begin, begin + (int) ranks.count(labels.length));
+            int count = 0;
+            for (int i = 0; i < ranks.chunks(); i++) {
+                int chunk = ranks.chunk(ranks.rank(), i);
+                int begin = (int) ranks.chunkBegin(labels.length, chunk);
+                count += RankedRun.labelled(labels, begin, (int) ranks.chunkBegin(labels.length, chunk + 1));
+            }
+            return count;
         }
     }
 

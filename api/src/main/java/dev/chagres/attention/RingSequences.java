@@ -1,0 +1,348 @@
+package dev.chagres.attention;
+
+import dev.chagres.Device;
+import dev.chagres.HostBuffer;
+import dev.chagres.Scope;
+import dev.chagres.internal.Checks;
+import dev.chagres.te.QkvFormat;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * For layers: what one of several ranks computes of attention over packed sequences whose tokens, and so keys, are cut into chunks: its own
+ * tokens as sequences, and a block for each chunk of keys that one of its chunks of queries sees.
+ *
+ * <p>A sequence that goes on from one chunk into another one is the only one that has queries in one and keys in the other, so a block
+ * of two chunks is one stretch of queries and one of keys. The block of a chunk with itself has all sequences in it.
+ *
+ * <p>The object is used again for each micro-batch, and then makes no garbage.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code AttnFuncWithCPAndKVP2P}.
+ */
+public final class RingSequences implements AutoCloseable {
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
+
+    /** How chunks of queries see chunks of keys. */
+    public enum Order {
+        /** Every key of a sequence. */
+        ALL,
+        /** Keys of the query's own chunk by the mask, of chunks before it all. */
+        CAUSAL
+    }
+
+    /**
+     * Queries of one chunk and keys of one, of the same sequences.
+     *
+     * <p>Threading: the device's thread.
+     */
+    public static final class Block {
+        private final CuSeqlens queryOffsets = new CuSeqlens();
+        private final CuSeqlens keyOffsets = new CuSeqlens();
+        private @Nullable Sequences sequences;
+        private int queryChunk;
+        private int keyChunk;
+        private long firstQuery;
+        private long firstKey;
+
+        private Block() {}
+
+        /** Returns the sequences, packed; those of the keys are {@link Sequences#keys()}. */
+        public Sequences sequences() {
+            return Checks.given("sequences", sequences);
+        }
+
+        /** Returns the number of the keys' chunk. */
+        public int keyChunk() {
+            return keyChunk;
+        }
+
+        /** Returns whether queries and keys are the same tokens. */
+        public boolean isOwn() {
+            return queryChunk == keyChunk;
+        }
+
+        /** Returns the first query, counted from the rank's first token. */
+        public long firstQuery() {
+            return firstQuery;
+        }
+
+        /** Returns the first key, counted from that of its chunk. */
+        public long firstKey() {
+            return firstKey;
+        }
+    }
+
+    private final Device device;
+    private final List<Block> blocks = new ArrayList<>();
+    private final CuSeqlens localOffsets = new CuSeqlens();
+    private @Nullable StartPositions starts;
+    private @Nullable Sequences local;
+    private @Nullable HostBuffer host;
+    /** Parts of {@link #host}, each with room for the numbers of one tensor. */
+    private final List<MemorySegment> regions = new ArrayList<>();
+
+    private long regionInts;
+    /** Regions that hold numbers, and the numbers in the last of them. */
+    private int taken;
+
+    private int written;
+    private int used;
+
+    private @Nullable Sequences whole;
+    private int version;
+
+    /** Makes one for sequences of {@code device}. */
+    public RingSequences(Device device) {
+        this.device = Checks.given("device", device);
+    }
+
+    /** Returns whether this was set for these sequences as they are. */
+    public boolean isOf(Sequences sequences) {
+        return isLive()
+                && whole == sequences
+                && version == sequences.cuSeqlens().version();
+    }
+
+    /** Returns whether what it was set for is still there. */
+    public boolean isLive() {
+        return whole != null && localOffsets.isLive();
+    }
+
+    /** Forgets what it was set for. */
+    public void forget() {
+        whole = null;
+    }
+
+    /**
+     * Enqueues the offsets of a rank's sequences and blocks.
+     *
+     * @param sequences of all tokens
+     * @param bounds the first token of each chunk, then the number of tokens
+     * @param own numbers of this rank's chunks, in the order in which it has their tokens
+     * @param scope holds the offsets on the device
+     * @throws IllegalArgumentException when sequences are not packed, or there are gaps between them
+     */
+    public void set(Sequences sequences, long[] bounds, int[] own, Order order, Scope scope) {
+        check(sequences);
+        CuSeqlens offsets = sequences.cuSeqlens();
+        // Offsets of own tokens and starts; a block has offsets of queries and of keys.
+        reserve(offsets.sequences() + own.length + 2L, 2 + 2 * own.length * bounds.length);
+        used = 0;
+        setLocal(offsets, bounds, own, scope);
+        long first = 0;
+        for (int chunk : own) {
+            addOwn(offsets, bounds, chunk, first, scope);
+            for (int other = 0; other < bounds.length - 1; other++) {
+                if (other < chunk || (other > chunk && order == Order.ALL)) {
+                    addOther(offsets, bounds, chunk, other, first, scope);
+                }
+            }
+            first += bounds[chunk + 1] - bounds[chunk];
+        }
+        whole = sequences;
+        version = offsets.version();
+    }
+
+    private static void check(Sequences sequences) {
+        Checks.given("sequences", sequences).check();
+        if (sequences.format() != QkvFormat.THD || sequences.cuSeqlensPadded() != null) {
+            throw new IllegalArgumentException(
+                    "sequences: expected packed ones without gaps where ranks pass keys on, got "
+                            + sequences + (sequences.cuSeqlensPadded() == null ? "" : " with gaps")
+                            + "; ContextParallel.of exchanges heads, for which every layout works");
+        }
+        if (sequences.scoreMask() != null) {
+            throw new IllegalArgumentException("scoreMask: expected none where ranks pass keys on, got "
+                    + Checks.describe(sequences.scoreMask())
+                    + "; ContextParallel.of exchanges heads, for which it works");
+        }
+    }
+
+    private void reserve(long ints, int count) {
+        if (regionInts < ints || regions.size() < count) {
+            HostBuffer present = host;
+            if (present != null) {
+                present.close();
+            }
+            regions.clear();
+            regionInts = 2 * ints;
+            long bytes = Integer.BYTES * regionInts;
+            HostBuffer made = HostBuffer.pageable(device, bytes * count);
+            host = made;
+            for (int i = 0; i < count; i++) {
+                regions.add(made.segment().asSlice(i * bytes, bytes));
+            }
+        }
+        taken = 0;
+    }
+
+    /** Begins the numbers of another tensor. */
+    private MemorySegment region() {
+        written = 0;
+        return regions.get(taken++);
+    }
+
+    private void write(MemorySegment region, int value) {
+        region.setAtIndex(INT, written++, value);
+    }
+
+    private void setLocal(CuSeqlens offsets, long[] bounds, int[] own, Scope scope) {
+        MemorySegment ends = region();
+        write(ends, 0);
+        int end = 0;
+        for (int chunk : own) {
+            end = writeEnds(offsets, bounds, chunk, end, ends);
+        }
+        int count = written - 1;
+        localOffsets.set(scope, ends, count);
+        MemorySegment first = region();
+        for (int chunk : own) {
+            for (int i = 0; i < offsets.sequences(); i++) {
+                if (tokens(offsets, i, bounds, chunk) > 0) {
+                    write(first, (int) Math.max(0, bounds[chunk] - offsets.offset(i)));
+                }
+            }
+        }
+        StartPositions present = starts;
+        if (present == null) {
+            present = StartPositions.of(scope, first, count, offsets.longest());
+            starts = present;
+            local = Sequences.packed(localOffsets).startingAt(present);
+        } else {
+            present.set(scope, first, count, offsets.longest());
+        }
+    }
+
+    /** Writes where each sequence ends of which the chunk has tokens; returns where the last one does. */
+    private int writeEnds(CuSeqlens offsets, long[] bounds, int chunk, int begin, MemorySegment ends) {
+        int end = begin;
+        for (int i = 0; i < offsets.sequences(); i++) {
+            int tokens = tokens(offsets, i, bounds, chunk);
+            if (tokens > 0) {
+                end += tokens;
+                write(ends, end);
+            }
+        }
+        return end;
+    }
+
+    /** Returns how many tokens of a sequence a chunk has. */
+    private static int tokens(CuSeqlens offsets, int sequence, long[] bounds, int chunk) {
+        long first = Math.max(bounds[chunk], offsets.offset(sequence));
+        return (int) Math.max(0, Math.min(bounds[chunk + 1], offsets.offset(sequence + 1)) - first);
+    }
+
+    private void addOwn(CuSeqlens offsets, long[] bounds, int chunk, long firstQuery, Scope scope) {
+        MemorySegment ends = region();
+        write(ends, 0);
+        writeEnds(offsets, bounds, chunk, 0, ends);
+        Block block = next(chunk, chunk, firstQuery, 0);
+        block.queryOffsets.set(scope, ends, written - 1);
+        if (block.sequences == null) {
+            block.sequences = Sequences.packed(block.queryOffsets);
+        }
+    }
+
+    private void addOther(CuSeqlens offsets, long[] bounds, int chunk, int other, long firstQuery, Scope scope) {
+        // The sequence that may reach over: that of the first query to the left, that of the last one to the right.
+        int sequence = holder(offsets, other < chunk ? bounds[chunk] : bounds[chunk + 1] - 1);
+        int queries = tokens(offsets, sequence, bounds, chunk);
+        int keys = tokens(offsets, sequence, bounds, other);
+        if (keys == 0) {
+            return;
+        }
+        long query = Math.max(0, offsets.offset(sequence) - bounds[chunk]);
+        long key = Math.max(0, offsets.offset(sequence) - bounds[other]);
+        Block block = next(chunk, other, firstQuery + query, key);
+        setOne(block.queryOffsets, queries, scope);
+        setOne(block.keyOffsets, keys, scope);
+        if (block.sequences == null) {
+            block.sequences = Sequences.packed(block.queryOffsets).withKeys(Sequences.packed(block.keyOffsets));
+        }
+    }
+
+    private void setOne(CuSeqlens target, int tokens, Scope scope) {
+        MemorySegment both = region();
+        write(both, 0);
+        write(both, tokens);
+        target.set(scope, both, 1);
+    }
+
+    /** Returns the sequence that has a token: the last one that begins there or before. */
+    private static int holder(CuSeqlens offsets, long token) {
+        int low = 0;
+        int high = offsets.sequences() - 1;
+        while (low < high) {
+            int middle = (low + high + 1) >>> 1;
+            if (offsets.offset(middle) <= token) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        return low;
+    }
+
+    private Block next(int queryChunk, int keyChunk, long firstQuery, long firstKey) {
+        // Blocks of a chunk with itself, and others, keep their objects apart: they are described differently.
+        Block block = null;
+        for (int i = used; i < blocks.size() && block == null; i++) {
+            Block one = blocks.get(i);
+            boolean wasOwn = one.queryChunk == one.keyChunk;
+            if (wasOwn == (queryChunk == keyChunk)) {
+                block = one;
+                blocks.set(i, blocks.get(used));
+                blocks.set(used, one);
+            }
+        }
+        if (block == null) {
+            block = new Block();
+            blocks.add(block);
+            blocks.set(blocks.size() - 1, blocks.get(used));
+            blocks.set(used, block);
+        }
+        used++;
+        block.queryChunk = queryChunk;
+        block.keyChunk = keyChunk;
+        block.firstQuery = firstQuery;
+        block.firstKey = firstKey;
+        return block;
+    }
+
+    /** Returns this rank's tokens as sequences: what each chunk has of each, with the position of its first token. */
+    public Sequences local() {
+        return Checks.given("local", local);
+    }
+
+    /** Returns the number of tokens of all ranks. */
+    public long tokens() {
+        return Checks.given("whole", whole).tokens();
+    }
+
+    /** Returns the number of blocks. */
+    public int blocks() {
+        return used;
+    }
+
+    /** Returns a block: those of each chunk with itself come before others of that chunk. */
+    public Block block(int index) {
+        return blocks.get(index);
+    }
+
+    /** Frees the host's memory. */
+    @Override
+    public void close() {
+        if (host != null) {
+            host.close();
+            host = null;
+        }
+        regions.clear();
+        regionInts = 0;
+        whole = null;
+    }
+}

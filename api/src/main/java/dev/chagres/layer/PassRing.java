@@ -1,0 +1,142 @@
+package dev.chagres.layer;
+
+import dev.chagres.Event;
+import dev.chagres.Stream;
+import dev.chagres.attention.RingSequences;
+import dev.chagres.attention.RingSequences.Order;
+import dev.chagres.attention.Sequences;
+import dev.chagres.model.ContextParallel;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What one pass has for keys that travel round ranks: a stream on which they do, and the blocks of the sequences of its micro-batch,
+ * which all its layers read.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class PassRing implements AutoCloseable {
+    /** What travels. */
+    enum Cargo {
+        KEYS,
+        GRADIENTS
+    }
+
+    /** Sequences, cut up for causal attention or for all. */
+    private static final class Cut {
+        private final RingSequences sequences;
+        private final ContextParallel ranks;
+        private final Order order;
+        private final long[] bounds;
+        private final int[] own;
+
+        Cut(Pass pass, ContextParallel ranks, Order order) {
+            this.ranks = ranks;
+            this.order = order;
+            sequences = new RingSequences(pass.device());
+            bounds = new long[ranks.size() * ranks.chunks() + 1];
+            own = new int[ranks.chunks()];
+            for (int i = 0; i < own.length; i++) {
+                own[i] = ranks.chunk(ranks.rank(), i);
+            }
+        }
+
+        private void set(Sequences whole, Pass pass) {
+            for (int chunk = 0; chunk < bounds.length; chunk++) {
+                bounds[chunk] = ranks.chunkBegin(whole.tokens(), chunk);
+            }
+            sequences.set(whole, bounds, own, order, pass.kept());
+        }
+    }
+
+    private final Pass pass;
+    private final List<Cut> cuts = new ArrayList<>();
+    private @Nullable Stream transfers;
+    private @Nullable Event begun;
+    private final @Nullable Event[] arrived = new Event[Cargo.values().length];
+
+    PassRing(Pass pass) {
+        this.pass = pass;
+    }
+
+    /** Returns the sequences of the pass, cut up among {@code ranks}. */
+    RingSequences cut(ContextParallel ranks, Order order) {
+        Sequences whole = pass.sequences().queries();
+        Cut idle = null;
+        for (int i = 0; i < cuts.size(); i++) {
+            Cut one = cuts.get(i);
+            if (one.ranks == ranks && one.order == order) {
+                if (one.sequences.isOf(whole)) {
+                    return one.sequences;
+                }
+                idle = one.sequences.isLive() ? idle : one;
+            }
+        }
+        if (idle == null) {
+            idle = new Cut(pass, ranks, order);
+            cuts.add(idle);
+        }
+        idle.set(whole, pass);
+        return idle.sequences;
+    }
+
+    /** Lets what is enqueued on the returned stream from now on wait for what the pass has enqueued so far. */
+    Stream begin() {
+        Stream present = transfers;
+        if (present == null) {
+            present = pass.device().openStream();
+            transfers = present;
+        }
+        Event event = begun;
+        if (event == null) {
+            event = pass.device().openEvent();
+            begun = event;
+        }
+        event.record(pass.stream());
+        present.await(event);
+        return present;
+    }
+
+    /** Says that a transfer was enqueued, for which {@link #await} waits. */
+    void enqueued(Cargo cargo, Stream stream) {
+        Event event = arrived[cargo.ordinal()];
+        if (event == null) {
+            event = pass.device().openEvent();
+            arrived[cargo.ordinal()] = event;
+        }
+        event.record(stream);
+    }
+
+    /** Lets what the pass enqueues from now on wait for the latest transfer of {@code cargo}. */
+    void await(Cargo cargo) {
+        Event event = arrived[cargo.ordinal()];
+        if (event != null) {
+            pass.stream().await(event);
+        }
+    }
+
+    /** A micro-batch ends: its sequences are gone. */
+    void restart() {
+        for (int i = 0; i < cuts.size(); i++) {
+            cuts.get(i).sequences.forget();
+        }
+    }
+
+    @Override
+    public void close() {
+        cuts.forEach(cut -> cut.sequences.close());
+        cuts.clear();
+        if (transfers != null) {
+            transfers.close();
+        }
+        if (begun != null) {
+            begun.close();
+        }
+        for (Event event : arrived) {
+            if (event != null) {
+                event.close();
+            }
+        }
+    }
+}

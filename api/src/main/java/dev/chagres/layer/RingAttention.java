@@ -1,0 +1,261 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RingSequences;
+import dev.chagres.attention.RingSequences.Block;
+import dev.chagres.attention.RingSequences.Order;
+import dev.chagres.internal.Checks;
+import dev.chagres.layer.PassRing.Cargo;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.ops.AttentionMerge;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.te.Output;
+import dev.chagres.te.SoftmaxType;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Attention of a rank's own queries over keys and values that travel round the ranks: {@code o = sum over blocks b of exp(L_b - L) o_b}, L
+ * being the log-sum-exp of all scores and L_b that of a block. While a block is computed the next keys come. In backward the gradients
+ * of keys and values travel on behind them, summed in FP32.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code AttnFuncWithCPAndKVP2P}; Liu et al., Ring attention with blockwise transformers (2023).
+ */
+final class RingAttention {
+    /** Bytes to whose multiples kernels want their tensors aligned. */
+    private static final long ALIGNMENT = 16;
+
+    /** What backward needs of one forward call. */
+    private static final class Attended extends Saved {
+        private final Kept query = new Kept("the query");
+        private final Kept key = new Kept("this rank's key");
+        private final Kept value = new Kept("this rank's value");
+        private final Kept output = new Kept("the output");
+        private final Kept statistics = new Kept("the log-sum-exp");
+        private @Nullable RingSequences sequences;
+    }
+
+    private final ContextParallel ranks;
+    private final Order order;
+    private final RingBlocks blocks;
+    private final RingPair keys;
+    private final RingPair gradients;
+    private final SavedPool<Attended> saved = new SavedPool<>(this, Attended::new);
+    private final String name;
+
+    private RingAttention(AttentionConfig config, ModelPlan plan) {
+        ranks = plan.contextParallel();
+        name = plan.name();
+        order = config.mask().kind() == AttentionMask.Kind.CAUSAL ? Order.CAUSAL : Order.ALL;
+        blocks = new RingBlocks(HeadNorm.behind(config));
+        RingTransfer transfer = new RingTransfer(ranks);
+        keys = new RingPair(ranks, transfer, Cargo.KEYS);
+        gradients = new RingPair(ranks, transfer, Cargo.GRADIENTS);
+    }
+
+    /**
+     * Makes one for the ranks of {@code plan}, null where their keys do not travel.
+     *
+     * @param config with this rank's heads
+     * @throws IllegalArgumentException when the mask is neither none nor causal, or the softmax has another term
+     */
+    static @Nullable RingAttention of(AttentionConfig config, ModelPlan plan) {
+        ContextParallel ranks = plan.contextParallel();
+        if (!ranks.passesKeysOn()) {
+            return null;
+        }
+        AttentionMask mask = config.mask();
+        if (!mask.equals(AttentionMask.none()) && !mask.equals(AttentionMask.causal())) {
+            throw new IllegalArgumentException("mask: " + plan.name() + " expected none or causal where " + ranks.size()
+                    + " context-parallel ranks pass keys on, got " + mask
+                    + "; ContextParallel.of exchanges heads, for which every mask works");
+        }
+        if (config.softmaxType() != SoftmaxType.VANILLA) {
+            throw new IllegalArgumentException("softmaxType: " + plan.name() + " expected VANILLA where " + ranks.size()
+                    + " context-parallel ranks pass keys on, for each block would have the softmax's other term, got "
+                    + config.softmaxType() + "; ContextParallel.of exchanges heads, for which it works");
+        }
+        return new RingAttention(config, plan);
+    }
+
+    /** Returns the sequences of the pass, cut up; checks that {@code rows} are this rank's part of their tokens. */
+    RingSequences cut(String argument, long rows, Pass pass) {
+        ranks.checkPart(argument, rows, pass.sequences().queries().tokens());
+        return pass.ring().cut(ranks, order);
+    }
+
+    /** Enqueues attention of [t, h, d] over [t, g, d]; returns [t, h, d]. */
+    Tensor forward(Tensor q, Tensor k, Tensor v, RingSequences sequences, Pass pass) {
+        Scope temporary = pass.temporary();
+        Tensor output = pass.kept().like(q);
+        Tensor statistics = pass.kept().tensor(DType.FLOAT32, q.size(0), q.size(1), 1);
+        boolean single = q.dtype() == DType.FLOAT32;
+        Tensor merged = single ? output : temporary.tensor(DType.FLOAT32, q.size(0), q.size(1), q.size(2));
+        keys.begin(k, v, sequences.tokens(), temporary);
+        for (int step = 0; step < ranks.size(); step++) {
+            beginStep(step, pass);
+            for (int i = 0; i < sequences.blocks(); i++) {
+                Block block = sequences.block(i);
+                if (keys.has(block, step)) {
+                    merge(block, step, q, merged, statistics, pass);
+                }
+            }
+        }
+        keys.end();
+        if (!single) {
+            Elementwise.cast(merged, output, pass.stream());
+        }
+        keep(q, k, v, output, statistics, sequences, pass);
+        return output;
+    }
+
+    /** Lets the pass wait for the keys of a step, and those of the next one come. */
+    private void beginStep(int step, Pass pass) {
+        if (step > 0) {
+            keys.await(pass);
+        }
+        if (step + 1 < ranks.size()) {
+            keys.send(step, pass);
+        }
+    }
+
+    private void merge(Block block, int step, Tensor q, Tensor merged, Tensor statistics, Pass pass) {
+        try (Scope own = pass.temporary().open()) {
+            Tensor queries = queries(block, q, own);
+            Tensor partial = own.like(queries);
+            Tensor numbers = own.tensor(DType.FLOAT32, queries.size(0), queries.size(1), 1);
+            blocks.tensors()
+                    .query(queries)
+                    .key(keys.first(block, step, own))
+                    .value(keys.second(block, step, own))
+                    .output(partial)
+                    .statistics(numbers);
+            blocks.forward(block, pass);
+            AttentionMerge.attentionMerge(
+                    partial,
+                    numbers,
+                    queries(block, merged, own),
+                    queries(block, statistics, own),
+                    block.isOwn() ? Output.OVERWRITE : Output.ADD,
+                    pass.stream());
+        }
+    }
+
+    private static Tensor queries(Block block, Tensor of, Scope views) {
+        return RingPair.rows(of, block.firstQuery(), block.sequences().tokens(), views);
+    }
+
+    private void keep(
+            Tensor q, Tensor k, Tensor v, Tensor output, Tensor statistics, RingSequences sequences, Pass pass) {
+        Attended record = saved.push(pass);
+        if (record != null) {
+            record.query.set(q);
+            record.key.set(k);
+            record.value.set(v);
+            record.output.set(output);
+            record.statistics.set(statistics);
+            record.sequences = sequences;
+        }
+    }
+
+    /** Enqueues the gradients of {@link #forward}, each like its tensor. */
+    void backward(Tensor dO, Tensor dq, Tensor dk, Tensor dv, Pass pass) {
+        Attended record = saved.pop(pass);
+        RingSequences sequences = Checks.given("sequences", record.sequences);
+        Tensor k = record.key.get();
+        Scope temporary = pass.temporary();
+        Tensor dqSum = zeros(record.query.get(), temporary, pass);
+        keys.begin(k, record.value.get(), sequences.tokens(), temporary);
+        gradients.begin(zeros(k, temporary, pass), zeros(k, temporary, pass), sequences.tokens(), temporary);
+        for (int step = 0; step < ranks.size(); step++) {
+            beginStep(step, pass);
+            boolean here = step == 0;
+            for (int i = 0; i < sequences.blocks(); i++) {
+                Block block = sequences.block(i);
+                if (keys.has(block, step)) {
+                    backward(block, step, record, dO, dqSum, here ? Arrival.HERE : Arrival.UNDER_WAY, pass);
+                    here = true;
+                }
+            }
+            gradients.send(step, pass);
+        }
+        gradients.await(pass);
+        Elementwise.cast(dqSum, dq, pass.stream());
+        Elementwise.cast(gradients.first(ranks.size(), temporary), dk, pass.stream());
+        Elementwise.cast(gradients.second(ranks.size(), temporary), dv, pass.stream());
+        keys.end();
+        gradients.end();
+    }
+
+    /** Whether the sums of the gradients of keys and values have come that a block adds to. */
+    private enum Arrival {
+        HERE,
+        UNDER_WAY
+    }
+
+    private static Tensor zeros(Tensor like, Scope scope, Pass pass) {
+        Tensor sum = scope.tensor(DType.FLOAT32, like.size(0), like.size(1), like.size(2));
+        sum.zero(pass.stream());
+        return sum;
+    }
+
+    private void backward(Block block, int step, Attended record, Tensor dO, Tensor dqSum, Arrival arrival, Pass pass) {
+        try (Scope own = pass.temporary().open()) {
+            Tensor key = keys.first(block, step, own);
+            Tensor statistics = aligned(queries(block, record.statistics.get(), own), own, pass);
+            Tensor queries = queries(block, record.query.get(), own);
+            Tensor dq = own.like(queries);
+            Tensor dk = own.like(key);
+            Tensor dv = own.like(key);
+            blocks.tensors()
+                    .query(queries)
+                    .key(key)
+                    .value(keys.second(block, step, own))
+                    .output(queries(block, record.output.get(), own))
+                    .statistics(statistics)
+                    .outputGradient(queries(block, dO, own))
+                    .queryGradient(dq)
+                    .keyGradient(dk)
+                    .valueGradient(dv);
+            blocks.backward(block, own.like(statistics), pass);
+            Elementwise.accumulate(dq, queries(block, dqSum, own), Output.ADD, pass.stream());
+            if (arrival == Arrival.UNDER_WAY) {
+                gradients.await(pass);
+            }
+            Elementwise.accumulate(dk, gradients.first(block, step, own), Output.ADD, pass.stream());
+            Elementwise.accumulate(dv, gradients.second(block, step, own), Output.ADD, pass.stream());
+        }
+    }
+
+    /** Returns the same numbers where kernels can read them: a block's first query may be any. */
+    private static Tensor aligned(Tensor numbers, Scope scope, Pass pass) {
+        if (numbers.address() % ALIGNMENT == 0) {
+            return numbers;
+        }
+        Tensor copy = scope.like(numbers);
+        copy.copyFrom(pass.stream(), numbers);
+        return copy;
+    }
+
+    /** Gives back what the latest forward call saved, where nobody wants its gradients. */
+    void discard(Pass pass) {
+        saved.pop(pass);
+    }
+
+    /** Says how keys travel. */
+    String explain() {
+        return "keys and values of the other " + (ranks.size() - 1)
+                + " ranks one after another by ncclSend and ncclRecv,"
+                + " on a stream of their own while a block is computed; blocks merged in FP32 by ops_attention_merge";
+    }
+
+    @Override
+    public String toString() {
+        return name;
+    }
+}
