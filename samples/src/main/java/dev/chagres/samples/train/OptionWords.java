@@ -70,6 +70,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         }
     }
 
+    static final class OfCpCommType extends OptionWords<CpCommType> {
+        OfCpCommType() {
+            super(CpCommType.class);
+        }
+    }
+
     static final class OfRecipe extends OptionWords<TrainingRecipe> {
         OfRecipe() {
             super(TrainingRecipe.class);

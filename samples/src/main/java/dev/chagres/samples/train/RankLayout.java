@@ -26,26 +26,33 @@ import org.jspecify.annotations.Nullable;
  * @param sequenceParallel whether ranks that split layers have a part of the tokens each between their branches
  * @param places where the ranks run
  * @param stagesPerRank how many times a pipeline's ranks take turns along the layers
+ * @param exchange what attention exchanges along {@code CONTEXT}
  */
 record RankLayout(
         MeshShape mesh,
         @Nullable FullyShardedConfig zero,
         boolean sequenceParallel,
         RankPlaces places,
-        int stagesPerRank) {
+        int stagesPerRank,
+        CpCommType exchange) {
     /** Returns ranks that are threads, with one stage each. */
     static RankLayout of(MeshShape mesh) {
-        return new RankLayout(mesh, null, false, RankPlaces.THREADS, 1);
+        return new RankLayout(mesh, null, false, RankPlaces.THREADS, 1, CpCommType.A2A);
     }
 
     /** Returns the same without sequence parallelism. */
     RankLayout withAllTokens() {
-        return new RankLayout(mesh, zero, false, places, stagesPerRank);
+        return new RankLayout(mesh, zero, false, places, stagesPerRank, exchange);
     }
 
     /** Returns the same with one stage a rank. */
     RankLayout withOneStage() {
-        return new RankLayout(mesh, zero, sequenceParallel, places, 1);
+        return new RankLayout(mesh, zero, sequenceParallel, places, 1, exchange);
+    }
+
+    /** Returns the same with another exchange of attention. */
+    RankLayout with(CpCommType newExchange) {
+        return new RankLayout(mesh, zero, sequenceParallel, places, stagesPerRank, newExchange);
     }
 
     /** Returns the number of ranks. */
@@ -91,7 +98,7 @@ record RankLayout(
         TensorParallel tensor = TensorParallel.of(ranks.along(MeshDimension.TENSOR));
         return new ModelPlan(
                 sequenceParallel ? tensor.withSequenceParallel() : tensor,
-                ContextParallel.of(ranks.along(MeshDimension.CONTEXT)));
+                exchange.of(ContextParallel.of(ranks.along(MeshDimension.CONTEXT))));
     }
 
     /**
@@ -101,11 +108,13 @@ record RankLayout(
      * @throws IllegalArgumentException when they do not
      */
     void requireHeads(String option, Esm2Size size) {
-        int ranks = tensorRanks() * contextRanks();
+        int dividing = exchange == CpCommType.A2A ? contextRanks() : 1;
+        int ranks = tensorRanks() * dividing;
         if (size.heads() % ranks != 0) {
-            String names = contextRanks() == 1 ? "tp" : tensorRanks() == 1 ? "cp" : "tp and cp together";
+            String names = dividing == 1 ? "tp" : tensorRanks() == 1 ? "cp" : "tp and cp together";
             throw new IllegalArgumentException(option + ": expected as many ranks for " + names + " as divide the "
-                    + size.heads() + " heads of --model " + size + ", got " + ranks);
+                    + size.heads() + " heads of --model " + size + (dividing == 1 ? "" : ", or --cp-comm-type p2p")
+                    + ", got " + ranks);
         }
     }
 
@@ -161,6 +170,7 @@ record RankLayout(
                 + (dimensions > 1 ? " " + mesh : "")
                 + (ofAll ? ", optimizer shared out among all ranks" : "")
                 + (sequenceParallel ? ", sequence-parallel" : "")
-                + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "");
+                + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "")
+                + (exchange == CpCommType.A2A ? "" : ", keys passed on");
     }
 }

@@ -6,14 +6,11 @@ import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
-import java.util.EnumSet;
 import java.util.Locale;
-import java.util.Set;
 import org.jspecify.annotations.Nullable;
-import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.Option;
-import picocli.CommandLine.TypeConversionException;
 
 /** Options of {@code train} that say how many ranks train, and what each keeps of the model. */
 final class RankOptions {
@@ -39,7 +36,7 @@ final class RankOptions {
 
     @Option(
             names = "--mesh",
-            converter = OfMesh.class,
+            converter = MeshWords.class,
             paramLabel = "pipeline=P,replicate=R,shard=S,context=C,tensor=T",
             description =
                     "any product of strategies, P R S C T ranks: P stages of consecutive layers, R copies of the model, each"
@@ -73,6 +70,15 @@ final class RankOptions {
     private int stagesPerRank;
 
     @Option(
+            names = "--cp-comm-type",
+            converter = OptionWords.OfCpCommType.class,
+            paramLabel = "a2a|p2p",
+            description =
+                    "with --strategy cp, or context=C, what attention exchanges: heads, which the ranks then divide, or keys"
+                            + " and values, which travel round the ranks (default: a2a)")
+    private @Nullable CpCommType exchange;
+
+    @Option(
             names = "--launched",
             description =
                     "this process is one rank of several, as the variables of torchrun, srun, mpirun or a Kubernetes indexed"
@@ -82,61 +88,6 @@ final class RankOptions {
     private @Nullable Ranks processes;
     /** How many processes a launcher is about to start with these options; 0: this is none. */
     private int toLaunch;
-
-    /** Reads sizes by dimension, such as {@code replicate=2,shard=4}. */
-    static final class OfMesh implements ITypeConverter<MeshShape> {
-        @Override
-        public MeshShape convert(String value) {
-            MeshShape shape = MeshShape.ofOne();
-            Set<MeshDimension> named = EnumSet.noneOf(MeshDimension.class);
-            for (String part : value.split(",", -1)) {
-                String[] words = part.split("=", -1);
-                MeshDimension dimension = dimension(words[0], value);
-                if (words.length != 2) {
-                    throw wrong("numbers of ranks, such as replicate=2,shard=4", value);
-                }
-                if (!named.add(dimension)) {
-                    throw wrong("each dimension once", words[0] + " a second time in " + value);
-                }
-                shape = with(shape, dimension, words[1], value);
-            }
-            return shape;
-        }
-
-        private static MeshShape with(MeshShape shape, MeshDimension dimension, String size, String value) {
-            int ranks;
-            try {
-                ranks = Integer.parseInt(size);
-            } catch (NumberFormatException e) {
-                throw wrong("numbers of ranks, such as replicate=2,shard=4", value);
-            }
-            try {
-                return shape.with(dimension, ranks);
-            } catch (IllegalArgumentException e) {
-                throw new TypeConversionException(
-                        String.valueOf(e.getMessage()).replace("size: ", "") + " in " + value);
-            }
-        }
-
-        private static MeshDimension dimension(String word, String value) {
-            return switch (word.toLowerCase(Locale.ROOT)) {
-                case "replicate" -> MeshDimension.REPLICATE;
-                case "shard" -> MeshDimension.SHARD;
-                case "tensor" -> MeshDimension.TENSOR;
-                case "pipeline" -> MeshDimension.PIPELINE;
-                case "context" -> MeshDimension.CONTEXT;
-                default ->
-                    throw wrong(
-                            "pipeline, replicate, shard, context or tensor, each with a number of ranks,"
-                                    + " such as replicate=2,shard=4",
-                            value);
-            };
-        }
-
-        private static TypeConversionException wrong(String expected, String got) {
-            return new TypeConversionException("expected " + expected + ", got " + got);
-        }
-    }
 
     /** Says that a launcher is about to start so many processes with these options. */
     void toLaunch(int newProcesses) {
@@ -196,7 +147,8 @@ final class RankOptions {
                 zero(shape),
                 sequenceParallel,
                 areProcesses() ? RankPlaces.PROCESSES : RankPlaces.THREADS,
-                stagesPerRank);
+                stagesPerRank,
+                exchange != null ? exchange : CpCommType.A2A);
     }
 
     private RankStrategy named() {
@@ -245,8 +197,26 @@ final class RankOptions {
             throw new IllegalArgumentException(sharingOption() + ": expected at most " + BatchShape.TOKEN_MULTIPLE
                     + " ranks for cp, for a micro-batch may have as few tokens, got " + context);
         }
+        if (exchange != null && context == 1) {
+            throw new IllegalArgumentException(
+                    "--cp-comm-type: expected --strategy cp, or ranks along context, beside it, which share tokens out, got "
+                            + layout().with(CpCommType.A2A));
+        }
         if (sequenceParallel) {
             checkSequenceParallel();
+        }
+    }
+
+    /**
+     * Checks that ranks can share out the tokens of batches of this form.
+     *
+     * @throws IllegalArgumentException when they cannot
+     */
+    void requireLayout(BatchLayout batches) {
+        if (exchange == CpCommType.P2P && batches != BatchLayout.PACKED) {
+            throw new IllegalArgumentException(
+                    "--cp-comm-type: expected a2a beside --packing off, for p2p passes on packed keys, got "
+                            + exchange);
         }
     }
 

@@ -290,6 +290,7 @@ final class TrainOptions {
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
         ranks.layout().requireHeads(ranks.sharingOption(), size);
         ranks.layout().requireStages(ranks.sharingOption(), size, fp8Statistics);
+        ranks.requireLayout(layout());
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         requireWhole(precision);
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
@@ -340,11 +341,7 @@ final class TrainOptions {
         int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
         requireShares(budget);
         try {
-            return new BatchShape(
-                    packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED,
-                    budget,
-                    context,
-                    accumulate * dataRanks());
+            return new BatchShape(layout(), budget, context, accumulate * dataRanks());
         } catch (IllegalArgumentException e) {
             String text = String.valueOf(e.getMessage());
             throw new IllegalArgumentException(
@@ -398,6 +395,10 @@ final class TrainOptions {
                 + (fitting <= Integer.MAX_VALUE
                         ? "--tokens-per-step " + fitting + ", or less of the others"
                         : "less of the others"));
+    }
+
+    private BatchLayout layout() {
+        return packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED;
     }
 
     private static int roundUp(int context) {

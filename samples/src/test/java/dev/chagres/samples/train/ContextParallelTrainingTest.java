@@ -15,22 +15,32 @@ class ContextParallelTrainingTest {
 
     @ParameterizedTest
     @CsvSource({
-        "1, 1, 1, FP32, PACKED",
-        "1, 2, 1, FP32, PACKED",
-        "1, 3, 1, FP32, PACKED",
-        "1, 4, 2, FP32, PACKED",
-        "1, 8, 1, FP32, PACKED",
-        "2, 2, 2, FP32, PACKED",
-        "2, 3, 4, FP32, PACKED",
-        "1, 3, 2, FP32, PADDED",
-        "1, 4, 1, BF16, PACKED",
-        "1, 2, 1, FP8_DELAYED, PACKED",
-        "1, 3, 1, FP8_CURRENT, PACKED",
-        "1, 2, 2, FP8_BLOCK, PACKED",
-        "1, 2, 1, FP16, PACKED"
+        "1, 1, 1, FP32, PACKED, A2A",
+        "1, 2, 1, FP32, PACKED, A2A",
+        "1, 3, 1, FP32, PACKED, A2A",
+        "1, 4, 2, FP32, PACKED, A2A",
+        "1, 8, 1, FP32, PACKED, A2A",
+        "2, 2, 2, FP32, PACKED, A2A",
+        "2, 3, 4, FP32, PACKED, A2A",
+        "1, 3, 2, FP32, PADDED, A2A",
+        "1, 4, 1, BF16, PACKED, A2A",
+        "1, 2, 1, FP8_DELAYED, PACKED, A2A",
+        "1, 3, 1, FP8_CURRENT, PACKED, A2A",
+        "1, 2, 2, FP8_BLOCK, PACKED, A2A",
+        "1, 2, 1, FP16, PACKED, A2A",
+        "1, 2, 1, FP32, PACKED, P2P",
+        "1, 5, 1, FP32, PACKED, P2P",
+        "1, 8, 1, FP32, PACKED, P2P",
+        "2, 2, 2, FP32, PACKED, P2P",
+        "1, 3, 1, BF16, PACKED, P2P",
+        "1, 2, 1, FP8_DELAYED, PACKED, P2P",
+        "1, 3, 2, FP8_BLOCK, PACKED, P2P",
+        "1, 2, 1, FP16, PACKED, P2P"
     })
-    void ranksTakeTheStepsOfOne(int copies, int context, int microBatches, TrainingRecipe recipe, BatchLayout layout) {
-        RankLayout ranks = RankLayout.of(RankedSteps.mesh(1, copies, 1, context, 1));
+    void ranksTakeTheStepsOfOne(
+            int copies, int context, int microBatches, TrainingRecipe recipe, BatchLayout layout, CpCommType exchange) {
+        RankLayout ranks =
+                RankLayout.of(RankedSteps.mesh(1, copies, 1, context, 1)).with(exchange);
         BatchShape shape = new BatchShape(layout, 256, RankedSteps.CONTEXT, microBatches);
         RankedSteps.assertSame(CONFIG, ranks, shape, recipe);
     }

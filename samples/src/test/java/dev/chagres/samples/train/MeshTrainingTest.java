@@ -37,22 +37,24 @@ class MeshTrainingTest {
 
     @ParameterizedTest
     @CsvSource({
-        "1, 1, 2, 1, 2, ZERO3, false, 1, 4, FP32",
-        "1, 1, 2, 1, 2, ZERO1, true, 1, 2, BF16",
-        "1, 2, 2, 1, 2, HSDP_OF_ALL, true, 1, 4, FP32",
-        "1, 1, 2, 1, 4, ZERO2, false, 1, 3, FP32",
-        "1, 1, 2, 2, 1, ZERO3, false, 1, 3, FP32",
-        "1, 1, 1, 4, 1, ZERO2, false, 1, 2, FP32",
-        "1, 1, 1, 2, 2, ALL, false, 1, 2, FP32",
-        "1, 2, 1, 2, 2, ALL, false, 1, 4, FP32",
-        "1, 1, 2, 2, 2, ZERO3, false, 1, 3, FP8_DELAYED",
-        "2, 1, 2, 1, 1, ZERO1, false, 1, 5, FP32",
-        "2, 1, 2, 1, 2, ZERO2, true, 2, 6, FP32",
-        "2, 1, 1, 2, 1, ALL, false, 2, 3, FP32",
-        "2, 2, 1, 2, 1, ALL, false, 1, 4, BF16",
-        "2, 1, 2, 2, 1, ZERO1, false, 1, 4, FP8_DELAYED",
-        "2, 1, 1, 2, 2, ZERO1, false, 1, 3, FP16",
-        "4, 1, 1, 1, 2, ALL, true, 1, 5, FP32"
+        "1, 1, 2, 1, 2, ZERO3, false, 1, 4, FP32, A2A",
+        "1, 1, 2, 1, 2, ZERO1, true, 1, 2, BF16, A2A",
+        "1, 2, 2, 1, 2, HSDP_OF_ALL, true, 1, 4, FP32, A2A",
+        "1, 1, 2, 1, 4, ZERO2, false, 1, 3, FP32, A2A",
+        "1, 1, 2, 2, 1, ZERO3, false, 1, 3, FP32, A2A",
+        "1, 1, 1, 4, 1, ZERO2, false, 1, 2, FP32, A2A",
+        "1, 1, 1, 2, 2, ALL, false, 1, 2, FP32, A2A",
+        "1, 2, 1, 2, 2, ALL, false, 1, 4, FP32, A2A",
+        "1, 1, 2, 2, 2, ZERO3, false, 1, 3, FP8_DELAYED, A2A",
+        "2, 1, 2, 1, 1, ZERO1, false, 1, 5, FP32, A2A",
+        "2, 1, 2, 1, 2, ZERO2, true, 2, 6, FP32, A2A",
+        "2, 1, 1, 2, 1, ALL, false, 2, 3, FP32, A2A",
+        "2, 2, 1, 2, 1, ALL, false, 1, 4, BF16, A2A",
+        "2, 1, 2, 2, 1, ZERO1, false, 1, 4, FP8_DELAYED, A2A",
+        "2, 1, 1, 2, 2, ZERO1, false, 1, 3, FP16, A2A",
+        "4, 1, 1, 1, 2, ALL, true, 1, 5, FP32, A2A",
+        "1, 1, 2, 2, 2, ZERO3, false, 1, 2, FP32, P2P",
+        "2, 1, 1, 2, 2, ZERO1, false, 1, 3, BF16, P2P"
     })
     void ranksTakeTheStepsOfOne(
             int pipeline,
@@ -64,13 +66,15 @@ class MeshTrainingTest {
             boolean sequenceParallel,
             int stages,
             int microBatches,
-            TrainingRecipe recipe) {
+            TrainingRecipe recipe,
+            CpCommType exchange) {
         RankLayout layout = new RankLayout(
                 RankedSteps.mesh(pipeline, replicate, shard, context, tensor),
                 kept.config(),
                 sequenceParallel,
                 RankPlaces.THREADS,
-                stages);
+                stages,
+                exchange);
         Esm2Config config = new Esm2Config(Math.max(2, pipeline * stages), 192, 24, RankedSteps.CONTEXT);
         BatchShape shape = new BatchShape(BatchLayout.PACKED, 80 * microBatches, RankedSteps.CONTEXT, microBatches);
         RankedSteps.assertSame(config, layout, shape, recipe);

@@ -37,7 +37,12 @@ class PipelineTrainingTest {
             int copies, int pipeline, int tensor, int stages, int microBatches, int layers, TrainingRecipe recipe) {
         Esm2Config config = new Esm2Config(layers, 64, 4, RankedSteps.CONTEXT);
         RankLayout layout = new RankLayout(
-                RankedSteps.mesh(pipeline, copies, 1, 1, tensor), null, false, RankPlaces.THREADS, stages);
+                RankedSteps.mesh(pipeline, copies, 1, 1, tensor),
+                null,
+                false,
+                RankPlaces.THREADS,
+                stages,
+                CpCommType.A2A);
         BatchShape shape = new BatchShape(BatchLayout.PACKED, 80 * microBatches, RankedSteps.CONTEXT, microBatches);
         RankedSteps.assertSame(config, layout, shape, recipe);
     }

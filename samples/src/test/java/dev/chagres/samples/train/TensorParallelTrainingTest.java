@@ -32,7 +32,12 @@ class TensorParallelTrainingTest {
     void ranksTakeTheStepsOfOne(
             int copies, int tensor, int microBatches, TrainingRecipe recipe, boolean sequenceParallel) {
         RankLayout layout = new RankLayout(
-                RankedSteps.mesh(1, copies, 1, 1, tensor), null, sequenceParallel, RankPlaces.THREADS, 1);
+                RankedSteps.mesh(1, copies, 1, 1, tensor),
+                null,
+                sequenceParallel,
+                RankPlaces.THREADS,
+                1,
+                CpCommType.A2A);
         BatchShape shape = new BatchShape(BatchLayout.PACKED, 256, RankedSteps.CONTEXT, microBatches);
         RankedSteps.assertSame(CONFIG, layout, shape, recipe);
     }

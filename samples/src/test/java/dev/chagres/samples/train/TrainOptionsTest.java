@@ -122,11 +122,15 @@ class TrainOptionsTest {
                 "--ranks 2 --strategy tp --sequence-parallel --recipe fp8-block | --recipe: expected bf16, fp16 or fp32 beside"
                         + " --sequence-parallel, for what its ranks gather is in the model's type, got fp8-block",
                 "--mesh tensor=4,context=2 --model 8M | --mesh: expected as many ranks for tp and cp together as divide the"
-                        + " 20 heads of --model 8M, got 8",
+                        + " 20 heads of --model 8M, or --cp-comm-type p2p, got 8",
                 "--ranks 20 --strategy cp --model 8M | --strategy: expected at most 16 ranks for cp, for a micro-batch may"
                         + " have as few tokens, got 20",
                 "--mesh replicate=2,context=3 --model 8M | --mesh: expected as many ranks for cp as divide the 20 heads"
-                        + " of --model 8M, got 3",
+                        + " of --model 8M, or --cp-comm-type p2p, got 3",
+                "--ranks 2 --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context, beside it,"
+                        + " which share tokens out, got ddp",
+                "--ranks 2 --strategy cp --cp-comm-type p2p --packing off | --cp-comm-type: expected a2a beside --packing off,"
+                        + " for p2p passes on packed keys, got p2p",
                 "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
                         + " --model 8M, got 3",
                 "--strategy hsdp --ranks 4 | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got none",

@@ -1,0 +1,25 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.model.ContextParallel;
+import java.util.Locale;
+
+/** Values of {@code --cp-comm-type}: what attention exchanges between ranks that share out tokens, by TE's words. */
+enum CpCommType {
+    /** All tokens of some heads, by an all-to-all. */
+    A2A,
+    /** Keys and values, which travel round the ranks. */
+    P2P;
+
+    /** Returns {@code ranks} with this exchange. */
+    ContextParallel of(ContextParallel ranks) {
+        return switch (this) {
+            case A2A -> ranks;
+            case P2P -> ranks.withRing();
+        };
+    }
+
+    @Override
+    public String toString() {
+        return name().toLowerCase(Locale.ROOT);
+    }
+}
