@@ -283,6 +283,11 @@ public final class DataParallel extends Strategy {
     }
 
     @Override
+    Part weightsOf(int rank) {
+        return new Part(0, 1);
+    }
+
+    @Override
     ShardedState stateOf(AdamW optimizer, State others) {
         return new ShardedState(this, List.of(), State.of(parameters.state(), optimizer.state(), others));
     }

@@ -330,6 +330,20 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
+    void checkMesh(Mesh mesh) {
+        if (!mesh.shape().equals(ranks.shape())) {
+            throw new IllegalArgumentException(
+                    "mesh: expected the one that FullySharded.allocate was given (" + ranks.shape() + "), got " + mesh);
+        }
+    }
+
+    @Override
+    Part weightsOf(int rank) {
+        Part part = ranks.shard(ranks.place(rank), stage()).weights();
+        return part == null ? new Part(0, 1) : part;
+    }
+
+    @Override
     ShardedState stateOf(AdamW optimizer, State others) {
         List<SharedTensor> shared = new SharedTensors(parameters, ranks, stage()).of(optimizer.vectors());
         State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), others);

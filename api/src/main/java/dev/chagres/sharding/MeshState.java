@@ -2,16 +2,15 @@ package dev.chagres.sharding;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.internal.Checks;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.model.GroupPiece;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.AdamW;
@@ -19,7 +18,6 @@ import dev.chagres.optim.StateVector;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
-import java.util.Map;
 import java.util.function.Function;
 import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
@@ -49,18 +47,10 @@ final class MeshState {
         this.strategy = strategy;
         this.mesh = mesh;
         parameters = strategy.parameters();
-        if (parameters.tensorParallel().isSplit() && parameters.sharing().shard() != null) {
-            throw new IllegalStateException(
-                    "state: expected copies that share nothing out of layers that are split, got " + strategy
-                            + "; save the state of ranks that have whole layers, or of DataParallel");
-        }
+        strategy.checkMesh(mesh);
     }
 
-    /**
-     * Makes that of ranks that have some of the stages of {@code plan} each.
-     *
-     * @throws IllegalStateException when copies of parts of layers share something out
-     */
+    /** Makes that of ranks that have some of the stages of {@code plan} each. */
     static MeshState ofStages(PipelinePlan plan, Strategy strategy, Mesh mesh) {
         List<Parameter> all =
                 plan.whole().groups().values().stream().flatMap(List::stream).toList();
@@ -68,7 +58,7 @@ final class MeshState {
     }
 
     /** Makes that of ranks that have some of each layer. */
-    static MeshState ofLayers(DataParallel copies, Mesh mesh) {
+    static MeshState ofLayers(Strategy copies, Mesh mesh) {
         BitSet first = new BitSet();
         first.set(0);
         return new MeshState(copies.parameters().all(), parameter -> first, copies, mesh);
@@ -77,14 +67,11 @@ final class MeshState {
     /** Each rank calls it, for where a parameter lies is known to the ranks of its stages alone. */
     List<StateTensor> of(AdamW optimizer) {
         long[] places = places();
-        Map<String, Tensor> split = parameters.tensorParallel().isSplit()
-                ? State.of(parameters.state(), optimizer.state()).tensors()
-                : Map.of();
         List<StateTensor> tensors = new ArrayList<>();
         for (int i = 0; i < all.size(); i++) {
             Parameter parameter = all.get(i);
             TensorSpec spec = new TensorSpec(parameter.name(), type(parameter), parameter.wholeShape());
-            tensors.add(parameter.split() != null ? split(parameter, spec, split) : weight(parameter, spec, i, places));
+            tensors.add(weight(parameter, spec, i, places));
         }
         for (int i = 0; i < all.size(); i++) {
             Parameter parameter = all.get(i);
@@ -94,10 +81,7 @@ final class MeshState {
                             parameter.name() + vector.ending(),
                             vector.elements().dtype(),
                             vector.wholeShapeOf(parameter));
-                    tensors.add(
-                            parameter.split() != null
-                                    ? split(parameter, spec, split)
-                                    : kept(parameter, spec, vector, i, places));
+                    tensors.add(kept(parameter, spec, vector, i, places));
                 }
             }
         }
@@ -109,52 +93,82 @@ final class MeshState {
         return ownType == null ? parameters.dtype() : ownType;
     }
 
-    private SharedTensor weight(Parameter parameter, TensorSpec spec, int index, long[] places) {
+    private StateTensor weight(Parameter parameter, TensorSpec spec, int index, long[] places) {
         GroupPiece own = own(parameter);
+        Tensor vector = own == null ? null : parameters.sharing().vector(own.dtype());
+        long pieceOffset = own == null ? 0 : own.weightOffset();
+        if (parameters.tensorParallel().isSplit()) {
+            return split(parameter, spec, vector, pieceOffset, strategy::weightsOf);
+        }
         return new SharedTensor(
                 spec,
-                own == null ? null : parameters.sharing().vector(own.dtype()),
-                own == null ? 0 : own.weightOffset(),
+                vector,
+                pieceOffset,
                 places[NUMBERS * index],
                 places[NUMBERS * index + 1],
-                holders(parameter, rank -> new Part(0, 1)));
+                holders(parameter, strategy::weightsOf));
     }
 
-    private SharedTensor kept(Parameter parameter, TensorSpec spec, StateVector vector, int index, long[] places) {
+    private StateTensor kept(Parameter parameter, TensorSpec spec, StateVector vector, int index, long[] places) {
         GroupPiece own = own(parameter);
+        Tensor elements = own == null ? null : vector.elements();
+        long pieceOffset = own == null ? 0 : own.gradientOffset();
+        if (parameters.tensorParallel().isSplit()) {
+            return split(parameter, spec, elements, pieceOffset, strategy::updatedBy);
+        }
         int width = vector.width();
         return new SharedTensor(
                 spec,
-                own == null ? null : vector.elements(),
-                own == null ? 0 : width * own.gradientOffset(),
+                elements,
+                width * pieceOffset,
                 width * places[NUMBERS * index],
                 width * places[NUMBERS * index + 1],
                 holders(parameter, strategy::updatedBy));
     }
 
-    private SplitTensor split(Parameter parameter, TensorSpec spec, Map<String, Tensor> own) {
-        ParameterSplit split = Checks.given("parameter.split", parameter.split());
-        return new SplitTensor(spec, own.get(spec.name()), split, gives(parameter));
+    /** Where layers are split pieces may differ from rank to rank, so that each knows its own alone. */
+    private SplitTensor split(
+            Parameter parameter, TensorSpec spec, @Nullable Tensor vector, long pieceOffset, IntFunction<Part> part) {
+        ParameterSplit split = parameter.split();
+        GroupPiece own = own(parameter);
+        SplitTensor.Own held = own == null || vector == null
+                ? null
+                : SplitTensor.Own.of(
+                        vector,
+                        pieceOffset,
+                        own.count(),
+                        own.offset(parameter),
+                        parameter.shape().count(),
+                        part.apply(mesh.world().rank()));
+        return new SplitTensor(spec, held, split == null ? whole(parameter) : split, gives(parameter, part));
     }
 
-    /** Of ranks that differ in anything but which part of the layers they have, the first gives. */
-    private SplitTensor.Copy gives(Parameter parameter) {
-        for (MeshDimension dimension : MeshDimension.values()) {
-            int first = dimension == MeshDimension.PIPELINE
-                    ? stages.apply(parameter).nextSetBit(0)
-                    : 0;
-            if (dimension != MeshDimension.TENSOR && mesh.coordinate(dimension) != first) {
-                return SplitTensor.Copy.RECEIVES_ONLY;
+    private static ParameterSplit whole(Parameter parameter) {
+        Shape shape = parameter.shape();
+        return new ParameterSplit(shape, 0, List.of(shape.size(0)), 0, 1);
+    }
+
+    /** Of the ranks that hold the same elements the first one gives them. */
+    private SplitTensor.Copy gives(Parameter parameter, IntFunction<Part> part) {
+        MeshShape shape = mesh.shape();
+        int rank = mesh.world().rank();
+        int stage = stages.apply(parameter).nextSetBit(0);
+        int share = parameter.split() == null ? 0 : mesh.coordinate(MeshDimension.TENSOR);
+        Part own = part.apply(rank);
+        for (int other = 0; other < shape.ranks(); other++) {
+            if (shape.coordinate(MeshDimension.PIPELINE, other) == stage
+                    && shape.coordinate(MeshDimension.TENSOR, other) == share
+                    && part.apply(other).equals(own)) {
+                return other == rank ? SplitTensor.Copy.GIVES : SplitTensor.Copy.RECEIVES_ONLY;
             }
         }
-        return SplitTensor.Copy.GIVES;
+        return SplitTensor.Copy.RECEIVES_ONLY;
     }
 
-    /** Returns where a whole parameter of this rank's stages lies, null of others. */
+    /** Returns where a parameter of this rank's stages lies; null of others, and where it has no element here. */
     private @Nullable GroupPiece own(Parameter parameter) {
-        return parameter.split() == null && stages.apply(parameter).get(mesh.coordinate(MeshDimension.PIPELINE))
-                ? SharedTensors.piece(parameters, parameter)
-                : null;
+        boolean isHere = stages.apply(parameter).get(mesh.coordinate(MeshDimension.PIPELINE));
+        return isHere && parameter.shape().count() > 0 ? SharedTensors.piece(parameters, parameter) : null;
     }
 
     /** Returns the numbers of all parameters; where several stages have one, it lies alike. */

@@ -212,7 +212,8 @@ public final class PipelineParallel implements AutoCloseable {
      * @param strategy of the same parameters, over the ranks that have the same stages; along {@code CONTEXT}, too
      * @param optimizer of the same parameters
      * @param others what is the same on all ranks
-     * @throws IllegalArgumentException when strategy or optimizer are those of other parameters, or two states have a name in common
+     * @throws IllegalArgumentException when strategy or optimizer are those of other parameters, the strategy has another mesh, or two
+     *     states have a name in common
      * @throws IllegalStateException when something is closed
      */
     public ShardedState state(Strategy strategy, AdamW optimizer, State... others) {

@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
+import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.ParameterSplit;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
@@ -12,19 +13,47 @@ import dev.chagres.ops.Rows;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A tensor of the state of a whole model whose elements are divided among tensor-parallel ranks as a {@link ParameterSplit} says.
+ * A tensor of the state of a whole model whose elements are divided among tensor-parallel ranks as a {@link ParameterSplit} says, and
+ * which those that have the same part may share out once more, a stretch of it each.
  *
  * <p>Each rank puts what it gives of a piece into a piece of zero bytes; the root adds the bytes up, of which one rank alone gives each.
  *
  * <p>Threading: the device's thread.
  *
  * @param spec name, type and shape of the whole tensor
- * @param own what this rank holds: its part of a parameter, or of what an optimizer keeps of it; null where it has another stage of a
- *     pipeline
- * @param split which elements these are
+ * @param own what this rank holds; null where it holds nothing
+ * @param split which elements of the whole a rank has before they are shared out
  * @param gives whether this is the one among ranks that hold the same elements which gives them
  */
-record SplitTensor(TensorSpec spec, @Nullable Tensor own, ParameterSplit split, Copy gives) implements StateTensor {
+record SplitTensor(TensorSpec spec, @Nullable Own own, ParameterSplit split, Copy gives) implements StateTensor {
+    /**
+     * A stretch of a rank's part.
+     *
+     * @param vector has it, and others
+     * @param place its first element there
+     * @param first its first element in the rank's part
+     * @param count elements, of one number or of a pair of bytes each
+     */
+    record Own(Tensor vector, long place, long first, long count) {
+        /**
+         * Returns what a rank holds of a stretch of elements that lies in a piece of a group; null for nothing.
+         *
+         * @param pieceOffset first element of the piece where all its parts lie together
+         * @param pieceCount elements of the piece
+         * @param offset first element of the stretch in the piece
+         * @param count elements of the stretch
+         * @param part of the piece, which the rank holds
+         */
+        static @Nullable Own of(Tensor vector, long pieceOffset, long pieceCount, long offset, long count, Part part) {
+            long begin = part.begin(pieceCount);
+            long first = Math.max(0, begin - offset);
+            long end = Math.min(count, begin + part.of(pieceCount) - offset);
+            return first < end
+                    ? new Own(vector, part.of(pieceOffset) + offset + first - begin, first, end - first)
+                    : null;
+        }
+    }
+
     /** Of ranks that hold the same elements one gives them. */
     enum Copy {
         GIVES,
@@ -51,8 +80,8 @@ record SplitTensor(TensorSpec spec, @Nullable Tensor own, ParameterSplit split, 
 
     @Override
     public void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
-        Tensor held = own;
-        if (gives == Copy.GIVES && held != null && held.count() > 0) {
+        Own held = own;
+        if (gives == Copy.GIVES && held != null) {
             Moved moved = moved(held, first, elements, stream, views);
             Rows.gatherRows(moved.own, moved.index, moved.piece, stream);
         } else {
@@ -65,8 +94,8 @@ record SplitTensor(TensorSpec spec, @Nullable Tensor own, ParameterSplit split, 
     @Override
     public void scatter(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
         all.broadcast(elements, elements, ROOT, stream);
-        Tensor held = own;
-        if (held != null && held.count() > 0) {
+        Own held = own;
+        if (held != null) {
             Moved moved = moved(held, first, elements, stream, views);
             Rows.scatterRows(moved.piece, moved.index, moved.own, stream);
         }
@@ -75,31 +104,43 @@ record SplitTensor(TensorSpec spec, @Nullable Tensor own, ParameterSplit split, 
     /** Rows of equally many elements: this rank's, those of a piece, and the number of this rank's for each of the piece's; -1: not its own. */
     private record Moved(Tensor own, Tensor index, Tensor piece) {}
 
-    private Moved moved(Tensor held, long first, Tensor elements, Stream stream, Scope views) {
+    private Moved moved(Own held, long first, Tensor elements, Stream stream, Scope views) {
         // Nothing computes with pairs of bytes: they move as numbers of 16 bits.
         boolean pairs = isPairs(spec);
         DType type = pairs ? DType.BFLOAT16 : spec.dtype();
         long width = pairs ? 2 : 1;
         long begin = first / width;
         long count = elements.count() / width;
-        long run = greatestDivisor(greatestDivisor(split.run(), begin), count);
+        long run = greatestDivisor(split.run(), begin, count, held.first, held.count, held.place);
         int rows = Math.toIntExact(count / run);
         int[] index = new int[rows];
         for (int row = 0; row < rows; row++) {
-            long local = split.local(begin + row * run);
-            index[row] = local < 0 ? -1 : Math.toIntExact(local / run);
+            long place = split.local(begin + row * run) - held.first;
+            index[row] = place < 0 || place >= held.count ? -1 : Math.toIntExact(place / run);
         }
         Tensor places = views.tensor(DType.INT32, rows);
         places.set(stream, index);
-        return new Moved(matrix(held, type, run, views), places, matrix(elements, type, run, views));
+        return new Moved(
+                matrix(held.vector, type, held.place, held.count / run, run, views),
+                places,
+                matrix(elements, type, 0, rows, run, views));
     }
 
-    private static Tensor matrix(Tensor tensor, DType type, long columns, Scope views) {
+    private static Tensor matrix(Tensor tensor, DType type, long first, long rows, long columns, Scope views) {
         long count = tensor.byteSize() / type.byteSize();
-        return views.view(views.reinterpret(tensor, type, 0, count), 0, count / columns, columns);
+        return views.view(views.reinterpret(tensor, type, 0, count), first, rows, columns);
     }
 
-    private static long greatestDivisor(long a, long b) {
-        return b == 0 ? a : greatestDivisor(b, a % b);
+    private static long greatestDivisor(long... numbers) {
+        long common = 0;
+        for (long number : numbers) {
+            long next = number;
+            while (next != 0) {
+                long rest = common % next;
+                common = next;
+                next = rest;
+            }
+        }
+        return common;
     }
 }

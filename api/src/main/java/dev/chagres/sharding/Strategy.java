@@ -303,6 +303,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Returns the part of the gradients, and of what the optimizer keeps, that a rank of the mesh has of what it holds. */
     abstract Part updatedBy(int rank);
 
+    /** Returns the part of the weights that a rank of the mesh has of what it holds. */
+    abstract Part weightsOf(int rank);
+
+    /** Checks that numbers of {@code mesh} are those that {@link #updatedBy} and {@link #weightsOf} mean. */
+    void checkMesh(Mesh mesh) {}
+
     /** Returns the whole state of the model and of {@code others}. */
     abstract ShardedState stateOf(AdamW optimizer, State others);
 

@@ -38,15 +38,15 @@ public final class TensorParallelState {
      *
      * {@snippet file="dev/chagres/layer/ShardedStateTest.java" region="split"}
      *
-     * @param copies of the parameters, whose ranks have the same part of the layers
+     * @param copies of the parameters, whose ranks have the same part of the layers, and may share it out
      * @param optimizer of the same parameters
      * @param mesh of all ranks, along whose dimension {@link MeshDimension#TENSOR} the layers are split
      * @param others what is the same on all ranks, as in {@link Strategy#state}
-     * @throws IllegalArgumentException when the optimizer is that of other parameters, the mesh is another one, or two states have a name
-     *     in common
+     * @throws IllegalArgumentException when the optimizer is that of other parameters, the mesh is another one, also than that of {@code copies}, or two
+     *     states have a name in common
      * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
      */
-    public static ShardedState of(DataParallel copies, AdamW optimizer, Mesh mesh, State... others) {
+    public static ShardedState of(Strategy copies, AdamW optimizer, Mesh mesh, State... others) {
         Checks.given("copies", copies).ensureOpen();
         Parameters parameters = copies.parameters();
         if (Checks.given("optimizer", optimizer).parameters() != parameters) {

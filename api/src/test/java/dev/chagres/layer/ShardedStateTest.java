@@ -70,22 +70,41 @@ class ShardedStateTest {
         HYBRID_ALL,
         /** Layers and vocabulary split among two ranks, of one copy or two. */
         TENSOR,
-        TENSOR_COPIES;
+        TENSOR_COPIES,
+        /** The same, with two ranks or more that share out what has the same part of the layers. */
+        TENSOR_ONE,
+        TENSOR_TWO,
+        TENSOR_THREE,
+        TENSOR_HYBRID;
 
         boolean isTensor() {
             return name().startsWith("TENSOR");
         }
 
-        /** Trains copies of two ranks each, which compute the same. */
+        /** Returns what ranks share out that have the same part of the layers; null for nothing. */
+        private @Nullable FullyShardedConfig zero() {
+            return switch (this) {
+                case TENSOR_ONE -> FullyShardedConfig.of(ZeroStage.ONE);
+                case TENSOR_TWO -> FullyShardedConfig.of(ZeroStage.TWO);
+                case TENSOR_THREE -> FullyShardedConfig.of(ZeroStage.THREE);
+                case TENSOR_HYBRID -> FullyShardedConfig.of(ZeroStage.THREE).withOptimizer(OptimizerSharding.ALL_RANKS);
+                default -> null;
+            };
+        }
+
+        /** Trains parts of layers on two ranks each, which compute the same. */
         private RankedRun runSplit(Rank rank, int parts, DType type, Variant variant, Span span) {
             int copies = rank.count() / 2;
-            MeshShape shape =
-                    MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.TENSOR, 2);
+            int whole = zero() == null ? copies : this == TENSOR_HYBRID ? 2 : 1;
+            MeshShape shape = MeshShape.ofOne()
+                    .with(MeshDimension.REPLICATE, whole)
+                    .with(MeshDimension.SHARD, copies / whole)
+                    .with(MeshDimension.TENSOR, 2);
             try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
-                Communicator data = mesh.along(MeshDimension.REPLICATE);
+                Communicator data = mesh.along(MeshDimension.REPLICATE, MeshDimension.SHARD);
                 return RankedRun.of(
                         new Rank(data.rank(), data.ranks(), rank.device(), data),
-                        new SplitLayers(mesh),
+                        new SplitLayers(mesh, zero()),
                         parts / copies,
                         type,
                         variant,
@@ -139,18 +158,19 @@ class ShardedStateTest {
         }
     }
 
-    /** Copies of layers that ranks split. */
-    private record SplitLayers(Mesh mesh) implements RankedRun.Sharing {
+    /** Copies of layers that ranks split, whole ones or shared out. */
+    private record SplitLayers(Mesh mesh, @Nullable FullyShardedConfig zero) implements RankedRun.Sharing {
         @Override
-        public DataParallel share(ModelPlan plan, DType dtype, Rank rank) {
-            return DataParallel.of(Parameters.allocate(rank.device(), plan, dtype, SEED), rank.communicator());
+        public Strategy share(ModelPlan plan, DType dtype, Rank rank) {
+            return zero == null
+                    ? DataParallel.of(Parameters.allocate(rank.device(), plan, dtype, SEED), rank.communicator())
+                    : FullySharded.allocate(plan, dtype, SEED, zero, mesh);
         }
 
         @Override
         public ShardedState state(Strategy strategy, AdamW optimizer, State others) {
-            DataParallel copies = (DataParallel) strategy;
             // @start region="split"
-            ShardedState state = TensorParallelState.of(copies, optimizer, mesh, others);
+            ShardedState state = TensorParallelState.of(strategy, optimizer, mesh, others);
             // @end
             return state;
         }
@@ -185,7 +205,12 @@ class ShardedStateTest {
         "TENSOR, 2, THREE, 4, 4, FLOAT32, DROPOUT",
         "THREE, 2, TENSOR, 2, 4, FLOAT32, FROZEN_BOTTOM",
         "TENSOR_COPIES, 4, DDP, 2, 4, BFLOAT16, REMAINDERS",
-        "TENSOR, 2, TENSOR_COPIES, 4, 4, BFLOAT16, DELAYED_SCALING"
+        "TENSOR, 2, TENSOR_COPIES, 4, 4, BFLOAT16, DELAYED_SCALING",
+        "TENSOR_THREE, 4, DDP, 2, 4, FLOAT32, DROPOUT",
+        "TENSOR_ONE, 6, TENSOR_TWO, 4, 6, BFLOAT16, REMAINDERS",
+        "TENSOR_HYBRID, 8, TENSOR_THREE, 6, 12, FLOAT32, FROZEN_BOTTOM",
+        "TENSOR_TWO, 6, TENSOR_HYBRID, 8, 12, BFLOAT16, DELAYED_SCALING",
+        "THREE, 2, TENSOR_THREE, 8, 8, FLOAT32, PLAIN"
     })
     void ranksGoOnFromWhatOthersSaved(
             Kept kept, int ranks, Kept later, int laterRanks, int parts, DType dtype, Variant variant)
@@ -233,7 +258,9 @@ class ShardedStateTest {
         "HYBRID_ALL, 6, BFLOAT16, FROZEN_BOTTOM",
         "TWO, 3, BFLOAT16, REMAINDERS",
         "TENSOR, 2, BFLOAT16, REMAINDERS",
-        "TENSOR_COPIES, 4, FLOAT32, PLAIN"
+        "TENSOR_COPIES, 4, FLOAT32, PLAIN",
+        "TENSOR_THREE, 6, BFLOAT16, REMAINDERS",
+        "TENSOR_HYBRID, 8, FLOAT32, FROZEN_BOTTOM"
     })
     void theFileIsThatOfOneRank(Kept kept, int ranks, DType dtype, Variant variant) throws IOException {
         DevicesNeeded.assume(ranks);
@@ -458,6 +485,15 @@ class ShardedStateTest {
                         IllegalArgumentException.class,
                         "optimizer: expected that of the parameters of copies, got that of others: " + foreign,
                         () -> TensorParallelState.of(strategy, foreign, mesh));
+            }
+            try (Mesh mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
+                    FullySharded strategy = FullySharded.allocate(
+                            plan, DType.FLOAT32, SEED, ZeroStage.ONE, mesh.along(MeshDimension.SHARD));
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "mesh: expected the one that FullySharded.allocate was given (one rank), got " + mesh,
+                        () -> TensorParallelState.of(strategy, optimizer, mesh));
             }
         });
         assertArrayEquals(new String[0], folder.toFile().list());

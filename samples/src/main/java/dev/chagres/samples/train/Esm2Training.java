@@ -18,7 +18,6 @@ import dev.chagres.recipe.Recording;
 import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
-import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.ShardedState;
@@ -418,8 +417,8 @@ public final class Esm2Training implements TrainingModel {
             return pipeline.state(optimizer, others);
         }
         boolean split = model.parameters().tensorParallel().isSplit();
-        return split && present instanceof DataParallel copies
-                ? TensorParallelState.of(copies, optimizer, Objects.requireNonNull(mesh), others)
+        return split
+                ? TensorParallelState.of(present, optimizer, Objects.requireNonNull(mesh), others)
                 : present.state(optimizer, others);
     }
 

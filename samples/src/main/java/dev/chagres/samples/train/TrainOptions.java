@@ -239,13 +239,6 @@ final class TrainOptions {
 
     private void checkSaving() {
         saving.check();
-        if (ranks.layout().tensorRanks() > 1
-                && ranks.layout().zero() != null
-                && (saving.save() != null || saving.resume() != null)) {
-            throw new IllegalArgumentException((saving.save() != null ? "--save" : "--resume")
-                    + ": expected ranks along tensor without zero1, zero2 or zero3, whose parts of split layers are not"
-                    + " gathered, got " + ranks.layout());
-        }
         requireDifferent("--save", saving.save(), "--fasta", fasta);
         requireDifferent("--save", saving.save(), "--report", report);
         requireDifferent("--save", saving.save(), "--plot", plot);

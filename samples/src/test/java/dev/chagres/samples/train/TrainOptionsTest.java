@@ -97,8 +97,6 @@ class TrainOptionsTest {
                 "--mesh pipeline=2,replicate=2,shard=2 --strategy hsdp | --strategy: expected zero1 or zero2 beside ranks along"
                         + " pipeline, for zero3 gathers weights for one micro-batch at a time, and a pipeline has several under"
                         + " way, got hsdp",
-                "--mesh shard=2,tensor=2 --save f | --save: expected ranks along tensor without zero1, zero2 or zero3, whose parts of"
-                        + " split layers are not gathered, got zero3+tp shard=2,tensor=2",
                 "--mesh context=2,tensor=2 --sequence-parallel | --sequence-parallel: expected no ranks along context beside it,"
                         + " which have parts of the tokens already, got cp+tp context=2,tensor=2",
                 "--ranks 2 --strategy pp --stages-per-rank 2147483647 --model 8M | --stages-per-rank: expected at most as many"
