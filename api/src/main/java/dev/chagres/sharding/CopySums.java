@@ -1,10 +1,13 @@
 package dev.chagres.sharding;
 
+import dev.chagres.DType;
 import dev.chagres.Event;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.te.Output;
 import java.util.Arrays;
 import java.util.BitSet;
 import java.util.List;
@@ -26,16 +29,27 @@ final class CopySums implements AutoCloseable {
     /** By group, when it was reduced last in this step; 0 where it was not. */
     private final long[] turns;
 
+    private final Scope scope;
+    private final GradientCasts casts;
+
     private final BitSet done = new BitSet();
     private long turn;
 
-    CopySums(Stream compute, int groups, Communicator along, ByteCounts bytes) {
+    /** {@code parts}: this rank's, by group. */
+    CopySums(Stream compute, List<List<Tensor>> parts, DType reduceType, Communicator along, ByteCounts bytes) {
         this.bytes = bytes;
         copies = along.split(0, along.rank(), along.config().withName("copies"));
         sums = compute.device().openStream();
         reduced = compute.device().openEvent();
         summed = compute.device().openEvent();
-        turns = new long[groups];
+        turns = new long[parts.size()];
+        scope = compute.device().openScope(compute);
+        long longest = parts.stream()
+                .flatMap(List::stream)
+                .mapToLong(Tensor::count)
+                .max()
+                .orElse(0);
+        casts = new GradientCasts(reduceType, longest, scope, sums);
     }
 
     /** Says that parts of {@code group} were reduced within the copy. */
@@ -53,11 +67,20 @@ final class CopySums implements AutoCloseable {
         reduced.record(reductions);
         sums.await(reduced);
         for (int i = 0; i < parts.size(); i++) {
-            Tensor part = parts.get(i);
-            bytes.allReduce(part);
-            copies.allReduce(part, part, Reduction.SUM, sums);
+            sum(parts.get(i));
         }
         done.set(group);
+    }
+
+    private void sum(Tensor part) {
+        try (Scope views = scope.open()) {
+            Tensor summing = casts.cast(part, views);
+            bytes.allReduce(summing);
+            copies.allReduce(summing, summing, Reduction.SUM, sums);
+            if (casts.changes()) {
+                casts.castBack(summing, part, Output.OVERWRITE);
+            }
+        }
     }
 
     /** Sums the groups that were reduced and not summed yet; {@code parts} by group. */
@@ -90,11 +113,16 @@ final class CopySums implements AutoCloseable {
         done.clear();
     }
 
+    long byteSize() {
+        return scope.reservedBytes();
+    }
+
     @Override
     public void close() {
         sums.close();
         reduced.close();
         summed.close();
+        scope.close();
         copies.close();
     }
 }

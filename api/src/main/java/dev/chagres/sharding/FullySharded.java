@@ -61,7 +61,7 @@ public final class FullySharded extends Strategy {
         Communicator copy = ranks.copy();
         gathers = copy.split(0, copy.rank(), copy.config().withName("weights"));
         weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, bytes) : null;
-        gradients = new ShardedGradients(parameters, ranks, stage(), bytes);
+        gradients = new ShardedGradients(parameters, ranks, config, bytes);
     }
 
     /**
@@ -117,6 +117,8 @@ public final class FullySharded extends Strategy {
             SameParameters.ensure(parameters, all, seed, "stage", config.stage().ordinal() + 1L);
             SameParameters.ensure(
                     parameters, all, seed, "optimizer", config.optimizer().ordinal());
+            SameParameters.ensure(
+                    parameters, all, seed, "reduceType", config.reduceType().code());
             NormOverRanks norms = new NormOverRanks(parameters.scope(), ranks.updating());
             parameters.adopt(norms);
             parameters.sharing().step(norms);

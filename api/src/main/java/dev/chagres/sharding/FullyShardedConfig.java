@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.DType;
 import dev.chagres.internal.Checks;
 
 /**
@@ -9,21 +10,39 @@ import dev.chagres.internal.Checks;
  *
  * @param stage what ranks along {@link MeshDimension#SHARD} share out
  * @param optimizer among which ranks what the optimizer keeps is shared out
+ * @param reduceType in which gradients travel and are summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. Each rank's own, and sums of
+ *     micro-batches, stay FP32. With 16 bits half as many bytes travel, and each rank's gradient and each sum is rounded to them
  */
-public record FullyShardedConfig(ZeroStage stage, OptimizerSharding optimizer) {
-    /** Checks that everything is there. */
+public record FullyShardedConfig(ZeroStage stage, OptimizerSharding optimizer, DType reduceType) {
+    /**
+     * Checks that everything is there.
+     *
+     * @throws IllegalArgumentException when gradients cannot be summed in the type
+     */
     public FullyShardedConfig {
         Checks.given("stage", stage);
         Checks.given("optimizer", optimizer);
+        GradientCasts.checked(reduceType);
     }
 
-    /** Returns the configuration of a stage, with an optimizer for each copy of the model. */
+    /** Returns the configuration of a stage, with an optimizer for each copy of the model and sums in FP32. */
     public static FullyShardedConfig of(ZeroStage stage) {
-        return new FullyShardedConfig(stage, OptimizerSharding.EACH_COPY);
+        return new FullyShardedConfig(stage, OptimizerSharding.EACH_COPY, DType.FLOAT32);
     }
 
     /** Returns the same with what the optimizer keeps shared out among other ranks. */
     public FullyShardedConfig withOptimizer(OptimizerSharding newOptimizer) {
-        return new FullyShardedConfig(stage, newOptimizer);
+        return new FullyShardedConfig(stage, newOptimizer, reduceType);
+    }
+
+    /**
+     * Returns the same with gradients summed in another type.
+     *
+     * <p>Source: {@code reduce_dtype} of PyTorch's {@code MixedPrecisionPolicy}.
+     *
+     * @throws IllegalArgumentException when it is not FLOAT32, BFLOAT16 or FLOAT16
+     */
+    public FullyShardedConfig withReduceType(DType newReduceType) {
+        return new FullyShardedConfig(stage, optimizer, newReduceType);
     }
 }

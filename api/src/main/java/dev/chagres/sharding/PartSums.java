@@ -6,7 +6,6 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
-import dev.chagres.ops.Elementwise;
 import dev.chagres.te.Output;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -28,11 +27,19 @@ final class PartSums implements AutoCloseable {
     private final Scope scope;
     /** The sum over the copy, of which this rank gets a part; null where that is its part. */
     private final @Nullable Tensor copySum;
-    /** What a later micro-batch adds to a part; made when one does. */
+
+    private final GradientCasts casts;
+    /** A sum that is not written where it stays: cast back, or added by a later micro-batch; made when there is one. */
     private @Nullable Tensor addend;
 
     /** {@code parts}: this rank's, by group. */
-    PartSums(ShardedRanks ranks, List<List<Tensor>> parts, Stream compute, Stream stream, ByteCounts bytes) {
+    PartSums(
+            ShardedRanks ranks,
+            DType reduceType,
+            List<List<Tensor>> parts,
+            Stream compute,
+            Stream stream,
+            ByteCounts bytes) {
         this.stream = stream;
         this.bytes = bytes;
         longest = parts.stream()
@@ -44,7 +51,9 @@ final class PartSums implements AutoCloseable {
         copy = split(ranks.copy(), "gradients");
         Communicator others = ranks.splitsOptimizer() ? ranks.copies() : null;
         copies = others == null ? null : split(others, "copies");
-        copySum = others == null || longest == 0 ? null : scope.tensor(DType.FLOAT32, longest * others.ranks());
+        copySum = others == null || longest == 0 ? null : scope.tensor(reduceType, longest * others.ranks());
+        long whole = longest * ranks.updating().ranks();
+        casts = new GradientCasts(reduceType, whole, scope, stream);
     }
 
     private static Communicator split(Communicator of, String name) {
@@ -53,12 +62,13 @@ final class PartSums implements AutoCloseable {
 
     /** Enqueues {@code part = part r of the sum of whole}, or adds that to it. */
     void sum(Tensor whole, Tensor part, Output output) {
-        Tensor room = output == Output.ADD ? addend() : part;
+        boolean apart = output == Output.ADD || casts.changes();
+        Tensor room = apart ? addend() : part;
         try (Scope views = scope.open()) {
-            Tensor sum = output == Output.ADD ? views.view(room, 0, part.count()) : part;
-            scatter(whole, sum, views);
-            if (output == Output.ADD) {
-                Elementwise.accumulate(sum, part, Output.ADD, stream);
+            Tensor sum = apart ? views.view(room, 0, part.count()) : part;
+            scatter(casts.cast(whole, views), sum, views);
+            if (apart) {
+                casts.castBack(sum, part, output);
             }
         }
     }
@@ -79,7 +89,7 @@ final class PartSums implements AutoCloseable {
     private Tensor addend() {
         Tensor present = addend;
         if (present == null) {
-            present = scope.tensor(DType.FLOAT32, longest);
+            present = scope.tensor(casts.dtype(), longest);
             addend = present;
         }
         return present;

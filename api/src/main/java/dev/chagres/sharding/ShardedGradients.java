@@ -51,9 +51,9 @@ final class ShardedGradients implements AutoCloseable {
     private final BitSet reduced = new BitSet();
     private int next;
 
-    ShardedGradients(Parameters parameters, ShardedRanks ranks, ZeroStage stage, ByteCounts bytes) {
+    ShardedGradients(Parameters parameters, ShardedRanks ranks, FullyShardedConfig config, ByteCounts bytes) {
         this.parameters = parameters;
-        this.stage = stage;
+        stage = config.stage();
         compute = parameters.scope().stream();
         reductions = compute.device().openStream();
         written = compute.device().openEvent();
@@ -70,9 +70,9 @@ final class ShardedGradients implements AutoCloseable {
             parts.add(own);
         }
         next = parts.size() - 1;
-        sums = new PartSums(ranks, parts, compute, reductions, bytes);
+        sums = new PartSums(ranks, config.reduceType(), parts, compute, reductions, bytes);
         Communicator others = ranks.splitsOptimizer() ? null : ranks.copies();
-        copies = others == null ? null : new CopySums(compute, parts.size(), others, bytes);
+        copies = others == null ? null : new CopySums(compute, parts, config.reduceType(), others, bytes);
     }
 
     private boolean isTrained(int group) {
@@ -200,7 +200,7 @@ final class ShardedGradients implements AutoCloseable {
     }
 
     long byteSize() {
-        return buffers.byteSize() + sums.byteSize();
+        return buffers.byteSize() + sums.byteSize() + (copies == null ? 0 : copies.byteSize());
     }
 
     @Override
