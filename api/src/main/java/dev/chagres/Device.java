@@ -113,6 +113,11 @@ public final class Device implements AutoCloseable {
         return memory(0);
     }
 
+    /** Returns the bytes that are taken from CUDA and NCCL now for scopes on this device. */
+    public long heldBytes() {
+        return state.heldBytes();
+    }
+
     /**
      * Returns the most bytes of device memory that this program held through this device at one time: scopes and
      * workspaces, not what CUDA and its libraries take for themselves.

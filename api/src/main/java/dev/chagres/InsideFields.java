@@ -1,6 +1,7 @@
 package dev.chagres;
 
 import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Fields;
 import dev.chagres.internal.memory.Workspace;
@@ -27,6 +28,12 @@ final class InsideFields extends Fields {
     @Override
     public Workspace workspace(Object stream) {
         return ((Stream) stream).workspace();
+    }
+
+    @Override
+    public Object openScope(Object stream, DeviceMemory memory) {
+        Stream of = (Stream) stream;
+        return of.device().keep(Scope.over(of, memory));
     }
 
     @Override

@@ -45,9 +45,9 @@ public final class Scope implements AutoCloseable {
     private boolean covered;
     private boolean destroyed;
 
-    private Scope(Stream stream, Leaks.@Nullable Trace trace, boolean ofStream) {
+    private Scope(Stream stream, DeviceMemory memory, Leaks.@Nullable Trace trace, boolean ofStream) {
         this.stream = stream;
-        memory = new DeviceMemory(stream.device().state(), stream.handle());
+        this.memory = memory;
         parent = null;
         depth = 0;
         state = new ScopeState(stream.device().state(), "scope of " + stream.device());
@@ -58,12 +58,21 @@ public final class Scope implements AutoCloseable {
 
     /** Opens a scope that its user closes. */
     static Scope open(Stream stream) {
-        return new Scope(stream, Leaks.opened("scope of " + stream.device()), false);
+        return over(stream, memory(stream));
+    }
+
+    /** Opens a scope of {@code memory} that its user closes. */
+    static Scope over(Stream stream, DeviceMemory memory) {
+        return new Scope(stream, memory, Leaks.opened("scope of " + stream.device()), false);
+    }
+
+    private static DeviceMemory memory(Stream stream) {
+        return new DeviceMemory(stream.device().state(), stream.handle());
     }
 
     /** Makes a scope that {@code stream} closes with itself. */
     static Scope ofStream(Stream stream) {
-        return new Scope(stream, null, true);
+        return new Scope(stream, memory(stream), null, true);
     }
 
     private Scope(Scope parent) {

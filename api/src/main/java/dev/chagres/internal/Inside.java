@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Fields;
 import dev.chagres.internal.memory.StepWork;
@@ -42,6 +43,11 @@ public final class Inside {
     /** Returns the memory that kernels on {@code stream} use while they run. */
     public static Workspace workspace(Stream stream) {
         return FIELDS.workspace(stream);
+    }
+
+    /** Opens a scope of {@code memory}, which is used in the order of {@code stream}; it is closed with the device at the latest. */
+    public static Scope openScope(Stream stream, DeviceMemory memory) {
+        return (Scope) FIELDS.openScope(stream, memory);
     }
 
     /** Returns the scope for what goes back when a call returns. */

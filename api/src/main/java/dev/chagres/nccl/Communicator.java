@@ -389,6 +389,20 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
+     * Takes memory for tensors that ranks gather, in one window where NCCL can make one. Each rank calls it with the same size, and
+     * waits for the others.
+     *
+     * @param byteSize at least 1; of each tensor's bytes the next multiple of 256 is taken
+     * @param stream in whose order the memory is used
+     * @throws IllegalArgumentException when the size is below 1, or the stream belongs to another device
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link #group}
+     * @throws dev.chagres.bindings.NcclException when the device has not so much memory
+     */
+    public CollectiveMemory allocate(long byteSize, Stream stream) {
+        return CollectiveMemory.of(endpoint, byteSize, stream);
+    }
+
+    /**
      * Closes this rank's part; a second call does nothing. All ranks should have finished: one that still waits for this rank
      * fails.
      *

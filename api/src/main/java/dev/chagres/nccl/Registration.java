@@ -11,8 +11,8 @@ import java.lang.foreign.ValueLayout;
 /**
  * Memory that NCCL was told of, so that collectives can read and write it without a copy of their own.
  *
- * <p>NCCL makes a window where the memory came from {@code ncclMemAlloc} on every rank, and none elsewhere; {@link #kind()} says which
- * it is. Collectives compute the same either way.
+ * <p>NCCL makes a window where the memory came from {@code ncclMemAlloc} on every rank, as {@link CollectiveMemory} does, and none
+ * elsewhere; {@link #kind()} says which it is. Collectives compute the same either way.
  *
  * <p>Threading: the device's thread.
  *
@@ -55,9 +55,12 @@ public final class Registration implements AutoCloseable {
         if (tensor.count() == 0) {
             throw new IllegalArgumentException("tensor: expected elements, got " + Checks.describe(tensor));
         }
+        return of(endpoint, address, tensor.byteSize());
+    }
+
+    static Registration of(Endpoint endpoint, MemorySegment address, long bytes) {
         MemorySegment out = endpoint.state().out();
         MemorySegment comm = endpoint.handle();
-        long bytes = tensor.byteSize();
         int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
         out.set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
         int status = Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric);

@@ -3,9 +3,10 @@ package dev.chagres.internal.memory;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
- * A stack over chunks from {@code cudaMalloc}. What does not fit into the rest of a chunk begins the next one; a program
+ * A stack over chunks from {@code cudaMalloc}, or over one that somebody else has taken. What does not fit into the rest of a chunk begins the next one; a program
  * that repeats its allocations reaches a steady state in which CUDA is not called at all, and addresses repeat.
  *
  * <p>Threading: the device's thread.
@@ -27,6 +28,9 @@ final class ChunkStack {
     }
 
     private final DeviceState device;
+    /** Gives back the one chunk that there is; null where the stack takes chunks itself. */
+    private final @Nullable Runnable release;
+
     private final long firstChunk;
     private final long laterChunk;
     private final List<Chunk> chunks = new ArrayList<>();
@@ -44,9 +48,24 @@ final class ChunkStack {
         this.device = device;
         this.firstChunk = firstChunk;
         this.laterChunk = laterChunk;
+        release = null;
+    }
+
+    /** Makes a stack of {@code byteSize} bytes from {@code address} on, which {@code release} gives back. */
+    ChunkStack(DeviceState device, long address, long byteSize, Runnable release) {
+        this.device = device;
+        this.release = release;
+        firstChunk = 0;
+        laterChunk = 0;
+        chunks.add(new Chunk(address, byteSize));
+        reserved = byteSize;
     }
 
     long allocate(long size) {
+        if (release != null && size > reserved - offset) {
+            throw new IllegalStateException("memory: expected at most " + reserved + " bytes, of which " + offset
+                    + " are handed out, got " + size + " more; allocate more at once");
+        }
         while (chunk < chunks.size()) {
             Chunk present = chunks.get(chunk);
             if (size <= present.byteSize - offset) {
@@ -114,6 +133,10 @@ final class ChunkStack {
     }
 
     void free() {
+        if (release != null && !chunks.isEmpty()) {
+            release.run();
+            chunks.clear();
+        }
         for (Chunk present : chunks.reversed()) {
             device.free(MemorySegment.ofAddress(present.address), present.byteSize);
         }

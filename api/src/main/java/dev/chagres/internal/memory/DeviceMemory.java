@@ -18,6 +18,7 @@ public final class DeviceMemory {
     private static final long SMALL_CHUNK = 1L << 20;
     private static final long LATER_SMALL_CHUNK = 32L << 20;
 
+    private final long largestSmall;
     private final ChunkStack small;
     private final ChunkStack large;
     private final MemoryReuse reuse = MemoryReuse.chosen();
@@ -31,14 +32,29 @@ public final class DeviceMemory {
      */
     public DeviceMemory(DeviceState device, MemorySegment stream) {
         this.stream = stream;
+        largestSmall = LARGEST_SMALL;
         small = new ChunkStack(device, SMALL_CHUNK, LATER_SMALL_CHUNK);
+        large = new ChunkStack(device, 0, 0);
+    }
+
+    /**
+     * Makes a stack of memory that there is, on {@code device}; it does not grow.
+     *
+     * @param stream in whose order the memory is used
+     * @param address the first byte, aligned to {@value #ALIGNMENT}
+     * @param release gives the memory back
+     */
+    public DeviceMemory(DeviceState device, MemorySegment stream, long address, long byteSize, Runnable release) {
+        this.stream = stream;
+        largestSmall = Long.MAX_VALUE;
+        small = new ChunkStack(device, address, byteSize, release);
         large = new ChunkStack(device, 0, 0);
     }
 
     /** Returns the address of {@code byteSize} bytes; a size of 0 gets an address too. */
     public long allocate(long byteSize) {
         long size = Math.max(ALIGNMENT, aligned(byteSize));
-        long address = (size <= LARGEST_SMALL ? small : large).allocate(size);
+        long address = (size <= largestSmall ? small : large).allocate(size);
         peak = Math.max(peak, small.used() + large.used());
         if (reuse == MemoryReuse.POISONED) {
             MemoryReuse.poison(address, size, stream);

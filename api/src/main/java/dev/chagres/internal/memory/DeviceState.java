@@ -130,24 +130,35 @@ public final class DeviceState {
             throw Status.outOfMemory(status, "cudaMalloc", byteSize, heldBytes);
         }
         Status.cuda(status, "cudaMalloc");
+        hold(byteSize);
+        return out.get(ValueLayout.ADDRESS, 0);
+    }
+
+    /** Counts device memory that was taken. */
+    public void hold(long byteSize) {
         heldBytes += byteSize;
         peakHeldBytes = Math.max(peakHeldBytes, heldBytes);
-        return out.get(ValueLayout.ADDRESS, 0);
     }
 
     /** Gives memory back to CUDA: at once, or when the graphs that may use it are closed. */
     public void free(MemorySegment memory, long byteSize) {
-        if (!graphs.keep(memory, byteSize)) {
-            freeNow(memory, byteSize);
-        }
+        free(byteSize, () -> {
+            waits.begin(); // cudaFree waits for all work.
+            int status = CudaRuntime.cudaFree(memory);
+            waits.end();
+            Status.cuda(status, "cudaFree");
+        });
     }
 
-    void freeNow(MemorySegment memory, long byteSize) {
-        waits.begin(); // cudaFree waits for all work.
-        int status = CudaRuntime.cudaFree(memory);
-        waits.end();
-        Status.cuda(status, "cudaFree");
-        heldBytes -= byteSize;
+    /** Gives {@code byteSize} bytes back by {@code free}: at once, or when the graphs that may use them are closed. */
+    public void free(long byteSize, Runnable free) {
+        Runnable counted = () -> {
+            free.run();
+            heldBytes -= byteSize;
+        };
+        if (!graphs.keep(counted)) {
+            counted.run();
+        }
     }
 
     /** Begins a capture and returns the number of its graph, for {@link #closeGraph}. */
@@ -172,7 +183,7 @@ public final class DeviceState {
 
     /** Frees what no other graph than this one could use. */
     public void closeGraph(long number) {
-        graphs.close(number, this);
+        graphs.close(number);
     }
 
     /**
@@ -246,6 +257,11 @@ public final class DeviceState {
             ensureThreadNotCapturing("close");
             ensureNotGrouping("close");
         }
+    }
+
+    /** Returns the bytes that are taken now. */
+    public long heldBytes() {
+        return heldBytes;
     }
 
     /** Returns the most bytes that {@link #malloc} had taken at one time. */

@@ -21,6 +21,9 @@ public abstract class Fields {
     /** Returns the memory that kernels on a stream use while they run. */
     public abstract Workspace workspace(Object stream);
 
+    /** Opens a scope of {@code memory} in the order of a stream, which is closed with the device at the latest. */
+    public abstract Object openScope(Object stream, DeviceMemory memory);
+
     /** Returns the scope for what goes back when a call returns. */
     public abstract Object scratch(Object stream);
 

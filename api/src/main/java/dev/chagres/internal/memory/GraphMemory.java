@@ -1,6 +1,5 @@
 package dev.chagres.internal.memory;
 
-import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.TreeSet;
@@ -12,7 +11,7 @@ import java.util.TreeSet;
  * <p>Threading: the device's thread.
  */
 final class GraphMemory {
-    private record Kept(MemorySegment memory, long byteSize, long newestUser) {}
+    private record Kept(Runnable free, long newestUser) {}
 
     private final TreeSet<Long> living = new TreeSet<>();
     private final Deque<Kept> kept = new ArrayDeque<>();
@@ -34,21 +33,20 @@ final class GraphMemory {
         return capturing != 0;
     }
 
-    /** Keeps the memory and answers true, or answers false where no graph can use it. */
-    boolean keep(MemorySegment memory, long byteSize) {
+    /** Puts {@code free} off and answers true, or answers false where no graph can use the memory. */
+    boolean keep(Runnable free) {
         if (living.isEmpty()) {
             return false;
         }
-        kept.add(new Kept(memory, byteSize, newest));
+        kept.add(new Kept(free, newest));
         return true;
     }
 
     /** Frees what no other graph than this one could use. */
-    void close(long graph, DeviceState device) {
+    void close(long graph) {
         living.remove(graph);
         while (!kept.isEmpty() && (living.isEmpty() || living.first() > kept.getFirst().newestUser)) {
-            Kept unused = kept.removeFirst();
-            device.freeNow(unused.memory, unused.byteSize);
+            kept.removeFirst().free.run();
         }
     }
 }

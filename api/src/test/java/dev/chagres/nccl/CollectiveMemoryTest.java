@@ -1,0 +1,162 @@
+package dev.chagres.nccl;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.Graph;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
+import dev.chagres.bindings.Provider;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Memory that NCCL has taken: collectives compute the same, and nothing is left behind. */
+@Tag("L0")
+@Tag("L2")
+class CollectiveMemoryTest {
+    private static final int COUNT = 1000;
+
+    private static float[] values(int rank, int times) {
+        float[] values = new float[COUNT];
+        for (int i = 0; i < COUNT; i++) {
+            values[i] = times * (1000f * rank + i);
+        }
+        return values;
+    }
+
+    private static float[] all(int ranks, int times) {
+        float[] all = new float[ranks * COUNT];
+        for (int rank = 0; rank < ranks; rank++) {
+            System.arraycopy(values(rank, times), 0, all, rank * COUNT, COUNT);
+        }
+        return all;
+    }
+
+    @Test
+    void example() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            Communicator communicator = rank.communicator();
+            Stream stream = rank.device().stream();
+            // @start region="memory"
+            long bytes = 256 + 4L * COUNT * (1 + rank.count());
+            try (CollectiveMemory memory = communicator.allocate(bytes, stream)) {
+                Tensor part = memory.scope().tensor(DType.FLOAT32, COUNT);
+                Tensor whole = memory.scope().tensor(DType.FLOAT32, rank.count() * COUNT);
+                part.set(stream, values(rank.index(), 1));
+                communicator.allGather(part, whole, stream);
+                assertArrayEquals(all(rank.count(), 1), whole.toFloats(stream));
+            }
+            // @end
+        });
+    }
+
+    private static void collectives(Rank rank) {
+        Stream stream = rank.device().stream();
+        Communicator communicator = rank.communicator();
+        long held = rank.device().heldBytes();
+        try (CollectiveMemory memory = communicator.allocate(8L * COUNT * (1 + rank.count()) + 1024, stream)) {
+            if (Provider.current() == Provider.REFERENCE) {
+                assertEquals(Registration.Kind.WINDOW, memory.kind());
+            }
+            assertEquals(held + memory.byteSize(), rank.device().heldBytes());
+            Scope scope = memory.scope();
+            for (int times = 1; times < 4; times++) {
+                Tensor part = scope.tensor(DType.FLOAT32, COUNT);
+                Tensor whole = scope.tensor(DType.FLOAT32, (long) rank.count() * COUNT);
+                part.set(stream, values(rank.index(), times));
+                communicator.allGather(part, whole, stream);
+                assertArrayEquals(all(rank.count(), times), whole.toFloats(stream));
+                communicator.reduceScatter(whole, part, Reduction.SUM, stream);
+                float[] sum = values(rank.index(), times * rank.count());
+                assertArrayEquals(sum, part.toFloats(stream), 1e-6f * COUNT * 1000 * times);
+                scope.restart();
+            }
+        }
+        assertEquals(held, rank.device().heldBytes());
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {1, 2, 3, 4, 8})
+    void collectivesComputeTheSame(int ranks) {
+        DevicesNeeded.assume(ranks);
+        Ranks.local(ranks).each(CollectiveMemoryTest::collectives);
+    }
+
+    @Test
+    void aGraphKeepsTheMemoryUntilItIsClosed() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            Device device = rank.device();
+            Stream stream = device.stream();
+            long held = device.heldBytes();
+            CollectiveMemory memory = rank.communicator().allocate(16L * COUNT, stream);
+            Tensor part = memory.scope().tensor(DType.FLOAT32, COUNT);
+            Tensor whole = memory.scope().tensor(DType.FLOAT32, 2 * COUNT);
+            part.set(stream, values(rank.index(), 1));
+            rank.communicator().allGather(part, whole, stream);
+            try (Graph graph = stream.capture(() -> rank.communicator().allGather(part, whole, stream))) {
+                part.set(stream, values(rank.index(), 5));
+                graph.launch();
+                assertArrayEquals(all(2, 5), whole.toFloats(stream));
+                memory.close();
+                assertEquals(held + memory.byteSize(), device.heldBytes());
+            }
+            assertEquals(held, device.heldBytes());
+        });
+    }
+
+    private static void assertFails(Class<? extends RuntimeException> type, String text, Runnable call) {
+        assertEquals(text, assertThrows(type, call::run).getMessage());
+    }
+
+    @Test
+    void misuse() {
+        try (Device device = Device.open();
+                Communicator communicator =
+                        Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard())) {
+            Stream stream = device.stream();
+            assertFails(
+                    IllegalArgumentException.class,
+                    "byteSize: expected at least 1, got 0",
+                    () -> communicator.allocate(0, stream));
+            try (CollectiveMemory memory = communicator.allocate(1000, stream)) {
+                assertEquals(1024, memory.byteSize());
+                Tensor tensor = memory.scope().tensor(DType.FLOAT32, 128);
+                assertFails(
+                        IllegalStateException.class,
+                        "memory: expected at most 1024 bytes, of which 512 are handed out, got 768 more; allocate more at"
+                                + " once",
+                        () -> memory.scope().tensor(DType.FLOAT32, 129));
+                memory.scope().tensor(DType.FLOAT32, 128);
+                memory.close();
+                assertThrows(IllegalStateException.class, () -> tensor.zero(stream));
+                assertThrows(IllegalStateException.class, () -> memory.scope().tensor(DType.FLOAT32));
+            }
+            assertThrows(CaptureException.class, () -> stream.capture(() -> communicator.allocate(256, stream)));
+            assertThrows(
+                    IllegalStateException.class, () -> Communicator.group(() -> communicator.allocate(256, stream)));
+            long free = device.heldBytes();
+            CollectiveMemory left = communicator.allocate(1 << 20, stream);
+            assertEquals(free + (1 << 20), device.heldBytes());
+            communicator.close();
+            left.close();
+            assertEquals(free, device.heldBytes());
+        }
+        try (Device device = Device.open()) {
+            Communicator communicator =
+                    Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
+            communicator.allocate(4096, device.stream());
+        } // Closes both.
+    }
+}
