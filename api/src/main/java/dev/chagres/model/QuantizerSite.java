@@ -47,6 +47,7 @@ public final class QuantizerSite {
     private final Role role;
     private final int index;
     private final @Nullable Parameter weight;
+    private final boolean fits;
 
     QuantizerSite(String name, String group, Role role, int index, @Nullable Parameter weight) {
         this.name = name;
@@ -54,6 +55,13 @@ public final class QuantizerSite {
         this.role = role;
         this.index = index;
         this.weight = weight;
+        fits = weight != null && fits(weight);
+    }
+
+    private static boolean fits(Parameter weight) {
+        ParameterSplit split = weight.split();
+        Shape shape = weight.shape();
+        return (split == null || split.isEven()) && shape.size(0) % STEP == 0 && shape.size(1) % STEP == 0;
     }
 
     /** Returns the full name, such as {@code layers.0.mlp.fc1.input}. */
@@ -100,9 +108,8 @@ public final class QuantizerSite {
      * @throws IllegalStateException where the site is none of a weight
      */
     public boolean fits() {
-        ParameterSplit split = weight().split();
-        Shape shape = weight().shape();
-        return (split == null || split.isEven()) && shape.size(0) % STEP == 0 && shape.size(1) % STEP == 0;
+        var _ = weight();
+        return fits;
     }
 
     static QuantizerSite ofWeight(String name, String group, int index, Parameter weight) {
