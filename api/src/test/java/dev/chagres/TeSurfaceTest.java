@@ -31,7 +31,7 @@ class TeSurfaceTest {
     private static final List<String> PACKAGES =
             List.of("", "layer.", "attention.", "model.", "recipe.", "optim.", "sharding.", "te.", "ops.");
     private static final Set<String> WITH_NAMES = Set.of("here", "partly");
-    private static final Set<String> WITHOUT_NAMES = Set.of("absent", "several GPUs", "not needed");
+    private static final Set<String> WITHOUT_NAMES = Set.of("absent", "not needed");
     private static final Pattern NAME = Pattern.compile("`([^`]+)`");
 
     /** One argument: of which function, its state, the names that say the same here, and a note. */
