@@ -113,7 +113,7 @@ final class AttentionBranch extends Layer {
         heads.rotary = present;
         heads.sequences = sequences;
         if (inEightBits != null) {
-            QuantizedTensor attended = attendInEightBits(x, heads, inEightBits, pass);
+            QuantizedTensor attended = attendInEightBits(x.dtype(), rows, heads, inEightBits, pass);
             projection.input().prepare(attended, inEightBits, heads.attended, keptIn, pass);
             projection.products().product(heads.attended, y, pass);
             saved.keep(heads, pass);
@@ -155,15 +155,16 @@ final class AttentionBranch extends Layer {
     }
 
     /** Enqueues the product, the rotation and attention; returns what attention gives, [T, h d]. */
-    private QuantizedTensor attendInEightBits(Tensor x, Heads heads, Quantizers present, Pass pass) {
+    private QuantizedTensor attendInEightBits(DType dtype, long rows, Heads heads, Quantizers present, Pass pass) {
         Sequences sequences = Checks.given("sequences", heads.sequences);
         RotaryEmbedding rotation = heads.rotary;
         if (reachesProduct(present, rotation)) {
-            QuantizedTensor copy = attention.emptyQkv(x.size(0), present, pass);
+            QuantizedTensor copy = attention.emptyQkv(rows, present, pass);
             qkv.products().product(heads.x, copy, present, pass);
             return attention.forwardPacked(copy, sequences, present, pass);
         }
-        Tensor projected = pass.temporary().tensor(x.dtype(), x.size(0), qkv.outputColumns(x.size(1)));
+        Tensor projected =
+                pass.temporary().tensor(dtype, rows, qkv.weight().shape().size(0));
         qkv.products().product(heads.x, projected, pass);
         if (rotation != null) {
             rotation.rotatePacked(projected, sequences, pass.stream());
@@ -199,15 +200,15 @@ final class AttentionBranch extends Layer {
             discard(pass);
             return;
         }
+        long rows = projection.sites().split().productRows(dy.size(0));
         Quantizers inEightBits = heads.inEightBits;
         if (inEightBits != null) {
-            QuantizedTensor dattended = attention.emptyGradient(dy.size(0), inEightBits, pass);
+            QuantizedTensor dattended = attention.emptyGradient(rows, inEightBits, pass);
             last.inputGradient(dattended, inEightBits, pass);
             gradientInEightBits(dattended, dy.dtype(), heads, inEightBits, pass);
             parameterAndInputGradients(heads, dx, pass);
             return;
         }
-        long rows = projection.sites().split().productRows(dy.size(0));
         Tensor dprojected = pass.temporary()
                 .tensor(dy.dtype(), rows, projection.weight().shape().size(1));
         last.inputGradient(heads.attended, dprojected, pass);

@@ -91,8 +91,13 @@ final class EightBitCopies {
 
     /** Takes copies that a kernel has filled, T a multiple of {@link #STEP}. */
     void set(QuantizedTensor both) {
-        rowwise = both;
-        columnwise = both;
+        set(both, both);
+    }
+
+    /** Takes copies that were gathered: the columnwise one, where there is one, with T rounded up. */
+    void set(QuantizedTensor newRowwise, @Nullable QuantizedTensor newColumnwise) {
+        rowwise = newRowwise;
+        columnwise = newColumnwise;
     }
 
     /** Returns {@code rows} rounded up to a multiple of {@link #STEP}. */

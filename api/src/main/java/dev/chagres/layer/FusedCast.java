@@ -63,7 +63,7 @@ final class FusedCast {
     }
 
     /**
-     * Makes {@code operand} of an input [rows, in] that is cast by the kernel that computes it.
+     * Makes {@code operand} of an input [rows, in] that is cast by the kernel that computes it, of a layer that gathers none.
      *
      * @param keptIn holds what backward needs; null where no backward comes
      * @return what that kernel fills, with both copies rows rounded up to a multiple of 16; null where {@link
@@ -138,9 +138,12 @@ final class FusedCast {
         return amax;
     }
 
+    /** {@code columnsIn}: holds what backward needs; of an input that is gathered that is the rowwise copy. */
     private QuantizedTensor take(long rows, Quantizers present, @Nullable Scope columnsIn, Pass pass) {
         long columns = sites.weight().shape().size(1);
-        QuantizedTensor filled = copies.take(rows, columns, present, pass.temporary(), columnsIn);
+        boolean gathers = sites.split().gathersInput();
+        Scope rowsIn = gathers && columnsIn != null ? columnsIn : pass.temporary();
+        QuantizedTensor filled = copies.take(rows, columns, present, rowsIn, gathers ? null : columnsIn);
         present.at(sites.input()).setScale(filled, pass.recording());
         return filled;
     }

@@ -20,7 +20,11 @@ import org.jspecify.annotations.Nullable;
 final class GradientOperand {
     private final LinearSites sites;
     private final EightBitCopies copies;
-    /** Null where its producer has cast it. */
+    /** Null where a rank has all tokens of the gradient. */
+    private final @Nullable GatheredCopies gathered;
+    /** Of this rank's tokens; null where its producer has cast it. */
+    private @Nullable Tensor own;
+    /** Null where products read eight bits. */
     private @Nullable Tensor whole;
     /** The recipe's state that the copies were made with; null where products read the tensor itself. */
     private @Nullable Quantizers quantizers;
@@ -30,6 +34,8 @@ final class GradientOperand {
     GradientOperand(LinearSites sites) {
         this.sites = sites;
         copies = new EightBitCopies(sites.gradient());
+        LinearSplit split = sites.split();
+        gathered = split.gathersGradient() ? split.gathering(sites.gradient(), copies) : null;
     }
 
     /**
@@ -56,22 +62,36 @@ final class GradientOperand {
      * @param amax the largest magnitude of dy, if the kernel that computed dy found it; null otherwise
      */
     void prepare(Tensor dy, @Nullable Tensor amax, Operand x, Pass pass) {
-        whole = sites.split().gatheredGradient(dy, pass);
+        own = dy;
+        whole = null;
         quantizers = null;
         columnSums = null;
         Quantizers present = x.quantizers();
         if (present == null || present.recipe().backwardOverride() != BackwardOverride.NONE) {
+            whole = sites.split().gatheredGradient(dy, pass);
             record(dy, pass);
             return;
         }
         quantizers = present;
         Scope temporary = pass.temporary();
-        if (sites.learnsBias() && present.at(sites.gradient()).scaling() == Scaling.TENSOR) {
+        if (gathered != null) {
+            gather(dy, amax, gathered, present, pass);
+        } else if (sites.learnsBias() && present.at(sites.gradient()).scaling() == Scaling.TENSOR) {
             Tensor sums = temporary.tensor(dy.dtype(), dy.size(1));
             columnSums = sums;
             copies.castAndSumColumns(dy, amax, sums, present, temporary, pass);
         } else {
             copies.cast(dy, amax, present, temporary, sites.weight().isFrozen() ? null : temporary, pass);
+        }
+    }
+
+    private void gather(Tensor dy, @Nullable Tensor amax, GatheredCopies gathering, Quantizers present, Pass pass) {
+        Scope temporary = pass.temporary();
+        Scope columnsIn = sites.weight().isFrozen() ? null : temporary;
+        if (gathering.areBytes(present)) {
+            gathering.gather(gathering.castOwn(dy, amax, present, temporary, pass), present, columnsIn, pass);
+        } else {
+            copies.cast(sites.split().gatheredGradient(dy, pass), null, present, temporary, columnsIn, pass);
         }
     }
 
@@ -83,6 +103,7 @@ final class GradientOperand {
      * @param present the recipe's state that dy was cast by, and what forward read
      */
     void prepare(QuantizedTensor dy, DType dtype, Quantizers present, Pass pass) {
+        own = null;
         whole = null;
         quantizers = present;
         columnSums = null;
@@ -120,6 +141,7 @@ final class GradientOperand {
         if (present == null || !present.at(sites.gradient()).knowsScale()) {
             return null;
         }
+        own = null;
         whole = null;
         quantizers = present;
         columnSums = sums;
@@ -138,9 +160,14 @@ final class GradientOperand {
         }
     }
 
-    /** Returns the tensor itself. */
+    /** Returns the tensor that products read where they read no eight bits. */
     Tensor whole() {
         return Checks.given("dy", whole);
+    }
+
+    /** Returns the gradient of this rank's tokens, over which it sums the bias's: all where it has no part of them. */
+    Tensor own() {
+        return Checks.given("dy", own);
     }
 
     /** Returns the recipe's state that the copies were made with, or null where products read the tensor itself. */

@@ -100,7 +100,7 @@ public final class Linear extends Layer {
         sites = new LinearSites(weight, this.bias, split, plan);
         input = new LinearInput(sites);
         outputGradient = new GradientOperand(sites);
-        products = new LinearProducts(sites, outputGradient, split);
+        products = new LinearProducts(sites, input, outputGradient);
     }
 
     /**
@@ -249,6 +249,7 @@ public final class Linear extends Layer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        return name() + ": " + sites.explain(pass) + split.explain(bias != null);
+        return name() + ": " + sites.explain(pass)
+                + split.explain(bias != null, sites.explainGathered(pass), sites.explainGatheredAgain(pass));
     }
 }

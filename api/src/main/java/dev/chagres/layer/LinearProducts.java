@@ -1,7 +1,6 @@
 package dev.chagres.layer;
 
 import dev.chagres.QuantizedTensor;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -36,18 +35,20 @@ final class LinearProducts {
     private final LinearSites sites;
     private final Parameter weight;
     private final @Nullable Parameter bias;
+    private final LinearInput input;
     private final GradientOperand gradient;
     private final LinearSplit split;
     /** What the product itself adds: nothing where its result is summed over ranks first. */
     private final @Nullable Parameter addedBias;
 
     /** {@code gradient}: the gradient of the output, prepared before the products of backward. */
-    LinearProducts(LinearSites sites, GradientOperand gradient, LinearSplit split) {
+    LinearProducts(LinearSites sites, LinearInput input, GradientOperand gradient) {
         this.sites = sites;
         weight = sites.weight();
         bias = sites.bias();
+        this.input = input;
         this.gradient = gradient;
-        this.split = split;
+        split = sites.split();
         addedBias = split.sumsOutput() ? null : bias;
     }
 
@@ -229,6 +230,7 @@ final class LinearProducts {
         if (bias != null
                 && sites.learnsBias()
                 && !weight.isFrozen()
+                && !split.gathersGradient()
                 && x.rows() > 0
                 && x.rows() * bias.shape().count() < SUMMED_APART
                 && !weight.hasGradient()
@@ -262,7 +264,7 @@ final class LinearProducts {
             MatrixProduct.product(
                     gradient.columnwise(),
                     Transpose.YES,
-                    x.columnwise(pass.temporary()),
+                    input.columnwise(x, pass),
                     Transpose.NO,
                     weight.gradient(),
                     output,
@@ -273,14 +275,14 @@ final class LinearProducts {
         }
         Recipe recipe = Checks.given("quantizers", x.quantizers()).recipe();
         if (recipe.backwardOverride() == BackwardOverride.HIGH_PRECISION) {
-            weightGradient(x.whole(), pass);
+            weightGradient(split.gatheredInput(x.whole(), pass), pass);
             return;
         }
-        Scope temporary = pass.temporary();
-        QuantizedTensor kept = x.keptRowwise(temporary);
-        Tensor again = temporary.tensor(gradient.whole().dtype(), kept.rows(), kept.columns());
-        Cast.dequantize(kept, again, pass.stream());
-        weightGradient(temporary.view(again, 0, x.rows(), kept.columns()), pass);
+        QuantizedTensor read = input.rowwise(x, pass);
+        Tensor again = pass.temporary().tensor(gradient.whole().dtype(), read.rows(), read.columns());
+        Cast.dequantize(read, again, pass.stream());
+        weightGradient(
+                EightBitCopies.first(pass.temporary(), again, gradient.whole().size(0)), pass);
     }
 
     private void weightGradient(Tensor x, Pass pass) {
@@ -303,7 +305,7 @@ final class LinearProducts {
         Output output = pass.nextGradient(bias);
         Tensor sums = gradient.columnSums();
         if (sums == null) {
-            RowSum.rowSum(gradient.whole(), bias.gradient(), output, pass.stream());
+            RowSum.rowSum(gradient.own(), bias.gradient(), output, pass.stream());
         } else {
             Elementwise.accumulate(sums, bias.gradient(), output, pass.stream());
         }

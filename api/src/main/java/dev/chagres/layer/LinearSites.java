@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
 import dev.chagres.Tensor;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
@@ -10,6 +11,7 @@ import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.WeightStorage;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Cast;
@@ -120,16 +122,7 @@ final class LinearSites {
             throw new IllegalStateException(own.name() + ": expected pass.autocast with the quantizers of its own"
                     + " parameters, got those of others; call pass.autocast or pass.noAutocast before this layer");
         }
-        if (!present.covers(input) || !cachedWeight.fits()) {
-            return null;
-        }
-        if (split.sharesTokens()) {
-            throw new IllegalStateException(
-                    own.name() + ": expected no recipe where ranks are sequence-parallel, for what"
-                            + " they gather is in the model's type, got " + present
-                            + "; leave TensorParallel.withSequenceParallel out, or call pass.noAutocast()");
-        }
-        return present;
+        return present.covers(input) && cachedWeight.fits() ? present : null;
     }
 
     /** Returns how the layer is split among ranks. */
@@ -173,6 +166,31 @@ final class LinearSites {
         }
         return ProductExplanation.inOwnType(pass, bias != null)
                 + ProductExplanation.whyNotInEightBits(pass, input, cachedWeight);
+    }
+
+    /** Returns the form in which sequence-parallel ranks gather what products read in eight bits; else nothing. */
+    String explainGathered(Pass pass) {
+        Quantizers present = quantizers(pass);
+        boolean isRead =
+                split.gathersInput() || present == null || present.recipe().backwardOverride() == BackwardOverride.NONE;
+        if (present == null || !split.sharesTokens() || !isRead) {
+            return "";
+        }
+        Quantizer quantizer = present.at(split.gathersInput() ? input : gradient);
+        if (quantizer.scaling() != Scaling.TENSOR) {
+            return " in the model's type, for blocks of 128 tokens may lie on two ranks";
+        }
+        return quantizer.scalesByAmax()
+                ? " in eight bits, by the scale of the largest magnitude of all, which ncclAllReduce finds"
+                : " in eight bits";
+    }
+
+    /** Returns how backward gathers the input. */
+    String explainGatheredAgain(Pass pass) {
+        Quantizers present = quantizers(pass);
+        return present != null && present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION
+                ? "in the model's type"
+                : "again";
     }
 
     private String storage() {

@@ -7,6 +7,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterSplit;
+import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.Rows;
@@ -105,11 +106,15 @@ final class LinearSplit {
                 : plan.declare("weight", initializer, outputs, inputs);
     }
 
-    /** Declares what this rank has of the bias [out]: of a row-parallel layer all. */
+    /**
+     * Declares what this rank has of the bias [out]: of a row-parallel layer all. Its gradient is then a sum over the tokens that this
+     * rank has outside of the layer.
+     */
     Parameter declareBias(ModelPlan plan) {
-        return ranks.isSplit() && mode == ParallelMode.COLUMN
-                ? plan.declare("bias", Initializer.zeros(), part(0, outputs))
-                : plan.declare("bias", Initializer.zeros(), outputs);
+        if (ranks.isSplit() && mode == ParallelMode.COLUMN) {
+            return plan.declare("bias", Initializer.zeros(), part(0, outputs));
+        }
+        return (gathersGradient() ? plan.forTokenParts() : plan).declare("bias", Initializer.zeros(), outputs);
     }
 
     private ParameterSplit part(int dimension, long... sizes) {
@@ -126,14 +131,29 @@ final class LinearSplit {
         return sharesTokens() ? rows * ranks.size() : rows;
     }
 
+    /** Returns whether products read all tokens of an input of which a rank has a part. */
+    boolean gathersInput() {
+        return mode == ParallelMode.COLUMN && sharesTokens();
+    }
+
+    /** Returns whether products read all tokens of a gradient of the output of which a rank has a part. */
+    boolean gathersGradient() {
+        return mode == ParallelMode.ROW && sharesTokens();
+    }
+
+    /** Returns what gathers copies in eight bits into {@code copies}. */
+    GatheredCopies gathering(QuantizerSite site, EightBitCopies copies) {
+        return new GatheredCopies(site, ranks, copies);
+    }
+
     /** Returns the input of the products of a column-parallel layer: all tokens, gathered where a rank has a part of them. */
     Tensor gatheredInput(Tensor x, Pass pass) {
-        return mode == ParallelMode.COLUMN && sharesTokens() ? gathered(x, pass) : x;
+        return gathersInput() ? gathered(x, pass) : x;
     }
 
     /** Returns the gradient of the output of a row-parallel layer, likewise. */
     Tensor gatheredGradient(Tensor dy, Pass pass) {
-        return mode == ParallelMode.ROW && sharesTokens() ? gathered(dy, pass) : dy;
+        return gathersGradient() ? gathered(dy, pass) : dy;
     }
 
     private Tensor gathered(Tensor part, Pass pass) {
@@ -183,8 +203,13 @@ final class LinearSplit {
         Elementwise.add(y, rows, y, pass.stream());
     }
 
-    /** Says what is summed over the ranks, behind what is said of the products; nothing where a rank has all. */
-    String explain(boolean hasBias) {
+    /**
+     * Says what is summed over the ranks, behind what is said of the products; nothing where a rank has all.
+     *
+     * @param form of what is gathered where ranks are sequence-parallel, such as {@code in eight bits}; empty for the model's type
+     * @param again how backward gathers the input, such as {@code again}
+     */
+    String explain(boolean hasBias, String form, String again) {
         if (!ranks.isSplit()) {
             return "";
         }
@@ -192,10 +217,10 @@ final class LinearSplit {
             return "; " + (mode == ParallelMode.COLUMN ? "rows" : "columns") + " of the weight on each of "
                     + ranks.size() + " ranks, "
                     + (mode == ParallelMode.COLUMN
-                            ? "whose tokens ncclAllGather gathers, in backward again, where ncclReduceScatter sums the"
-                                    + " input's gradient"
+                            ? "whose tokens ncclAllGather gathers" + form + ", in backward " + again
+                                    + ", where ncclReduceScatter sums the input's gradient"
                             : "over which ncclReduceScatter sums the output, whose gradient ncclAllGather gathers"
-                                    + (hasBias ? "; ops_gather_rows and ops_add add the bias" : ""));
+                                    + form + (hasBias ? "; ops_gather_rows and ops_add add the bias" : ""));
         }
         return mode == ParallelMode.COLUMN
                 ? "; rows of the weight on each of " + ranks.size()

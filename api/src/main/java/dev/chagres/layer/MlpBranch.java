@@ -220,20 +220,21 @@ final class MlpBranch extends Layer {
             return false;
         }
         Scope temporary = pass.temporary();
+        long rows = fc2.sites().split().productRows(dy.size(0));
         Tensor sums = fc1.hasBias() ? temporary.tensor(dy.dtype(), inner) : null;
-        QuantizedTensor copies = fc1.outputGradient().takeCopies(dy.size(0), sums, inside.x, pass);
+        QuantizedTensor copies = fc1.outputGradient().takeCopies(rows, sums, inside.x, pass);
         if (copies == null) {
             return false;
         }
-        Tensor dafter = EightBitCopies.zeroFilled(temporary, dy.dtype(), dy.size(0), inner, pass.stream());
-        fc2.products().inputGradient(inside.after, EightBitCopies.first(temporary, dafter, dy.size(0)), pass);
+        Tensor dafter = EightBitCopies.zeroFilled(temporary, dy.dtype(), rows, inner, pass.stream());
+        fc2.products().inputGradient(inside.after, EightBitCopies.first(temporary, dafter, rows), pass);
         if (sums == null) {
             activation.backward(dafter, inside.before.get(), copies, pass.stream());
         } else {
             Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
         }
         if (fc2.input().measures(pass)) {
-            measureGradient(EightBitCopies.first(temporary, dafter, dy.size(0)), inside, pass);
+            measureGradient(EightBitCopies.first(temporary, dafter, rows), inside, pass);
         }
         return true;
     }

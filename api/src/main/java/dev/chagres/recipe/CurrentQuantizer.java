@@ -30,6 +30,12 @@ final class CurrentQuantizer extends Quantizer {
     }
 
     @Override
+    void enqueueAmax(Tensor x, QuantizedTensor y, Scope temporary, Stream stream) {
+        y.amax(temporary.tensor(DType.FLOAT32, 1)).scale(temporary.tensor(DType.FLOAT32, 1));
+        RecipeUpdates.computeAmax(x, y, config, stream);
+    }
+
+    @Override
     void enqueueCast(
             Tensor x,
             QuantizedTensor y,
@@ -38,8 +44,7 @@ final class CurrentQuantizer extends Quantizer {
             Scope temporary,
             Stream stream) {
         if (y.amax() == null) {
-            y.amax(temporary.tensor(DType.FLOAT32, 1)).scale(temporary.tensor(DType.FLOAT32, 1));
-            RecipeUpdates.computeAmax(x, y, config, stream);
+            enqueueAmax(x, y, temporary, stream);
         } else {
             y.scale(temporary.tensor(DType.FLOAT32, 1));
         }

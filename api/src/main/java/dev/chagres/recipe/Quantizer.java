@@ -73,6 +73,32 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     }
 
     /**
+     * Enqueues {@code amax = max |x|} where the scale follows from it, and gives {@code copies} that amax: {@link #cast} takes it. So ranks
+     * that have a part of a tensor each can reduce theirs before they cast.
+     *
+     * @param x [rows, columns]
+     * @param copies a quantized tensor from {@link #empty}, whose amax this sets
+     * @param temporary holds the amax
+     * @throws IllegalArgumentException when the copies are another place's, the scale does not follow from the largest magnitude, or
+     *     shapes, types or devices do not fit
+     * @throws IllegalStateException when the quantizers are closed
+     */
+    public final void findAmax(Tensor x, QuantizedTensor copies, Scope temporary, Stream stream) {
+        check(copies);
+        if (!scalesByAmax()) {
+            throw new IllegalArgumentException(
+                    "site: expected a scale that follows from the tensor's largest magnitude, got " + site + " of "
+                            + state.recipe() + "; call cast");
+        }
+        enqueueAmax(x, copies, Checks.given("temporary", temporary), stream);
+    }
+
+    /** Gives {@code y} the largest magnitude of {@code x} as its amax. */
+    void enqueueAmax(Tensor x, QuantizedTensor y, Scope temporary, Stream stream) {
+        throw new IllegalStateException("the scale of " + y + " does not follow from one magnitude");
+    }
+
+    /**
      * Gives {@code copies} the scale and, where that is recorded, the place for the largest magnitude; a kernel fills the copies
      * then.
      *

@@ -9,6 +9,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.State;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.recipe.Recipe.Product;
 import java.util.Arrays;
 import java.util.List;
@@ -37,6 +38,9 @@ public final class Quantizers implements AutoCloseable {
     private final @Nullable Quantizer[] quantizers;
 
     private final QuantizedWeights weights;
+
+    /** What ranks reduce that gather what they have cast, whether or not they share more; null where none do. */
+    private final @Nullable AmaxReduction ownReduction;
 
     private final Runnable update;
     private final Runnable forgetStep = this::forgetStep;
@@ -74,6 +78,8 @@ public final class Quantizers implements AutoCloseable {
             throw failure;
         }
         state = made;
+        ownReduction = ownReduction(parameters, stream);
+        state.reduceAmax(ownReduction);
         update = state::update;
         parameters.atNextStep(update);
         parameters.atForgetting(forgetStep);
@@ -232,13 +238,26 @@ public final class Quantizers implements AutoCloseable {
 
     /**
      * For sharding: reduces the largest magnitudes that each step has recorded from now on, before scales follow them; null ends that.
-     * Recipes without scales of earlier steps have none.
+     * Recipes without scales of earlier steps have none. Sequence-parallel ranks, which gather what they cast, reduce them among
+     * themselves without it.
      *
      * @throws IllegalStateException when they are closed
      */
     public void reduceAmax(@Nullable AmaxReduction newReduction) {
         ensureOpen();
-        state.reduceAmax(newReduction);
+        state.reduceAmax(newReduction == null ? ownReduction : newReduction);
+    }
+
+    private static @Nullable AmaxReduction ownReduction(Parameters parameters, Stream stream) {
+        TensorParallel ranks = parameters.tensorParallel();
+        if (!ranks.isSequenceParallel()) {
+            return null;
+        }
+        return amaxes -> {
+            for (int i = 0; i < amaxes.size(); i++) {
+                ranks.max(amaxes.get(i), stream);
+            }
+        };
     }
 
     /** For authors of layers: returns a number that changes whenever scales of earlier steps do. */

@@ -139,6 +139,12 @@ class QuantizersMisuseTest {
             Tensor sums = scope.tensor(DType.BFLOAT16, 16);
             assertThrown(
                     ARGUMENT,
+                    "site: expected a scale that follows from the tensor's largest magnitude, got body.input of "
+                            + delayed.recipe() + "; call cast",
+                    () -> delayed.at(input)
+                            .findAmax(x, delayed.at(input).empty(scope, 16, 16), scope, device.stream()));
+            assertThrown(
+                    ARGUMENT,
                     "site: expected one scale a tensor, for no kernel sums columns beside blocks, got body.input of "
                             + blocks.recipe() + "; call cast",
                     () -> blocks.at(input)

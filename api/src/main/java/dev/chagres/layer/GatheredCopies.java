@@ -1,0 +1,94 @@
+package dev.chagres.layer;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.TensorParallel;
+import dev.chagres.recipe.Quantizer;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.Transpose;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The eight-bit copies of all tokens [T, C] of which sequence-parallel ranks have a part each. Where a tensor has one scale, each rank
+ * casts its own tokens by the scale that all ranks have, the bytes are gathered, and the transpose is made of what was gathered.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code gather_along_first_dim}.
+ */
+final class GatheredCopies {
+    private final QuantizerSite site;
+    private final TensorParallel ranks;
+    private final EightBitCopies copies;
+
+    /** {@code copies}: receives the copies of all tokens. */
+    GatheredCopies(QuantizerSite site, TensorParallel ranks, EightBitCopies copies) {
+        this.site = site;
+        this.ranks = ranks;
+        this.copies = copies;
+    }
+
+    /** Returns whether bytes are gathered; else the tensor itself is, and each rank casts all tokens. */
+    boolean areBytes(Quantizers quantizers) {
+        return quantizers.at(site).scaling() == Scaling.TENSOR;
+    }
+
+    /**
+     * Enqueues the cast of this rank's tokens. A scale that follows from the largest magnitude follows from that of all ranks' tokens.
+     *
+     * @param x [T / N, C]
+     * @param amax the largest magnitude of {@code x}, if the kernel that computed it found that, reduced here; null otherwise
+     * @return [T / N, C] in {@code memory}, rowwise alone
+     */
+    QuantizedTensor castOwn(Tensor x, @Nullable Tensor amax, Quantizers quantizers, Scope memory, Pass pass) {
+        Quantizer quantizer = quantizers.at(site);
+        Stream stream = pass.stream();
+        QuantizedTensor own = quantizer.empty(memory, x.size(0), x.size(1)).allocateRowwise(memory);
+        if (quantizer.scalesByAmax()) {
+            if (amax == null) {
+                quantizer.findAmax(x, own, pass.temporary(), stream);
+            } else {
+                own.amax(amax);
+            }
+            ranks.max(Checks.given("amax", own.amax()), stream);
+        }
+        quantizer.cast(x, own, pass.recording(), pass.temporary(), stream);
+        return own;
+    }
+
+    /**
+     * Enqueues gathering of the copies of all tokens from what each rank has cast.
+     *
+     * @param own [T / N, C], rowwise
+     * @param columnsIn holds the transpose; null where none is wanted
+     */
+    void gather(QuantizedTensor own, Quantizers quantizers, @Nullable Scope columnsIn, Pass pass) {
+        Quantizer quantizer = quantizers.at(site);
+        Scope temporary = pass.temporary();
+        long rows = own.rows() * ranks.size();
+        Tensor part = Checks.given("rowwise", own.rowwise());
+        Tensor scaleInverse = Checks.given("scaleInverse", own.rowwiseScaleInverse());
+        Tensor filled = columnsIn == null
+                ? temporary.tensor(part.dtype(), rows, own.columns())
+                : EightBitCopies.zeroFilled(temporary, part.dtype(), rows, own.columns(), pass.stream());
+        Tensor all = EightBitCopies.first(temporary, filled, rows);
+        ranks.gather(part, all, pass.stream());
+        QuantizedTensor rowwise =
+                quantizer.empty(temporary, rows, own.columns()).rowwise(all, scaleInverse);
+        if (columnsIn == null) {
+            copies.set(rowwise, null);
+            return;
+        }
+        QuantizedTensor both = quantizer
+                .empty(temporary, filled.size(0), own.columns())
+                .rowwise(filled, scaleInverse)
+                .allocateColumnwise(columnsIn);
+        Transpose.transpose(filled, Checks.given("columnwise", both.columnwise()), pass.stream());
+        copies.set(rowwise, both);
+    }
+}
