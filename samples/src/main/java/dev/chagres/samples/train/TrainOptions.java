@@ -285,7 +285,6 @@ final class TrainOptions {
         ranks.layout().requireStages(ranks.sharingOption(), size, fp8Statistics);
         ranks.requireLayout(layout());
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
-        requireWhole(precision);
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         BatchShape shape = shape(gpu ? GPU_TOKENS : CPU_TOKENS);
@@ -356,14 +355,6 @@ final class TrainOptions {
     /** Returns among how many ranks the micro-batches of a step are shared out. */
     private int dataRanks() {
         return ranks.layout().dataRanks();
-    }
-
-    private void requireWhole(TrainingRecipe precision) {
-        if (ranks.layout().sequenceParallel() && precision.eightBit().isPresent()) {
-            throw new IllegalArgumentException(
-                    "--recipe: expected bf16, fp16 or fp32 beside --sequence-parallel, for what"
-                            + " its ranks gather is in the model's type, got " + precision);
-        }
     }
 
     /** Checks that the tokens of a step can be shared out among micro-batches that each have room for the longest sequence. */

@@ -53,6 +53,8 @@ class MeshTrainingTest {
         "2, 1, 2, 2, 1, ZERO1, false, 1, 4, FP8_DELAYED, A2A",
         "2, 1, 1, 2, 2, ZERO1, false, 1, 3, FP16, A2A",
         "4, 1, 1, 1, 2, ALL, true, 1, 5, FP32, A2A",
+        "1, 1, 2, 1, 2, ZERO3, true, 1, 2, FP8_CURRENT, A2A",
+        "2, 1, 2, 1, 2, ZERO1, true, 1, 3, FP8_DELAYED, A2A",
         "1, 1, 2, 2, 2, ZERO3, false, 1, 2, FP32, P2P",
         "2, 1, 1, 2, 2, ZERO1, false, 1, 3, BF16, P2P"
     })

@@ -27,7 +27,10 @@ class TensorParallelTrainingTest {
         "1, 2, 1, FP32, true",
         "2, 4, 2, FP32, true",
         "1, 8, 1, FP32, true",
-        "1, 2, 1, BF16, true"
+        "1, 2, 1, BF16, true",
+        "1, 2, 1, FP8_DELAYED, true",
+        "1, 4, 2, FP8_CURRENT, true",
+        "2, 2, 2, FP8_BLOCK, true"
     })
     void ranksTakeTheStepsOfOne(
             int copies, int tensor, int microBatches, TrainingRecipe recipe, boolean sequenceParallel) {

@@ -117,8 +117,6 @@ class TrainOptionsTest {
                         + " which split layers, got ddp",
                 "--ranks 3 --strategy tp --sequence-parallel | --sequence-parallel: expected ranks for tp that divide 16, of"
                         + " which the tokens of a micro-batch are a multiple, got 3",
-                "--ranks 2 --strategy tp --sequence-parallel --recipe fp8-block | --recipe: expected bf16, fp16 or fp32 beside"
-                        + " --sequence-parallel, for what its ranks gather is in the model's type, got fp8-block",
                 "--mesh tensor=4,context=2 --model 8M | --mesh: expected as many ranks for tp and cp together as divide the"
                         + " 20 heads of --model 8M, or --cp-comm-type p2p, got 8",
                 "--ranks 20 --strategy cp --model 8M | --strategy: expected at most 16 ranks for cp, for a micro-batch may"
