@@ -33,8 +33,8 @@ final class GatheredCopies {
         this.copies = copies;
     }
 
-    /** Returns whether bytes are gathered; else the tensor itself is, and each rank casts all tokens. */
-    boolean areBytes(Quantizers quantizers) {
+    /** Returns whether a tensor has one scale, so that {@link #castOwn} and {@link #gather} make its copies. */
+    boolean hasOneScale(Quantizers quantizers) {
         return quantizers.at(site).scaling() == Scaling.TENSOR;
     }
 
@@ -90,5 +90,54 @@ final class GatheredCopies {
                 .allocateColumnwise(columnsIn);
         Transpose.transpose(filled, Checks.given("columnwise", both.columnwise()), pass.stream());
         copies.set(rowwise, both);
+    }
+
+    /**
+     * Enqueues gathering of the rowwise copy of all tokens where blocks have scales.
+     *
+     * @param own [T / N, C], rowwise, T / N a multiple of {@link EightBitCopies#STEP}
+     */
+    void gatherBlockRows(QuantizedTensor own, Quantizers quantizers, Pass pass) {
+        Scope temporary = pass.temporary();
+        QuantizedTensor all = quantizers
+                .at(site)
+                .empty(temporary, own.rows() * ranks.size(), own.columns())
+                .allocateRowwise(temporary);
+        ranks.gather(Checks.given("rowwise", own.rowwise()), Checks.given("rowwise", all.rowwise()), pass.stream());
+        gatherSideBySide(
+                Checks.given("scaleInverse", own.rowwiseScaleInverse()),
+                Checks.given("scaleInverse", all.rowwiseScaleInverse()),
+                pass);
+        copies.set(all, null);
+    }
+
+    /**
+     * Enqueues gathering of the columnwise copy of all tokens where blocks have scales, and returns it.
+     *
+     * @param own [T / N, C], columnwise, T / N a multiple of a block
+     */
+    QuantizedTensor blockColumns(QuantizedTensor own, Quantizers quantizers, Pass pass) {
+        Scope temporary = pass.temporary();
+        QuantizedTensor all = quantizers
+                .at(site)
+                .empty(temporary, own.rows() * ranks.size(), own.columns())
+                .allocateColumnwise(temporary);
+        gatherSideBySide(
+                Checks.given("columnwise", own.columnwise()), Checks.given("columnwise", all.columnwise()), pass);
+        ranks.gather(
+                Checks.given("scaleInverse", own.columnwiseScaleInverse()),
+                Checks.given("scaleInverse", all.columnwiseScaleInverse()),
+                pass.stream());
+        return all;
+    }
+
+    /** Enqueues {@code whole[i, r P + j] = part of rank r [i, j]}, for parts of P columns. */
+    private void gatherSideBySide(Tensor part, Tensor whole, Pass pass) {
+        Scope temporary = pass.temporary();
+        long rows = part.size(0);
+        long columns = part.size(1);
+        Tensor parts = temporary.tensor(part.dtype(), ranks.size(), rows, columns);
+        ranks.gather(part, parts, pass.stream());
+        Transpose.swapFirstDims(parts, temporary.view(whole, 0, rows, ranks.size(), columns), pass.stream());
     }
 }

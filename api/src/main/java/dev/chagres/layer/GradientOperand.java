@@ -88,7 +88,7 @@ final class GradientOperand {
     private void gather(Tensor dy, @Nullable Tensor amax, GatheredCopies gathering, Quantizers present, Pass pass) {
         Scope temporary = pass.temporary();
         Scope columnsIn = sites.weight().isFrozen() ? null : temporary;
-        if (gathering.areBytes(present)) {
+        if (gathering.hasOneScale(present)) {
             gathering.gather(gathering.castOwn(dy, amax, present, temporary, pass), present, columnsIn, pass);
         } else {
             copies.cast(sites.split().gatheredGradient(dy, pass), null, present, temporary, columnsIn, pass);

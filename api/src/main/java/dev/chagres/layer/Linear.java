@@ -250,6 +250,9 @@ public final class Linear extends Layer {
     @Override
     public String explain(Tensor x, Pass pass) {
         return name() + ": " + sites.explain(pass)
-                + split.explain(bias != null, sites.explainGathered(pass), sites.explainGatheredAgain(pass));
+                + split.explain(
+                        bias != null,
+                        sites.explainGathered(x.size(0), pass),
+                        sites.explainGatheredAgain(x.size(0), pass));
     }
 }

@@ -21,14 +21,13 @@ final class LinearInput {
     private final EightBitCopies copies;
     private final FusedCast fusedCast;
     /** Null where a rank has all tokens of the input. */
-    private final @Nullable GatheredCopies gathered;
+    private final @Nullable GatheredInput gathered;
 
     LinearInput(LinearSites sites) {
         this.sites = sites;
         copies = new EightBitCopies(sites.input());
         fusedCast = new FusedCast(sites, copies);
-        LinearSplit split = sites.split();
-        gathered = split.gathersInput() ? split.gathering(sites.input(), copies) : null;
+        gathered = sites.split().gathersInput() ? new GatheredInput(sites, copies) : null;
     }
 
     /** Returns what makes the same operand where the kernel casts the input that computes it. */
@@ -42,7 +41,7 @@ final class LinearInput {
         return rows == 0
                 || present == null
                 || present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION
-                || (gathered != null && !gathered.areBytes(present));
+                || (gathered != null && gathered.keepsWhole(rows, present));
     }
 
     /**
@@ -62,14 +61,8 @@ final class LinearInput {
         }
         Quantizers present = Checks.given("quantizers", sites.covering(pass));
         measure(x, present, pass);
-        GatheredCopies gathering = gathered;
-        if (gathering != null) {
-            QuantizedTensor own = copies.rowwise();
-            gathering.gather(own, present, null, pass);
-            operand.set(x, copies.rowwise(), present);
-            if (keptIn != null && !sites.weight().isFrozen()) {
-                operand.keepRowwise(own);
-            }
+        if (gathered != null) {
+            gathered.prepareCast(x, operand, sites.weight().isFrozen() ? null : keptIn, present, pass);
             return;
         }
         operand.set(x, copies.rowwise(), present);
@@ -107,7 +100,7 @@ final class LinearInput {
         BackwardOverride override = present.recipe().backwardOverride();
         boolean keeps = keptIn != null && !sites.weight().isFrozen();
         if (gathered != null) {
-            prepareGathered(x, amax, operand, keeps ? keptIn : null, present, pass);
+            gathered.prepare(x, amax, operand, keeps ? keptIn : null, present, pass);
             return;
         }
         boolean transposes = keeps && override == BackwardOverride.NONE;
@@ -139,31 +132,6 @@ final class LinearInput {
         }
     }
 
-    /** Each rank keeps its own tokens; backward gathers them again. */
-    private void prepareGathered(
-            Tensor x, @Nullable Tensor amax, Operand operand, @Nullable Scope keptIn, Quantizers present, Pass pass) {
-        GatheredCopies gathering = Checks.given("gathered", gathered);
-        Scope temporary = pass.temporary();
-        if (!gathering.areBytes(present)) {
-            copies.cast(sites.split().gatheredInput(x, pass), null, present, temporary, null, pass);
-            operand.set(x, copies.rowwise(), present);
-            if (keptIn != null) {
-                operand.keepWhole(x);
-            }
-            return;
-        }
-        boolean keepsBytes = keptIn != null && present.recipe().backwardOverride() != BackwardOverride.HIGH_PRECISION;
-        QuantizedTensor own =
-                gathering.castOwn(x, amax, present, keepsBytes ? Checks.given("keptIn", keptIn) : temporary, pass);
-        gathering.gather(own, present, null, pass);
-        operand.set(x, copies.rowwise(), present);
-        if (keepsBytes) {
-            operand.keepRowwise(own);
-        } else if (keptIn != null) {
-            operand.keepWhole(x);
-        }
-    }
-
     private void keepCopy(Operand operand, BackwardOverride override) {
         if (override == BackwardOverride.NONE) {
             operand.keepColumnwise(copies.columnwise());
@@ -178,7 +146,7 @@ final class LinearInput {
         if (present == null) {
             operand.set(x);
         } else if (gathered != null) {
-            prepareGathered(x, null, operand, null, present, pass);
+            gathered.prepare(x, null, operand, null, present, pass);
         } else {
             copies.cast(x, null, present, pass.temporary(), null, pass);
             operand.set(x, copies.rowwise(), present);
@@ -200,42 +168,22 @@ final class LinearInput {
             return;
         }
         Scope temporary = pass.temporary();
-        GatheredCopies gathering = gathered;
-        if (gathering == null) {
+        if (gathered != null) {
+            gathered.prepareAgain(x, amax, operand, present, pass);
+        } else {
             copies.cast(x, amax, present, temporary, override == BackwardOverride.NONE ? temporary : null, pass);
             keepCopy(operand, override);
-        } else if (gathering.areBytes(present)) {
-            operand.keepRowwise(gathering.castOwn(x, amax, present, temporary, pass));
-        } else {
-            operand.keepWhole(x);
         }
     }
 
     /** Returns the columnwise copy that the weight's gradient is computed of: what was kept, or all tokens, gathered now. */
     QuantizedTensor columnwise(Operand operand, Pass pass) {
-        Scope temporary = pass.temporary();
-        GatheredCopies gathering = gathered;
-        if (gathering == null) {
-            return operand.columnwise(temporary);
-        }
-        Quantizers present = Checks.given("quantizers", operand.quantizers());
-        if (gathering.areBytes(present)) {
-            gathering.gather(operand.keptRowwise(temporary), present, temporary, pass);
-        } else {
-            Tensor all = sites.split().gatheredInput(operand.whole(), pass);
-            copies.cast(all, null, present, temporary, temporary, pass);
-        }
-        return copies.columnwise();
+        return gathered == null ? operand.columnwise(pass.temporary()) : gathered.columnwise(operand, pass);
     }
 
     /** Returns the rowwise copy that backward dequantizes: what was kept, or all tokens, gathered now. */
     QuantizedTensor rowwise(Operand operand, Pass pass) {
-        QuantizedTensor kept = operand.keptRowwise(pass.temporary());
-        if (gathered == null) {
-            return kept;
-        }
-        gathered.gather(kept, Checks.given("quantizers", operand.quantizers()), null, pass);
-        return copies.rowwise();
+        return gathered == null ? operand.keptRowwise(pass.temporary()) : gathered.rowwise(operand, pass);
     }
 
     /** Returns whether casts of {@code pass} are measured. */

@@ -168,8 +168,8 @@ final class LinearSites {
                 + ProductExplanation.whyNotInEightBits(pass, input, cachedWeight);
     }
 
-    /** Returns the form in which sequence-parallel ranks gather what products read in eight bits; else nothing. */
-    String explainGathered(Pass pass) {
+    /** Returns the form in which sequence-parallel ranks with {@code rows} tokens each gather what products read; or nothing. */
+    String explainGathered(long rows, Pass pass) {
         Quantizers present = quantizers(pass);
         boolean isRead =
                 split.gathersInput() || present == null || present.recipe().backwardOverride() == BackwardOverride.NONE;
@@ -177,20 +177,32 @@ final class LinearSites {
             return "";
         }
         Quantizer quantizer = present.at(split.gathersInput() ? input : gradient);
-        if (quantizer.scaling() != Scaling.TENSOR) {
-            return " in the model's type, for blocks of 128 tokens may lie on two ranks";
+        if (quantizer.scaling() == Scaling.TENSOR) {
+            return quantizer.scalesByAmax()
+                    ? " in eight bits, by the scale of the largest magnitude of all, which ncclAllReduce finds"
+                    : " in eight bits";
         }
-        return quantizer.scalesByAmax()
-                ? " in eight bits, by the scale of the largest magnitude of all, which ncclAllReduce finds"
-                : " in eight bits";
+        if (!split.gathersInput()) {
+            return " in the model's type, which is as many bytes as both copies of blocks are";
+        }
+        return GatheredInput.isWholeSteps(rows)
+                ? " in eight bits"
+                : " in the model's type, for " + rows + " tokens a rank are no multiple of " + EightBitCopies.STEP;
     }
 
-    /** Returns how backward gathers the input. */
-    String explainGatheredAgain(Pass pass) {
+    /** Returns how backward gathers the input of {@code rows} tokens of a rank. */
+    String explainGatheredAgain(long rows, Pass pass) {
         Quantizers present = quantizers(pass);
-        return present != null && present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION
-                ? "in the model's type"
-                : "again";
+        if (present == null) {
+            return "again";
+        }
+        if (present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION) {
+            return "in the model's type";
+        }
+        boolean isWhole = present.at(input).scaling() == Scaling.TENSOR || GatheredInput.isWholeBlocks(rows);
+        return isWhole
+                ? "again"
+                : "in the model's type, for blocks of " + Scaling.BLOCK + " tokens lie on several ranks";
     }
 
     private String storage() {

@@ -249,7 +249,11 @@ class SequenceParallelRecipesTest {
         "CURRENT_DEQUANTIZED, USUAL, 2, 22",
         "CURRENT_DEQUANTIZED, SMALL, 2, 22",
         "BLOCKS, USUAL, 2, 22",
-        "BLOCKS, SMALL, 4, 32",
+        "BLOCKS, USUAL, 2, 32",
+        "BLOCKS, USUAL, 2, 256",
+        "BLOCKS, SMALL, 2, 256",
+        "BLOCKS, SMALL, 4, 64",
+        "BLOCKS, PARALLEL, 2, 512",
         "BLOCKS, WRAPPED, 2, 256",
         "BLOCKS, GATED, 2, 256",
         "BLOCKS, FROZEN, 4, 32",
@@ -274,7 +278,7 @@ class SequenceParallelRecipesTest {
         }
     }
 
-    private record Gathers(long eightBits, long gradients, long sixteenBits) {}
+    private record Gathers(long eightBits, long gradients, long sixteenBits, long scales) {}
 
     /** Counts the elements that a step's gathers take from a rank, by type. */
     private static Gathers gathers(Rank rank, Recipe recipe, int tokens) {
@@ -294,7 +298,8 @@ class SequenceParallelRecipesTest {
             return new Gathers(
                     elements.getOrDefault(DType.FLOAT8_E4M3, 0L),
                     elements.getOrDefault(DType.FLOAT8_E5M2, 0L),
-                    elements.getOrDefault(DType.BFLOAT16, 0L));
+                    elements.getOrDefault(DType.BFLOAT16, 0L),
+                    elements.getOrDefault(DType.FLOAT32, 0L));
         }
     }
 
@@ -306,12 +311,19 @@ class SequenceParallelRecipesTest {
 
     /** Of each of two layers two inputs, gathered twice, and two gradients; what {@link TokenGather} and its kin move is BF16. */
     @ParameterizedTest
-    @CsvSource({"DELAYED, 4, 2, 0", "CURRENT, 4, 2, 0", "BLOCKS, 0, 0, 6"})
-    void tokensTravelAsBytes(Case one, long inputs, long gradients, long whole) {
+    @CsvSource({
+        "DELAYED, 22, 4, 2, 0, 0",
+        "CURRENT, 22, 4, 2, 0, 0",
+        "BLOCKS, 22, 0, 0, 6, 0",
+        "BLOCKS, 32, 2, 0, 4, 32",
+        "BLOCKS, 256, 4, 0, 2, 384"
+    })
+    void tokensTravelAsBytes(Case one, int tokens, long inputs, long gradients, long whole, long scales) {
         DevicesNeeded.assume(2);
-        long part = 11L * HIDDEN;
-        for (Gathers gathers : Ranks.local(2).run(rank -> gathers(rank, one.recipe, 22))) {
-            assertEquals(new Gathers(2 * inputs * part, 2 * gradients * part, (2 * whole + 2) * part), gathers);
+        long part = tokens / 2L * HIDDEN;
+        for (Gathers gathers : Ranks.local(2).run(rank -> gathers(rank, one.recipe, tokens))) {
+            assertEquals(
+                    new Gathers(2 * inputs * part, 2 * gradients * part, (2 * whole + 2) * part, 2 * scales), gathers);
         }
     }
 
@@ -377,8 +389,9 @@ class SequenceParallelRecipesTest {
                 "CURRENT | in eight bits, by the scale of the largest magnitude of all, which ncclAllReduce finds, in backward again"
                         + " | by the scale of the largest magnitude of all, which ncclAllReduce finds; ops_gather_rows",
                 "CURRENT_HIGH_PRECISION | which ncclAllReduce finds, in backward in the model's type | gradient ncclAllGather gathers; ops_gather_rows",
-                "BLOCKS | in the model's type, for blocks of 128 tokens may lie on two ranks, in backward again"
-                        + " | in the model's type, for blocks of 128 tokens may lie on two ranks; ops_gather_rows"
+                "BLOCKS | in the model's type, for 11 tokens a rank are no multiple of 16, in backward in the model's type, for blocks"
+                        + " of 128 tokens lie on several ranks | in the model's type, which is as many bytes as both copies of"
+                        + " blocks are; ops_gather_rows"
             })
     void explainSaysWhatTravels(Case one, String column, String row) {
         DevicesNeeded.assume(2);
@@ -396,8 +409,8 @@ class SequenceParallelRecipesTest {
     }
 
     @ParameterizedTest
-    @EnumSource(names = {"DELAYED", "CURRENT", "BLOCKS"})
-    void aSteadyStepMakesNoGarbage(Case one) {
+    @CsvSource({"DELAYED, 22", "CURRENT, 22", "BLOCKS, 22", "BLOCKS, 256"})
+    void aSteadyStepMakesNoGarbage(Case one, int tokens) {
         DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             TensorParallel ranks = TensorParallel.of(rank.communicator()).withSequenceParallel();
@@ -405,10 +418,10 @@ class SequenceParallelRecipesTest {
                     Pass pass = Pass.training(rank.device());
                     Scope inputs = rank.device().openScope()) {
                 pass.autocast(Quantizers.allocate(model.parameters, one.recipe));
-                model.begin(22, pass);
-                Tensor x = inputs.tensor(DType.BFLOAT16, 22, HIDDEN);
-                x.copyFrom(pass.stream(), drawn(pass, 22, 1));
-                Sequences sequences = Sequences.packed(inputs, 19, 1, 2);
+                model.begin(tokens, pass);
+                Tensor x = inputs.tensor(DType.BFLOAT16, tokens, HIDDEN);
+                x.copyFrom(pass.stream(), drawn(pass, tokens, 1));
+                Sequences sequences = Sequences.packed(inputs, tokens - 3, 1, 2);
                 Runnable step = () -> {
                     pass.begin(sequences);
                     model.backward(model.forward(x, pass), pass);

@@ -1,0 +1,137 @@
+package dev.chagres.layer;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Quantizers;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The operand of an input [T, in] in eight bits of which sequence-parallel ranks have a part each. Forward reads all tokens; for backward
+ * a rank keeps its own, and they are gathered again.
+ *
+ * <p>Blocks of a row lie within a token and those of a column within 128: of 16 tokens a rank on, and multiples, the rows' bytes are
+ * gathered, of 128 the columns', too. Else the tensor itself is, and each rank casts all tokens.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class GatheredInput {
+    private final LinearSites sites;
+    private final EightBitCopies copies;
+    private final GatheredCopies gathering;
+
+    /** {@code copies}: receives what products read. */
+    GatheredInput(LinearSites sites, EightBitCopies copies) {
+        this.sites = sites;
+        this.copies = copies;
+        gathering = sites.split().gathering(sites.input(), copies);
+    }
+
+    /** Returns whether backward reads the tensor itself, of {@code rows} tokens of this rank, where it reads eight bits. */
+    boolean keepsWhole(long rows, Quantizers present) {
+        return !gathering.hasOneScale(present) && !isWholeBlocks(rows);
+    }
+
+    /** Returns whether no column's block has tokens of two ranks. */
+    static boolean isWholeBlocks(long rows) {
+        return rows % Scaling.BLOCK == 0;
+    }
+
+    /** Returns whether kernels read the scales of all tokens' blocks as those of each rank's stand beside each other. */
+    static boolean isWholeSteps(long rows) {
+        return rows % EightBitCopies.STEP == 0;
+    }
+
+    /**
+     * Makes {@code operand} of this rank's tokens.
+     *
+     * @param amax as for {@link GatheredCopies#castOwn}
+     * @param keptIn holds what backward needs; null where it needs nothing
+     */
+    void prepare(
+            Tensor x, @Nullable Tensor amax, Operand operand, @Nullable Scope keptIn, Quantizers present, Pass pass) {
+        if (!gathering.hasOneScale(present)) {
+            prepareBlocks(x, operand, keptIn, present, pass);
+            return;
+        }
+        boolean keepsBytes = keptIn != null && present.recipe().backwardOverride() != BackwardOverride.HIGH_PRECISION;
+        Scope rowsIn = keepsBytes ? Checks.given("keptIn", keptIn) : pass.temporary();
+        QuantizedTensor own = gathering.castOwn(x, amax, present, rowsIn, pass);
+        gathering.gather(own, present, null, pass);
+        operand.set(x, copies.rowwise(), present);
+        if (keepsBytes) {
+            operand.keepRowwise(own);
+        } else if (keptIn != null) {
+            operand.keepWhole(x);
+        }
+    }
+
+    private void prepareBlocks(Tensor x, Operand operand, @Nullable Scope keptIn, Quantizers present, Pass pass) {
+        Scope temporary = pass.temporary();
+        QuantizedTensor columns = null;
+        if (isWholeSteps(x.size(0))) {
+            boolean keepsColumns = keptIn != null
+                    && isWholeBlocks(x.size(0))
+                    && present.recipe().backwardOverride() == BackwardOverride.NONE;
+            copies.cast(x, null, present, temporary, keepsColumns ? keptIn : null, pass);
+            columns = keepsColumns ? copies.columnwise() : null;
+            gathering.gatherBlockRows(copies.rowwise(), present, pass);
+        } else {
+            copies.cast(sites.split().gatheredInput(x, pass), null, present, temporary, null, pass);
+        }
+        operand.set(x, copies.rowwise(), present);
+        if (columns != null) {
+            operand.keepColumnwise(columns);
+        } else if (keptIn != null) {
+            operand.keepWhole(x);
+        }
+    }
+
+    /** Makes {@code operand} of the rowwise copy that the kernel has filled which computes x, with one scale. */
+    void prepareCast(Tensor x, Operand operand, @Nullable Scope keptIn, Quantizers present, Pass pass) {
+        QuantizedTensor own = copies.rowwise();
+        gathering.gather(own, present, null, pass);
+        operand.set(x, copies.rowwise(), present);
+        if (keptIn != null) {
+            operand.keepRowwise(own);
+        }
+    }
+
+    /** Makes {@code operand} again in backward for {@link #columnwise} or {@link #rowwise}. */
+    void prepareAgain(Tensor x, @Nullable Tensor amax, Operand operand, Quantizers present, Pass pass) {
+        Scope temporary = pass.temporary();
+        if (gathering.hasOneScale(present)) {
+            operand.keepRowwise(gathering.castOwn(x, amax, present, temporary, pass));
+        } else if (isWholeBlocks(x.size(0))) {
+            copies.cast(x, null, present, temporary, temporary, pass);
+            operand.keepColumnwise(copies.columnwise());
+        } else {
+            operand.keepWhole(x);
+        }
+    }
+
+    /** Returns the columnwise copy of all tokens, for the weight's gradient. */
+    QuantizedTensor columnwise(Operand operand, Pass pass) {
+        Scope temporary = pass.temporary();
+        Quantizers present = Checks.given("quantizers", operand.quantizers());
+        if (gathering.hasOneScale(present)) {
+            gathering.gather(operand.keptRowwise(temporary), present, temporary, pass);
+        } else if (isWholeBlocks(operand.rows())) {
+            return gathering.blockColumns(operand.columnwise(temporary), present, pass);
+        } else {
+            Tensor all = sites.split().gatheredInput(operand.whole(), pass);
+            copies.cast(all, null, present, temporary, temporary, pass);
+        }
+        return copies.columnwise();
+    }
+
+    /** Returns the rowwise copy of all tokens, with one scale, which backward dequantizes. */
+    QuantizedTensor rowwise(Operand operand, Pass pass) {
+        Quantizers present = Checks.given("quantizers", operand.quantizers());
+        gathering.gather(operand.keptRowwise(pass.temporary()), present, null, pass);
+        return copies.rowwise();
+    }
+}
