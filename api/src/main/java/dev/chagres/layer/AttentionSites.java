@@ -27,7 +27,7 @@ final class AttentionSites {
 
     AttentionSites(ModelPlan plan) {
         qkv = plan.quantizer("qkv", Role.ATTENTION);
-        softmax = plan.quantizer("softmax", Role.ATTENTION);
+        softmax = plan.quantizer("softmax", Role.ATTENTION_WEIGHTS);
         output = plan.quantizer("output", Role.ATTENTION);
         outputGradient = plan.quantizer("output_gradient", Role.ATTENTION_GRADIENT);
         scoreGradient = plan.quantizer("score_gradient", Role.ATTENTION_GRADIENT);

@@ -26,8 +26,10 @@ public final class QuantizerSite {
         WEIGHT,
         /** The gradient of its output, backward. */
         GRADIENT,
-        /** What attention reads, rounds inside or gives, forward. */
+        /** What attention reads or gives, forward. */
         ATTENTION,
+        /** The softmax weights inside of attention, none above 1. */
+        ATTENTION_WEIGHTS,
         /** A gradient that attention's backward reads, rounds inside or gives. */
         ATTENTION_GRADIENT;
 
@@ -38,7 +40,7 @@ public final class QuantizerSite {
 
         /** Returns whether it belongs to an attention, which few recipes compute in eight bits. */
         public boolean isOfAttention() {
-            return this == ATTENTION || this == ATTENTION_GRADIENT;
+            return this == ATTENTION || this == ATTENTION_WEIGHTS || this == ATTENTION_GRADIENT;
         }
     }
 

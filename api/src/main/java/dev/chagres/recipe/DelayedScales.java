@@ -6,6 +6,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.State;
 import dev.chagres.model.State.Values;
 import dev.chagres.ops.Elementwise;
@@ -26,6 +27,8 @@ import java.util.Map;
 final class DelayedScales {
     /** Elements from one inverse to the next: cuBLASLt reads scales from multiples of 16 bytes. */
     private static final int APART = 4;
+    /** The largest number of E4M3, in which every format has softmax weights. */
+    private static final float LARGEST = 448;
 
     private final DelayedScaling recipe;
     private final DType dtype;
@@ -75,11 +78,27 @@ final class DelayedScales {
     /** Returns the quantizer of the next place. */
     Quantizer next(QuantizerSite site, RecipeState state) {
         int place = taken++;
+        if (site.role() == Role.ATTENTION_WEIGHTS) {
+            return new DelayedQuantizer(site, state, scaleOfWeights(place), scope.view(unrecorded, place, 1));
+        }
         Tensor one = scope.view(scale, place, 1);
         scales.put(site.name(), one);
         TensorScale recorded =
                 new TensorScale(one, scope.view(scaleInverse, (long) APART * place, 1), scope.view(history, place, 1));
         return new DelayedQuantizer(site, state, recorded, scope.view(unrecorded, place, 1));
+    }
+
+    /**
+     * Returns the scale of softmax weights, which stays. cuDNN scales them in forward before it divides by their sum, when the largest of each row
+     * is 1: a scale that followed the largest weight behind the division would cut those off.
+     */
+    private TensorScale scaleOfWeights(int place) {
+        float largest = Math.scalb(LARGEST, -recipe.margin());
+        Tensor fixed = scope.tensor(DType.FLOAT32, 1);
+        fixed.set(scope.stream(), largest);
+        Tensor inverse = scope.tensor(DType.FLOAT32, 1);
+        inverse.set(scope.stream(), 1 / largest);
+        return new TensorScale(fixed, inverse, scope.view(history, place, 1));
     }
 
     /** Adds the largest magnitudes of this step, if there are any places. */

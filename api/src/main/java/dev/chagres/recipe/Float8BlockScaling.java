@@ -95,7 +95,8 @@ public record Float8BlockScaling(
             case INPUT -> input;
             case WEIGHT -> weight;
             case GRADIENT -> gradient;
-            case ATTENTION, ATTENTION_GRADIENT -> throw new IllegalStateException(role + " is not cast by " + this);
+            case ATTENTION, ATTENTION_WEIGHTS, ATTENTION_GRADIENT ->
+                throw new IllegalStateException(role + " is not cast by " + this);
         };
     }
 }

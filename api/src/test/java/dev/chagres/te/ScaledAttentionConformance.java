@@ -27,7 +27,8 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * {@code FusedAttention} in eight bits against double precision that rounds softmax weights and gradients of scores as it does.
- * cuDNN rounds weights before it divides by their sum, so that each is off by another rounding there.
+ * cuDNN's forward rounds weights before it divides by their sum, so that each is off by another rounding there, and a scale above 448
+ * would cut the largest of each row off.
  */
 @Tag("L0")
 @Tag("L1")
@@ -35,9 +36,9 @@ class ScaledAttentionConformance {
     private static final DType E4M3 = DType.FLOAT8_E4M3;
     private static final boolean REFERENCE = Provider.current() == Provider.REFERENCE;
     private static final Tolerance FORWARD =
-            new Tolerance("attention in eight bits, forward", REFERENCE ? 1e-2 : 5e-2, 1);
+            new Tolerance("attention in eight bits, forward", REFERENCE ? 1e-2 : 6e-2, 1);
     private static final Tolerance BACKWARD =
-            new Tolerance("attention in eight bits, backward", REFERENCE ? 3e-2 : 1.2e-1, 3);
+            new Tolerance("attention in eight bits, backward", REFERENCE ? 3e-2 : 1.5e-1, 3);
     /** Of a largest magnitude, relative. */
     private static final double LARGEST = REFERENCE ? 1e-2 : 1e-1;
 
@@ -51,7 +52,6 @@ class ScaledAttentionConformance {
                 for (MaskType mask : List.of(MaskType.NO_MASK, MaskType.CAUSAL)) {
                     cases.add(new ScaledAttentionCase(layout, mask, 2, 2, 128, 64, 64, 64));
                     cases.add(new ScaledAttentionCase(layout, mask, 1, 1, 128, 129, 129));
-                    cases.add(new ScaledAttentionCase(layout, mask, 1, 1, 128, 128, 128, 128));
                 }
                 for (MaskType mask : List.of(MaskType.PADDING, MaskType.PADDING_CAUSAL)) {
                     cases.add(new ScaledAttentionCase(layout, mask, 2, 2, 128, 80, 17, 80, 1));
@@ -76,8 +76,8 @@ class ScaledAttentionConformance {
         final AttentionTensors tensors = new AttentionTensors();
         final Heads[] inputs;
         final Heads output;
-        final TensorScale qkv = scale(0, 1f / 30);
-        final TensorScale softmax = scale(0, 300);
+        final TensorScale qkv = scale(0, 30);
+        final TensorScale softmax = scale(0, 448);
         final TensorScale written = scale(0, 100);
 
         Run(ScaledAttentionCase c) {
@@ -218,7 +218,7 @@ class ScaledAttentionConformance {
             assertLargest("softmax", largestWeight, run.softmax);
         }
         double found = value(run.softmax.amax());
-        assertTrue(found > 0 && found <= (REFERENCE ? 1.001 : 1.2), "amax of the weights: " + found);
+        assertTrue(found > 0 && found <= 1.001, "amax of the weights: " + found);
     }
 
     private static void checkBackward(Run run, Heads incoming, Heads[] outgoing, DType type) {
