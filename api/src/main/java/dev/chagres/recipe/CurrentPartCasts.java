@@ -2,6 +2,7 @@ package dev.chagres.recipe;
 
 import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
+import dev.chagres.Rectangle;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -24,6 +25,10 @@ final class CurrentPartCasts extends PartCasts {
     private final DType dtype;
     private final Tensor amaxes;
     private final List<Tensor> reduced;
+    /** As they are computed, and as products read them. */
+    private final Tensor inverses;
+
+    private final Tensor inversesApart;
     private final Tensor[] scaleInverses;
     private final TensorLists scales;
     private final List<Tensor> values = new ArrayList<>();
@@ -39,11 +44,12 @@ final class CurrentPartCasts extends PartCasts {
         amaxes = numbers(scope);
         reduced = List.of(amaxes);
         Tensor found = numbers(scope);
-        Tensor inverses = numbers(scope);
-        scaleInverses = new Tensor[parts.size()];
+        inverses = numbers(scope);
+        inversesApart = scope.tensor(DType.FLOAT32, (long) APART * parts.size());
+        inversesApart.zero(scope.stream());
+        scaleInverses = apart(inversesApart, scope);
         for (int i = 0; i < scaleInverses.length; i++) {
             WeightPart part = parts.get(i);
-            scaleInverses[i] = scope.view(inverses, i, 1);
             if (!part.isEmpty()) {
                 Quantizer quantizer = quantizers.at(part.site());
                 values.add(row(part.values(), scope));
@@ -62,6 +68,8 @@ final class CurrentPartCasts extends PartCasts {
         }
         reduction.max(reduced);
         MultiTensor.computeScaleAndScaleInverse(scales, dtype, config, stream);
+        long count = parts.size();
+        inversesApart.copyFrom(stream, new Rectangle(0, count, 1, APART), inverses, new Rectangle(0, count, 1, 1));
         for (int i = 0; i < values.size(); i++) {
             Cast.quantize(values.get(i), scaled.get(i), stream);
         }

@@ -1,5 +1,6 @@
 package dev.chagres.recipe;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -22,15 +23,13 @@ final class DelayedPartCasts extends PartCasts {
     DelayedPartCasts(Quantizers quantizers, List<WeightPart> parts, Scope scope) {
         super(quantizers, parts);
         int count = parts.size();
-        Tensor inverses = numbers(scope);
-        scaleInverses = new Tensor[count];
+        scaleInverses = apart(scope.tensor(DType.FLOAT32, (long) APART * count), scope);
         values = new Tensor[count];
         recording = new QuantizedTensor[count];
         silent = new QuantizedTensor[count];
         for (int i = 0; i < count; i++) {
             WeightPart part = parts.get(i);
             Quantizer quantizer = quantizers.at(part.site());
-            scaleInverses[i] = scope.view(inverses, i, 1);
             WeightPart cast = part.isEmpty() ? zeros(part, quantizer, scope) : part;
             values[i] = row(cast.values(), scope);
             silent[i] = target(cast, quantizer, scaleInverses[i], scope);

@@ -17,6 +17,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 abstract sealed class PartCasts permits DelayedPartCasts, CurrentPartCasts, BlockPartCasts {
+    /** Elements from one inverse scale to the next: cuBLASLt reads scales from multiples of 16 bytes. */
+    static final int APART = 4;
+
     final List<WeightPart> parts;
     /** By the number of the place: 1 more than the number of its part. */
     private final int[] numbers;
@@ -52,6 +55,15 @@ abstract sealed class PartCasts permits DelayedPartCasts, CurrentPartCasts, Bloc
     static Tensor row(@Nullable Tensor part, Scope scope) {
         Tensor present = Checks.given("part", part);
         return scope.view(present, 0, 1, present.count());
+    }
+
+    /** Returns a number for each weight, {@value #APART} elements apart in {@code numbers}. */
+    final Tensor[] apart(Tensor numbers, Scope scope) {
+        Tensor[] each = new Tensor[Math.toIntExact(numbers.count() / APART)];
+        for (int i = 0; i < each.length; i++) {
+            each[i] = scope.view(numbers, (long) APART * i, 1);
+        }
+        return each;
     }
 
     /** Returns what the cast of a part with one scale for the whole weight writes. */
