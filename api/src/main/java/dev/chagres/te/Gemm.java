@@ -257,7 +257,8 @@ public final class Gemm {
 
     /**
      * Enqueues {@code d = op(a) op(b)} of FP8 numbers with their scales, quantized to eight bits: {@code d} stores the product
-     * times its scale, and its amax cell, if there is one, receives the largest magnitude before that. What {@link
+     * times its scale, and its amax cell, if there is one, receives the largest magnitude before that; of a few rows, which do not fill
+     * the kernel's tile, the larger one of that and of the bias. What {@link
      * #gemm(QuantizedTensor, Transpose, QuantizedTensor, Transpose, Tensor, Output, Accumulator, Stream)} says of copies and sizes
      * holds here.
      *
