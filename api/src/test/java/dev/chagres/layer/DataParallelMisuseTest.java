@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.model.Initializer;
@@ -37,6 +38,7 @@ class DataParallelMisuseTest {
 
     @Test
     void stepsInAnotherOrder() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             try (SmallModel model = SmallModel.plain(rank.device(), DType.FLOAT32);
                     AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard());
@@ -69,6 +71,7 @@ class DataParallelMisuseTest {
 
     @Test
     void parametersBelongToOne() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             Communicator world = rank.communicator();
             try (SmallModel model = SmallModel.plain(rank.device(), DType.FLOAT32)) {
@@ -87,6 +90,7 @@ class DataParallelMisuseTest {
 
     @Test
     void settingsAreTheSameOnAllRanks() {
+        DevicesNeeded.assume(2);
         RankFailedException buckets = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {

@@ -60,6 +60,7 @@ class DataParallelTest {
 
     @Test
     void otherParametersAreRefusedOnEachRank() {
+        DevicesNeeded.assume(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {
@@ -79,6 +80,7 @@ class DataParallelTest {
 
     @Test
     void misuse() {
+        DevicesNeeded.assume(2);
         try (Device device = Device.open();
                 Device other = Device.open(1);
                 SmallModel model = SmallModel.plain(device, DType.FLOAT32);

@@ -170,6 +170,7 @@ class HybridShardedTest {
 
     @Test
     void misuse() {
+        DevicesNeeded.assume(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {
@@ -188,6 +189,7 @@ class HybridShardedTest {
     /** A backward call after the sum over copies would add this copy's gradients to it. */
     @Test
     void nothingIsAddedToTheSum() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             ModelPlan plan = new ModelPlan();
             Linear layer = new Linear(16, 16, Initializer.normal(0.1f), plan.group("layer"));

@@ -109,6 +109,7 @@ class PipelineMisuseTest {
 
     @Test
     void theStateOfOneRanksStagesIsNotSavedAsTheWholeModels() {
+        DevicesNeeded.assume(2);
         each(Ranks.local(RANKS), (rank, setting) -> {
             try (DataParallel copies =
                             DataParallel.of(setting.model.parameters, setting.mesh.along(MeshDimension.REPLICATE));
@@ -126,6 +127,7 @@ class PipelineMisuseTest {
 
     @Test
     void numbersThatNoPipelineHasAreRefusedBeforeAnythingIsBuilt() {
+        DevicesNeeded.assume(2);
         ModelPlan plan = new ModelPlan();
         assertThrown(
                 IllegalArgumentException.class,
@@ -143,6 +145,7 @@ class PipelineMisuseTest {
 
     @Test
     void aStageNeitherRunsNorClosesItsPipeline() {
+        DevicesNeeded.assume(2);
         each(Ranks.local(RANKS), (rank, setting) -> {
             String by =
                     " by a stage of the pipeline of 2 stages, rank " + rank.index() + " of 2, whose run is under way";
@@ -200,6 +203,7 @@ class PipelineMisuseTest {
 
     @Test
     void aClosedPipelineNeedsNewParameters() {
+        DevicesNeeded.assume(2);
         each(Ranks.local(RANKS), (rank, setting) -> {
             setting.pipeline.close();
             assertThrown(
@@ -302,6 +306,7 @@ class PipelineMisuseTest {
 
     @Test
     void ranksWithOtherNumbersOfMicroBatchesAreRefused() {
+        DevicesNeeded.assume(2);
         each(Ranks.local(RANKS), (rank, setting) -> {
             for (int run = 0; run < 2; run++) {
                 int own = run == 0 ? 4 + rank.index() : 4 - 2 * rank.index();

@@ -167,6 +167,7 @@ class RankedRecipesTest {
     /** Rank 1 sees larger values; both ranks remember them, and their scales are the same. */
     @Test
     void scalesAreThoseOfAllRanks() {
+        DevicesNeeded.assume(2);
         List<List<float[]>> states = Ranks.local(2).run(rank -> {
             ModelPlan plan = new ModelPlan();
             Linear layer = new Linear(32, 32, Initializer.normal(0.1f), plan.group("layer"));

@@ -325,6 +325,7 @@ class ShardedStateTest {
 
     @Test
     void example() {
+        DevicesNeeded.assume(2);
         Path file = folder.resolve("run.safetensors");
         Ranks.local(2).each(rank -> {
             try (Strategy strategy = FullySharded.allocate(
@@ -376,6 +377,7 @@ class ShardedStateTest {
 
     @Test
     void aNumberThatCannotBeIsNamedOnEveryRank() {
+        DevicesNeeded.assume(2);
         Path file = folder.resolve("a");
         Ranks.local(2).each(rank -> {
             try (Strategy strategy =
@@ -405,6 +407,7 @@ class ShardedStateTest {
 
     @Test
     void aFileThatCannotBeWrittenIsNamedOnEveryRank() throws IOException {
+        DevicesNeeded.assume(2);
         Path file = Files.writeString(folder.resolve("a"), "older");
         Path nowhere = folder.resolve("b").resolve("c");
         withState(2, ZeroStage.THREE, 16, state -> {
@@ -424,6 +427,7 @@ class ShardedStateTest {
 
     @Test
     void misuse() {
+        DevicesNeeded.assume(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {

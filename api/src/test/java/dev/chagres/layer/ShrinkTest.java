@@ -265,6 +265,7 @@ class ShrinkTest {
 
     @Test
     void oneThatIsLeftGoesOnAlone() {
+        DevicesNeeded.assume(3);
         List<Victim> victims =
                 List.of(new Victim(0, 2, Moment.BEFORE_THE_SUMS), new Victim(1, 2, Moment.BEFORE_THE_SUMS));
         List<Trained> left = Ranks.local(3).withConfig(CONFIG).run(rank -> train(rank, DType.FLOAT32, victims));
@@ -274,6 +275,7 @@ class ShrinkTest {
 
     @Test
     void misuse() {
+        DevicesNeeded.assume(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).withConfig(CONFIG).each(rank -> {

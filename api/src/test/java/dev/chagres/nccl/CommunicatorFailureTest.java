@@ -88,6 +88,7 @@ class CommunicatorFailureTest {
     /** What the program has caught is no wait: nobody is blamed for it when the timeout is over. */
     @Test
     void aRefusedCallDoesNotFailTheRanksLater() {
+        DevicesNeeded.assume(2);
         CommunicatorConfig hasty = STANDARD.withTimeout(Duration.ofMillis(150));
         Ranks.local(2).withConfig(hasty).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
@@ -106,6 +107,7 @@ class CommunicatorFailureTest {
 
     @Test
     void whatAnInnerGroupThrewIsNotLost() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Tensor tensor = scope.tensor(DType.FLOAT32, 2);

@@ -41,6 +41,7 @@ class CommunicatorTest {
     /** What ranks share of communicators that are closed goes: a program may split at each step. */
     @Test
     void nothingOfClosedCommunicatorsIsKept() {
+        DevicesNeeded.assume(2);
         CountDownLatch closed = new CountDownLatch(2);
         Ranks.local(2).each(rank -> {
             Communicator world = rank.communicator();
@@ -198,6 +199,7 @@ class CommunicatorTest {
 
     @Test
     void configurationsTravelToNccl() {
+        DevicesNeeded.assume(2);
         CommunicatorConfig config = STANDARD.withName("few")
                 .withMinCtas(1)
                 .withMaxCtas(4)
@@ -214,6 +216,7 @@ class CommunicatorTest {
 
     @Test
     void memoryIsRegisteredOneWayOrTheOther() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Tensor tensor = scope.tensor(DType.FLOAT32, 1024);

@@ -63,6 +63,7 @@ class FlightRecorderTest {
 
     @Test
     void callsOfAllCommunicatorsAreKeptInTheirOrder() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             Stream stream = rank.device().stream();
             Communicator communicator = rank.communicator();
@@ -205,6 +206,7 @@ class FlightRecorderTest {
 
     @Test
     void aGraphIsKeptWhenItIsCapturedAndWhenItIsLaunched() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             Stream stream = rank.device().stream();
             Communicator communicator = rank.communicator();

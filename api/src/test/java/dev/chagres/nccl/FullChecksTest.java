@@ -114,6 +114,7 @@ class FullChecksTest {
 
     @Test
     void aRankThatNeverComes() {
+        DevicesNeeded.assume(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).withConfig(FULL).each(rank -> {

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -32,6 +33,7 @@ class InsideGroupTest {
 
     @Test
     void nothingThatACollectiveUsesIsGivenUp() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             Device device = rank.device();
             Stream stream = device.openStream();
@@ -70,6 +72,7 @@ class InsideGroupTest {
     /** It hands memory to nobody: a group over many pieces makes views of them. */
     @Test
     void aNestedScopeOfViewsCloses() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             Stream stream = rank.device().stream();
             try (Scope scope = rank.device().openScope()) {
@@ -106,6 +109,7 @@ class InsideGroupTest {
 
     @Test
     void noCaptureAndNoWait() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             Stream stream = rank.device().stream();
             Communicator world = rank.communicator();

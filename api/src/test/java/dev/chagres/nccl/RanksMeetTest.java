@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -30,6 +31,7 @@ class RanksMeetTest {
 
     @Test
     void aCallReturnsOnlyAfterThePeerHasCome() {
+        DevicesNeeded.assume(2);
         AtomicBoolean came = new AtomicBoolean();
         Ranks.local(2).withConfig(PATIENT).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
@@ -46,6 +48,7 @@ class RanksMeetTest {
 
     @Test
     void aTransferReturnsOnlyAfterThePeerHasCome() {
+        DevicesNeeded.assume(2);
         AtomicBoolean came = new AtomicBoolean();
         Ranks.local(2).withConfig(PATIENT).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
@@ -70,6 +73,7 @@ class RanksMeetTest {
 
     @Test
     void groupsOfSendsMeetReceivesOneByOne() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).withConfig(PATIENT).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Stream stream = rank.device().stream();
@@ -95,6 +99,7 @@ class RanksMeetTest {
 
     @Test
     void groupsOfTwoCommunicatorsMeetInEitherOrder() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).withConfig(PATIENT).each(rank -> {
             Communicator world = rank.communicator();
             try (Communicator second = world.split(0, 0, world.config().withName("second"));
@@ -118,6 +123,7 @@ class RanksMeetTest {
 
     @Test
     void aGraphMeetsCallsOneByOne() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).withConfig(PATIENT).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Stream stream = rank.device().stream();
@@ -151,6 +157,7 @@ class RanksMeetTest {
 
     @Test
     void aLaunchWhosePeerDoesNotComeEndsWithinTheTimeout() {
+        DevicesNeeded.assume(2);
         CountDownLatch ended = new CountDownLatch(1);
         Ranks.local(2).withConfig(SHORT).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
@@ -177,6 +184,7 @@ class RanksMeetTest {
 
     @Test
     void aCommunicatorIsNotClosedBeforeItsGraphs() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).withConfig(PATIENT).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Stream stream = rank.device().stream();

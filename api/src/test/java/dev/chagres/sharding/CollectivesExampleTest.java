@@ -20,6 +20,7 @@ import org.junit.jupiter.api.Test;
 class CollectivesExampleTest {
     @Test
     void sumsOverTwoRanks() {
+        DevicesNeeded.assume(2);
         // @start region="ranks"
         List<Float> sums = Ranks.local(2).run(rank -> {
             Stream stream = rank.device().stream();
@@ -37,6 +38,7 @@ class CollectivesExampleTest {
 
     @Test
     void gathersInPlace() {
+        DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Stream stream = rank.device().stream();

@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DevicesNeeded;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -27,6 +28,7 @@ class ProcessRanksTest {
 
     @Test
     void theySumAsThreadsDo() throws Exception {
+        DevicesNeeded.assume(2);
         try (RankJvms ranks = start(3, "20", NOBODY)) {
             for (int rank = 0; rank < 3; rank++) {
                 ranks.awaitEnd(rank, 0);
@@ -37,6 +39,7 @@ class ProcessRanksTest {
 
     @Test
     void aProgramsOwnProcessesMeetThroughIt() throws Exception {
+        DevicesNeeded.assume(2);
         Path texts = Files.createDirectory(folder.resolve("texts"));
         try (RankJvms ranks = start(3, "20", NOBODY, texts.toString())) {
             for (int rank = 0; rank < 3; rank++) {
@@ -48,6 +51,7 @@ class ProcessRanksTest {
 
     @Test
     void aRankThatThrowsIsNamedWithWhatItThrew() throws Exception {
+        DevicesNeeded.assume(2);
         for (int thrower : new int[] {0, 1}) {
             try (RankJvms ranks = start(2, ENDLESS, Integer.toString(thrower))) {
                 ranks.awaitEnd(thrower, 3);

@@ -80,6 +80,7 @@ class RanksTest {
 
     @Test
     void aRankMayThrowWhatCannotSayWhatItIs() {
+        DevicesNeeded.assume(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {
@@ -93,6 +94,7 @@ class RanksTest {
 
     @Test
     void theOthersHearWhichRankFailed() {
+        DevicesNeeded.assume(2);
         CountDownLatch thrown = new CountDownLatch(1);
         String[] heard = new String[1];
         assertThrows(
@@ -143,6 +145,7 @@ class RanksTest {
 
     @Test
     void aRankThatNeverSendsIsNamed() {
+        DevicesNeeded.assume(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).withConfig(SHORT).each(rank -> {
@@ -160,6 +163,7 @@ class RanksTest {
 
     @Test
     void ranksRunAgainAfterAFailure() {
+        DevicesNeeded.assume(2);
         assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {

@@ -262,6 +262,7 @@ class ShardedTensorTest {
 
     @Test
     void misuse() {
+        DevicesNeeded.assume(2);
         assertThrown(
                 IllegalArgumentException.class,
                 "placements: expected dimensions of FLOAT32[5, 4], got shard=Shard[dimension=2]",
