@@ -2,7 +2,9 @@ package dev.chagres.nccl;
 
 import dev.chagres.internal.Checks;
 import java.util.List;
+import java.util.Objects;
 import java.util.SortedMap;
+import java.util.TreeMap;
 import java.util.stream.IntStream;
 
 /**
@@ -19,6 +21,8 @@ import java.util.stream.IntStream;
  * @param of how many ranks the communicator has
  */
 public record Agreement(List<Integer> ranks, List<Long> values, int of) {
+    private static final String WHERE = ", in an agreement";
+
     /** Copies the lists. */
     public Agreement {
         ranks = List.copyOf(ranks);
@@ -29,28 +33,50 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
      * Revokes the communicator, and waits until each of its ranks has called this, has ended, or has been missed for the timeout. A rank that
      * comes after that is left out.
      *
+     * <p>Of ranks that are processes, some may be silent and still live, behind a network that has failed: then those that are half of them
+     * or fewer do not go on, for the others may. Half of them go on where the first of all is one.
+     *
      * @param value what this rank tells the others
-     * @throws RankFailedException when the others have gone on without this rank
-     * @throws IllegalStateException when the communicator is closed, its ranks are no threads of one program, a stream of the device
-     *     captures, or inside {@link Communicator#group}
+     * @throws RankFailedException when the others have gone on without this rank, or may have
+     * @throws IllegalStateException when the communicator is closed, a stream of the device captures, or inside {@link Communicator#group};
+     *     where ranks are processes, when it does not have all that are left, or whoever started them did not say how they agree
      */
     public static Agreement of(Communicator communicator, long value) {
         Endpoint endpoint = Checks.given("communicator", communicator).endpoint();
-        Meeting meeting = endpoint.meeting();
-        if (meeting == null) {
-            throw new IllegalStateException("agreement: expected ranks that are threads of one program, got " + endpoint
-                    + ", whose ranks are processes; start again from a saved state");
-        }
         if (endpoint.failure() == null) {
             communicator.revoke();
         }
-        SortedMap<Integer, Long> left = meeting.accords()
-                .agree(
-                        endpoint.rank(),
-                        value,
-                        endpoint + ", in an agreement",
-                        endpoint.config().timeout().toMillis());
+        Meeting meeting = endpoint.meeting();
+        SortedMap<Integer, Long> left = meeting == null
+                ? ofProcesses(endpoint, value)
+                : meeting.accords()
+                        .agree(
+                                endpoint.rank(),
+                                value,
+                                endpoint + WHERE,
+                                endpoint.config().timeout().toMillis());
         return new Agreement(List.copyOf(left.keySet()), List.copyOf(left.values()), endpoint.ranks());
+    }
+
+    private static SortedMap<Integer, Long> ofProcesses(Endpoint endpoint, long value) {
+        PeerPlace place = endpoint.elsewhere();
+        if (place == null || !place.isBase()) {
+            throw new IllegalStateException("agreement: expected a communicator of all processes that are left, got "
+                    + endpoint + ", which was split from one");
+        }
+        RankFailure failure = Objects.requireNonNull(endpoint.failure());
+        List<Integer> missed = failure.waiting() == null ? List.of() : place.processes(failure.ranks());
+        String why = String.valueOf(failure.exception(endpoint + WHERE).getMessage());
+        PeerAgreement.Outcome outcome = place.peers()
+                .agree(new PeerAgreement.Proposal(
+                        place.base(), missed, why, value, endpoint.config().timeout()));
+        if (outcome == null) {
+            throw new IllegalStateException("agreement: expected processes that can reach each other, got " + endpoint
+                    + ", opened without UniqueId.agreeThrough; start again from a saved state");
+        }
+        SortedMap<Integer, Long> left = new TreeMap<>();
+        outcome.left().forEach((process, said) -> left.put(place.rank(process), said));
+        return left;
     }
 
     /** Returns the ranks that are not left. */

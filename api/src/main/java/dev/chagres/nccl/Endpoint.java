@@ -37,9 +37,7 @@ final class Endpoint implements AutoCloseable {
     private final DeviceState state;
     private final CommunicatorConfig config;
     private final @Nullable Meeting meeting;
-    private final @Nullable Peers peers;
-    /** What tells this communicator from others that were made from the same identifier: the same on each of its ranks. */
-    private final String place;
+    private final @Nullable PeerPlace elsewhere;
 
     private final int ranks;
     private final int rank;
@@ -67,19 +65,17 @@ final class Endpoint implements AutoCloseable {
     /** How CUDA treats the thread's calls while one of its streams captures, before NCCL was called; -1 outside of such a call. */
     private int modeBefore = -1;
 
-    /** {@code meeting} is where its ranks meet that are threads of this program, {@code peers} what is known of those that are not. */
+    /** {@code meeting} is where its ranks meet that are threads of this program, {@code elsewhere} what is known of those that are not. */
     Endpoint(
             Device device,
             CommunicatorConfig config,
             @Nullable Meeting meeting,
-            @Nullable Peers peers,
-            String place,
+            @Nullable PeerPlace elsewhere,
             MemorySegment handle) {
         this.device = device;
         this.config = config;
         this.meeting = meeting;
-        this.peers = peers;
-        this.place = place;
+        this.elsewhere = elsewhere;
         this.handle = handle;
         state = Inside.state(device);
         MemorySegment out = state.out();
@@ -93,8 +89,8 @@ final class Endpoint implements AutoCloseable {
         if (meeting != null) {
             meeting.add(this);
         }
-        if (peers != null) {
-            peers.add(this);
+        if (elsewhere != null) {
+            elsewhere.peers().add(this);
         }
         state.get(OpenEndpoints.OF_DEVICE).add(this);
         Watch.add(this);
@@ -117,13 +113,10 @@ final class Endpoint implements AutoCloseable {
         return meeting;
     }
 
+    /** Returns what is known of ranks that are in other processes; null where they are threads of this one. */
     @Nullable
-    Peers peers() {
-        return peers;
-    }
-
-    String place() {
-        return place;
+    PeerPlace elsewhere() {
+        return elsewhere;
     }
 
     int ranks() {
@@ -266,7 +259,9 @@ final class Endpoint implements AutoCloseable {
         try {
             Status.nccl(status, function instanceof Operation named ? named.function() : function.toString());
         } catch (NcclException refused) {
-            throw peers == null || status != Nccl.ncclRemoteError() ? refused : lost(peers, refused, was);
+            throw elsewhere == null || status != Nccl.ncclRemoteError()
+                    ? refused
+                    : lost(elsewhere.peers(), refused, was);
         }
     }
 
@@ -281,13 +276,14 @@ final class Endpoint implements AutoCloseable {
                 .exception(was);
     }
 
-    /** Says that a rank in another process has failed; -1 when nobody knows which. Any thread. */
-    void peerFailed(int other, Throwable cause) {
-        if (other < 0) {
+    /** Says that a process has failed; -1 when nobody knows which. Any thread. */
+    void peerFailed(int process, Throwable cause) {
+        int other = elsewhere == null ? process : elsewhere.rank(process);
+        if (process < 0) {
             fail(new RankFailure(List.of(), String.valueOf(cause.getMessage()), cause));
-            return;
+        } else if (other >= 0) {
+            fail(RankFailure.thrown(other, cause));
         }
-        fail(RankFailure.thrown(other, cause));
     }
 
     /** Returns what the rank is in, or was in last, and how long it has waited. */
@@ -310,7 +306,7 @@ final class Endpoint implements AutoCloseable {
      */
     long waitingForPeers() {
         long inside = waiting();
-        return inside != 0 || peers == null ? inside : -state.waits().present();
+        return inside != 0 || elsewhere == null ? inside : -state.waits().present();
     }
 
     /** Says what the thread waits to compare with its peers' calls, null when it goes on. */
@@ -339,7 +335,7 @@ final class Endpoint implements AutoCloseable {
     void timeOut() {
         long millis = config.timeout().toMillis();
         if (meeting == null) {
-            List<Integer> missing = peers == null ? List.of() : peers.behind(this);
+            List<Integer> missing = elsewhere == null ? List.of() : elsewhere.behind(this);
             fail(RankFailure.late(this + ", in " + call(), missing, millis));
         } else {
             // Whoever does not come here is missed by the communicators that this was split from, too.
@@ -349,7 +345,7 @@ final class Endpoint implements AutoCloseable {
 
     /** Does so where ranks in other processes are behind: else the device has long work of its own. Any thread. */
     void timeOutIfAnyIsBehind() {
-        List<Integer> behind = peers == null ? List.of() : peers.behind(this);
+        List<Integer> behind = elsewhere == null || failure != null ? List.of() : elsewhere.behind(this);
         if (!behind.isEmpty()) {
             long millis = config.timeout().toMillis();
             fail(RankFailure.late(this + ", after " + call(), behind, millis));
@@ -420,8 +416,8 @@ final class Endpoint implements AutoCloseable {
             if (meeting != null) {
                 meeting.remove(this);
             }
-            if (peers != null) {
-                peers.remove(this);
+            if (elsewhere != null) {
+                elsewhere.peers().remove(this);
             }
             state.get(OpenEndpoints.OF_DEVICE).remove(this);
             Leaks.closed(trace);

@@ -12,6 +12,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
@@ -57,10 +58,12 @@ final class Membership {
         }
         Opening opening = new Opening(device.index(), id, ranks, rank, config);
         if (meeting == null) {
-            return new Endpoint(device, config, null, id.peers(), "", opening.within(config.timeout()));
+            Peers peers = id.peers();
+            PeerPlace place = peers == null ? null : PeerPlace.ofAll(peers, ranks);
+            return new Endpoint(device, config, null, place, opening.within(config.timeout()));
         }
         try {
-            return new Endpoint(device, config, meeting, null, "", opening.call());
+            return new Endpoint(device, config, meeting, null, opening.call());
         } catch (NcclException refused) {
             // A rank that NCCL refuses will not come: the others need not wait for it.
             meeting.fail(RankFailure.thrown(rank, refused));
@@ -100,8 +103,21 @@ final class Membership {
         Meeting above = parent.meeting();
         Meeting meeting =
                 above == null ? null : above.descendants().split(parent.counts().collectives(), color);
-        String place = parent.place() + "/" + parent.counts().collectives() + ":" + color;
-        return new Endpoint(parent.device(), config, meeting, parent.peers(), place, made);
+        Device device = parent.device();
+        PeerPlace place = parent.elsewhere();
+        if (place != null) {
+            place = place.split(parent.counts().collectives(), color, isWhole(parent, made));
+        }
+        return new Endpoint(device, config, meeting, place, made);
+    }
+
+    /** Returns whether a split has all ranks, as far as this one sees in their order. */
+    private static boolean isWhole(Endpoint parent, MemorySegment made) {
+        MemorySegment out = parent.state().out();
+        Status.nccl(Nccl.ncclCommCount(made, out), "ncclCommCount");
+        boolean all = out.get(ValueLayout.JAVA_INT, 0) == parent.ranks();
+        Status.nccl(Nccl.ncclCommUserRank(made, out), "ncclCommUserRank");
+        return all && out.get(ValueLayout.JAVA_INT, 0) == parent.rank();
     }
 
     static void splitWithoutPart(Endpoint parent) {
@@ -135,6 +151,12 @@ final class Membership {
         int[] sorted = Checks.given("excluded", excluded).clone();
         Arrays.sort(sorted);
         checkExcluded(parent, sorted);
+        PeerPlace elsewhere = parent.elsewhere();
+        PeerAgreement.Outcome agreed =
+                elsewhere == null ? null : elsewhere.peers().takeDecided(elsewhere.without(sorted));
+        if (elsewhere != null && agreed != null) {
+            return openedByThoseLeft(parent, config, elsewhere, agreed);
+        }
         int number = parent.nextShrink();
         Meeting meeting = meetingOfRest(parent, config, number, sorted);
         try (Arena arena = Arena.ofConfined()) {
@@ -143,10 +165,25 @@ final class Membership {
             MemorySegment list = arena.allocateFrom(ValueLayout.JAVA_INT, sorted);
             int status = Nccl.ncclCommShrink(handle, list, sorted.length, out, write(config, arena), flags);
             Status.nccl(status, "ncclCommShrink");
-            String place = parent.place() + "-" + number;
-            return new Endpoint(
-                    parent.device(), config, meeting, parent.peers(), place, out.get(ValueLayout.ADDRESS, 0));
+            PeerPlace place = elsewhere == null ? null : elsewhere.shrunk(number, sorted);
+            return new Endpoint(parent.device(), config, meeting, place, out.get(ValueLayout.ADDRESS, 0));
         }
+    }
+
+    /**
+     * Opens the communicator of the processes that are left by an identifier of its own: NCCL waits in a shrink without an end for one that
+     * fails meanwhile, and what the others have sent for it would be taken for that of the next shrink.
+     */
+    private static Endpoint openedByThoseLeft(
+            Endpoint parent, CommunicatorConfig config, PeerPlace elsewhere, PeerAgreement.Outcome agreed) {
+        List<Integer> left = List.copyOf(agreed.left().keySet());
+        Device device = parent.device();
+        UniqueId id = UniqueId.of(agreed.id(), elsewhere.peers(), left);
+        int rank = left.indexOf(elsewhere.base().get(parent.rank()));
+        MemorySegment handle = new Opening(device.index(), id, left.size(), rank, config).within(config.timeout());
+        // The same on all that are left, whichever communicator each of them had before.
+        String name = "-" + HexFormat.of().formatHex(agreed.id());
+        return new Endpoint(device, config, null, new PeerPlace(elsewhere.peers(), name, left, true), handle);
     }
 
     /** Waits for the ranks that stay, which NCCL would do without an end. */

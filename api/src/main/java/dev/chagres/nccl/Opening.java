@@ -109,7 +109,7 @@ final class Opening {
         abandoned = true;
         Peers.Failed peer = peerFailure();
         if (peer != null) {
-            throw RankFailure.thrown(peer.rank(), peer.cause())
+            throw RankFailure.thrown(id.rank(peer.process()), peer.cause())
                     .exception("communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open");
         }
         throw new RankFailedException(

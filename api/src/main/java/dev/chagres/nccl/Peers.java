@@ -21,13 +21,16 @@ final class Peers {
 
     private static final long PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(1);
 
-    /** A rank that failed, as the communicator of all ranks numbers it. */
-    record Failed(int rank, Throwable cause) {}
+    /** A process that failed. */
+    record Failed(int process, Throwable cause) {}
 
     private final ReentrantLock lock = new ReentrantLock();
     private final List<Endpoint> endpoints = new ArrayList<>();
     private @Nullable Failed failed;
     private volatile @Nullable Function<String, List<Integer>> asking;
+    private volatile @Nullable PeerAgreement agreeing;
+    /** What was decided last, until a communicator is made of it. */
+    private PeerAgreement.@Nullable Outcome decided;
 
     void add(Endpoint endpoint) {
         lock.lock();
@@ -52,12 +55,55 @@ final class Peers {
         asking = asked;
     }
 
-    /** Returns the ranks that {@code waiting} waits for, as far as they can be found out, as the communicator of all numbers them. */
-    List<Integer> behind(Endpoint waiting) {
+    /** Names who finds out which ranks are left. */
+    void agreeThrough(PeerAgreement agreed) {
+        agreeing = agreed;
+    }
+
+    /** Returns who is left; null where nobody can find that out. */
+    PeerAgreement.@Nullable Outcome agree(PeerAgreement.Proposal proposal) {
+        PeerAgreement present = agreeing;
+        PeerAgreement.Outcome outcome = present == null ? null : present.agree(proposal);
+        lock.lock();
+        try {
+            decided = outcome;
+        } finally {
+            lock.unlock();
+        }
+        return outcome;
+    }
+
+    /** Returns what was decided last, once, where it left those processes; else null. */
+    PeerAgreement.@Nullable Outcome takeDecided(List<Integer> left) {
+        lock.lock();
+        try {
+            PeerAgreement.Outcome present = decided;
+            if (present == null || !List.copyOf(present.left().keySet()).equals(left)) {
+                return null;
+            }
+            decided = null;
+            return present;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Forgets who failed before it was decided who is left. */
+    void goOn() {
+        lock.lock();
+        try {
+            failed = null;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Returns the processes that {@code waiting}, of the communicator of that name, waits for, as far as they can be found out. */
+    List<Integer> behind(Endpoint waiting, String name) {
         Function<String, List<Integer>> present = asking;
         return present == null
                 ? List.of()
-                : present.apply(waiting.place() + SEPARATOR + waiting.counts().question());
+                : present.apply(name + SEPARATOR + waiting.counts().question());
     }
 
     /** Returns where this rank is, for one that asks in another process. */
@@ -70,7 +116,8 @@ final class Peers {
         try {
             for (Endpoint endpoint : endpoints) {
                 waits |= endpoint.waiting() != 0 || endpoint.state().waits().present() != 0;
-                asked = endpoint.place().equals(place) ? endpoint : asked;
+                PeerPlace known = endpoint.elsewhere();
+                asked = known != null && known.name().equals(place) ? endpoint : asked;
             }
         } finally {
             lock.unlock();

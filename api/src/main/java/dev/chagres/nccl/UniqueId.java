@@ -25,15 +25,20 @@ import org.jspecify.annotations.Nullable;
  */
 public final class UniqueId {
     private final byte[] bytes;
-    private final Peers peers = new Peers();
+    private final Peers peers;
+    /** The processes that open the communicator, by rank; null where they are numbered as its ranks. */
+    private final @Nullable List<Integer> processes;
+
     private boolean travels;
     private @Nullable Meeting meeting;
     /** What failed before any rank had come. */
     private @Nullable RankFailure early;
 
-    private UniqueId(byte[] bytes, boolean travels) {
+    private UniqueId(byte[] bytes, boolean travels, Peers peers, @Nullable List<Integer> processes) {
         this.bytes = bytes;
         this.travels = travels;
+        this.peers = peers;
+        this.processes = processes;
     }
 
     /**
@@ -47,7 +52,7 @@ public final class UniqueId {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment id = ncclUniqueId.allocate(arena);
             Status.nccl(Nccl.ncclGetUniqueId(id), "ncclGetUniqueId");
-            return new UniqueId(id.toArray(ValueLayout.JAVA_BYTE), false);
+            return new UniqueId(id.toArray(ValueLayout.JAVA_BYTE), false, new Peers(), null);
         }
     }
 
@@ -76,7 +81,17 @@ public final class UniqueId {
         if (Checks.given("bytes", bytes).length != expected) {
             throw new IllegalArgumentException("bytes: expected " + expected + " bytes, got " + bytes.length);
         }
-        return new UniqueId(bytes.clone(), true);
+        return new UniqueId(bytes.clone(), true, new Peers(), null);
+    }
+
+    /** Returns that of a communicator which some processes open that had another one together. */
+    static UniqueId of(byte[] bytes, Peers peers, List<Integer> processes) {
+        return new UniqueId(bytes, true, peers, processes);
+    }
+
+    /** Returns the rank of a process; -1 when it is none. */
+    int rank(int process) {
+        return processes == null ? process : processes.indexOf(process);
     }
 
     /**
@@ -155,6 +170,22 @@ public final class UniqueId {
      */
     public void askThrough(Function<String, List<Integer>> asked) {
         peers.askThrough(Checks.given("asked", asked));
+    }
+
+    /**
+     * Names who finds out which ranks in other processes are left when one has failed, for {@link Agreement}. When that is decided, {@link
+     * #goOn} is called before {@link PeerAgreement#agree} returns.
+     */
+    public void agreeThrough(PeerAgreement agreed) {
+        peers.agreeThrough(Checks.given("agreed", agreed));
+    }
+
+    /**
+     * Says that it was decided which ranks in other processes are left: what failed before does not end communicators that they open from
+     * now on.
+     */
+    public void goOn() {
+        peers.goOn();
     }
 
     /** Returns where this rank is, for one in another process that asks. */

@@ -135,15 +135,15 @@ public final class DataParallel extends Strategy {
      * not gets its weights, moments and {@code others}. This is closed after; the step that failed is forgotten, and to be made again by
      * the new number of ranks.
      *
-     * {@snippet file="dev/chagres/layer/ShrinkTest.java" region="shrink"}
+     * {@snippet file="dev/chagres/layer/ShrinkTraining.java" region="shrink"}
      *
      * @param optimizer of these parameters, which takes its steps after {@link #awaitGradients}
      * @param others what else the newest step decides: states of quantizers, of a loss scaler, numbers of one's own
      * @return the strategy of the ranks that are left, which follows the same passes; its {@link #communicator()} is closed with the device
      * @throws IllegalArgumentException when the optimizer is that of other parameters
-     * @throws IllegalStateException when this is closed, layers, stages or tokens are split among ranks, ranks are processes, or a step was
-     *     taken without {@link #awaitGradients}; when no rank has failed, or none is left with a whole state
-     * @throws RankFailedException when the others have gone on without this one
+     * @throws IllegalStateException when this is closed, layers, stages or tokens are split among ranks, or a step was taken without {@link
+     *     #awaitGradients}; when no rank has failed, or none is left with a whole state
+     * @throws RankFailedException when the others have gone on without this one, or may have: see {@link Agreement#of}
      */
     public DataParallel shrink(AdamW optimizer, State... others) {
         ensureShrinks(optimizer);

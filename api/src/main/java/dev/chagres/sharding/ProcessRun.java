@@ -45,9 +45,20 @@ final class ProcessRun {
     private static <T> T runBody(
             RankEnvironment environment, TcpStore store, Device device, CommunicatorConfig config, Rank.Body<T> body) {
         UniqueId id = UniqueId.of(store.shared());
-        store.onFailure((text, other) -> id.fail(other, new RankEndedException(text)));
+        store.listener(new StoreNews.Listener() {
+            @Override
+            public void failed(int other, String text) {
+                id.fail(other, new RankEndedException(text));
+            }
+
+            @Override
+            public void decided() {
+                id.goOn();
+            }
+        });
         store.answering(id::answer);
         id.askThrough(store::ask);
+        id.agreeThrough(store);
         int rank = environment.rank();
         int count = environment.count();
         try (Communicator communicator = Communicator.open(device, id, count, rank, config)) {

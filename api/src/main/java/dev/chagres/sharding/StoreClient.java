@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import java.io.EOFException;
 import java.io.IOException;
+import java.net.ConnectException;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.net.SocketTimeoutException;
@@ -12,56 +13,50 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.IntConsumer;
+import org.jspecify.annotations.Nullable;
 
 /**
- * The store as ranks other than 0 have it.
+ * The store as ranks have it that do not keep it.
  *
  * <p>Threading: thread-safe.
  */
-final class StoreClient extends TcpStore {
+final class StoreClient implements AutoCloseable {
     private static final long RETRY_NANOS = TimeUnit.MILLISECONDS.toNanos(50);
 
     /** Twice what ranks have to answer rank 0. */
     private static final long ANSWER_NANOS = TimeUnit.MILLISECONDS.toNanos(1400);
+    /** How long a rank may take that is to keep the store from now on. */
+    private static final int SILENCE_MILLIS = 3_000;
 
+    private static final int LOOK_MILLIS = 500;
+    private static final byte[] NOTHING = {};
+
+    private final int keeper;
     private final StoreMessages store;
+    private final StoreNews news;
+    /** Is told when the process has ended that keeps the store. */
+    private final IntConsumer onEnd;
+
     private final BlockingQueue<StoreMessages.Message> answered = new LinkedBlockingQueue<>();
     private final AtomicInteger questions = new AtomicInteger();
-    private final byte[] shared;
-    private volatile boolean closed;
+    /** When the store has said last that it waits for others. */
+    private volatile long waited = System.nanoTime();
 
-    private StoreClient(RankEnvironment environment, StoreMessages store, byte[] shared) {
-        super(environment);
+    private volatile boolean ended;
+    /** Whether this rank expects nothing of the store any more. */
+    private volatile boolean left;
+
+    StoreClient(int keeper, StoreMessages store, StoreNews news, IntConsumer onEnd) {
+        this.keeper = keeper;
         this.store = store;
-        this.shared = shared;
+        this.news = news;
+        this.onEnd = onEnd;
+        Thread.ofPlatform().daemon().name("chagres-store").start(this::listen);
     }
 
-    static StoreClient open(RankEnvironment environment, byte[] hello, Duration timeout) {
-        long end = System.nanoTime() + timeout.toNanos();
-        StoreMessages store = connect(environment, timeout, end);
-        try {
-            StoreMessages.Message answer = introduce(environment, hello, timeout, end, store);
-            if (answer.kind() != StoreMessages.Kind.READY) {
-                throw new IllegalStateException(rank(environment) + answer.text());
-            }
-            StoreClient made = new StoreClient(environment, store, answer.bytes());
-            Thread.ofPlatform().daemon().name("chagres-store").start(made::listen);
-            return made;
-        } catch (RuntimeException failed) {
-            store.close();
-            throw failed;
-        }
-    }
-
-    private static String rank(RankEnvironment environment) {
-        return "rank " + environment.rank() + " of " + environment.count() + ": ";
-    }
-
-    private static int millisUntil(long end) {
-        return Math.clamp((end - System.nanoTime()) / 1_000_000, 1, Integer.MAX_VALUE);
-    }
-
-    private static StoreMessages connect(RankEnvironment environment, Duration timeout, long end) {
+    /** Finds rank 0, which may begin to listen later. */
+    static StoreMessages connect(RankEnvironment environment, Duration timeout, long end) {
         InetSocketAddress address = environment.store();
         while (true) {
             Socket socket = new Socket();
@@ -85,15 +80,8 @@ final class StoreClient extends TcpStore {
         }
     }
 
-    private static void closeQuietly(Socket socket) {
-        try {
-            socket.close();
-        } catch (IOException _) {
-            // It was never connected.
-        }
-    }
-
-    private static StoreMessages.Message introduce(
+    /** Says hello to rank 0, and returns what it gives when all have come. */
+    static StoreWelcome introduce(
             RankEnvironment environment, byte[] hello, Duration timeout, long end, StoreMessages store) {
         boolean proven = false;
         try {
@@ -107,20 +95,31 @@ final class StoreClient extends TcpStore {
             store.timeout((int) Math.min(Integer.MAX_VALUE, timeout.toMillis() + millisUntil(end)));
             StoreMessages.Message answer = store.receive();
             store.timeout(0);
-            return answer;
+            if (answer.kind() != StoreMessages.Kind.READY) {
+                throw new IllegalStateException(rank(environment) + answer.text());
+            }
+            return StoreWelcome.of(answer.bytes());
         } catch (SocketTimeoutException late) {
             throw new IllegalStateException(
                     rank(environment) + "rank 0 did not answer within " + timeout.toMillis() + " ms", late);
-        } catch (EOFException ended) {
+        } catch (EOFException failed) {
             throw new IllegalStateException(
                     proven
                             ? rank(environment) + "rank 0 has ended before all ranks had come"
                             : otherSecret(environment),
-                    ended);
+                    failed);
         } catch (IOException e) {
             throw new IllegalStateException(
                     rank(environment) + "the connection to rank 0 failed: " + e.getMessage(), e);
         }
+    }
+
+    private static String rank(RankEnvironment environment) {
+        return "rank " + environment.rank() + " of " + environment.count() + ": ";
+    }
+
+    private static int millisUntil(long end) {
+        return Math.clamp((end - System.nanoTime()) / 1_000_000, 1, Integer.MAX_VALUE);
     }
 
     private static String otherSecret(RankEnvironment environment) {
@@ -128,43 +127,99 @@ final class StoreClient extends TcpStore {
                 + ": expected the secret of rank 0, got another, or another program listens at " + environment.store();
     }
 
+    private static void closeQuietly(Socket socket) {
+        try {
+            socket.close();
+        } catch (IOException _) {
+            // It was never connected.
+        }
+    }
+
+    /** Finds another rank, which is to keep the store; null when it does not answer. */
+    static @Nullable StoreMessages reach(RankEnvironment environment, InetSocketAddress address, byte[] hello) {
+        Socket socket = new Socket();
+        try {
+            socket.connect(address, SILENCE_MILLIS);
+            StoreMessages store = new StoreMessages(socket);
+            store.timeout(SILENCE_MILLIS);
+            if (store.prove(environment.secret(), "rank", "store")) {
+                store.send(StoreMessages.Kind.HELLO, environment.rank(), hello);
+                if (store.receive().kind() == StoreMessages.Kind.READY) {
+                    store.timeout(0);
+                    return store;
+                }
+            }
+        } catch (IOException _) {
+            // It has ended, or is silent.
+        }
+        closeQuietly(socket);
+        return null;
+    }
+
+    /** Returns whether the process has ended that listened there: its host refuses connections. */
+    static boolean hasEnded(InetSocketAddress address) {
+        try (Socket socket = new Socket()) {
+            socket.connect(address, LOOK_MILLIS);
+            return false;
+        } catch (ConnectException refused) {
+            return String.valueOf(refused.getMessage()).contains("refused");
+        } catch (IOException unreachable) {
+            return false;
+        }
+    }
+
+    /** Tells another rank of a failure. */
+    static void tell(RankEnvironment environment, InetSocketAddress address, byte[] hello, String text) {
+        try (StoreMessages store = reach(environment, address, hello)) {
+            if (store != null) {
+                store.send(StoreMessages.Kind.FAILED, -1, StoreMessages.bytes(text));
+                store.send(StoreMessages.Kind.LEAVE, 0, NOTHING);
+            }
+        } catch (IOException _) {
+            // It has ended.
+        }
+    }
+
     private void listen() {
         try {
             while (true) {
                 StoreMessages.Message message = store.receive();
-                if (message.kind() == StoreMessages.Kind.DONE) {
-                    allDone();
-                } else if (message.kind() == StoreMessages.Kind.FAILED) {
-                    failed(message.number(), message.text());
-                } else if (message.kind() == StoreMessages.Kind.ASK) {
-                    String where = answer(message.text()).name();
-                    store.send(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
-                } else if (message.kind() == StoreMessages.Kind.ANSWER) {
-                    answered.offer(message);
+                if (!left) {
+                    take(message);
                 }
             }
-        } catch (IOException ended) {
-            if (!closed) {
-                failed(0, ENDED);
+        } catch (IOException closedNow) {
+            ended = true;
+            onEnd.accept(keeper);
+        }
+    }
+
+    private void take(StoreMessages.Message message) throws IOException {
+        switch (message.kind()) {
+            case DONE -> news.allDone();
+            case FAILED -> news.failed(message.number(), message.text());
+            case ASK -> {
+                String where = news.answer(message.text()).name();
+                // Where the store has ended meanwhile, what it has said before is still to be read.
+                say(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
+            }
+            case ANSWER -> answered.add(message);
+            case WAIT -> waited = System.nanoTime();
+            case DECIDED -> news.decided(StoreDecision.of(message.bytes()));
+            default -> {
+                // The store says nothing else after its welcome.
             }
         }
     }
 
-    @Override
-    byte[] shared() {
-        return shared.clone();
+    int keeper() {
+        return keeper;
     }
 
-    @Override
-    void fail(int rank, String text) {
-        say(StoreMessages.Kind.FAILED, rank, text);
-    }
-
-    /** Where rank 0 does not answer in time, it is the one. */
-    @Override
+    /** Where the rank that keeps the store does not answer in time, it is the one. */
     List<Integer> ask(String question) {
         int number = questions.incrementAndGet();
-        say(StoreMessages.Kind.ASK, number, question);
+        say(StoreMessages.Kind.ASK, number, StoreMessages.bytes(question));
         long end = System.nanoTime() + ANSWER_NANOS;
         boolean interrupted = false;
         try {
@@ -173,7 +228,7 @@ final class StoreClient extends TcpStore {
                     StoreMessages.Message answer =
                             answered.poll(Math.max(0, end - System.nanoTime()), TimeUnit.NANOSECONDS);
                     if (answer == null) {
-                        return List.of(0);
+                        return List.of(keeper);
                     }
                     if (answer.number() == number) {
                         return Inquiry.ranks(answer.text());
@@ -189,22 +244,46 @@ final class StoreClient extends TcpStore {
         }
     }
 
-    @Override
-    void done() {
-        say(StoreMessages.Kind.DONE, environment.rank(), "");
+    /** Says what this rank has to say of a failure until it is decided who is left; null when the store ends or is silent. */
+    @Nullable
+    StoreDecision agree(StoreDecision.Proposal proposal, @Nullable StoreDecision before) {
+        waited = System.nanoTime();
+        byte[] bytes = proposal.toBytes();
+        while (!ended && System.nanoTime() - waited < TimeUnit.MILLISECONDS.toNanos(SILENCE_MILLIS)) {
+            say(StoreMessages.Kind.AGREE, proposal.attempt(), bytes);
+            StoreDecision made = news.awaitDecision(before, LOOK_MILLIS);
+            if (made != null) {
+                return made;
+            }
+        }
+        return null;
     }
 
-    private void say(StoreMessages.Kind kind, int number, String text) {
+    void fail(int rank, String text) {
+        say(StoreMessages.Kind.FAILED, rank, StoreMessages.bytes(text));
+    }
+
+    void done(int rank) {
+        say(StoreMessages.Kind.DONE, rank, NOTHING);
+    }
+
+    private void say(StoreMessages.Kind kind, int number, byte[] bytes) {
         try {
-            store.send(kind, number, StoreMessages.bytes(text));
+            store.send(kind, number, bytes);
         } catch (IOException _) {
-            // Rank 0 is gone, and whoever listens hears of that.
+            // The store is gone, and whoever listens hears of that.
         }
+    }
+
+    /** Goes to another store: the connection stays, for its end would say that this rank has ended. */
+    void leave(String why) {
+        fail(keeper, why);
+        left = true;
     }
 
     @Override
     public void close() {
-        closed = true;
+        left = true;
         store.close();
     }
 }

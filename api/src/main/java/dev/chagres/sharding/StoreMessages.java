@@ -5,6 +5,7 @@ import java.io.BufferedOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.net.InetAddress;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
@@ -35,7 +36,15 @@ final class StoreMessages implements AutoCloseable {
         /** To the store: who is behind? From it: are you? The question's number and a text follow. */
         ASK,
         /** To the store: where this rank is. From it: who is to blame. The question's number and a text follow. */
-        ANSWER
+        ANSWER,
+        /** To the store: what this rank says of a failure; a {@link StoreDecision.Proposal} follows. */
+        AGREE,
+        /** From the store: it has heard that, and waits for the others. */
+        WAIT,
+        /** From the store: who is left; a {@link StoreDecision} follows. */
+        DECIDED,
+        /** To the store: this connection ends, and its rank goes on. */
+        LEAVE
     }
 
     private static final long MAGIC = 0x6368616772657331L;
@@ -53,6 +62,16 @@ final class StoreMessages implements AutoCloseable {
         socket.setKeepAlive(true);
         in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
         out = new DataOutputStream(new BufferedOutputStream(socket.getOutputStream()));
+    }
+
+    /** Returns the address of this end. */
+    InetAddress local() {
+        return socket.getLocalAddress();
+    }
+
+    /** Returns the address of the other end. */
+    InetAddress remote() {
+        return socket.getInetAddress();
     }
 
     /** Waits for each following read no longer than this; 0 is without an end. */

@@ -1,8 +1,9 @@
 package dev.chagres.sharding;
 
 import dev.chagres.nccl.PeerProgress;
+import dev.chagres.sharding.StoreDecision.Proposal;
 import java.io.IOException;
-import java.net.BindException;
+import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.time.Duration;
@@ -13,83 +14,61 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The store as rank 0 has it, which listens.
+ * The store as the rank has it that keeps it: rank 0, or another one when that has failed. Each rank listens from the beginning.
  *
  * <p>Threading: thread-safe.
  */
-final class StoreServer extends TcpStore {
+final class StoreServer implements AutoCloseable {
     /** How long a connection may take to prove that it is a rank. */
     private static final int INTRODUCTION_MILLIS = 10_000;
 
     private static final long CLOSING_MILLIS = 1_000;
+    private static final byte[] NOTHING = {};
 
-    private final String build;
-    private final String what;
-    private final byte[] shared;
+    final RankEnvironment environment;
+    final StoreNews news;
+    final ReentrantLock lock = new ReentrantLock();
+    final Condition changed = lock.newCondition();
+    private final StoreGreeting greeting;
     private final @Nullable ServerSocket listening;
     private final Map<Integer, StoreMessages> ranks = new TreeMap<>();
+    private final Map<Integer, InetSocketAddress> addresses = new TreeMap<>();
     private final List<StoreMessages> strangers = new ArrayList<>();
     private final Set<Integer> done = new HashSet<>();
-    private final List<Inquiry> inquiries = new ArrayList<>();
+    private final StoreInquiries inquiries = new StoreInquiries(this);
+    private final StoreAccords accords = new StoreAccords(this);
     private @Nullable Thread accepting;
     private int unproven;
     private @Nullable String refusal;
+    /** Whether all ranks have come to rank 0. */
     private boolean ready;
+
     private boolean closed;
 
-    private StoreServer(
-            RankEnvironment environment, String build, String what, byte[] shared, @Nullable ServerSocket listening) {
-        super(environment);
-        this.build = build;
-        this.what = what;
-        this.shared = shared.clone();
+    private StoreServer(StoreGreeting greeting, StoreNews news, @Nullable ServerSocket listening, boolean ready) {
+        environment = greeting.environment();
+        this.greeting = greeting;
+        this.news = news;
         this.listening = listening;
-    }
-
-    static StoreServer open(RankEnvironment environment, String build, String what, byte[] shared, Duration timeout) {
-        StoreServer made = new StoreServer(environment, build, what, shared, listening(environment));
-        try {
-            if (made.listening != null) {
-                made.accepting =
-                        Thread.ofPlatform().daemon().name("chagres-store").start(made::accept);
-                made.awaitRanks(timeout);
-            }
-            return made;
-        } catch (RuntimeException failed) {
-            made.close();
-            throw failed;
+        this.ready = ready;
+        if (listening != null) {
+            accepting = Thread.ofPlatform().daemon().name("chagres-store").start(this::accept);
         }
     }
 
-    private static @Nullable ServerSocket listening(RankEnvironment environment) {
-        ServerSocket already = environment.listening();
-        return already != null || environment.count() == 1 ? already : listen(environment);
+    /** Keeps the store from the beginning, as rank 0. */
+    static StoreServer first(StoreGreeting greeting, StoreNews news, @Nullable ServerSocket listening) {
+        return new StoreServer(greeting, news, listening, false);
     }
 
-    private static ServerSocket listen(RankEnvironment environment) {
-        try {
-            ServerSocket socket = new ServerSocket();
-            try {
-                socket.setReuseAddress(true);
-                socket.bind(environment.store(), environment.count());
-                return socket;
-            } catch (IOException failed) {
-                socket.close();
-                throw failed;
-            }
-        } catch (BindException used) {
-            throw new IllegalStateException(
-                    "rank 0 cannot listen at " + environment.store() + ": " + used.getMessage()
-                            + "; name another port in " + RankEnvironment.PORT + ", or an address of this host in "
-                            + RankEnvironment.ADDRESS,
-                    used);
-        } catch (IOException e) {
-            throw new IllegalStateException(
-                    "rank 0 cannot listen at " + environment.store() + ": " + e.getMessage(), e);
-        }
+    /** Is ready to keep it later. */
+    static StoreServer later(StoreGreeting greeting, StoreNews news, ServerSocket listening) {
+        return new StoreServer(greeting, news, listening, true);
     }
 
     private void accept() {
@@ -112,10 +91,15 @@ final class StoreServer extends TcpStore {
             connection.timeout(0);
             try {
                 while (true) {
-                    take(rank, connection.receive());
+                    StoreMessages.Message message = connection.receive();
+                    if (message.kind() == StoreMessages.Kind.LEAVE) {
+                        leave(rank, connection);
+                        return;
+                    }
+                    take(rank, message);
                 }
             } catch (IOException ended) {
-                lost(rank);
+                lost(rank, connection);
             }
         } catch (IOException stranger) {
             unproven();
@@ -146,6 +130,10 @@ final class StoreServer extends TcpStore {
                 connection.send(StoreMessages.Kind.REFUSED, 0, StoreMessages.bytes(wrong));
             } else {
                 ranks.put(rank, connection);
+                addresses.put(rank, new InetSocketAddress(connection.remote(), StoreGreeting.port(hello.text())));
+                if (ready) {
+                    connection.send(StoreMessages.Kind.READY, 0, NOTHING);
+                }
             }
             changed.signalAll();
             return wrong == null ? rank : null;
@@ -165,63 +153,47 @@ final class StoreServer extends TcpStore {
 
     /** Says why a rank cannot come; null when it can. The lock is held. */
     private @Nullable String wrong(int rank, String hello) {
-        String[] lines = hello.split("\n", 4);
-        if (lines.length != 4 || !lines[0].equals(VERSION)) {
-            return "rank " + rank + " is of another version of Chagres: expected \"" + VERSION + "\", got \"" + lines[0]
-                    + '"';
+        String other = greeting.wrong(rank, hello);
+        if (other != null) {
+            return other;
         }
-        if (!lines[1].equals(build)) {
-            return "rank " + rank + " runs another build of Chagres than rank 0: expected \"" + build + "\", got \""
-                    + lines[1] + "\"; start all ranks with the same jars and libraries";
-        }
-        if (!lines[2].equals(Integer.toString(environment.count()))) {
-            return "rank " + rank + " is one of " + lines[2] + " ranks: expected " + environment.count()
-                    + ", as rank 0 says";
-        }
-        if (rank < 1 || rank >= environment.count() || ranks.containsKey(rank) || ready) {
+        boolean isRank = rank >= 0 && rank < environment.count() && rank != environment.rank();
+        boolean again = environment.rank() == 0 && (ranks.containsKey(rank) || ready);
+        if (!isRank || again) {
             return "rank " + rank + " has come a second time: expected each of ranks 0 to " + (environment.count() - 1)
                     + " once";
         }
-        if (!lines[3].equals(what)) {
-            return "rank " + rank + " does something else than rank 0: expected " + differing(what, lines[3]) + ", got "
-                    + differing(lines[3], what);
-        }
-        return null;
+        return greeting.otherwise(rank, hello);
     }
 
-    /** Returns the lines of {@code text} that are others than those of {@code other}; all of it where there are more or fewer. */
-    private static String differing(String text, String other) {
-        String[] lines = text.split("\n", -1);
-        String[] others = other.split("\n", -1);
-        List<String> different = new ArrayList<>();
-        for (int i = 0; i < lines.length && lines.length == others.length; i++) {
-            if (!lines[i].equals(others[i])) {
-                different.add('"' + lines[i] + '"');
-            }
-        }
-        return different.isEmpty() ? '"' + text + '"' : String.join(" and ", different);
-    }
-
-    private void awaitRanks(Duration timeout) {
+    /**
+     * Waits until all ranks have come, and tells each of them where the others listen.
+     *
+     * @throws IllegalStateException when one does not come, or is of another run
+     */
+    StoreWelcome awaitRanks(byte[] shared, Duration timeout) {
         String wrong;
         lock.lock();
         try {
             awaitComing(timeout.toNanos());
             ready = refusal == null && ranks.size() == environment.count() - 1;
             wrong = ready ? null : refusal != null ? refusal : missing(timeout);
+            addresses.put(0, environment.store());
+            StoreWelcome welcome = new StoreWelcome(shared, List.copyOf(addresses.values()));
             for (StoreMessages rank : ranks.values()) {
                 if (ready) {
-                    tell(rank, StoreMessages.Kind.READY, 0, shared);
+                    tell(rank, StoreMessages.Kind.READY, 0, welcome.toBytes());
                 } else {
                     tell(rank, StoreMessages.Kind.REFUSED, 0, StoreMessages.bytes(String.valueOf(wrong)));
                 }
             }
+            if (wrong == null) {
+                return welcome;
+            }
         } finally {
             lock.unlock();
         }
-        if (wrong != null) {
-            throw new IllegalStateException("rank 0 of " + environment.count() + ": " + wrong);
-        }
+        throw new IllegalStateException("rank 0 of " + environment.count() + ": " + wrong);
     }
 
     /** Waits, with the lock held, until all have come or never will. */
@@ -249,117 +221,105 @@ final class StoreServer extends TcpStore {
                 + (unproven == 0 ? "" : "; " + unproven + " connections did not know the secret");
     }
 
-    private void take(int rank, StoreMessages.Message message) {
+    private void take(int rank, StoreMessages.Message message) throws IOException {
         switch (message.kind()) {
-            case FAILED -> tellFailure(message.number(), message.text());
+            case FAILED -> {
+                if (message.number() == rank) {
+                    accords.comesNoMore(rank);
+                }
+                tellFailure(message.number(), message.text());
+            }
             case DONE -> finished(rank);
-            case ASK ->
-                Thread.ofPlatform()
-                        .daemon()
-                        .name("chagres-store-inquiry")
-                        .start(() -> inquire(rank, message.number(), message.text()));
-            case ANSWER -> answered(rank, message);
+            case ASK -> inquiries.begin(rank, message.number(), message.text());
+            case ANSWER -> inquiries.answered(rank, message.number(), PeerProgress.valueOf(message.text()));
+            case AGREE -> accords.come(rank, Proposal.of(message.bytes()));
             default -> {
                 // A rank says nothing else after its hello.
             }
         }
     }
 
-    private void inquire(int asking, int number, String question) {
-        byte[] blamed = StoreMessages.bytes(Inquiry.text(inquire(asking, question)));
-        lock.lock();
-        try {
-            StoreMessages connection = ranks.get(asking);
-            if (connection != null) {
-                tell(connection, StoreMessages.Kind.ANSWER, number, blamed);
-            }
-        } finally {
-            lock.unlock();
-        }
+    /** Asks the others that are left where they are, and returns who is to blame. */
+    List<Integer> ask(int asking, String question) {
+        return inquiries.ask(asking, question);
     }
 
-    private List<Integer> inquire(int asking, String question) {
-        Inquiry inquiry;
-        lock.lock();
-        try {
-            List<Integer> asked = new ArrayList<>(ranks.keySet());
-            asked.add(0, 0);
-            asked.remove(Integer.valueOf(asking));
-            inquiry = new Inquiry(asked);
-            inquiries.add(inquiry);
-            int number = inquiries.size() - 1;
-            ranks.forEach((rank, connection) -> {
-                if (rank != asking) {
-                    tell(connection, StoreMessages.Kind.ASK, number, StoreMessages.bytes(question));
-                }
-            });
-        } finally {
-            lock.unlock();
-        }
-        if (asking != 0) {
-            inquiry.answer(0, answer(question));
-        }
-        return inquiry.await();
-    }
-
-    private void answered(int rank, StoreMessages.Message message) {
-        lock.lock();
-        try {
-            inquiries.get(message.number()).answer(rank, PeerProgress.valueOf(message.text()));
-        } finally {
-            lock.unlock();
-        }
-    }
-
-    @Override
-    List<Integer> ask(String question) {
-        return inquire(0, question);
-    }
-
-    private void finished(int rank) {
+    /** Says that a rank has finished. */
+    void finished(int rank) {
         boolean all;
+        accords.comesNoMore(rank);
         lock.lock();
         try {
             done.add(rank);
-            all = done.size() == environment.count();
-            for (StoreMessages other : all ? ranks.values() : List.<StoreMessages>of()) {
-                tell(other, StoreMessages.Kind.DONE, 0, new byte[0]);
+            all = done.containsAll(news.members());
+            if (all) {
+                ranks.values().forEach(other -> tell(other, StoreMessages.Kind.DONE, 0, NOTHING));
             }
         } finally {
             lock.unlock();
         }
         if (all) {
-            allDone();
+            news.allDone();
+        }
+    }
+
+    private void leave(int rank, StoreMessages connection) {
+        lock.lock();
+        try {
+            ranks.remove(rank, connection);
+        } finally {
+            lock.unlock();
         }
     }
 
     /** The connection of a rank has ended. */
-    private void lost(int rank) {
-        boolean expected;
+    private void lost(int rank, StoreMessages connection) {
         lock.lock();
         try {
-            expected = closed;
+            if (closed || ranks.get(rank) != connection) {
+                return;
+            }
             if (!ready) {
                 ranks.remove(rank);
-                refusal = refusal == null ? "rank " + rank + " failed before all ranks had come: " + ENDED : refusal;
+                refusal = refusal == null
+                        ? "rank " + rank + " failed before all ranks had come: " + TcpStore.ENDED
+                        : refusal;
                 changed.signalAll();
             }
         } finally {
             lock.unlock();
         }
-        if (!expected) {
-            tellFailure(rank, ENDED);
-        }
+        ended(rank);
+    }
+
+    /** The process of a rank has ended. */
+    void ended(int rank) {
+        accords.comesNoMore(rank);
+        tellFailure(rank, TcpStore.ENDED);
+    }
+
+    /** Takes what this rank says of a failure, as it takes it of others. */
+    void agree(Proposal proposal) {
+        accords.come(environment.rank(), proposal);
+    }
+
+    /** Says where the others listen. */
+    void meetAt(List<InetSocketAddress> all) {
+        accords.meetAt(all);
+    }
+
+    byte[] hello() {
+        return greeting.hello(listening == null ? 0 : listening.getLocalPort());
     }
 
     private void tellFailure(int rank, String text) {
-        if (!failed(rank, text)) {
-            return;
+        if (news.failed(rank, text)) {
+            tellOthers(rank, text);
         }
-        tellOthers(rank, text);
     }
 
-    private void tellOthers(int rank, String text) {
+    /** Tells all but that rank that it has failed. */
+    void tellOthers(int rank, String text) {
         lock.lock();
         try {
             for (Map.Entry<Integer, StoreMessages> other : ranks.entrySet()) {
@@ -372,27 +332,31 @@ final class StoreServer extends TcpStore {
         }
     }
 
+    /** Tells all ranks who is left; the lock is held. */
+    void tellAll(StoreDecision decision) {
+        byte[] bytes = decision.toBytes();
+        ranks.values().forEach(rank -> tell(rank, StoreMessages.Kind.DECIDED, 0, bytes));
+    }
+
+    /** Tells a rank that is here; the lock is held. */
+    void tellRank(int rank, StoreMessages.Kind kind, int number, byte[] bytes) {
+        StoreMessages connection = ranks.get(rank);
+        if (connection != null) {
+            tell(connection, kind, number, bytes);
+        }
+    }
+
+    /** Returns whether a rank has a connection with this one; the lock is held. */
+    boolean isConnected(int rank) {
+        return ranks.containsKey(rank);
+    }
+
     private static void tell(StoreMessages connection, StoreMessages.Kind kind, int number, byte[] bytes) {
         try {
             connection.send(kind, number, bytes);
         } catch (IOException _) {
             // Who reads from it finds that it has ended.
         }
-    }
-
-    @Override
-    byte[] shared() {
-        return shared.clone();
-    }
-
-    @Override
-    void fail(int rank, String text) {
-        tellOthers(rank, text);
-    }
-
-    @Override
-    void done() {
-        finished(0);
     }
 
     @Override
@@ -406,6 +370,7 @@ final class StoreServer extends TcpStore {
         } finally {
             lock.unlock();
         }
+        accords.close();
         open.forEach(StoreMessages::close);
         try {
             if (listening != null) {

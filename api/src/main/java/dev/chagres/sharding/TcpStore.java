@@ -1,42 +1,65 @@
 package dev.chagres.sharding;
 
+import dev.chagres.nccl.PeerAgreement;
 import dev.chagres.nccl.PeerProgress;
-import java.nio.charset.StandardCharsets;
+import dev.chagres.nccl.RankFailedException;
+import java.io.IOException;
+import java.net.BindException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Function;
-import java.util.function.ObjIntConsumer;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Where ranks that are processes hear of each other, over TCP: that all have come, what they then share, which has failed, that all have
- * finished. Rank 0 listens, at the named address alone; ranks prove to each other that they know a secret, which itself is never sent.
+ * Where ranks that are processes hear of each other, over TCP: that all have come, what they then share, which has failed, who is left
+ * after that, that all have finished. Rank 0 keeps the store, and listens at the named address alone; ranks prove to each other that they
+ * know a secret, which itself is never sent.
  *
- * <p>Threading: thread-safe.
+ * <p>The others listen, too, each at the address by which it reaches rank 0: when rank 0 has failed, the lowest rank that lives keeps the
+ * store.
+ *
+ * <p>Threading: thread-safe; {@link #agree} on one thread.
  *
  * <p>Source: PyTorch's {@code TCPStore} does this for its process groups.
  */
-abstract class TcpStore implements AutoCloseable {
-    /** Counted up when messages change. */
-    static final String VERSION = "chagres store 2";
-
+final class TcpStore implements AutoCloseable, PeerAgreement {
     static final String ENDED = "its process has ended";
 
     /** A rank that failed, and how. */
     record Failure(int rank, String text) {}
 
-    final RankEnvironment environment;
-    final ReentrantLock lock = new ReentrantLock();
-    final Condition changed = lock.newCondition();
-    private @Nullable Failure failure;
-    private boolean allDone;
-    private @Nullable ObjIntConsumer<String> listener;
-    private volatile @Nullable Function<String, PeerProgress> answering;
+    private final RankEnvironment environment;
+    private final StoreNews news;
+    private final StoreServer server;
+    private final StoreWelcome welcome;
+    /** Those that were left are among them: their end would say that this rank has ended. */
+    private final List<StoreClient> clients = new ArrayList<>();
+    /** Null where this rank keeps the store. */
+    private volatile @Nullable StoreClient keeper;
 
-    TcpStore(RankEnvironment environment) {
+    private volatile boolean closed;
+    private int attempts;
+
+    private TcpStore(
+            RankEnvironment environment,
+            StoreNews news,
+            StoreServer server,
+            StoreWelcome welcome,
+            @Nullable StoreMessages store) {
         this.environment = environment;
+        this.news = news;
+        this.server = server;
+        this.welcome = welcome;
+        server.meetAt(welcome.addresses());
+        if (store != null) {
+            keeper = client(0, store);
+        }
     }
 
     /**
@@ -48,97 +71,220 @@ abstract class TcpStore implements AutoCloseable {
      * @throws IllegalStateException when a rank does not come within the timeout, comes twice, or is of another run; the text names it
      */
     static TcpStore join(RankEnvironment environment, String build, String what, byte[] shared, Duration timeout) {
-        return environment.rank() == 0
-                ? StoreServer.open(environment, build, what, shared, timeout)
-                : StoreClient.open(environment, hello(environment, build, what), timeout);
+        StoreGreeting greeting = new StoreGreeting(environment, build, what);
+        StoreNews news = new StoreNews(environment.rank(), environment.count());
+        try {
+            return environment.rank() == 0
+                    ? asFirst(greeting, news, shared, timeout)
+                    : asOther(greeting, news, timeout);
+        } catch (RuntimeException failed) {
+            news.close();
+            throw failed;
+        }
+    }
+
+    private static TcpStore asFirst(StoreGreeting greeting, StoreNews news, byte[] shared, Duration timeout) {
+        RankEnvironment environment = greeting.environment();
+        ServerSocket already = environment.listening();
+        ServerSocket listening = already != null || environment.count() == 1 ? already : listen(environment);
+        StoreServer server = StoreServer.first(greeting, news, listening);
+        try {
+            StoreWelcome welcome = listening == null
+                    ? new StoreWelcome(shared, List.of(environment.store()))
+                    : server.awaitRanks(shared, timeout);
+            return new TcpStore(environment, news, server, welcome, null);
+        } catch (RuntimeException failed) {
+            server.close();
+            throw failed;
+        }
+    }
+
+    private static TcpStore asOther(StoreGreeting greeting, StoreNews news, Duration timeout) {
+        RankEnvironment environment = greeting.environment();
+        long end = System.nanoTime() + timeout.toNanos();
+        StoreMessages store = StoreClient.connect(environment, timeout, end);
+        StoreServer server = null;
+        try {
+            server = StoreServer.later(greeting, news, listen(environment, store.local()));
+            StoreWelcome welcome = StoreClient.introduce(environment, server.hello(), timeout, end, store);
+            return new TcpStore(environment, news, server, welcome, store);
+        } catch (RuntimeException failed) {
+            store.close();
+            if (server != null) {
+                server.close();
+            }
+            throw failed;
+        }
+    }
+
+    private static ServerSocket listen(RankEnvironment environment) {
+        try {
+            return listen(environment.store(), environment.count());
+        } catch (BindException used) {
+            throw new IllegalStateException(
+                    "rank 0 cannot listen at " + environment.store() + ": " + used.getMessage()
+                            + "; name another port in " + RankEnvironment.PORT + ", or an address of this host in "
+                            + RankEnvironment.ADDRESS,
+                    used);
+        } catch (IOException e) {
+            throw new IllegalStateException(
+                    "rank 0 cannot listen at " + environment.store() + ": " + e.getMessage(), e);
+        }
+    }
+
+    private static ServerSocket listen(RankEnvironment environment, InetAddress local) {
+        try {
+            return listen(new InetSocketAddress(local, 0), environment.count());
+        } catch (IOException e) {
+            throw new IllegalStateException(
+                    "rank " + environment.rank() + " cannot listen at " + local + ": " + e.getMessage(), e);
+        }
+    }
+
+    private static ServerSocket listen(InetSocketAddress address, int ranks) throws IOException {
+        ServerSocket socket = new ServerSocket();
+        try {
+            socket.setReuseAddress(true);
+            socket.bind(address, ranks);
+            return socket;
+        } catch (IOException failed) {
+            socket.close();
+            throw failed;
+        }
+    }
+
+    private StoreClient client(int rank, StoreMessages store) {
+        StoreClient made = new StoreClient(rank, store, news, ended -> {
+            if (!closed) {
+                server.ended(ended);
+            }
+        });
+        clients.add(made);
+        return made;
     }
 
     /** Returns what rank 0 gave. */
-    abstract byte[] shared();
+    byte[] shared() {
+        return welcome.shared().clone();
+    }
 
     /** Tells the others that a rank has failed: this one, or one that it waited for; -1 when it does not know which. */
-    abstract void fail(int rank, String text);
+    void fail(int rank, String text) {
+        StoreClient present = keeper;
+        if (present == null) {
+            server.tellOthers(rank, text);
+        } else {
+            present.fail(rank, text);
+        }
+    }
 
-    /** Asks all other ranks where they are, and returns who is to blame. */
-    abstract List<Integer> ask(String question);
+    /** Asks all other ranks that are left where they are, and returns who is to blame. */
+    List<Integer> ask(String question) {
+        StoreClient present = keeper;
+        return present == null ? server.ask(environment.rank(), question) : present.ask(question);
+    }
 
     /** Names who answers for this rank. */
     void answering(Function<String, PeerProgress> called) {
-        answering = called;
+        news.answering(called);
     }
 
-    PeerProgress answer(String question) {
-        Function<String, PeerProgress> present = answering;
-        return present == null ? PeerProgress.LATE : present.apply(question);
+    /** Names who is told when another rank fails, at once where one has, and when it is decided who is left. */
+    void listener(StoreNews.Listener called) {
+        news.listener(called);
+    }
+
+    @Override
+    public Outcome agree(Proposal given) {
+        return agreed(new StoreDecision.Proposal(
+                ++attempts,
+                given.members(),
+                given.missed(),
+                given.why(),
+                given.value(),
+                given.timeout().toMillis()));
+    }
+
+    private Outcome agreed(StoreDecision.Proposal proposal) {
+        int own = environment.rank();
+        Failure heard = news.failure();
+        if (heard != null && heard.rank() == own) {
+            throw tooLate(heard.text());
+        }
+        StoreDecision before = news.told();
+        StoreDecision made = null;
+        List<Integer> members = news.members().stream().sorted().toList();
+        for (int i = 0; made == null && i < members.size(); i++) {
+            made = agree(members.get(i), proposal, before);
+        }
+        if (made == null) {
+            throw tooLate(names(members) + " went on without it");
+        }
+        if (!made.refusal().isEmpty()) {
+            throw new RankFailedException("rank " + own + " cannot go on: " + made.refusal(), List.of(), null);
+        }
+        if (!made.left().containsKey(own)) {
+            throw tooLate(names(made.left().keySet()) + " went on without it");
+        }
+        return new Outcome(made.left(), made.shared());
+    }
+
+    private RankFailedException tooLate(String why) {
+        int own = environment.rank();
+        return new RankFailedException("rank " + own + " came too late: " + why, List.of(own), null);
+    }
+
+    /** Lets {@code rank} find out who is left; null when it cannot. */
+    private @Nullable StoreDecision agree(int rank, StoreDecision.Proposal proposal, @Nullable StoreDecision before) {
+        StoreClient present = keeper;
+        if (rank == environment.rank()) {
+            keeper = null;
+            server.agree(proposal);
+            return news.awaitDecision(before, Long.MAX_VALUE / 1_000_000);
+        }
+        if (present == null || present.keeper() != rank) {
+            StoreMessages store = proposal.missed().contains(rank)
+                    ? null
+                    : StoreClient.reach(environment, welcome.addresses().get(rank), server.hello());
+            if (store == null) {
+                return null;
+            }
+            present = client(rank, store);
+            keeper = present;
+        }
+        StoreDecision made = proposal.missed().contains(rank) ? null : present.agree(proposal, before);
+        if (made == null) {
+            present.leave("as rank " + environment.rank() + " says: " + proposal.why());
+        }
+        return made;
     }
 
     /** Tells the others that this rank has finished. */
-    abstract void done();
-
-    @Override
-    public abstract void close();
-
-    /** Names who is called when another rank fails, at once where one has. */
-    void onFailure(ObjIntConsumer<String> called) {
-        Failure present;
-        lock.lock();
-        try {
-            listener = called;
-            present = failure;
-        } finally {
-            lock.unlock();
-        }
-        if (present != null) {
-            called.accept(present.text(), present.rank());
-        }
-    }
-
-    /** Keeps the first failure of another rank; returns whether it is that. */
-    boolean failed(int rank, String text) {
-        ObjIntConsumer<String> called;
-        lock.lock();
-        try {
-            if (failure != null || allDone) {
-                return false;
-            }
-            failure = new Failure(rank, text);
-            called = listener;
-            changed.signalAll();
-        } finally {
-            lock.unlock();
-        }
-        if (called != null) {
-            called.accept(text, rank);
-        }
-        return true;
-    }
-
-    void allDone() {
-        lock.lock();
-        try {
-            allDone = true;
-            changed.signalAll();
-        } finally {
-            lock.unlock();
+    void done() {
+        StoreClient present = keeper;
+        if (present == null) {
+            server.finished(environment.rank());
+        } else {
+            present.done(environment.rank());
         }
     }
 
     /** Waits until all ranks have finished; returns who has failed instead, or null. */
     @Nullable
     Failure awaitAll() {
-        lock.lock();
-        try {
-            while (!allDone && failure == null) {
-                changed.awaitUninterruptibly();
-            }
-            return failure;
-        } finally {
-            lock.unlock();
-        }
+        return news.awaitAll();
     }
 
-    /** Returns how this rank says of what run it is; {@code build} is its library. */
-    static byte[] hello(RankEnvironment environment, String build, String what) {
-        return (VERSION + "\n" + build + "\n" + environment.count() + "\n" + what).getBytes(StandardCharsets.UTF_8);
+    static String names(Collection<Integer> ranks) {
+        return (ranks.size() == 1 ? "rank " : "ranks ")
+                + ranks.stream().sorted().map(String::valueOf).collect(Collectors.joining(", "));
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        server.close();
+        clients.forEach(StoreClient::close);
+        news.close();
     }
 }

@@ -1,5 +1,5 @@
 /**
- * Ranks and what is spread over them: threads of one program that each drive a device, and the communicators between them.
+ * Ranks and what is spread over them: threads of one program or processes that each drive a device, and the communicators between them.
  *
  * <p>Letters: N ranks, r a rank.
  */

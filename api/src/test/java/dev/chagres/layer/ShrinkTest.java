@@ -7,20 +7,14 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
-import dev.chagres.Scope;
-import dev.chagres.Stream;
-import dev.chagres.Tensor;
-import dev.chagres.io.Safetensors;
+import dev.chagres.layer.ShrinkTraining.Moment;
+import dev.chagres.layer.ShrinkTraining.Trained;
+import dev.chagres.layer.ShrinkTraining.Victim;
 import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
-import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
-import dev.chagres.optim.GradientNorm;
-import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
@@ -28,7 +22,6 @@ import dev.chagres.sharding.ZeroStage;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
-import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
@@ -44,169 +37,34 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Tag("L2")
 @Timeout(120)
 class ShrinkTest {
-    private static final int STEPS = 8;
-    private static final float RATE = 1e-3f;
     private static final CommunicatorConfig CONFIG =
             CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(20));
+
+    private static volatile CountDownLatch othersGoOn = new CountDownLatch(1);
 
     @TempDir
     private Path folder;
 
-    /** Where a rank fails in a step. */
-    enum Moment {
-        BEFORE_THE_SUMS,
-        AFTER_SOME_SUMS,
-        /** Others may have completed the step. */
-        AFTER_THE_SUMS,
-        /** Does not fail, but learns of others before it has completed the step. */
-        LAGS,
-        SILENT
-    }
-
-    /** A rank that is to fail. */
-    record Victim(int rank, int step, Moment moment) {}
-
-    /** A model that trains, on as many ranks as its strategy has at present. */
-    private static final class Training implements AutoCloseable {
-        private final SmallModel model;
-        private final AdamW optimizer;
-        private final Pass pass;
-        private final GradientNorm norm;
-        private final Scope scope;
-        private final Tensor labelled;
-        private final Stream stream;
-        private final List<Victim> victims;
-        private final int world;
-        private final float[] losses = new float[STEPS];
-        private DataParallel strategy;
-
-        Training(Rank rank, DType dtype, List<Victim> victims) {
-            this.victims = victims;
-            world = rank.index();
-            Device device = rank.device();
-            stream = device.stream();
-            model = new SmallModel(device, dtype, 0.1f, UnaryOperator.identity(), plan -> {});
-            strategy = DataParallel.of(model.parameters, rank.communicator(), 1);
-            optimizer = new AdamW(model.parameters, AdamW.Config.standard());
-            pass = Pass.training(device);
-            norm = new GradientNorm(model.parameters, 1);
-            scope = device.openScope();
-            labelled = scope.tensor(DType.INT32, 1);
-            strategy.follow(pass);
-        }
-
-        private State state() {
-            return State.of(model.parameters.state(), optimizer.state());
-        }
-
-        private boolean fails(int step, Moment moment) {
-            return victims.contains(new Victim(world, step, moment));
-        }
-
-        private void fail(int step, Moment moment) {
-            if (fails(step, moment)) {
-                throw new IllegalStateException("rank " + world + " " + moment);
-            }
-        }
-
-        private void step(int step) throws InterruptedException {
-            Communicator communicator = strategy.communicator();
-            fail(step, Moment.BEFORE_THE_SUMS);
-            if (fails(step, Moment.SILENT)) {
+    private static void fail(Victim victim) throws InterruptedException {
+        switch (victim.moment()) {
+            case LAGS -> Thread.sleep(500);
+            case SILENT -> {
                 assertTrue(othersGoOn.await(60, TimeUnit.SECONDS));
-                throw new IllegalStateException("rank " + world + " was silent");
+                throw new IllegalStateException("rank " + victim.rank() + " was silent");
             }
-            int[] lengths = {3 + communicator.rank(), 5};
-            int[][] batch = SmallModel.batch(100L * step + communicator.rank(), lengths);
-            int count = 0;
-            for (int label : batch[1]) {
-                count += label >= 0 ? 1 : 0;
-            }
-            labelled.set(stream, count);
-            strategy.sumOverRanks(labelled);
-            pass.begin();
-            strategy.lastMicroBatch();
-            pass.seed(7, step, communicator.rank());
-            Tensor logits = model.logits(pass, batch[0], lengths);
-            Tensor loss = model.crossEntropy.forward(logits, model.ints(pass.scope(), batch[1]), labelled, pass);
-            float value = loss.toFloats(stream)[0];
-            model.backward(pass);
-            fail(step, Moment.AFTER_SOME_SUMS);
-            strategy.sumGradients();
-            if (fails(step, Moment.LAGS)) {
-                Thread.sleep(500);
-            }
-            // @start region="step"
-            strategy.awaitGradients(); // a failure is thrown here, and the weights stay as they were
-            norm.compute();
-            optimizer.step(RATE, norm);
-            // @end
-            losses[step] = value;
-            fail(step, Moment.AFTER_THE_SUMS);
-        }
-
-        /** Trains, without ranks that fail meanwhile; returns the step after the last failure. */
-        private int train(Path file) throws InterruptedException {
-            int begun = 0;
-            while (strategy.completedSteps() < STEPS) {
-                try {
-                    step((int) strategy.completedSteps());
-                    // @start region="shrink"
-                } catch (RankFailedException failed) {
-                    strategy = strategy.shrink(optimizer);
-                    // @end
-                    othersGoOn.countDown();
-                    begun = (int) strategy.completedSteps();
-                    if (strategy.communicator().rank() == 0) {
-                        Safetensors.save(file, state(), stream, Map.of());
-                    }
-                }
-            }
-            return begun;
-        }
-
-        private void close(AutoCloseable... all) {
-            for (AutoCloseable one : all) {
-                try {
-                    one.close();
-                } catch (Exception failure) {
-                    throw new AssertionError(failure);
-                }
-            }
-        }
-
-        @Override
-        public void close() {
-            close(strategy, scope, pass, optimizer, model);
+            default -> throw new IllegalStateException("rank " + victim.rank() + " " + victim.moment());
         }
     }
-
-    private static volatile CountDownLatch othersGoOn = new CountDownLatch(1);
-
-    /** What a rank has after training. */
-    record Trained(int begun, float[] losses, float[][] weights) {}
 
     private Trained train(Rank rank, DType dtype, List<Victim> victims) throws InterruptedException {
-        try (Training training = new Training(rank, dtype, victims)) {
-            int begun = training.train(folder.resolve("left.safetensors"));
-            return new Trained(begun, training.losses, weights(training));
+        try (ShrinkTraining training = new ShrinkTraining(rank, dtype, victims, ShrinkTest::fail)) {
+            return training.train(folder.resolve("left.safetensors"), othersGoOn::countDown);
         }
     }
 
-    private static float[][] weights(Training training) {
-        return training.model.parameters.all().stream()
-                .map(parameter -> parameter.weight().toFloats(training.stream))
-                .toArray(float[][]::new);
-    }
-
-    /** Trains from a saved state. */
     private Trained resume(Rank rank, DType dtype, int begun) throws InterruptedException {
-        try (Training training = new Training(rank, dtype, List.of())) {
-            Safetensors.load(folder.resolve("left.safetensors"), training.state(), training.stream);
-            for (int step = begun; step < STEPS; step++) {
-                training.step(step);
-            }
-            return new Trained(begun, training.losses, weights(training));
+        try (ShrinkTraining training = new ShrinkTraining(rank, dtype, List.of(), ShrinkTest::fail)) {
+            return training.resume(folder.resolve("left.safetensors"), begun);
         }
     }
 
@@ -226,7 +84,7 @@ class ShrinkTest {
                 .withConfig(config)
                 .run(rank -> train(rank, dtype, List.of(new Victim(victim, 3, moment))));
         assertEquals(ranks - 1, left.size());
-        int begun = left.getFirst().begun;
+        int begun = left.getFirst().begun();
         assertTrue(begun == 3 || begun == 4, "went on from step " + begun);
         compare(left, begun, dtype);
     }
@@ -234,12 +92,13 @@ class ShrinkTest {
     private void compare(List<Trained> left, int begun, DType dtype) {
         List<Trained> expected = Ranks.local(left.size()).run(rank -> resume(rank, dtype, begun));
         for (int rank = 0; rank < left.size(); rank++) {
-            assertEquals(begun, left.get(rank).begun);
-            for (int step = begun; step < STEPS; step++) {
-                assertEquals(expected.get(rank).losses[step], left.get(rank).losses[step], "step " + step);
+            assertEquals(begun, left.get(rank).begun());
+            for (int step = begun; step < ShrinkTraining.STEPS; step++) {
+                assertEquals(expected.get(rank).losses()[step], left.get(rank).losses()[step], "step " + step);
             }
-            for (int i = 0; i < expected.get(rank).weights.length; i++) {
-                assertArrayEquals(expected.get(rank).weights[i], left.get(rank).weights[i]);
+            for (int i = 0; i < expected.get(rank).weights().length; i++) {
+                assertArrayEquals(
+                        expected.get(rank).weights()[i], left.get(rank).weights()[i]);
             }
         }
     }
@@ -249,7 +108,7 @@ class ShrinkTest {
         DevicesNeeded.assume(3);
         List<Victim> victims = List.of(new Victim(1, 3, Moment.AFTER_THE_SUMS), new Victim(0, 3, Moment.LAGS));
         List<Trained> left = Ranks.local(3).withConfig(CONFIG).run(rank -> train(rank, DType.BFLOAT16, victims));
-        assertEquals(4, left.getFirst().begun);
+        assertEquals(4, left.getFirst().begun());
         compare(left, 4, DType.BFLOAT16);
     }
 
@@ -260,7 +119,7 @@ class ShrinkTest {
                 List.of(new Victim(1, 2, Moment.AFTER_SOME_SUMS), new Victim(2, 5, Moment.BEFORE_THE_SUMS));
         List<Trained> left = Ranks.local(4).withConfig(CONFIG).run(rank -> train(rank, DType.FLOAT32, victims));
         assertEquals(2, left.size());
-        compare(left, left.getFirst().begun, DType.FLOAT32);
+        compare(left, left.getFirst().begun(), DType.FLOAT32);
     }
 
     @Test
@@ -270,7 +129,7 @@ class ShrinkTest {
                 List.of(new Victim(0, 2, Moment.BEFORE_THE_SUMS), new Victim(1, 2, Moment.BEFORE_THE_SUMS));
         List<Trained> left = Ranks.local(3).withConfig(CONFIG).run(rank -> train(rank, DType.FLOAT32, victims));
         assertEquals(1, left.size());
-        compare(left, left.getFirst().begun, DType.FLOAT32);
+        compare(left, left.getFirst().begun(), DType.FLOAT32);
     }
 
     @Test
@@ -279,7 +138,8 @@ class ShrinkTest {
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).withConfig(CONFIG).each(rank -> {
-                    try (Training training = new Training(rank, DType.FLOAT32, List.of());
+                    try (ShrinkTraining training =
+                                    new ShrinkTraining(rank, DType.FLOAT32, List.of(), ShrinkTest::fail);
                             Parameters others = SmallModel.plain(rank.device(), DType.FLOAT32).parameters;
                             AdamW other = new AdamW(others, AdamW.Config.standard())) {
                         assertThrown(
@@ -296,9 +156,9 @@ class ShrinkTest {
                 }));
         assertEquals("the end", failure.getCause().getMessage());
         Ranks.local(1).each(rank -> {
-            try (Training training = new Training(rank, DType.FLOAT32, List.of())) {
+            try (ShrinkTraining training = new ShrinkTraining(rank, DType.FLOAT32, List.of(), ShrinkTest::fail)) {
                 training.strategy.sumGradients();
-                training.optimizer.step(RATE);
+                training.optimizer.step(1e-3f);
                 assertThrown(
                         IllegalStateException.class,
                         "shrink: expected awaitGradients() before each step of the optimizer, got a step without it, whose"

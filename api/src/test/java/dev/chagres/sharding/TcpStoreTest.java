@@ -9,8 +9,11 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.nccl.PeerAgreement;
 import dev.chagres.nccl.PeerProgress;
+import dev.chagres.nccl.RankFailedException;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -19,6 +22,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.locks.LockSupport;
@@ -235,6 +239,71 @@ class TcpStoreTest {
         });
         assertEquals(List.of(0), stores.get(1).ask("c d"));
         stores.forEach(TcpStore::close);
+    }
+
+    private static CompletableFuture<PeerAgreement.Outcome> agree(TcpStore store, List<Integer> missed, long value) {
+        PeerAgreement.Proposal proposal =
+                new PeerAgreement.Proposal(List.of(0, 1, 2), missed, "it is ill", value, Duration.ofSeconds(20));
+        CompletableFuture<PeerAgreement.Outcome> agreed = new CompletableFuture<>();
+        Thread.ofPlatform().daemon().start(() -> {
+            try {
+                agreed.complete(store.agree(proposal));
+            } catch (Throwable failure) {
+                agreed.completeExceptionally(failure);
+            }
+        });
+        return agreed;
+    }
+
+    private static String late(CompletableFuture<PeerAgreement.Outcome> agreed) {
+        Throwable thrown = assertThrows(CompletionException.class, agreed::join).getCause();
+        return String.valueOf(
+                assertInstanceOf(RankFailedException.class, thrown).getMessage());
+    }
+
+    @Test
+    void theLowestRankThatLivesKeepsTheStoreAfterRank0() {
+        List<TcpStore> stores = all(3);
+        stores.get(0).close();
+        var one = agree(stores.get(1), List.of(), 4);
+        var two = agree(stores.get(2), List.of(), 3);
+        assertEquals(Map.of(1, 4L, 2, 3L), one.join().left());
+        assertEquals(Map.of(1, 4L, 2, 3L), two.join().left());
+        assertArrayEquals(one.join().id(), two.join().id());
+        stores.get(2).fail(2, "it is ill");
+        assertEquals(new TcpStore.Failure(2, "it is ill"), stores.get(1).awaitAll());
+        stores.get(2).close();
+        assertEquals(Map.of(1, 9L), agree(stores.get(1), List.of(), 9).join().left());
+        stores.get(1).done();
+        assertNull(stores.get(1).awaitAll());
+        stores.get(1).close();
+    }
+
+    @Test
+    void oneThatWasMissedComesTooLate() {
+        for (int missed = 0; missed < 3; missed += 2) {
+            List<TcpStore> stores = all(3);
+            int other = 2 - missed;
+            var first = agree(stores.get(1), List.of(missed), 4);
+            var second = agree(stores.get(other), List.of(missed), 4);
+            assertEquals(Map.of(1, 4L, other, 4L), first.join().left());
+            assertEquals(Map.of(1, 4L, other, 4L), second.join().left());
+            String text = late(agree(stores.get(missed), List.of(), 3));
+            assertTrue(text.startsWith("rank " + missed + " came too late: "), text);
+            stores.get(1).done();
+            stores.get(other).done();
+            assertNull(stores.get(1).awaitAll());
+            stores.forEach(TcpStore::close);
+            findPortAgain();
+        }
+    }
+
+    private void findPortAgain() {
+        try {
+            findPort();
+        } catch (IOException failed) {
+            throw new UncheckedIOException(failed);
+        }
     }
 
     @Test

@@ -1,0 +1,179 @@
+package dev.chagres.sharding;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.nccl.UniqueId;
+import dev.chagres.sharding.StoreDecision.Proposal;
+import java.net.InetSocketAddress;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The agreements of ranks that are processes, one after another, as the rank has them that keeps the store.
+ *
+ * <p>Threading: thread-safe, under the lock of the {@link StoreServer}.
+ */
+final class StoreAccords {
+    private static final byte[] NOTHING = {};
+    private static final long LOOK_MILLIS = 100;
+
+    private final StoreServer server;
+    /** Ranks whose process has ended, or that have finished or failed by themselves. */
+    private final Set<Integer> gone = new TreeSet<>();
+
+    /** By rank, the latest attempt that it has said, and the latest that was decided: one may come again while that is told. */
+    private final Map<Integer, Integer> attempts = new HashMap<>();
+
+    private final Map<Integer, Integer> settled = new HashMap<>();
+    private List<InetSocketAddress> addresses = List.of();
+    private @Nullable StoreAccord accord;
+    private boolean closed;
+
+    StoreAccords(StoreServer server) {
+        this.server = server;
+    }
+
+    void meetAt(List<InetSocketAddress> all) {
+        server.lock.lock();
+        try {
+            addresses = List.copyOf(all);
+        } finally {
+            server.lock.unlock();
+        }
+    }
+
+    /** A rank will not go on. */
+    void comesNoMore(int rank) {
+        server.lock.lock();
+        try {
+            gone.add(rank);
+            server.changed.signalAll();
+        } finally {
+            server.lock.unlock();
+        }
+    }
+
+    void close() {
+        server.lock.lock();
+        try {
+            closed = true;
+            server.changed.signalAll();
+        } finally {
+            server.lock.unlock();
+        }
+    }
+
+    /** Takes what a rank says; it says so again and again, and learns thereby that this rank lives. */
+    void come(int rank, Proposal proposal) {
+        boolean begins;
+        server.lock.lock();
+        try {
+            StoreDecision before = server.news.decision();
+            if (before != null && !server.news.isMember(rank)) {
+                server.tellRank(rank, StoreMessages.Kind.DECIDED, 0, before.toBytes());
+                return;
+            }
+            if (proposal.attempt() <= settled.getOrDefault(rank, 0)) {
+                return;
+            }
+            attempts.put(rank, proposal.attempt());
+            StoreAccord present = accord;
+            begins = present == null;
+            if (present == null) {
+                long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(proposal.timeoutMillis());
+                present = new StoreAccord(server.environment.rank(), end);
+                accord = present;
+                StoreAccord made = present;
+                Thread.ofPlatform().daemon().name("chagres-store-accord").start(() -> watch(made, proposal.why()));
+            }
+            present.come(rank, proposal);
+            if (!present.isAbandoned(gone, System.nanoTime())) {
+                server.tellRank(rank, StoreMessages.Kind.WAIT, proposal.attempt(), NOTHING);
+            }
+            server.changed.signalAll();
+        } finally {
+            server.lock.unlock();
+        }
+        if (begins) {
+            tellFailure(rank, proposal);
+        }
+    }
+
+    /** Lets ranks that have heard of nothing leave what they wait for. */
+    private void tellFailure(int rank, Proposal proposal) {
+        int failed = proposal.missed().isEmpty() ? -1 : proposal.missed().getFirst();
+        String text = "as rank " + rank + " says: " + proposal.why();
+        if (rank != server.environment.rank()) {
+            server.news.failed(failed, text);
+        }
+        server.tellOthers(failed, text);
+    }
+
+    /** Looks for ranks that have ended, until it is decided who is left. */
+    private void watch(StoreAccord watched, String why) {
+        byte[] id;
+        String problem = "";
+        try {
+            id = UniqueId.create().toBytes();
+        } catch (RuntimeException failed) {
+            id = NOTHING;
+            problem = Checks.describe(failed);
+        }
+        Set<Integer> told = new HashSet<>();
+        while (true) {
+            look(watched, why, told);
+            server.lock.lock();
+            try {
+                if (closed) {
+                    return;
+                }
+                StoreDecision made = watched.decide(server.news.members(), gone, System.nanoTime(), id);
+                if (made != null) {
+                    accord = null;
+                    decided(problem.isEmpty() ? made : StoreDecision.refused(problem));
+                    return;
+                }
+                var _ = server.changed.await(LOOK_MILLIS, TimeUnit.MILLISECONDS);
+            } catch (InterruptedException stopped) {
+                return;
+            } finally {
+                server.lock.unlock();
+            }
+        }
+    }
+
+    private void decided(StoreDecision made) {
+        settled.putAll(attempts);
+        server.news.decided(made);
+        server.tellAll(made);
+    }
+
+    /** Asks ranks that are absent, and have no connection here, whether they live, and tells those that do and were not missed. */
+    private void look(StoreAccord watched, String why, Set<Integer> told) {
+        List<InetSocketAddress> all;
+        Set<Integer> absent;
+        Set<Integer> missed;
+        server.lock.lock();
+        try {
+            all = addresses;
+            absent = watched.absent(gone);
+            missed = watched.missed();
+            absent.removeIf(server::isConnected);
+        } finally {
+            server.lock.unlock();
+        }
+        for (int rank : absent) {
+            if (StoreClient.hasEnded(all.get(rank))) {
+                comesNoMore(rank);
+            } else if (!missed.contains(rank) && told.add(rank)) {
+                String text = "as rank " + server.environment.rank() + " says: " + why;
+                StoreClient.tell(server.environment, all.get(rank), server.hello(), text);
+            }
+        }
+    }
+}

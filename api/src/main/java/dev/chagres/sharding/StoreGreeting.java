@@ -1,0 +1,74 @@
+package dev.chagres.sharding;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * How a rank says of what run it is, and where it listens.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param environment of this rank
+ * @param build of the library, the same on all ranks
+ * @param what the ranks do, the same on all
+ */
+record StoreGreeting(RankEnvironment environment, String build, String what) {
+    /** Counted up when messages change. */
+    private static final String VERSION = "chagres store 3";
+
+    private static final int LINES = 5;
+
+    byte[] hello(int port) {
+        return (VERSION + "\n" + build + "\n" + environment.count() + "\n" + port + "\n" + what)
+                .getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** Returns where a rank listens that is of this run. */
+    static int port(String hello) {
+        return Integer.parseInt(hello.split("\n", LINES)[3]);
+    }
+
+    /** Says why a rank is none of this run; null when it is. */
+    @Nullable
+    String wrong(int rank, String hello) {
+        String[] lines = hello.split("\n", LINES);
+        if (lines.length != LINES || !lines[0].equals(VERSION)) {
+            return "rank " + rank + " is of another version of Chagres: expected \"" + VERSION + "\", got \"" + lines[0]
+                    + '"';
+        }
+        if (!lines[1].equals(build)) {
+            return "rank " + rank + " runs another build of Chagres than rank 0: expected \"" + build + "\", got \""
+                    + lines[1] + "\"; start all ranks with the same jars and libraries";
+        }
+        if (!lines[2].equals(Integer.toString(environment.count()))) {
+            return "rank " + rank + " is one of " + lines[2] + " ranks: expected " + environment.count()
+                    + ", as rank 0 says";
+        }
+        return null;
+    }
+
+    /** Says what a rank does that is something else; null where it does the same. */
+    @Nullable
+    String otherwise(int rank, String hello) {
+        String other = hello.split("\n", LINES)[LINES - 1];
+        return other.equals(what)
+                ? null
+                : "rank " + rank + " does something else than rank 0: expected " + differing(what, other) + ", got "
+                        + differing(other, what);
+    }
+
+    /** Returns the lines of {@code text} that are others than those of {@code other}; all of it where there are more or fewer. */
+    private static String differing(String text, String other) {
+        String[] lines = text.split("\n", -1);
+        String[] others = other.split("\n", -1);
+        List<String> different = new ArrayList<>();
+        for (int i = 0; i < lines.length && lines.length == others.length; i++) {
+            if (!lines[i].equals(others[i])) {
+                different.add('"' + lines[i] + '"');
+            }
+        }
+        return different.isEmpty() ? '"' + text + '"' : String.join(" and ", different);
+    }
+}

@@ -1,0 +1,246 @@
+package dev.chagres.sharding;
+
+import dev.chagres.nccl.PeerProgress;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Function;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What a rank has heard of the others: who has failed, who is left, whether all have finished. It stays when another rank keeps the store.
+ *
+ * <p>Threading: thread-safe; the listener is called on a thread of its own, in the order in which things were heard.
+ */
+final class StoreNews implements AutoCloseable {
+    /** Who is told. */
+    interface Listener {
+        /** A rank has failed; -1 when nobody knows which. */
+        void failed(int rank, String text);
+
+        /** It was decided who is left, and this rank is. */
+        void decided();
+    }
+
+    private final int own;
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private final ExecutorService telling = Executors.newSingleThreadExecutor(
+            Thread.ofPlatform().daemon().name("chagres-store-news").factory());
+    private final Set<Integer> members;
+    private TcpStore.@Nullable Failure failure;
+    private @Nullable StoreDecision decision;
+    /** The same, once the listener has been told. */
+    private @Nullable StoreDecision told;
+
+    private boolean allDone;
+    private boolean closed;
+    private @Nullable Listener listener;
+    private volatile @Nullable Function<String, PeerProgress> answering;
+
+    StoreNews(int own, int count) {
+        this.own = own;
+        members = IntStream.range(0, count).boxed().collect(Collectors.toCollection(TreeSet::new));
+    }
+
+    void answering(Function<String, PeerProgress> called) {
+        answering = called;
+    }
+
+    PeerProgress answer(String question) {
+        Function<String, PeerProgress> present = answering;
+        return present == null ? PeerProgress.LATE : present.apply(question);
+    }
+
+    /** Names who is told, at once where a rank has failed. */
+    void listener(Listener called) {
+        lock.lock();
+        try {
+            listener = called;
+            TcpStore.Failure present = failure;
+            if (present != null) {
+                tell(() -> called.failed(present.rank(), present.text()));
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** The lock is held: so things are told in their order. */
+    private void tell(Runnable what) {
+        if (!closed) {
+            telling.execute(what);
+        }
+    }
+
+    /** Keeps the first failure of another rank; returns whether it is that. */
+    boolean failed(int rank, String text) {
+        lock.lock();
+        try {
+            return (rank < 0 || members.contains(rank)) && keep(new TcpStore.Failure(rank, text));
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private boolean keep(TcpStore.Failure heard) {
+        if (failure != null || allDone) {
+            return false;
+        }
+        failure = heard;
+        Listener called = listener;
+        if (called != null) {
+            tell(() -> called.failed(heard.rank(), heard.text()));
+        }
+        changed.signalAll();
+        return true;
+    }
+
+    /** Says who is left. */
+    void decided(StoreDecision made) {
+        lock.lock();
+        try {
+            decision = made;
+            if (made.left().containsKey(own)) {
+                failure = null;
+                Listener called = listener;
+                if (called != null) {
+                    tell(called::decided);
+                }
+            }
+            if (made.refusal().isEmpty()) {
+                members.clear();
+                members.addAll(made.left().keySet());
+                if (!members.contains(own)) {
+                    keep(new TcpStore.Failure(own, TcpStore.names(members) + " went on without it"));
+                }
+            }
+            tell(() -> told(made));
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void told(StoreDecision made) {
+        lock.lock();
+        try {
+            told = made;
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Returns the latest decision that the listener was told of, or null. */
+    @Nullable
+    StoreDecision told() {
+        lock.lock();
+        try {
+            return told;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits, no longer than that, for a decision other than {@code before}; returns it, or null. */
+    @Nullable
+    StoreDecision awaitDecision(@Nullable StoreDecision before, long millis) {
+        boolean interrupted = false;
+        lock.lock();
+        try {
+            long left = TimeUnit.MILLISECONDS.toNanos(millis);
+            while (told == before && left > 0) {
+                try {
+                    left = changed.awaitNanos(left);
+                } catch (InterruptedException _) {
+                    interrupted = true; // The wait has an end of its own; the thread finds the interrupt after it.
+                }
+            }
+            return told == before ? null : told;
+        } finally {
+            lock.unlock();
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** Returns the latest decision, or null. */
+    @Nullable
+    StoreDecision decision() {
+        lock.lock();
+        try {
+            return decision;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    boolean isMember(int rank) {
+        lock.lock();
+        try {
+            return members.contains(rank);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Returns those that are left. */
+    Set<Integer> members() {
+        lock.lock();
+        try {
+            return new TreeSet<>(members);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    TcpStore.@Nullable Failure failure() {
+        lock.lock();
+        try {
+            return failure;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    void allDone() {
+        lock.lock();
+        try {
+            allDone = true;
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits until all ranks have finished; returns who has failed instead, or null. */
+    TcpStore.@Nullable Failure awaitAll() {
+        lock.lock();
+        try {
+            while (!allDone && failure == null) {
+                changed.awaitUninterruptibly();
+            }
+            return failure;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    @Override
+    public void close() {
+        lock.lock();
+        try {
+            closed = true;
+            telling.shutdown();
+        } finally {
+            lock.unlock();
+        }
+    }
+}

@@ -1,0 +1,57 @@
+package dev.chagres.sharding;
+
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What the store gives to each rank when all have come.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param shared what rank 0 gives
+ * @param addresses where each rank listens: one of them keeps the store when rank 0 has failed
+ */
+record StoreWelcome(byte[] shared, List<InetSocketAddress> addresses) {
+    StoreWelcome {
+        shared = shared.clone();
+        addresses = List.copyOf(addresses);
+    }
+
+    byte[] toBytes() {
+        var bytes = new ByteArrayOutputStream();
+        try (var out = new DataOutputStream(bytes)) {
+            out.writeInt(shared.length);
+            out.write(shared);
+            out.writeInt(addresses.size());
+            for (InetSocketAddress address : addresses) {
+                byte[] host = address.getAddress().getAddress();
+                out.writeByte(host.length);
+                out.write(host);
+                out.writeInt(address.getPort());
+            }
+        } catch (IOException impossible) { // It is memory.
+            throw new UncheckedIOException(impossible);
+        }
+        return bytes.toByteArray();
+    }
+
+    static StoreWelcome of(byte[] bytes) throws IOException {
+        var in = new DataInputStream(new ByteArrayInputStream(bytes));
+        byte[] shared = in.readNBytes(in.readInt());
+        int count = in.readInt();
+        List<InetSocketAddress> addresses = new ArrayList<>();
+        for (int rank = 0; rank < count; rank++) {
+            InetAddress host = InetAddress.getByAddress(in.readNBytes(in.readUnsignedByte()));
+            addresses.add(new InetSocketAddress(host, in.readInt()));
+        }
+        return new StoreWelcome(shared, addresses);
+    }
+}

@@ -1,0 +1,163 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.io.Safetensors;
+import dev.chagres.model.State;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.Rank;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.function.UnaryOperator;
+
+/** A small model that data-parallel ranks train, of which some fail; who is left goes on. */
+final class ShrinkTraining implements AutoCloseable {
+    static final int STEPS = 8;
+    private static final float RATE = 1e-3f;
+
+    /** Where a rank fails in a step. */
+    enum Moment {
+        BEFORE_THE_SUMS,
+        AFTER_SOME_SUMS,
+        /** Others may have completed the step. */
+        AFTER_THE_SUMS,
+        /** Does not fail, but learns of others before it has completed the step. */
+        LAGS,
+        SILENT
+    }
+
+    /** A rank that is to fail. */
+    record Victim(int rank, int step, Moment moment) {}
+
+    /** How it fails. */
+    interface Failing {
+        void fail(Victim victim) throws InterruptedException;
+    }
+
+    /** What a rank has after training. */
+    record Trained(int begun, float[] losses, float[][] weights) {}
+
+    final AdamW optimizer;
+    DataParallel strategy;
+    private final SmallModel model;
+    private final Pass pass;
+    private final GradientNorm norm;
+    private final Scope scope;
+    private final Tensor labelled;
+    private final Stream stream;
+    private final List<Victim> victims;
+    private final Failing failing;
+    private final int world;
+    private final float[] losses = new float[STEPS];
+
+    ShrinkTraining(Rank rank, DType dtype, List<Victim> victims, Failing failing) {
+        this.victims = victims;
+        this.failing = failing;
+        world = rank.index();
+        Device device = rank.device();
+        stream = device.stream();
+        model = new SmallModel(device, dtype, 0.1f, UnaryOperator.identity(), plan -> {});
+        strategy = DataParallel.of(model.parameters, rank.communicator(), 1);
+        optimizer = new AdamW(model.parameters, AdamW.Config.standard());
+        pass = Pass.training(device);
+        norm = new GradientNorm(model.parameters, 1);
+        scope = device.openScope();
+        labelled = scope.tensor(DType.INT32, 1);
+        strategy.follow(pass);
+    }
+
+    private State state() {
+        return State.of(model.parameters.state(), optimizer.state());
+    }
+
+    private void fail(int step, Moment moment) throws InterruptedException {
+        Victim victim = new Victim(world, step, moment);
+        if (victims.contains(victim)) {
+            failing.fail(victim);
+        }
+    }
+
+    private void step(int step) throws InterruptedException {
+        Communicator communicator = strategy.communicator();
+        fail(step, Moment.BEFORE_THE_SUMS);
+        fail(step, Moment.SILENT);
+        int[] lengths = {3 + communicator.rank(), 5};
+        int[][] batch = SmallModel.batch(100L * step + communicator.rank(), lengths);
+        int count = 0;
+        for (int label : batch[1]) {
+            count += label >= 0 ? 1 : 0;
+        }
+        labelled.set(stream, count);
+        strategy.sumOverRanks(labelled);
+        pass.begin();
+        strategy.lastMicroBatch();
+        pass.seed(7, step, communicator.rank());
+        Tensor logits = model.logits(pass, batch[0], lengths);
+        Tensor loss = model.crossEntropy.forward(logits, model.ints(pass.scope(), batch[1]), labelled, pass);
+        float value = loss.toFloats(stream)[0];
+        model.backward(pass);
+        fail(step, Moment.AFTER_SOME_SUMS);
+        strategy.sumGradients();
+        fail(step, Moment.LAGS);
+        // @start region="step"
+        strategy.awaitGradients(); // a failure is thrown here, and the weights stay as they were
+        norm.compute();
+        optimizer.step(RATE, norm);
+        // @end
+        losses[step] = value;
+        fail(step, Moment.AFTER_THE_SUMS);
+    }
+
+    /** Trains, without ranks that fail meanwhile; calls {@code goesOn} when others are left out. */
+    Trained train(Path file, Runnable goesOn) throws InterruptedException {
+        int begun = 0;
+        while (strategy.completedSteps() < STEPS) {
+            try {
+                step((int) strategy.completedSteps());
+                // @start region="shrink"
+            } catch (RankFailedException failed) {
+                strategy = strategy.shrink(optimizer);
+                // @end
+                goesOn.run();
+                begun = (int) strategy.completedSteps();
+                if (strategy.communicator().rank() == 0) {
+                    Safetensors.save(file, state(), stream, Map.of());
+                }
+            }
+        }
+        return trained(begun);
+    }
+
+    /** Trains from a saved state. */
+    Trained resume(Path file, int begun) throws InterruptedException {
+        Safetensors.load(file, state(), stream);
+        for (int step = begun; step < STEPS; step++) {
+            step(step);
+        }
+        return trained(begun);
+    }
+
+    private Trained trained(int begun) {
+        float[][] weights = model.parameters.all().stream()
+                .map(parameter -> parameter.weight().toFloats(stream))
+                .toArray(float[][]::new);
+        return new Trained(begun, losses, weights);
+    }
+
+    @Override
+    public void close() {
+        strategy.close();
+        scope.close();
+        pass.close();
+        optimizer.close();
+        model.close();
+    }
+}
