@@ -125,6 +125,11 @@ public final class ParameterSharing {
         norms.add(Checks.given("further", further));
     }
 
+    /** Says that a norm is not one over those ranks any more: some of them have failed. */
+    public void forget(ShardedStep former) {
+        norms.remove(Checks.given("former", former));
+    }
+
     /**
      * Enqueues {@code norm = sqrt(sum over ranks of norm^2)} over all ranks among which the model is divided; nothing where this rank has
      * all of it.

@@ -117,6 +117,11 @@ final class CopySums implements AutoCloseable {
         return scope.reservedBytes();
     }
 
+    /** Throws what has failed in sums that were enqueued. */
+    void check() {
+        copies.check();
+    }
+
     @Override
     public void close() {
         sums.close();

@@ -1,24 +1,19 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.model.GroupPiece;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.NormOverRanks;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
-import dev.chagres.model.PlacedGroup;
-import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.StateVector;
-import dev.chagres.recipe.GatheredWeights;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedGradients.MicroBatch;
 import java.util.List;
@@ -52,16 +47,37 @@ public final class FullySharded extends Strategy {
     /** Null where each rank has all weights. */
     private final @Nullable ShardedWeights weights;
 
-    private final GatheredWeights gathered = new Gathered();
+    private final @Nullable ShardedReads reads;
+    /** Null where ranks share out one copy of the model. */
+    private final @Nullable Mesh mesh;
 
-    private FullySharded(FullyShardedConfig config, Parameters parameters, ShardedRanks ranks) {
+    private final SharedSteps steps;
+    private final SharedNorm norm;
+    private final UpdatedWeights updated;
+    /** Whether the parameters are closed with this, and the mesh, which a shrink has made. */
+    private boolean ownsParameters;
+
+    private boolean ownsMesh;
+
+    /** The parameters are the caller's until {@link #takeOver}. */
+    FullySharded(
+            FullyShardedConfig config,
+            Parameters parameters,
+            ShardedRanks ranks,
+            @Nullable Mesh mesh,
+            long completedSteps) {
         super(parameters, ranks.all());
         this.config = config;
         this.ranks = ranks;
+        this.mesh = mesh;
+        steps = new SharedSteps(ranks.world(), stream, completedSteps);
+        norm = new SharedNorm(new NormOverRanks(parameters.scope(), ranks.updating()), steps);
         Communicator copy = ranks.copy();
         gathers = copy.split(0, copy.rank(), copy.config().withName("weights"));
         weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, bytes) : null;
+        reads = weights == null ? null : new ShardedReads(this, weights, progress);
         gradients = new ShardedGradients(parameters, ranks, config, bytes);
+        updated = new UpdatedWeights(parameters, ranks, stage(), gathers, bytes);
     }
 
     /**
@@ -80,7 +96,8 @@ public final class FullySharded extends Strategy {
     public static FullySharded allocate(
             ModelPlan plan, DType dtype, long seed, ZeroStage stage, Communicator communicator) {
         FullyShardedConfig config = FullyShardedConfig.of(Checks.given("stage", stage));
-        return allocate(plan, dtype, seed, config, ShardedRanks.of(Checks.given("communicator", communicator)));
+        return new ShardedAllocation(plan, dtype, seed, config)
+                .on(ShardedRanks.of(Checks.given("communicator", communicator)), null);
     }
 
     /**
@@ -103,35 +120,8 @@ public final class FullySharded extends Strategy {
      */
     public static FullySharded allocate(ModelPlan plan, DType dtype, long seed, FullyShardedConfig config, Mesh mesh) {
         Checks.given("config", config);
-        return allocate(plan, dtype, seed, config, ShardedRanks.of(Checks.given("mesh", mesh), config.optimizer()));
-    }
-
-    private static FullySharded allocate(
-            ModelPlan plan, DType dtype, long seed, FullyShardedConfig config, ShardedRanks ranks) {
-        Communicator all = ranks.all();
-        Checks.given("plan", plan).padGroups(all.ranks());
-        Parameters parameters = Parameters.allocate(all.device(), plan, dtype, seed, ranks.shard(config.stage()));
-        FullySharded made = null;
-        try {
-            made = new FullySharded(config, parameters, ranks);
-            SameParameters.ensure(parameters, all, seed, "stage", config.stage().ordinal() + 1L);
-            SameParameters.ensure(
-                    parameters, all, seed, "optimizer", config.optimizer().ordinal());
-            SameParameters.ensure(
-                    parameters, all, seed, "reduceType", config.reduceType().code());
-            NormOverRanks norms = new NormOverRanks(parameters.scope(), ranks.updating());
-            parameters.adopt(norms);
-            parameters.sharing().step(norms);
-            made.join();
-            return made;
-        } catch (RuntimeException | Error failure) {
-            if (made == null) {
-                parameters.close();
-            } else {
-                made.free();
-            }
-            throw failure;
-        }
+        return new ShardedAllocation(plan, dtype, seed, config)
+                .on(ShardedRanks.of(Checks.given("mesh", mesh), config.optimizer()), mesh);
     }
 
     /** Returns what is shared out. */
@@ -152,54 +142,17 @@ public final class FullySharded extends Strategy {
 
     @Override
     void reading(Parameter parameter) {
-        ShardedWeights shared = weights;
-        if (shared == null) {
+        if (reads == null) {
             progress.uses(parameter.group(), WeightForm.WHOLE);
         } else {
-            ensureInCall(parameter);
-            WeightForm form = shared.form(parameter, progress.pass(), progress.direction());
-            use(parameter.group(), form, shared);
-            shared.lend(parameter.group(), form);
-        }
-    }
-
-    private void use(int group, WeightForm form, ShardedWeights shared) {
-        if (progress.uses(group, form)) {
-            ensureEnqueues();
-            shared.use(group, form, progress.pass(), progress.direction());
+            reads.read(parameter);
         }
     }
 
     @Override
     void gather(Quantizers quantizers) {
-        if (weights != null) {
-            weights.gatherInEightBits(quantizers, gathered);
-        }
-    }
-
-    /** Hands weights in eight bits to products. */
-    private final class Gathered implements GatheredWeights {
-        @Override
-        public Tensor gathered(QuantizerSite site) {
-            ShardedWeights shared = Checks.given("weights", weights);
-            ensureInCall(site.weight());
-            use(site.weight().group(), WeightForm.EIGHT_BITS, shared);
-            return shared.eightBits(site);
-        }
-
-        @Override
-        public void record() {
-            ensureEnqueues();
-            Checks.given("weights", weights).record(progress.pass());
-        }
-    }
-
-    private void ensureInCall(Parameter parameter) {
-        if (!progress.isInCall()) {
-            throw new IllegalStateException("weight of " + parameter.name()
-                    + ": shared out among " + communicator.ranks()
-                    + " ranks, it is whole in layers' calls of a pass that FullySharded follows alone; call follow(pass),"
-                    + " or gatherState");
+        if (weights != null && reads != null) {
+            weights.gatherInEightBits(quantizers, reads);
         }
     }
 
@@ -215,6 +168,7 @@ public final class FullySharded extends Strategy {
 
     @Override
     void restart() {
+        steps.restart();
         gradients.restart();
     }
 
@@ -234,39 +188,10 @@ public final class FullySharded extends Strategy {
 
     @Override
     void stepped() {
-        Communicator copies = ranks.copies();
-        if (copies != null && ranks.splitsOptimizer()) {
-            gatherUpdated(ranks.part(), copies);
-        }
-        if (weights == null) {
-            gatherUpdated(new Part(0, 1), gathers);
-        } else {
+        steps.stepped();
+        updated.gather();
+        if (weights != null) {
             weights.changed();
-        }
-    }
-
-    /** Gathers in place {@code part} of all updated weights, of which each rank {@code among} those has updated a part. */
-    private void gatherUpdated(Part part, Communicator among) {
-        Communicator.group(() -> {
-            for (PlacedGroup group : parameters.sharing().groups()) {
-                for (GroupPiece piece : group.pieces()) {
-                    if (piece.isTrained()) {
-                        gather(piece, part, among);
-                    }
-                }
-            }
-        });
-    }
-
-    private void gather(GroupPiece piece, Part part, Communicator among) {
-        Tensor vector = parameters.sharing().vector(piece.dtype());
-        long count = part.of(piece.count());
-        long begin = weights == null ? piece.weightOffset() + part.begin(piece.count()) : part.of(piece.weightOffset());
-        long own = count / among.ranks();
-        try (Scope views = Inside.scratch(stream).open()) {
-            Tensor whole = views.view(vector, begin, count);
-            bytes.allGather(whole);
-            among.allGather(views.view(vector, begin + among.rank() * own, own), whole, stream);
         }
     }
 
@@ -300,23 +225,90 @@ public final class FullySharded extends Strategy {
         Checks.given("sink", sink);
         BiConsumer<String, Tensor> wholeLayers = (name, tensor) -> TensorParallelState.gather(
                 parameters, new State.Builder().tensor(name, tensor).build(), sink);
-        GatheredState state = new GatheredState(parameters, ranks);
-        for (PlacedGroup group : parameters.sharing().groups()) {
-            for (GroupPiece piece : group.pieces()) {
-                state.weights(group, piece, wholeLayers);
-                if (piece.isTrained()) {
-                    for (StateVector vector : vectors) {
-                        if (vector.isFor(piece.dtype())) {
-                            state.vector(group, piece, vector, wholeLayers);
-                        }
-                    }
-                }
-            }
-        }
+        new GatheredState(parameters, ranks).all(vectors, wholeLayers);
+    }
+
+    /** Returns the ranks that train together, as they are arranged; null where they share out one copy of the model. */
+    public @Nullable Mesh mesh() {
+        return mesh;
     }
 
     /**
-     * Says what went with ranks that have failed: what {@link DataParallel#shrink} goes on with is not left here.
+     * Waits on the host until all ranks have reduced this step's gradients and computed its norm; called last before the optimizer's step.
+     * A failure is so thrown before the step, or the step counts on all ranks that are left: {@link #shrink} needs that.
+     *
+     * @throws IllegalStateException when this is closed
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void awaitGradients() {
+        ensureOpen();
+        steps.await(() -> {
+            gathers.check();
+            gradients.check();
+            ranks.check();
+        });
+    }
+
+    /** Returns how many steps the optimizer has taken since the ranks began, before {@link #shrink} and after. */
+    public long completedSteps() {
+        return steps.completed();
+    }
+
+    /**
+     * Goes on with the copies of the model that have all their ranks, after a {@link dev.chagres.nccl.RankFailedException}: each rank that is
+     * left calls this. They agree on who is left; ranks of a copy that has lost one leave with an exception, the others shrink the
+     * mesh along {@link MeshDimension#REPLICATE}. All have completed the same steps. This is closed after; the step that failed is forgotten,
+     * and to be made again by the new number of ranks.
+     *
+     * {@snippet file="dev/chagres/layer/HybridShrinkTraining.java" region="shrink"}
+     *
+     * @param optimizer of these parameters, which takes its steps after {@link #awaitGradients}
+     * @return the strategy of the ranks that are left, which follows the same passes and keeps the parameters; its {@link #mesh()} is
+     *     closed with it
+     * @throws IllegalArgumentException when the optimizer is that of other parameters
+     * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among ranks,
+     *     weights are gathered in eight bits or scales reduced over the ranks, or a step was taken without {@link #awaitGradients}; when no rank has
+     *     failed; or when no whole copy is left: the text says which parts went
+     * @throws dev.chagres.nccl.RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
+     */
+    public FullySharded shrink(AdamW optimizer) {
+        return new CopyShrink(this, ranks, config, steps).shrink(optimizer);
+    }
+
+    boolean gathersEightBits() {
+        return weights != null && weights.gathersEightBits();
+    }
+
+    /** Ends this, but for the parameters, which another strategy has from now on. */
+    void handOver() {
+        ownsParameters = false;
+        parameters.forgetGradients();
+        close();
+    }
+
+    /** Sees that all ranks of this copy have the weights of the last step: one may have failed in the midst of gathering them. */
+    void gatherWeights() {
+        updated.gatherWhole();
+        communicator.synchronize(stream);
+    }
+
+    /** Takes part in steps from now on; the parameters are closed with this. */
+    void begin() {
+        parameters.adopt(norm);
+        parameters.sharing().step(norm);
+        join();
+        ownsParameters = true;
+    }
+
+    /** The same in the place of {@code former}, of which this has the parameters, and with a mesh of its own. */
+    void beginAfter(FullySharded former) {
+        parameters.sharing().forget(former.norm);
+        begin();
+        ownsMesh = true;
+    }
+
+    /**
+     * Says what went with ranks that have failed.
      *
      * @param ranks as {@link dev.chagres.nccl.RankFailedException#ranks()} names them
      * @return which parts, of which parameters, and who else has them
@@ -361,38 +353,25 @@ public final class FullySharded extends Strategy {
 
     @Override
     public String explain() {
-        String memory = stage() == ZeroStage.ONE ? "for all" : "for two groups of each size";
-        String gathered = stage() == ZeroStage.THREE
-                ? "weights gathered group by group on another stream before their layers run, the next group's meanwhile"
-                        + (weights != null && weights.gathersEightBits() ? ", those of products in eight bits" : "")
-                : "weights gathered after the step";
-        return this + ": gradients reduced and scattered group by group on a stream of their own, from memory " + memory
-                + "; " + gathered + explainCopies();
+        return this + ": " + ranks.explain(stage(), gathersEightBits());
     }
 
-    private String explainCopies() {
-        Communicator copies = ranks.copies();
-        if (copies == null) {
-            return "";
-        }
-        String among = "; of " + copies.ranks() + " copies of the model ";
-        return ranks.splitsOptimizer()
-                ? among + "each rank updates another part: a part's gradients are reduced and scattered among them, its"
-                        + " updated weights gathered"
-                : among
-                        + "each updates its own weights: parts of gradients are summed over them, once a step, on a stream of"
-                        + " their own";
-    }
-
-    /** Frees the parameters, too: this has made them. */
+    /** Frees the parameters, too, which this has made, unless another strategy has them now. */
     @Override
     void free() {
         if (weights != null) {
             weights.close();
         }
         gradients.close();
-        parameters.close();
+        steps.close();
+        if (ownsParameters) {
+            parameters.close();
+        }
+        norm.close();
         gathers.close();
+        if (mesh != null && ownsMesh) {
+            mesh.close();
+        }
     }
 
     @Override

@@ -11,6 +11,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.StateVector;
+import java.util.List;
 import java.util.function.BiConsumer;
 
 /**
@@ -29,8 +30,22 @@ final class GatheredState {
         stream = parameters.scope().stream();
     }
 
+    /** Hands out the weights of every group, and what {@code vectors} have of those that are trained. */
+    void all(List<StateVector> vectors, BiConsumer<String, Tensor> sink) {
+        for (PlacedGroup group : parameters.sharing().groups()) {
+            for (GroupPiece piece : group.pieces()) {
+                weights(group, piece, sink);
+                for (StateVector vector : vectors) {
+                    if (piece.isTrained() && vector.isFor(piece.dtype())) {
+                        vector(group, piece, vector, sink);
+                    }
+                }
+            }
+        }
+    }
+
     /** Hands out the weights of the members of {@code piece}. */
-    void weights(PlacedGroup group, GroupPiece piece, BiConsumer<String, Tensor> sink) {
+    private void weights(PlacedGroup group, GroupPiece piece, BiConsumer<String, Tensor> sink) {
         Tensor vector = parameters.sharing().vector(piece.dtype());
         ParameterShard shard = parameters.sharing().shard();
         if (shard != null && shard.weights() != null) {
@@ -47,7 +62,7 @@ final class GatheredState {
     }
 
     /** Hands out what {@code vector} has of the members of {@code piece}. */
-    void vector(PlacedGroup group, GroupPiece piece, StateVector vector, BiConsumer<String, Tensor> sink) {
+    private void vector(PlacedGroup group, GroupPiece piece, StateVector vector, BiConsumer<String, Tensor> sink) {
         Part updated = ranks.shard(ZeroStage.ONE).updated();
         try (Scope room = stream.device().openScope(stream)) {
             int width = vector.width();

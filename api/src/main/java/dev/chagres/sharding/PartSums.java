@@ -99,6 +99,14 @@ final class PartSums implements AutoCloseable {
         return scope.reservedBytes();
     }
 
+    /** Throws what has failed in sums that were enqueued. */
+    void check() {
+        copy.check();
+        if (copies != null) {
+            copies.check();
+        }
+    }
+
     @Override
     public void close() {
         scope.close();

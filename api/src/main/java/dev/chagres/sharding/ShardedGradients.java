@@ -203,6 +203,14 @@ final class ShardedGradients implements AutoCloseable {
         return buffers.byteSize() + sums.byteSize() + (copies == null ? 0 : copies.byteSize());
     }
 
+    /** Throws what has failed in sums that were enqueued. */
+    void check() {
+        sums.check();
+        if (copies != null) {
+            copies.check();
+        }
+    }
+
     @Override
     public void close() {
         reductions.close();

@@ -84,8 +84,42 @@ record ShardedRanks(
         return new ParameterShard(updated, weights);
     }
 
+    /** Throws what has failed in collectives among them that have returned. */
+    void check() {
+        all.check();
+        copy.check();
+        if (copies != null) {
+            copies.check();
+        }
+    }
+
     /** Returns the ranks whose parts of gradients make a whole. */
     Communicator updating() {
         return splitsOptimizer() ? all : copy;
+    }
+
+    /** Says how gradients and weights travel. */
+    String explain(ZeroStage stage, boolean eightBits) {
+        String memory = stage == ZeroStage.ONE ? "for all" : "for two groups of each size";
+        String gathered = stage == ZeroStage.THREE
+                ? "weights gathered group by group on another stream before their layers run, the next group's meanwhile"
+                        + (eightBits ? ", those of products in eight bits" : "")
+                : "weights gathered after the step";
+        return "gradients reduced and scattered group by group on a stream of their own, from memory " + memory + "; "
+                + gathered + explainCopies();
+    }
+
+    /** Says how copies exchange what they train; empty where there is one. */
+    private String explainCopies() {
+        if (copies == null) {
+            return "";
+        }
+        String among = "; of " + copies.ranks() + " copies of the model ";
+        return splitsOptimizer()
+                ? among + "each rank updates another part: a part's gradients are reduced and scattered among them, its"
+                        + " updated weights gathered"
+                : among
+                        + "each updates its own weights: parts of gradients are summed over them, once a step, on a stream of"
+                        + " their own";
     }
 }

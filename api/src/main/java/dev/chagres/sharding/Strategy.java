@@ -218,6 +218,10 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         };
     }
 
+    final boolean reducesAmax() {
+        return !reduced.isEmpty();
+    }
+
     final boolean isLast() {
         return last;
     }

@@ -1,0 +1,129 @@
+package dev.chagres.sharding;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.model.Parameters;
+import dev.chagres.nccl.Agreement;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.AdamW;
+import java.util.Arrays;
+import java.util.Collections;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * How copies of a model that is shared out go on without those of which a rank has failed.
+ *
+ * <p>Threading: the device's thread.
+ */
+record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig config, SharedSteps steps) {
+    FullySharded shrink(AdamW optimizer) {
+        ensureShrinks(optimizer);
+        var successor = strategy.successor();
+        Communicator from = ranks.world();
+        MeshShape shape = ranks.shape();
+        Agreement left = steps.agree();
+        while (true) {
+            WholeCopies copies = whole(shape, left);
+            copies.ensureHas(from.rank());
+            FullySharded next = null;
+            if (copies.areAllLeft()) {
+                try {
+                    strategy.stream.synchronize();
+                    from = from.shrink(from.config(), left.excluded());
+                    shape = copies.remaining();
+                    next = remaining(from, shape);
+                } catch (RankFailedException another) {
+                    // Another rank has failed: who is left agrees again.
+                }
+            }
+            if (next != null) {
+                next.beginAfter(strategy);
+                successor.accept(next);
+                return next;
+            }
+            // Where ranks of other copies are left, they leave now.
+            left = Agreement.of(from, steps.completed());
+        }
+    }
+
+    private FullySharded remaining(Communicator from, MeshShape shape) {
+        strategy.handOver();
+        Mesh mesh = Mesh.of(from, shape);
+        FullySharded next = null;
+        try {
+            ShardedRanks among = ShardedRanks.of(mesh, config.optimizer());
+            next = new FullySharded(config, strategy.parameters(), among, mesh, steps.completed());
+            next.gatherWeights();
+            return next;
+        } catch (RuntimeException failed) {
+            if (next != null) {
+                next.free();
+            }
+            mesh.close();
+            throw failed;
+        }
+    }
+
+    private WholeCopies whole(MeshShape shape, Agreement left) {
+        if (left.excluded().length == 0) {
+            throw new IllegalStateException("shrink: expected a rank that has failed, got all " + left.of()
+                    + " ranks; the communicator is revoked");
+        }
+        if (Collections.max(left.values()) > steps.completed()) {
+            throw new IllegalStateException("shrink: expected " + Collections.max(left.values())
+                    + " completed steps, as another rank has, got " + steps.completed()
+                    + "; start again from a saved state");
+        }
+        WholeCopies copies = WholeCopies.of(shape, left);
+        boolean splits = config.optimizer() == OptimizerSharding.ALL_RANKS;
+        if (copies.copies().isEmpty() || splits) {
+            String what = splits
+                    ? "an optimizer that each copy of the model has (EACH_COPY), got one of all ranks"
+                    : "a copy of the model with all its ranks, got ranks " + left.ranks() + " of " + shape;
+            throw new IllegalStateException("shrink: expected " + what + lost(shape, left));
+        }
+        return copies;
+    }
+
+    /** After a shrink that did not end ranks have other numbers than the strategy's. */
+    private String lost(MeshShape shape, Agreement left) {
+        return shape.equals(ranks.shape())
+                ? "; "
+                        + strategy.explainLoss(
+                                Arrays.stream(left.excluded()).boxed().toList())
+                : "; start again from a saved state";
+    }
+
+    private void ensureShrinks(AdamW optimizer) {
+        strategy.ensureOpen();
+        Parameters parameters = strategy.parameters();
+        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
+            throw new IllegalArgumentException(
+                    "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
+        }
+        String refused = refused(parameters);
+        if (refused != null) {
+            throw new IllegalStateException("shrink: expected " + refused + "; start again from a saved state");
+        }
+        steps.ensureAllAwaited();
+    }
+
+    private @Nullable String refused(Parameters parameters) {
+        MeshShape shape = ranks.shape();
+        if (shape.size(MeshDimension.REPLICATE) == 1) {
+            return "copies of the model along REPLICATE, got one, of which each rank has a part";
+        }
+        if (shape.ranks() != shape.size(MeshDimension.REPLICATE) * shape.size(MeshDimension.SHARD)
+                || parameters.tensorParallel().isSplit()
+                || parameters.sharing().isStaged()) {
+            return "a mesh of REPLICATE and SHARD alone, got " + shape
+                    + ", whose layers, stages or tokens are split among ranks that would have others";
+        }
+        if (strategy.gathersEightBits()) {
+            return "weights that are gathered in the model's type, got some that are gathered in eight bits";
+        }
+        return strategy.reducesAmax()
+                ? "scales that each rank has by itself, got some that are reduced over the ranks at a step's end"
+                : null;
+    }
+}

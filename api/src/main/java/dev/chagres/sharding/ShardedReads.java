@@ -1,0 +1,49 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Tensor;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.recipe.GatheredWeights;
+
+/**
+ * Reads of weights that are shared out: each sees that its group is gathered.
+ *
+ * <p>Threading: the device's thread.
+ */
+record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress progress) implements GatheredWeights {
+    void read(Parameter parameter) {
+        ensureInCall(parameter);
+        WeightForm form = weights.form(parameter, progress.pass(), progress.direction());
+        use(parameter.group(), form);
+        weights.lend(parameter.group(), form);
+    }
+
+    private void use(int group, WeightForm form) {
+        if (progress.uses(group, form)) {
+            strategy.ensureEnqueues();
+            weights.use(group, form, progress.pass(), progress.direction());
+        }
+    }
+
+    @Override
+    public Tensor gathered(QuantizerSite site) {
+        ensureInCall(site.weight());
+        use(site.weight().group(), WeightForm.EIGHT_BITS);
+        return weights.eightBits(site);
+    }
+
+    @Override
+    public void record() {
+        strategy.ensureEnqueues();
+        weights.record(progress.pass());
+    }
+
+    private void ensureInCall(Parameter parameter) {
+        if (!progress.isInCall()) {
+            throw new IllegalStateException("weight of " + parameter.name()
+                    + ": shared out among " + strategy.communicator.ranks()
+                    + " ranks, it is whole in layers' calls of a pass that FullySharded follows alone; call follow(pass),"
+                    + " or gatherState");
+        }
+    }
+}

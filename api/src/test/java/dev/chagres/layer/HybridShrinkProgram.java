@@ -1,0 +1,61 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.layer.HybridShrinkTraining.Moment;
+import dev.chagres.layer.HybridShrinkTraining.Trained;
+import dev.chagres.layer.HybridShrinkTraining.Victim;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ZeroStage;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+
+/** What a rank's process runs in {@link HybridShrinkTest}: two copies of a model, one of which loses a rank. */
+final class HybridShrinkProgram {
+    private HybridShrinkProgram() {}
+
+    /** The file of the state from which the other copy goes on, the timeout, and the victim's rank, step and moment. */
+    public static void main(String[] arguments) {
+        Path file = Path.of(arguments[0]);
+        Duration timeout = Duration.ofMillis(Long.parseLong(arguments[1]));
+        Victim victim = new Victim(
+                Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]), Moment.valueOf(arguments[4]));
+        try {
+            System.out.println(Ranks.fromEnvironment()
+                    .withConfig(CommunicatorConfig.standard().withTimeout(timeout))
+                    .run(rank -> text(train(rank, file, victim)))
+                    .getFirst());
+        } catch (RankFailedException failed) {
+            System.out.println("ranks " + failed.ranks() + " " + failed.getMessage());
+            System.exit(3);
+        }
+    }
+
+    private static Trained train(Rank rank, Path file, Victim victim) throws Exception {
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.REPLICATE, 2).with(MeshDimension.SHARD, 2);
+        try (Mesh mesh = Mesh.of(rank.communicator(), shape);
+                HybridShrinkTraining training = new HybridShrinkTraining(
+                        rank,
+                        FullyShardedConfig.of(ZeroStage.THREE),
+                        mesh,
+                        DType.FLOAT32,
+                        1e6f,
+                        List.of(victim),
+                        _ -> ShrinkProgram.signal("-KILL"))) {
+            return training.train(mesh, file);
+        }
+    }
+
+    static String text(Trained trained) {
+        return trained.begun() + " "
+                + Arrays.toString(Arrays.copyOfRange(trained.losses(), trained.begun(), HybridShrinkTraining.STEPS));
+    }
+}
