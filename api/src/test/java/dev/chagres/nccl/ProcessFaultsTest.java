@@ -89,7 +89,7 @@ class ProcessFaultsTest {
         assertEquals(Set.of(), left);
     }
 
-    private static void signal(Signal signal, Process process) throws IOException, InterruptedException {
+    static void signal(Signal signal, Process process) throws IOException, InterruptedException {
         Process kill = new ProcessBuilder("kill", "-" + signal, Long.toString(process.pid())).start();
         assertEquals(0, kill.waitFor());
     }

@@ -1,0 +1,121 @@
+package dev.chagres.nccl;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DevicesNeeded;
+import dev.chagres.bindings.Provider;
+import dev.chagres.nccl.GoingOnRank.Left;
+import dev.chagres.nccl.GoingOnRank.Place;
+import dev.chagres.nccl.ProcessFaultsTest.Signal;
+import dev.chagres.sharding.RankJvms;
+import dev.chagres.sharding.Ranks;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Random;
+import java.util.SplittableRandom;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/**
+ * Random faults of one of 2 to 8 ranks that train, after which all others go on, with the same weights. The seed is printed; {@code
+ * -Dchagres.test.seed} draws the same faults again.
+ */
+@Tag("L0")
+@Tag("L2")
+@Timeout(180)
+class GoingOnTest {
+    private static final Duration SILENCE =
+            Provider.current() == Provider.REFERENCE ? Duration.ofMillis(1_500) : Duration.ofSeconds(6);
+
+    private static final Duration PATIENT = Duration.ofSeconds(30);
+    private static final String STOP_MILLIS = Provider.current() == Provider.REFERENCE ? "2500" : "8000";
+
+    @TempDir
+    private Path folder;
+
+    /** What a rank does. */
+    enum Fault {
+        THROWS,
+        IS_SILENT
+    }
+
+    private static SplittableRandom random(Object what) {
+        long seed = Long.getLong("chagres.test.seed", new Random().nextLong());
+        System.out.println("chagres.test.seed=" + seed + " " + what);
+        return new SplittableRandom(seed);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"THROWS, 40", "IS_SILENT, 3"})
+    void theOtherThreadsGoOn(Fault fault, int times) {
+        DevicesNeeded.assume(2);
+        SplittableRandom random = random(fault);
+        for (int i = 0; i < FaultyRank.times(times); i++) {
+            int ranks = FaultyRank.drawRanks(random, 8);
+            int victim = random.nextInt(ranks);
+            int step = random.nextInt(4);
+            Place place = Place.values()[random.nextInt(Place.values().length)];
+            String what = fault + " " + i + ": rank " + victim + " of " + ranks + " in step " + step + " " + place;
+            CountDownLatch others = new CountDownLatch(ranks - 1);
+            List<Left> left = Ranks.local(ranks)
+                    .withConfig(CommunicatorConfig.standard().withTimeout(fault == Fault.THROWS ? PATIENT : SILENCE))
+                    .run(rank -> {
+                        boolean isVictim = rank.index() == victim;
+                        Left result = new GoingOnRank(rank, (at, where) -> {
+                                    if (isVictim && at == step && where == place) {
+                                        if (fault == Fault.IS_SILENT && !others.await(60, TimeUnit.SECONDS)) {
+                                            throw new AssertionError("the others have not ended");
+                                        }
+                                        throw new FaultyRank.Ill();
+                                    }
+                                })
+                                .run();
+                        others.countDown();
+                        return result;
+                    });
+            check(left, ranks - 1, what);
+        }
+    }
+
+    private static void check(List<Left> left, int ranks, String what) {
+        assertEquals(ranks, left.size(), what);
+        for (Left one : left) {
+            assertEquals(left.getFirst(), one, what);
+            assertEquals(ranks, one.ranks(), what);
+        }
+    }
+
+    /** Rank 0 of a pair that is stopped, and not gone, may go on by itself: the other one does not. */
+    @ParameterizedTest
+    @CsvSource({"KILL, 5", "STOP, 1"})
+    void theOtherProcessesGoOn(Signal signal, int times) throws Exception {
+        DevicesNeeded.assume(3);
+        SplittableRandom random = random(signal);
+        for (int i = 0; i < FaultyRank.times(times); i++) {
+            int ranks = Math.max(signal == Signal.STOP ? 3 : 2, FaultyRank.drawRanks(random, 4));
+            int victim = random.nextInt(ranks);
+            String what = signal + " " + i + ": rank " + victim + " of " + ranks;
+            try (RankJvms jvms =
+                    new RankJvms(folder, ranks, GoingOnProgram.class, signal == Signal.STOP ? STOP_MILLIS : "60000")) {
+                jvms.await("begun");
+                TimeUnit.MICROSECONDS.sleep(random.nextInt(30_000));
+                ProcessFaultsTest.signal(signal, jvms.process(victim));
+                String common = "";
+                for (int rank = 0; rank < ranks; rank++) {
+                    if (rank != victim) {
+                        jvms.awaitEnd(rank, 0);
+                        common = common.isEmpty() ? jvms.last(rank) : common;
+                        assertEquals(common, jvms.last(rank), what);
+                    }
+                }
+                assertEquals(0, common.indexOf("Left[ranks=" + (ranks - 1) + ","), what + ", " + common);
+            }
+        }
+    }
+}
