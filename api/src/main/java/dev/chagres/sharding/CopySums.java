@@ -49,7 +49,7 @@ final class CopySums implements AutoCloseable {
                 .mapToLong(Tensor::count)
                 .max()
                 .orElse(0);
-        casts = new GradientCasts(reduceType, longest, scope, sums);
+        casts = new GradientCasts(reduceType, longest, scope);
     }
 
     /** Says that parts of {@code group} were reduced within the copy. */
@@ -74,11 +74,11 @@ final class CopySums implements AutoCloseable {
 
     private void sum(Tensor part) {
         try (Scope views = scope.open()) {
-            Tensor summing = casts.cast(part, views);
+            Tensor summing = casts.cast(part, views, sums);
             bytes.allReduce(summing);
             copies.allReduce(summing, summing, Reduction.SUM, sums);
             if (casts.changes()) {
-                casts.castBack(summing, part, Output.OVERWRITE);
+                casts.castBack(summing, part, Output.OVERWRITE, sums);
             }
         }
     }

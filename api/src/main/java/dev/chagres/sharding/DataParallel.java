@@ -32,23 +32,20 @@ import java.util.List;
  * <p>Source: PyTorch's {@code torch.nn.parallel.DistributedDataParallel}.
  */
 public final class DataParallel extends Strategy {
-    /** Of so many bytes and more a collective reaches the bandwidth of NVLink. */
-    private static final long BUCKET_BYTES = 32L << 20;
-
     private static final long NO_STEP = -1;
 
     private final GradientBuckets buckets;
-    private final long bucketBytes;
+    private final DataParallelConfig config;
     private long steps;
     /** Whether the sums of this step are known to be right, and whether a step was taken of which that is not known. */
     private boolean awaited;
 
     private boolean unawaited;
 
-    private DataParallel(Parameters parameters, Communicator communicator, long bucketBytes) {
+    private DataParallel(Parameters parameters, Communicator communicator, DataParallelConfig config) {
         super(parameters, communicator);
-        this.bucketBytes = bucketBytes;
-        buckets = new GradientBuckets(parameters, communicator, bucketBytes, bytes);
+        this.config = config;
+        buckets = new GradientBuckets(parameters, communicator, config, bytes);
     }
 
     /**
@@ -64,31 +61,29 @@ public final class DataParallel extends Strategy {
      * @throws RankFailedException when another rank failed or did not come
      */
     public static DataParallel of(Parameters parameters, Communicator communicator) {
-        return of(parameters, communicator, BUCKET_BYTES);
+        return of(parameters, communicator, DataParallelConfig.standard());
     }
 
     /**
-     * Does what {@link #of(Parameters, Communicator)} does, with buckets of another size.
+     * Does what {@link #of(Parameters, Communicator)} does, with gradients summed as {@code config} says, the same on each rank.
      *
-     * @param bucketBytes gradients of neighbouring groups are summed as one until they have this many bytes; at least 1, the same
-     *     on each rank
-     * @throws IllegalArgumentException when the parameters lie on another device than the communicator's, or the size is below 1
-     * @throws IllegalStateException when ranks have other parameters, as in {@link #of(Parameters, Communicator)}, or another size;
-     *     or when another strategy has the parameters
+     * @throws IllegalArgumentException when the parameters lie on another device than the communicator's
+     * @throws IllegalStateException when ranks have other parameters, as in {@link #of(Parameters, Communicator)}, or another
+     *     configuration; or when another strategy has the parameters
      * @throws RankFailedException when another rank failed or did not come
      */
-    public static DataParallel of(Parameters parameters, Communicator communicator, long bucketBytes) {
-        if (bucketBytes < 1) {
-            throw new IllegalArgumentException("bucketBytes: expected at least 1, got " + bucketBytes);
-        }
+    public static DataParallel of(Parameters parameters, Communicator communicator, DataParallelConfig config) {
+        Checks.given("config", config);
         Stream stream = Checks.given("parameters", parameters).scope().stream();
         if (stream.device() != Checks.given("communicator", communicator).device()) {
             throw new IllegalArgumentException("parameters: expected those of " + communicator.device()
                     + ", got some of " + Checks.other(stream.device(), communicator.device()));
         }
         parameters.sharing().ensureUnshared();
-        SameParameters.ensure(parameters, communicator, 0, "bucketBytes", bucketBytes);
-        DataParallel made = new DataParallel(parameters, communicator, bucketBytes);
+        SameParameters.ensure(parameters, communicator, 0, "bucketBytes", config.bucketBytes());
+        SameParameters.ensure(
+                parameters, communicator, 0, "reduceType", config.reduceType().code());
+        DataParallel made = new DataParallel(parameters, communicator, config);
         try {
             Communicator.group(() -> {
                 for (Parameter parameter : parameters.all()) {
@@ -160,7 +155,7 @@ public final class DataParallel extends Strategy {
                 from = from.shrink(from.config(), left.excluded());
                 parameters.forgetGradients();
                 close();
-                next = new DataParallel(parameters, from, bucketBytes);
+                next = new DataParallel(parameters, from, config);
                 next.steps = Collections.max(left.values());
                 // Where this fails half-way, what the rank has is of no step.
                 steps = steps < next.steps ? NO_STEP : steps;

@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import dev.chagres.Device;
 import dev.chagres.Event;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
@@ -9,6 +10,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.te.Output;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
@@ -33,6 +35,8 @@ final class GradientBuckets implements AutoCloseable {
     private final List<Bucket> buckets;
 
     private final ByteCounts bytes;
+    private final Scope scope;
+    private final GradientCasts casts;
 
     private final BitSet complete = new BitSet();
     private int next;
@@ -41,7 +45,7 @@ final class GradientBuckets implements AutoCloseable {
     private boolean awaited;
 
     /** Each rank makes one. */
-    GradientBuckets(Parameters parameters, Communicator world, long bucketBytes, ByteCounts bytes) {
+    GradientBuckets(Parameters parameters, Communicator world, DataParallelConfig config, ByteCounts bytes) {
         this.bytes = bytes;
         this.parameters = parameters;
         compute = parameters.scope().stream();
@@ -50,7 +54,13 @@ final class GradientBuckets implements AutoCloseable {
         sums = device.openStream();
         written = device.openEvent();
         summed = device.openEvent();
-        buckets = buckets(parameters, bucketBytes);
+        buckets = buckets(parameters, config.bucketBytes());
+        scope = device.openScope(compute);
+        long longest = buckets.stream()
+                .mapToLong(bucket -> bucket.gradients.count())
+                .max()
+                .orElse(0);
+        casts = new GradientCasts(config.reduceType(), longest, scope);
     }
 
     private static List<Bucket> buckets(Parameters parameters, long bucketBytes) {
@@ -103,8 +113,14 @@ final class GradientBuckets implements AutoCloseable {
             sums.await(written);
             stream = sums;
         }
-        bytes.allReduce(bucket.gradients);
-        communicator.allReduce(bucket.gradients, bucket.gradients, Reduction.SUM, stream);
+        try (Scope views = scope.open()) {
+            Tensor summing = casts.cast(bucket.gradients, views, stream);
+            bytes.allReduce(summing);
+            communicator.allReduce(summing, summing, Reduction.SUM, stream);
+            if (casts.changes()) {
+                casts.castBack(summing, bucket.gradients, Output.OVERWRITE, stream);
+            }
+        }
     }
 
     /** Enqueues what is left, and lets later work of the parameters' stream wait for all sums. */
@@ -170,6 +186,7 @@ final class GradientBuckets implements AutoCloseable {
         written.close();
         summed.close();
         sums.close();
+        scope.close();
         communicator.close();
     }
 }

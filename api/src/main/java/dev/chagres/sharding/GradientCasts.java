@@ -16,14 +16,12 @@ import org.jspecify.annotations.Nullable;
  */
 final class GradientCasts {
     private final DType dtype;
-    private final Stream stream;
     /** What is summed in another type than FP32, one vector at a time; null where nothing is. */
     private final @Nullable Tensor room;
 
-    /** {@code longest}: elements of the longest vector; {@code stream} has the casts and the sums. */
-    GradientCasts(DType dtype, long longest, Scope scope, Stream stream) {
+    /** {@code longest}: elements of the longest vector. */
+    GradientCasts(DType dtype, long longest, Scope scope) {
         this.dtype = dtype;
-        this.stream = stream;
         room = dtype == DType.FLOAT32 || longest == 0 ? null : scope.tensor(dtype, longest);
     }
 
@@ -49,7 +47,7 @@ final class GradientCasts {
     }
 
     /** Returns what is summed: {@code gradients} or, behind an enqueued cast, their copy, which the next call overwrites. */
-    Tensor cast(Tensor gradients, Scope views) {
+    Tensor cast(Tensor gradients, Scope views, Stream stream) {
         if (room == null) {
             return gradients;
         }
@@ -59,7 +57,7 @@ final class GradientCasts {
     }
 
     /** Enqueues {@code gradients = sum}, or adds it to them. */
-    void castBack(Tensor sum, Tensor gradients, Output output) {
+    void castBack(Tensor sum, Tensor gradients, Output output, Stream stream) {
         Elementwise.accumulate(sum, gradients, output, stream);
     }
 }

@@ -53,7 +53,7 @@ final class PartSums implements AutoCloseable {
         copies = others == null ? null : split(others, "copies");
         copySum = others == null || longest == 0 ? null : scope.tensor(reduceType, longest * others.ranks());
         long whole = longest * ranks.updating().ranks();
-        casts = new GradientCasts(reduceType, whole, scope, stream);
+        casts = new GradientCasts(reduceType, whole, scope);
     }
 
     private static Communicator split(Communicator of, String name) {
@@ -66,9 +66,9 @@ final class PartSums implements AutoCloseable {
         Tensor room = apart ? addend() : part;
         try (Scope views = scope.open()) {
             Tensor sum = apart ? views.view(room, 0, part.count()) : part;
-            scatter(casts.cast(whole, views), sum, views);
+            scatter(casts.cast(whole, views, stream), sum, views);
             if (apart) {
-                casts.castBack(sum, part, output);
+                casts.castBack(sum, part, output, stream);
             }
         }
     }

@@ -16,6 +16,7 @@ import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.ZeroStage;
@@ -95,7 +96,10 @@ class DataParallelMisuseTest {
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {
                     try (SmallModel model = SmallModel.plain(rank.device(), DType.FLOAT32)) {
-                        DataParallel.of(model.parameters, rank.communicator(), 1000 + rank.index());
+                        DataParallel.of(
+                                model.parameters,
+                                rank.communicator(),
+                                DataParallelConfig.standard().withBucketBytes(1000 + rank.index()));
                     }
                 }));
         assertEquals(

@@ -18,6 +18,7 @@ import dev.chagres.nccl.UniqueId;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.Ranks;
 import java.util.ArrayList;
 import java.util.List;
@@ -60,7 +61,10 @@ class DataParallelOverlapTest {
             try (SmallModel model = new SmallModel(device, DType.FLOAT32, 0.1f, variant.wrapper(), variant.frozen());
                     AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard());
                     Pass pass = Pass.training(device);
-                    DataParallel training = DataParallel.of(model.parameters, rank.communicator(), bucketBytes)) {
+                    DataParallel training = DataParallel.of(
+                            model.parameters,
+                            rank.communicator(),
+                            DataParallelConfig.standard().withBucketBytes(bucketBytes))) {
                 GradientNorm norm = new GradientNorm(model.parameters, 1);
                 training.follow(pass);
                 String explained = "";
@@ -135,7 +139,8 @@ class DataParallelOverlapTest {
         try (Device device = Device.open();
                 SmallModel model = SmallModel.plain(device, DType.FLOAT32);
                 Communicator one = Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
-                DataParallel training = DataParallel.of(model.parameters, one, 1);
+                DataParallel training = DataParallel.of(
+                        model.parameters, one, DataParallelConfig.standard().withBucketBytes(1));
                 Pass pass = Pass.training(device)) {
             training.follow(pass);
             pass.begin();
@@ -174,7 +179,8 @@ class DataParallelOverlapTest {
             assertThrown(
                     IllegalArgumentException.class,
                     "bucketBytes: expected at least 1, got 0",
-                    () -> DataParallel.of(model.parameters, one, 0));
+                    () -> DataParallel.of(
+                            model.parameters, one, DataParallelConfig.standard().withBucketBytes(0)));
             assertThrown(
                     IllegalArgumentException.class,
                     "pass: expected one on the parameters' stream, got training pass on stream of device 0",

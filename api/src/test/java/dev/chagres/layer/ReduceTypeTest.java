@@ -14,6 +14,8 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.sharding.CollectiveBytes;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.Mesh;
@@ -22,6 +24,7 @@ import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -72,25 +75,28 @@ class ReduceTypeTest {
         try (Mesh mesh = Mesh.of(rank.communicator(), shape);
                 FullySharded strategy = FullySharded.allocate(plan, DType.FLOAT32, SEED, config, mesh);
                 Pass pass = Pass.training(rank.device())) {
-            Parameters parameters = strategy.parameters();
-            Stream stream = pass.stream();
-            strategy.follow(pass);
-            strategy.takeBytes();
-            for (int microBatch = 0; microBatch < MICRO_BATCHES; microBatch++) {
-                pass.begin();
-                if (microBatch == MICRO_BATCHES - 1) {
-                    strategy.lastMicroBatch();
-                }
-                Tensor x = pass.scope().tensor(DType.FLOAT32, 1, INPUTS);
-                x.set(stream, drawn(rank.index(), microBatch, 0, INPUTS));
-                Tensor dy = pass.scope().tensor(DType.FLOAT32, 1, OUTPUTS);
-                dy.set(stream, drawn(rank.index(), microBatch, 1, OUTPUTS));
-                layer.forward(x, pass);
-                layer.backward(dy, pass);
-            }
-            strategy.sumGradients();
-            return new Step(parameters.gradients().toFloats(stream), strategy.takeBytes());
+            return step(rank, layer, strategy, pass);
         }
+    }
+
+    private static Step step(Rank rank, Linear layer, Strategy strategy, Pass pass) {
+        Stream stream = pass.stream();
+        strategy.follow(pass);
+        strategy.takeBytes();
+        for (int microBatch = 0; microBatch < MICRO_BATCHES; microBatch++) {
+            pass.begin();
+            if (microBatch == MICRO_BATCHES - 1) {
+                strategy.lastMicroBatch();
+            }
+            Tensor x = pass.scope().tensor(DType.FLOAT32, 1, INPUTS);
+            x.set(stream, drawn(rank.index(), microBatch, 0, INPUTS));
+            Tensor dy = pass.scope().tensor(DType.FLOAT32, 1, OUTPUTS);
+            dy.set(stream, drawn(rank.index(), microBatch, 1, OUTPUTS));
+            layer.forward(x, pass);
+            layer.backward(dy, pass);
+        }
+        strategy.sumGradients();
+        return new Step(strategy.parameters().gradients().toFloats(stream), strategy.takeBytes());
     }
 
     private static float rounded(float value) {
@@ -168,6 +174,35 @@ class ReduceTypeTest {
         assertEquals(
                 wide.getFirst().bytes().reduceScatter(),
                 2 * steps.getFirst().bytes().reduceScatter());
+    }
+
+    private static Step dataParallelStep(Rank rank, DType reduceType) {
+        ModelPlan plan = new ModelPlan();
+        Linear layer = new Linear(INPUTS, OUTPUTS, Bias.ABSENT, Initializer.normal(0.5f), plan.group("layer"));
+        try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, SEED);
+                DataParallel strategy = DataParallel.of(
+                        parameters,
+                        rank.communicator(),
+                        DataParallelConfig.standard().withReduceType(reduceType));
+                Pass pass = Pass.training(rank.device())) {
+            return step(rank, layer, strategy, pass);
+        }
+    }
+
+    @Test
+    void dataParallelRanksRoundOnce() {
+        DevicesNeeded.assume(RANKS);
+        List<float[]> all = new ArrayList<>();
+        for (int rank = 0; rank < RANKS; rank++) {
+            all.add(added(gradient(rank, 0), gradient(rank, 1)));
+        }
+        boolean exact = Provider.current() == Provider.REFERENCE;
+        List<Step> wide = Ranks.local(RANKS).run(rank -> dataParallelStep(rank, DType.FLOAT32));
+        for (Step step : Ranks.local(RANKS).run(rank -> dataParallelStep(rank, DType.BFLOAT16))) {
+            float[] found = Arrays.copyOf(step.gradients(), INPUTS * OUTPUTS);
+            assertArrayEquals(sum(all), found, exact ? 0 : 0.1f);
+            assertEquals(wide.getFirst().bytes().allReduce(), 2 * step.bytes().allReduce());
+        }
     }
 
     /** Copies sum parts in the same type. */

@@ -12,6 +12,7 @@ import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.Rank;
 import java.nio.file.Path;
 import java.util.List;
@@ -65,7 +66,10 @@ final class ShrinkTraining implements AutoCloseable {
         Device device = rank.device();
         stream = device.stream();
         model = new SmallModel(device, dtype, 0.1f, UnaryOperator.identity(), plan -> {});
-        strategy = DataParallel.of(model.parameters, rank.communicator(), 1);
+        strategy = DataParallel.of(
+                model.parameters,
+                rank.communicator(),
+                DataParallelConfig.standard().withBucketBytes(1));
         optimizer = new AdamW(model.parameters, AdamW.Config.standard());
         pass = Pass.training(device);
         norm = new GradientNorm(model.parameters, 1);

@@ -14,6 +14,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.Rank;
 import java.util.SplittableRandom;
 import java.util.concurrent.CountDownLatch;
@@ -222,7 +223,10 @@ final class FaultyRank {
             layers[i] = new Linear(WIDTH, WIDTH, Initializer.normal(0.1f), plan.group("layers." + i));
         }
         try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 7);
-                DataParallel strategy = DataParallel.of(parameters, rank.communicator(), 1);
+                DataParallel strategy = DataParallel.of(
+                        parameters,
+                        rank.communicator(),
+                        DataParallelConfig.standard().withBucketBytes(1));
                 AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
                 Pass pass = Pass.training(rank.device());
                 Scope scope = rank.device().openScope()) {

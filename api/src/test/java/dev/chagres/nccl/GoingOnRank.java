@@ -13,6 +13,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.Rank;
 import java.util.Arrays;
 
@@ -60,7 +61,10 @@ final class GoingOnRank {
                 AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
                 Pass pass = Pass.training(rank.device());
                 Scope scope = rank.device().openScope()) {
-            strategy = DataParallel.of(parameters, rank.communicator(), 1);
+            strategy = DataParallel.of(
+                    parameters,
+                    rank.communicator(),
+                    DataParallelConfig.standard().withBucketBytes(1));
             strategy.follow(pass);
             GradientNorm norm = new GradientNorm(parameters, 1);
             Tensor input = scope.tensor(DType.FLOAT32, 4, WIDTH);

@@ -70,6 +70,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         }
     }
 
+    static final class OfReduceType extends OptionWords<ReduceType> {
+        OfReduceType() {
+            super(ReduceType.class);
+        }
+    }
+
     static final class OfCpCommType extends OptionWords<CpCommType> {
         OfCpCommType() {
             super(CpCommType.class);

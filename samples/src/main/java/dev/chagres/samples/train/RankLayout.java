@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.model.ContextParallel;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.TensorParallel;
@@ -27,6 +28,7 @@ import org.jspecify.annotations.Nullable;
  * @param places where the ranks run
  * @param stagesPerRank how many times a pipeline's ranks take turns along the layers
  * @param exchange what attention exchanges along {@code CONTEXT}
+ * @param reduceType in which ranks along {@code REPLICATE}, {@code SHARD} and {@code CONTEXT} sum gradients
  */
 record RankLayout(
         MeshShape mesh,
@@ -34,25 +36,26 @@ record RankLayout(
         boolean sequenceParallel,
         RankPlaces places,
         int stagesPerRank,
-        CpCommType exchange) {
+        CpCommType exchange,
+        DType reduceType) {
     /** Returns ranks that are threads, with one stage each. */
     static RankLayout of(MeshShape mesh) {
-        return new RankLayout(mesh, null, false, RankPlaces.THREADS, 1, CpCommType.A2A);
+        return new RankLayout(mesh, null, false, RankPlaces.THREADS, 1, CpCommType.A2A, DType.FLOAT32);
     }
 
     /** Returns the same without sequence parallelism. */
     RankLayout withAllTokens() {
-        return new RankLayout(mesh, zero, false, places, stagesPerRank, exchange);
+        return new RankLayout(mesh, zero, false, places, stagesPerRank, exchange, reduceType);
     }
 
     /** Returns the same with one stage a rank. */
     RankLayout withOneStage() {
-        return new RankLayout(mesh, zero, sequenceParallel, places, 1, exchange);
+        return new RankLayout(mesh, zero, sequenceParallel, places, 1, exchange, reduceType);
     }
 
     /** Returns the same with another exchange of attention. */
     RankLayout with(CpCommType newExchange) {
-        return new RankLayout(mesh, zero, sequenceParallel, places, stagesPerRank, newExchange);
+        return new RankLayout(mesh, zero, sequenceParallel, places, stagesPerRank, newExchange, reduceType);
     }
 
     /** Returns the number of ranks. */
@@ -68,6 +71,11 @@ record RankLayout(
     /** Returns among how many ranks the tokens of each micro-batch are shared out. */
     int contextRanks() {
         return mesh.size(MeshDimension.CONTEXT);
+    }
+
+    /** Returns among how many ranks gradients of the same parameters are summed. */
+    int gradientRanks() {
+        return count() / (tensorRanks() * pipelineRanks());
     }
 
     /** Returns how many ranks have consecutive layers each. */
@@ -171,6 +179,7 @@ record RankLayout(
                 + (ofAll ? ", optimizer shared out among all ranks" : "")
                 + (sequenceParallel ? ", sequence-parallel" : "")
                 + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "")
-                + (exchange == CpCommType.A2A ? "" : ", keys passed on");
+                + (exchange == CpCommType.A2A ? "" : ", keys passed on")
+                + (reduceType == DType.FLOAT32 ? "" : ", gradients summed in " + reduceType);
     }
 }

@@ -7,6 +7,7 @@ import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.samples.esm.Esm2Stages;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.Mesh;
@@ -59,7 +60,9 @@ record RankModel(
         Strategy strategy = zero == null
                 ? DataParallel.of(
                         Parameters.allocate(device, declared, plan.recipe().dtype(), plan.seed()),
-                        mesh.along(MeshDimension.REPLICATE, MeshDimension.CONTEXT))
+                        mesh.along(MeshDimension.REPLICATE, MeshDimension.CONTEXT),
+                        DataParallelConfig.standard()
+                                .withReduceType(plan.layout().reduceType()))
                 : FullySharded.allocate(declared, plan.recipe().dtype(), plan.seed(), zero, mesh);
         made.set(strategy);
         return strategy.parameters();

@@ -70,6 +70,15 @@ final class RankOptions {
     private int stagesPerRank;
 
     @Option(
+            names = "--reduce-dtype",
+            converter = OptionWords.OfReduceType.class,
+            paramLabel = "fp32|bf16|fp16",
+            description =
+                    "with several ranks, the type in which gradients travel between them and are summed; each rank's own are FP32"
+                            + " (default: fp32)")
+    private @Nullable ReduceType reduceType;
+
+    @Option(
             names = "--cp-comm-type",
             converter = OptionWords.OfCpCommType.class,
             paramLabel = "a2a|p2p",
@@ -148,7 +157,12 @@ final class RankOptions {
                 sequenceParallel,
                 areProcesses() ? RankPlaces.PROCESSES : RankPlaces.THREADS,
                 stagesPerRank,
-                exchange != null ? exchange : CpCommType.A2A);
+                exchange != null ? exchange : CpCommType.A2A,
+                reduceType().dtype());
+    }
+
+    private ReduceType reduceType() {
+        return reduceType != null ? reduceType : ReduceType.FP32;
     }
 
     private RankStrategy named() {
@@ -164,7 +178,9 @@ final class RankOptions {
         if (stage == null) {
             return null;
         }
-        return FullyShardedConfig.of(stage).withOptimizer(optimizer != null ? optimizer : OptimizerSharding.EACH_COPY);
+        return FullyShardedConfig.of(stage)
+                .withOptimizer(optimizer != null ? optimizer : OptimizerSharding.EACH_COPY)
+                .withReduceType(reduceType().dtype());
     }
 
     /**
@@ -196,6 +212,11 @@ final class RankOptions {
         if (context > BatchShape.TOKEN_MULTIPLE) {
             throw new IllegalArgumentException(sharingOption() + ": expected at most " + BatchShape.TOKEN_MULTIPLE
                     + " ranks for cp, for a micro-batch may have as few tokens, got " + context);
+        }
+        if (reduceType != null && layout().gradientRanks() == 1) {
+            throw new IllegalArgumentException(
+                    "--reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got "
+                            + (count() == 1 ? "one rank" : layout()));
         }
         if (exchange != null && context == 1) {
             throw new IllegalArgumentException(

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.OptimizerSharding;
@@ -76,7 +77,8 @@ class MeshTrainingTest {
                 sequenceParallel,
                 RankPlaces.THREADS,
                 stages,
-                exchange);
+                exchange,
+                DType.FLOAT32);
         Esm2Config config = new Esm2Config(Math.max(2, pipeline * stages), 192, 24, RankedSteps.CONTEXT);
         BatchShape shape = new BatchShape(BatchLayout.PACKED, 80 * microBatches, RankedSteps.CONTEXT, microBatches);
         RankedSteps.assertSame(config, layout, shape, recipe);

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -42,7 +43,8 @@ class PipelineTrainingTest {
                 false,
                 RankPlaces.THREADS,
                 stages,
-                CpCommType.A2A);
+                CpCommType.A2A,
+                DType.FLOAT32);
         BatchShape shape = new BatchShape(BatchLayout.PACKED, 80 * microBatches, RankedSteps.CONTEXT, microBatches);
         RankedSteps.assertSame(config, layout, shape, recipe);
     }

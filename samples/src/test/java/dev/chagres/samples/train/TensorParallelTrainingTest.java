@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.DType;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -40,7 +41,8 @@ class TensorParallelTrainingTest {
                 sequenceParallel,
                 RankPlaces.THREADS,
                 1,
-                CpCommType.A2A);
+                CpCommType.A2A,
+                DType.FLOAT32);
         BatchShape shape = new BatchShape(BatchLayout.PACKED, 256, RankedSteps.CONTEXT, microBatches);
         RankedSteps.assertSame(CONFIG, layout, shape, recipe);
     }

@@ -123,6 +123,10 @@ class TrainOptionsTest {
                         + " have as few tokens, got 20",
                 "--mesh replicate=2,context=3 --model 8M | --mesh: expected as many ranks for cp as divide the 20 heads"
                         + " of --model 8M, or --cp-comm-type p2p, got 3",
+                "--reduce-dtype bf16 | --reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got one"
+                        + " rank",
+                "--ranks 2 --strategy tp --reduce-dtype bf16 | --reduce-dtype: expected ranks that sum gradients, along"
+                        + " replicate, shard or context, got tp, gradients summed in BFLOAT16",
                 "--ranks 2 --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context, beside it,"
                         + " which share tokens out, got ddp",
                 "--ranks 2 --strategy cp --cp-comm-type p2p --packing off | --cp-comm-type: expected a2a beside --packing off,"

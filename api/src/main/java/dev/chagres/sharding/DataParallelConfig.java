@@ -1,0 +1,54 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+
+/**
+ * How {@link DataParallel} sums gradients.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param bucketBytes FP32 gradients of neighbouring groups are summed as one until they have this many bytes; at least 1
+ * @param reduceType in which gradients travel and are summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. Each rank's own, and sums of
+ *     micro-batches, stay FP32. With 16 bits half as many bytes travel, and each rank's gradient and each sum is rounded to them
+ */
+public record DataParallelConfig(long bucketBytes, DType reduceType) {
+    /** Of so many bytes and more a collective reaches the bandwidth of NVLink. */
+    private static final long BUCKET_BYTES = 32L << 20;
+
+    /**
+     * Checks the numbers.
+     *
+     * @throws IllegalArgumentException when the size is below 1, or gradients cannot be summed in the type
+     */
+    public DataParallelConfig {
+        if (bucketBytes < 1) {
+            throw new IllegalArgumentException("bucketBytes: expected at least 1, got " + bucketBytes);
+        }
+        GradientCasts.checked(reduceType);
+    }
+
+    /** Returns buckets of 32 MiB, summed in FP32. */
+    public static DataParallelConfig standard() {
+        return new DataParallelConfig(BUCKET_BYTES, DType.FLOAT32);
+    }
+
+    /**
+     * Returns the same with buckets of another size.
+     *
+     * @throws IllegalArgumentException when it is below 1
+     */
+    public DataParallelConfig withBucketBytes(long newBucketBytes) {
+        return new DataParallelConfig(newBucketBytes, reduceType);
+    }
+
+    /**
+     * Returns the same with gradients summed in another type.
+     *
+     * <p>Source: {@code reduce_dtype} of PyTorch's {@code MixedPrecision}; {@code bf16_compress_hook}.
+     *
+     * @throws IllegalArgumentException when it is not FLOAT32, BFLOAT16 or FLOAT16
+     */
+    public DataParallelConfig withReduceType(DType newReduceType) {
+        return new DataParallelConfig(bucketBytes, newReduceType);
+    }
+}
