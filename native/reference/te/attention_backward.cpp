@@ -94,10 +94,16 @@ class BackwardHead {
     const int64_t columns = tile_columns(keys);
     set_product(rows, columns, problem_.dim_qk, q, width_qk_, 1, k_transposed_.data(), kTile, probability_.data(), kTile);
     set_product(rows, columns, problem_.dim_v, d_o, width_v_, 1, v_transposed_.data(), kTile, gradient_.data(), kTile);
-    for (int64_t i = 0; i < rows; ++i) mask(h, row + i, key, columns, i * kTile);
-    float sums[kTile];
-    exponentiate_rows(probability_.data(), rows, columns, &stats_[h * rows_ + row], sums);
-    for (int64_t i = 0; i < rows; ++i) differentiate(h, row + i, key, columns, i * kTile);
+    const bool plain = is_plain_tile(problem_, length_, row, rows, key, columns);
+    for (int64_t i = 0; !plain && i < rows; ++i) mask(h, row + i, key, columns, i * kTile);
+    const float scale = plain ? problem_.scale : 1.0f;
+    const float *stats = &stats_[h * rows_ + row];
+    if (problem_.dropout.probability > 0 || problem_.scores.any()) {
+      exponentiate_rows(probability_.data(), rows, columns, scale, stats, nullptr);
+      for (int64_t i = 0; i < rows; ++i) differentiate(h, row + i, key, columns, i * kTile);
+    } else {
+      differentiate_rows(probability_.data(), gradient_.data(), rows, columns, scale, stats, &delta_[h * rows_ + row]);
+    }
     const float *weight = problem_.dropout.probability > 0 ? weight_.data() : probability_.data();
     add_product(keys, width_v_, rows, weight, 1, kTile, d_o, width_v_, dv_.data(), width_v_);
     add_product(rows, width_qk_, keys, gradient_.data(), kTile, 1, k_.data(), width_qk_,

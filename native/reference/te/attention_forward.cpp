@@ -67,8 +67,9 @@ class ForwardBlock {
     const int64_t local = row - first_, columns = tile_columns(keys);
     set_product(rows, columns, problem_.dim_qk, q_.data() + local * width_qk_, width_qk_, 1, transposed_.data(), kTile,
                 scores_.data(), kTile);
-    for (int64_t i = 0; i < rows; ++i) mask(row + i, key, columns, scores_.data() + i * kTile);
-    follow_largest(local, rows, columns);
+    const bool plain = is_plain_tile(problem_, length_, row, rows, key, columns);
+    for (int64_t i = 0; !plain && i < rows; ++i) mask(row + i, key, columns, scores_.data() + i * kTile);
+    follow_largest(local, rows, columns, plain ? problem_.scale : 1.0f);
     if (problem_.dropout.probability > 0)
       for (int64_t i = 0; i < rows; ++i) {
         float factors[kTile];
@@ -86,11 +87,12 @@ class ForwardBlock {
       change_row(problem_.scores, length_, sequence_, head_, row, key, first, last, scores, nullptr);
   }
 
-  /* Turns rows of scores into weights relative to the largest score so far, and what was summed before likewise. */
-  void follow_largest(int64_t local, int64_t rows, int64_t columns) {
+  /* Turns rows of scores, which are still to be scaled, into weights relative to the largest score so far, and what was
+   * summed before likewise. */
+  void follow_largest(int64_t local, int64_t rows, int64_t columns, float scale) {
     float before[kTile], shifts[kTile], sums[kTile];
     std::copy_n(&largest_[local], rows, before);
-    largest_of_rows(scores_.data(), rows, columns, &largest_[local]);
+    largest_of_rows(scores_.data(), rows, columns, scale, &largest_[local]);
     for (int64_t i = 0; i < rows; ++i) {
       const float largest = largest_[local + i];
       shifts[i] = largest == kNothing ? 0.0f : largest;
@@ -100,7 +102,7 @@ class ForwardBlock {
         sum_[local + i] *= factor;
       }
     }
-    exponentiate_rows(scores_.data(), rows, columns, shifts, sums);
+    exponentiate_rows(scores_.data(), rows, columns, scale, shifts, sums);
     for (int64_t i = 0; i < rows; ++i) sum_[local + i] += sums[i];
   }
 

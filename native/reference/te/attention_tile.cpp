@@ -119,6 +119,12 @@ void store_zeros(const AttentionTensor &tensor, int64_t sequence, int64_t head, 
   for (int64_t i = first; i < last; ++i) std::memset(tensor.at(sequence, head, i), 0, bytes);
 }
 
+bool is_plain_tile(const AttentionProblem &problem, const AttentionLength &length, int64_t row, int64_t rows, int64_t key,
+                   int64_t columns) {
+  return problem.band.first(row + rows - 1, length) <= key && problem.band.last(row, length) >= key + columns &&
+         problem.scale > 0 && std::isfinite(problem.scale) && !problem.scores.any();
+}
+
 CHAGRES_CLONES void mask_row(float *row, int64_t columns, float scale, int64_t first, int64_t last) {
   for (int64_t j = 0; j < columns; ++j) row[j] *= scale;
   if (first <= 0 && last >= columns) return;
@@ -128,33 +134,61 @@ CHAGRES_CLONES void mask_row(float *row, int64_t columns, float scale, int64_t f
     row[j] = j >= begin && j < end ? row[j] : -std::numeric_limits<float>::infinity();
 }
 
-CHAGRES_CLONES void largest_of_rows(const float *rows, int64_t count, int64_t columns, float *largest) {
+CHAGRES_CLONES void largest_of_rows(const float *rows, int64_t count, int64_t columns, float scale, float *largest) {
   for (int64_t i = 0; i < count; ++i) {
-    float found = largest[i];
-    Eight lanes = Eight{} + found;
+    Eight lanes = Eight{} - std::numeric_limits<float>::infinity();
     for (int64_t j = 0; j < columns; j += 8) {
       const Eight values = *reinterpret_cast<const Eight *>(rows + i * kTile + j);
       lanes = values > lanes ? values : lanes;
     }
-    for (int w = 0; w < 8; ++w) found = lanes[w] > found ? lanes[w] : found;
-    largest[i] = found;
+    float found = lanes[0];
+    for (int w = 1; w < 8; ++w) found = lanes[w] > found ? lanes[w] : found;
+    found *= scale;
+    largest[i] = found > largest[i] ? found : largest[i];
   }
 }
 
-/* The sums have a loop of their own: each is a chain of additions, which exponentials would have to wait for. */
-CHAGRES_CLONES void exponentiate_rows(float *rows, int64_t count, int64_t columns, const float *shifts, float *sums) {
-  for (int64_t i = 0; i < count; ++i) {
-    float *row = rows + i * kTile;
-    const float shift = shifts[i];
-    for (int64_t j = 0; j < columns; ++j) row[j] = fast_exp(row[j] - shift);
+namespace {
+
+/* Inline with a constant count of columns: then the exponential's coefficients stay in registers from row to row. */
+__attribute__((always_inline)) inline void exponentiate_row(float *row, int64_t columns, float scale, float shift) {
+  for (int64_t j = 0; j < columns; ++j) row[j] = fast_exp(row[j] * scale - shift);
+}
+
+__attribute__((always_inline)) inline void differentiate_row(float *row, float *gradient, int64_t columns, float scale,
+                                                             float shift, float delta) {
+  for (int64_t j = 0; j < columns; ++j) {
+    const float probability = fast_exp(row[j] * scale - shift);
+    row[j] = probability;
+    gradient[j] = probability * (gradient[j] - delta);
   }
+}
+
+}  // namespace
+
+/* The sums have a loop of their own: each is a chain of additions, which exponentials would have to wait for. */
+CHAGRES_CLONES void exponentiate_rows(float *rows, int64_t count, int64_t columns, float scale, const float *shifts,
+                                      float *sums) {
   for (int64_t i = 0; i < count; ++i) {
+    if (columns == kTile) exponentiate_row(rows + i * kTile, kTile, scale, shifts[i]);
+    else exponentiate_row(rows + i * kTile, columns, scale, shifts[i]);
+  }
+  for (int64_t i = 0; sums != nullptr && i < count; ++i) {
     float lane[kLane] = {};
     for (int64_t j = 0; j < columns; j += kLane)
       for (int64_t w = 0; w < kLane; ++w) lane[w] += rows[i * kTile + j + w];
     float sum = 0;
     for (int64_t w = 0; w < kLane; ++w) sum += lane[w];
     sums[i] = sum;
+  }
+}
+
+CHAGRES_CLONES void differentiate_rows(float *rows, float *gradients, int64_t count, int64_t columns, float scale,
+                                       const float *shifts, const float *deltas) {
+  for (int64_t i = 0; i < count; ++i) {
+    float *row = rows + i * kTile, *gradient = gradients + i * kTile;
+    if (columns == kTile) differentiate_row(row, gradient, kTile, scale, shifts[i], deltas[i]);
+    else differentiate_row(row, gradient, columns, scale, shifts[i], deltas[i]);
   }
 }
 

@@ -45,6 +45,11 @@ void store_panel(const float *panel, int64_t rows, int64_t columns, int64_t widt
 void store_zeros(const AttentionTensor &tensor, int64_t sequence, int64_t head, int64_t first, int64_t last,
                  int64_t columns);
 
+/* Whether all of these rows see all of these keys, and their scores are changed by nothing but a finite scale above 0: then
+ * no row needs a mask, and the largest score is the scale times the largest product. */
+bool is_plain_tile(const AttentionProblem &problem, const AttentionLength &length, int64_t row, int64_t rows, int64_t key,
+                   int64_t columns);
+
 /* One row of scores: row[j] *= scale inside first .. last - 1, -infinity outside. */
 void mask_row(float *row, int64_t columns, float scale, int64_t first, int64_t last);
 
@@ -53,12 +58,18 @@ void mask_row(float *row, int64_t columns, float scale, int64_t first, int64_t l
 void change_row(const AttentionScores &scores, const AttentionLength &length, int64_t sequence, int64_t head, int64_t query,
                 int64_t first_key, int64_t first, int64_t last, float *row, float *derivatives);
 
-/* For each of `count` rows of a tile: largest[i] becomes the largest of itself and the row's values; NaN values are
- * passed over (exponentials keep them). */
-void largest_of_rows(const float *rows, int64_t count, int64_t columns, float *largest);
+/* For each of `count` rows of a tile: largest[i] becomes the largest of itself and scale times the row's values; NaN values
+ * are passed over (exponentials keep them). */
+void largest_of_rows(const float *rows, int64_t count, int64_t columns, float scale, float *largest);
 
-/* For each of `count` rows of a tile: its values become exp(value - shifts[i]), and sums[i] their sum. */
-void exponentiate_rows(float *rows, int64_t count, int64_t columns, const float *shifts, float *sums);
+/* For each of `count` rows of a tile: its values become exp(scale * value - shifts[i]), and sums[i] their sum; sums may be
+ * null. */
+void exponentiate_rows(float *rows, int64_t count, int64_t columns, float scale, const float *shifts, float *sums);
+
+/* For each of `count` rows of a tile: its values become p = exp(scale * value - shifts[i]), and the gradients, which are
+ * those of p, p * (gradient - deltas[i]). */
+void differentiate_rows(float *rows, float *gradients, int64_t count, int64_t columns, float scale, const float *shifts,
+                        const float *deltas);
 
 /* Dropout factors m_ij of keys first_key .. first_key + kTile - 1 of a row; first_key is a multiple of 4. */
 void dropout_row(const AttentionDropout &dropout, int64_t sequence_head, int64_t query, int64_t first_key,
