@@ -13,6 +13,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <sstream>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -222,6 +223,21 @@ class Scratch {
  private:
   float *data_;
   size_t capacity_;
+};
+
+/* A run of elements to read as floats: where they lie if they are Float32, else converted. */
+class FloatRun {
+ public:
+  FloatRun(const void *data, NVTEDType dtype, int64_t count) : data_(static_cast<const float *>(data)) {
+    if (dtype == kNVTEFloat32) return;
+    to_float(buffer_.emplace(count).data(), data, dtype, count);
+    data_ = buffer_->data();
+  }
+  const float *data() const { return data_; }
+
+ private:
+  std::optional<Scratch> buffer_;
+  const float *data_;
 };
 
 /* ---- Matrix products ---- */

@@ -38,10 +38,10 @@ void forward(const Activation &activation, NVTETensor input, NVTETensor output, 
   expect_same_shape(y.rowwise, "output", x, "input", caller);
   if (y.columnwise != nullptr) check_fused_shape(x, y.rowwise.dtype, Fusion::Activation, caller);
   finish(y, pointwise(x.count(), [&](int64_t first, int64_t count) {
-           Scratch run(count);
-           load_run(run.data(), x, first, count);
-           activation.values(run.data(), count);
-           return store_run(y, first, run.data(), count);
+           const FloatRun in(element(x.data, first, x.dtype), x.dtype, count);
+           OutputRun out(y, first, count);
+           activation.values(out.data(), in.data(), count);
+           return store_run(y, first, out.data(), count);
          }));
 }
 
@@ -55,11 +55,11 @@ void backward(const Activation &activation, NVTETensor grad, NVTETensor input, N
   expect_same_shape(dx.rowwise, "output", x, "input", caller);
   if (dx.columnwise != nullptr) check_fused_shape(x, dx.rowwise.dtype, Fusion::Gradient, caller);
   finish(dx, pointwise(x.count(), [&](int64_t first, int64_t count) {
-           Scratch run(count), slope(count);
-           load_run(run.data(), x, first, count);
-           load_run(slope.data(), dy, first, count);
-           activation.gradients(slope.data(), run.data(), count);
-           return store_run(dx, first, slope.data(), count);
+           const FloatRun in(element(x.data, first, x.dtype), x.dtype, count);
+           const FloatRun slope(element(dy.data, first, dy.dtype), dy.dtype, count);
+           OutputRun out(dx, first, count);
+           activation.gradients(out.data(), slope.data(), in.data(), count);
+           return store_run(dx, first, out.data(), count);
          }));
 }
 
@@ -98,15 +98,15 @@ struct Gate {
 
   /* a becomes y. */
   void values(float *a, float *b, int64_t count) const {
-    activation.values(a, count);
+    activation.values(a, a, count);
     multiply_run(a, b, count);
   }
 
   /* b becomes da, a becomes db. */
   void gradients(float *a, float *b, const float *dy, int64_t count) const {
     multiply_run(b, dy, count);
-    activation.gradients(b, a, count);
-    activation.values(a, count);
+    activation.gradients(b, b, a, count);
+    activation.values(a, a, count);
     multiply_run(a, dy, count);
   }
 };

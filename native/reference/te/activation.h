@@ -7,8 +7,8 @@
 namespace chagres::reference {
 
 struct Activation {
-  void (*values)(float *x, int64_t count);                     /* x = f(x) */
-  void (*gradients)(float *dy, const float *x, int64_t count); /* dy = dy f'(x) */
+  void (*values)(float *y, const float *x, int64_t count);                         /* y = f(x); y may be x */
+  void (*gradients)(float *dx, const float *dy, const float *x, int64_t count); /* dx = dy f'(x); dx may be dy */
 };
 
 extern const Activation kGelu, kSilu, kRelu, kQgelu, kSrelu, kSigmoid;

@@ -88,7 +88,7 @@ float quantize_rows(const Fused &fused, const View &x, const View &act, const Qu
     to_float(run.data(), element(x.data, row * columns, x.dtype), x.dtype, columns);
     if (fused.activation != nullptr) {
       to_float(point.data(), element(act.data, row * columns, act.dtype), act.dtype, columns);
-      fused.activation->gradients(run.data(), point.data(), columns);
+      fused.activation->gradients(run.data(), run.data(), point.data(), columns);
     }
     add_run(sum, run.data(), columns);
     largest = std::max(largest, store_run(y, row * columns, run.data(), columns));

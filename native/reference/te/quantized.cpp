@@ -119,7 +119,8 @@ float store_run(const Quantized &output, int64_t first, float *run, int64_t coun
   const bool wanted = output.tensor->record(kNVTEAmax).data_ptr != nullptr;
   const float largest = wanted ? largest_magnitude(run, count) : 0;
   if (output.scale != nullptr) rescale(run, *output.scale, count);
-  from_float(element(output.rowwise.data, first, output.rowwise.dtype), run, output.rowwise.dtype, count);
+  void *elements = element(output.rowwise.data, first, output.rowwise.dtype);
+  if (elements != run) from_float(elements, run, output.rowwise.dtype, count);
   return largest;
 }
 

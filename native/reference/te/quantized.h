@@ -30,6 +30,21 @@ void expect_data(const Quantized &output, const char *argument, Caller caller = 
  * `run` as it came, 0 where the output has no amax cell. */
 float store_run(const Quantized &output, int64_t first, float *run, int64_t count);
 
+/* Where to compute `count` floats that store_run stores from element `first` on: the elements themselves where they are
+ * Float32, else a buffer. */
+class OutputRun {
+ public:
+  OutputRun(const Quantized &output, int64_t first, int64_t count) {
+    const View &elements = output.rowwise;
+    data_ = elements.dtype == kNVTEFloat32 ? static_cast<float *>(elements.data) + first : buffer_.emplace(count).data();
+  }
+  float *data() { return data_; }
+
+ private:
+  std::optional<Scratch> buffer_;
+  float *data_;
+};
+
 /* After all elements: the amax cell, the inverse scale, the transpose. */
 void finish(const Quantized &output, float largest);
 
