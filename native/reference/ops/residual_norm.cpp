@@ -22,25 +22,32 @@ CHAGRES_CLONES Row statistics(const float *h, int64_t count, float epsilon, bool
   return {static_cast<float>(mean), static_cast<float>(1 / std::sqrt(squares / static_cast<double>(count) + epsilon))};
 }
 
-CHAGRES_CLONES void normalize(float *h, const Row &row, const float *gamma, const float *beta, int64_t count) {
-  for (int64_t c = 0; c < count; ++c) h[c] = (h[c] - row.mean) * row.inverse * gamma[c] + beta[c];
+CHAGRES_CLONES void add(float *h, const float *x, const float *residual, int64_t count) {
+#pragma GCC ivdep
+  for (int64_t c = 0; c < count; ++c) h[c] = x[c] + residual[c];
 }
 
-/* h becomes the gradient of the norm's input; the row's terms are added to dgamma and dbeta. */
-CHAGRES_CLONES void differentiate(float *h, const float *dy, const float *gamma, const Row &row, float *dgamma,
+CHAGRES_CLONES void normalize(float *y, const float *h, const Row &row, const float *gamma, const float *beta,
+                              int64_t count) {
+#pragma GCC ivdep
+  for (int64_t c = 0; c < count; ++c) y[c] = (h[c] - row.mean) * row.inverse * gamma[c] + beta[c];
+}
+
+/* `values` becomes the gradient of the norm's input; the row's terms are added to dgamma and dbeta. */
+CHAGRES_CLONES void differentiate(float *values, const float *h, const float *dy, const float *gamma, const Row &row, float *dgamma,
                                   float *dbeta, int64_t count, bool centered) {
   double sum = 0, products = 0;
   for (int64_t c = 0; c < count; ++c) {
-    h[c] = (h[c] - row.mean) * row.inverse;
-    dgamma[c] += dy[c] * h[c];
+    values[c] = (h[c] - row.mean) * row.inverse;
+    dgamma[c] += dy[c] * values[c];
     dbeta[c] += dy[c];
     const float scaled = dy[c] * gamma[c];
     sum += scaled;
-    products += scaled * h[c];
+    products += scaled * values[c];
   }
   const float average = centered ? static_cast<float>(sum / static_cast<double>(count)) : 0;
   const float slope = static_cast<float>(products / static_cast<double>(count));
-  for (int64_t c = 0; c < count; ++c) h[c] = row.inverse * (dy[c] * gamma[c] - average - h[c] * slope);
+  for (int64_t c = 0; c < count; ++c) values[c] = row.inverse * (dy[c] * gamma[c] - average - values[c] * slope);
 }
 
 CHAGRES_CLONES void accumulate(float *out, float factor, const float *sum, int64_t count) {
@@ -72,28 +79,37 @@ void cast_row(const OpsResidualNorm &n, int64_t row, float *y, uint8_t *bytes) {
   for (int64_t c = 0; transposed != nullptr && c < n.columns; ++c) transposed[c * n.filled_rows + row] = bytes[c];
 }
 
+/* x, or x + residual as backward will read it, which n.h gets; `buffer` is for what is not Float32. */
+const float *summed_row(const OpsResidualNorm &n, int64_t start, const float *x, float *buffer) {
+  if (n.residual == nullptr) return x;
+  const NVTEDType type = as_dtype(n.dtype);
+  const FloatRun residual(element(n.residual, start, type), type, n.columns);
+  if (type == kNVTEFloat32) buffer = static_cast<float *>(n.h) + start;
+  add(buffer, x, residual.data(), n.columns);
+  if (type == kNVTEFloat32) return buffer;
+  from_float(element(n.h, start, type), buffer, type, n.columns);
+  to_float(buffer, element(n.h, start, type), type, n.columns);
+  return buffer;
+}
+
 /* Forward of one row, in `row` and `other`. Returns its largest magnitude. */
 float forward_row(const OpsResidualNorm &n, int64_t r, const float *factors, const float *summands, float *row,
                   float *other) {
   const NVTEDType type = as_dtype(n.dtype);
   const int64_t columns = n.columns, start = r * columns;
   const bool centered = n.kind == OPS_LAYER_NORM;
-  to_float(row, element(n.x, start, type), type, columns);
-  if (n.residual != nullptr) {
-    to_float(other, element(n.residual, start, type), type, columns);
-    add_floats(row, other, columns);
-    void *rounded = element(n.h, start, type);
-    from_float(rounded, row, type, columns);
-    to_float(row, rounded, type, columns); /* the norm sees what backward will read */
-  }
-  const Row of_row = statistics(row, columns, n.epsilon, centered);
+  const FloatRun x(element(n.x, start, type), type, columns);
+  const float *h = summed_row(n, start, x.data(), row);
+  const Row of_row = statistics(h, columns, n.epsilon, centered);
   if (centered) n.mean[r] = of_row.mean;
   n.inverse[r] = of_row.inverse;
-  normalize(row, of_row, factors, summands, columns);
+  const bool in_place = type == kNVTEFloat32 && n.y != nullptr && n.scale == nullptr;
+  if (in_place) row = static_cast<float *>(n.y) + start;
+  normalize(row, h, of_row, factors, summands, columns);
   float result = n.amax != nullptr && n.scale != nullptr ? largest(row, columns) : 0;
   if (n.y != nullptr) {
     void *rounded = element(n.y, start, type);
-    from_float(rounded, row, type, columns);
+    if (!in_place) from_float(rounded, row, type, columns);
     if (n.amax != nullptr && n.scale == nullptr) {
       to_float(other, rounded, type, columns); /* who casts y afterwards wants the largest of what is in y */
       result = largest(other, columns);
@@ -146,16 +162,16 @@ int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream) tr
     std::fill(partial.data(), partial.data() + 2 * blocks * columns, 0.0f);
     std::fill(total.data(), total.data() + 2 * columns, 0.0f);
     parallel_for(0, blocks, 1, [&](int64_t first, int64_t last) {
-      Scratch value(columns), gradient(columns);
+      Scratch value(columns);
       for (int64_t r = first * kRows; r < std::min(last * kRows, rows); ++r) {
         float *sums = partial.data() + 2 * (r / kRows) * columns;
-        to_float(value.data(), element(n.h, r * columns, type), type, columns);
-        to_float(gradient.data(), element(n.dy, r * columns, type), type, columns);
-        differentiate(value.data(), gradient.data(), factors.data(), {centered ? n.mean[r] : 0, n.inverse[r]}, sums,
+        const FloatRun h(element(n.h, r * columns, type), type, columns);
+        const FloatRun gradient(element(n.dy, r * columns, type), type, columns);
+        differentiate(value.data(), h.data(), gradient.data(), factors.data(), {centered ? n.mean[r] : 0, n.inverse[r]}, sums,
                       sums + columns, columns, centered);
         if (n.dresidual != nullptr) {
-          to_float(gradient.data(), element(n.dresidual, r * columns, type), type, columns);
-          add_floats(value.data(), gradient.data(), columns);
+          const FloatRun residual(element(n.dresidual, r * columns, type), type, columns);
+          add_floats(value.data(), residual.data(), columns);
         }
         from_float(element(n.dh, r * columns, type), value.data(), type, columns);
       }

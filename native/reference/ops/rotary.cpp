@@ -82,9 +82,10 @@ class Rotation {
 
   void turn(void *head) {
     const NVTEDType type = as_dtype(rotary_.dtype);
-    to_float(row_.data(), head, type, rotary_.rotated_dim);
-    (rotary_.pairing == OPS_INTERLEAVED ? rotate_neighbours : rotate)(row_.data(), cosine_.data(), sine_.data(), half_);
-    from_float(head, row_.data(), type, rotary_.rotated_dim);
+    float *row = type == kNVTEFloat32 ? static_cast<float *>(head) : row_.data();
+    if (row != head) to_float(row, head, type, rotary_.rotated_dim);
+    (rotary_.pairing == OPS_INTERLEAVED ? rotate_neighbours : rotate)(row, cosine_.data(), sine_.data(), half_);
+    if (row != head) from_float(head, row, type, rotary_.rotated_dim);
   }
 
  private:
