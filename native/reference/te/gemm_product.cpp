@@ -12,7 +12,6 @@ namespace chagres::reference {
 
 namespace {
 
-constexpr int64_t kColumnBlock = 512;
 constexpr int64_t kPanelBytes = int64_t{64} << 20; /* of A, widened at a time */
 
 /* ---- epilogues, one row at a time ---- */
@@ -113,14 +112,28 @@ Operand panel_of_b(const Gemm &gemm, std::unique_ptr<Scratch> &buffer, int64_t f
   return {buffer->data(), gemm.k};
 }
 
-/* Rows of D that are computed at once. OpenBLAS rearranges its factors anew for each block, so large products have large
- * blocks; an even number of them keeps two threads busy to the end. */
-int64_t rows_of_block(const Gemm &gemm) {
-  constexpr int64_t kLargeProduct = int64_t{1} << 26, kLargest = 256, kMultiple = 16;
-  if (gemm.n * gemm.m < kLargeProduct / gemm.k) return gemm.n >= 512 ? 128 : 64;
-  const int64_t pairs = (gemm.n - 1) / (2 * kLargest) + 1;
-  const int64_t block = (gemm.n - 1) / (2 * pairs) + 1;
-  return (block + kMultiple - 1) / kMultiple * kMultiple;
+/* Rows and columns of D that are computed at once. */
+struct BlockSize {
+  int64_t rows, columns;
+};
+
+int64_t divide_up(int64_t count, int64_t by) { return (count - 1) / by + 1; }
+
+/* `count` cut into that many pieces, or fewer. */
+int64_t piece_of(int64_t count, int64_t pieces) {
+  constexpr int64_t kMultiple = 16;
+  return divide_up(divide_up(count, pieces), kMultiple) * kMultiple;
+}
+
+/* OpenBLAS rearranges its factors anew for each block, so large products have large blocks. An even number of rows of blocks
+ * keeps two threads busy to the end, and more threads have work, too, where there are eight blocks. */
+BlockSize size_of_blocks(const Gemm &gemm) {
+  constexpr int64_t kLargeProduct = int64_t{1} << 26, kColumns = 512, kRows = 256, kWideColumns = 640, kHighRows = 512;
+  constexpr int64_t kEnough = 8;
+  if (gemm.n * gemm.m < kLargeProduct / gemm.k) return {gemm.n >= 512 ? 128 : 64, kColumns};
+  const int64_t across = divide_up(gemm.m, kWideColumns), down = 2 * divide_up(gemm.n, 2 * kHighRows);
+  if (down * across >= kEnough) return {piece_of(gemm.n, down), piece_of(gemm.m, across)};
+  return {piece_of(gemm.n, 2 * divide_up(gemm.n, 2 * kRows)), kColumns};
 }
 
 /* Sums of D's columns for DGELU with a bias gradient: one row of partial sums a block of rows. */
@@ -160,10 +173,10 @@ float compute_block(const Gemm &gemm, const Operand &a, int64_t a_offset, const 
 }  // namespace
 
 void multiply(const Gemm &gemm) {
-  const int64_t row_block = rows_of_block(gemm);
-  const int64_t row_blocks = (gemm.n - 1) / row_block + 1;
+  const BlockSize size = size_of_blocks(gemm);
+  const int64_t row_blocks = divide_up(gemm.n, size.rows);
   const int64_t wanted = kPanelBytes / (gemm.k * static_cast<int64_t>(sizeof(float)));
-  const int64_t width = std::max(kColumnBlock, wanted / kColumnBlock * kColumnBlock);
+  const int64_t width = std::max(size.columns, wanted / size.columns * size.columns);
 
   std::unique_ptr<Scratch> bias_values, sum_values;
   if (gemm.with_bias && !gemm.gradient) {
@@ -179,14 +192,14 @@ void multiply(const Gemm &gemm) {
     const int64_t right = std::min(left + width, gemm.m);
     std::unique_ptr<Scratch> buffer;
     const Operand a = panel_of_a(gemm, buffer, left, right);
-    const int64_t column_blocks = (right - left - 1) / kColumnBlock + 1;
+    const int64_t column_blocks = divide_up(right - left, size.columns);
     Scratch block_largest(row_blocks * column_blocks);
     parallel_for(0, row_blocks * column_blocks, 1, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) {
-        const int64_t row = block / column_blocks, column = block % column_blocks * kColumnBlock;
+        const int64_t row = block / column_blocks, column = block % column_blocks * size.columns;
         block_largest[block] = compute_block(gemm, a, column, bias_values ? bias_values->data() : nullptr, sums, row,
-                                             row * row_block, std::min((row + 1) * row_block, gemm.n), left + column,
-                                             std::min(left + column + kColumnBlock, right));
+                                             row * size.rows, std::min((row + 1) * size.rows, gemm.n), left + column,
+                                             std::min(left + column + size.columns, right));
       }
     });
     largest = std::max(largest, largest_magnitude(block_largest.data(), row_blocks * column_blocks));
@@ -208,15 +221,15 @@ void sum_b(const Gemm &gemm) {
   const View &b = gemm.b.matrix;
   parallel_for(0, gemm.n, kColumns, [&](int64_t first, int64_t last) {
     const int64_t count = last - first;
-    Scratch sum(count), values(std::max(count, gemm.k));
+    Scratch sum(count);
     std::fill(sum.data(), sum.data() + count, 0.0f);
     for (int64_t row = 0; gemm.b.op == Op::T && row < gemm.k; ++row) {
-      to_float(values.data(), element(b.data, row * gemm.n + first, b.dtype), b.dtype, count);
+      const FloatRun values(element(b.data, row * gemm.n + first, b.dtype), b.dtype, count);
       add_scaled(sum.data(), values.data(), 1, count);
     }
     for (int64_t i = 0; gemm.b.op == Op::N && i < count; ++i) {
-      to_float(values.data(), element(b.data, (first + i) * gemm.k, b.dtype), b.dtype, gemm.k);
-      for (int64_t j = 0; j < gemm.k; ++j) sum[i] += values[j];
+      const FloatRun values(element(b.data, (first + i) * gemm.k, b.dtype), b.dtype, gemm.k);
+      for (int64_t j = 0; j < gemm.k; ++j) sum[i] += values.data()[j];
     }
     from_float(element(gemm.bias.data, first, gemm.bias.dtype), sum.data(), gemm.bias.dtype, count);
   });
