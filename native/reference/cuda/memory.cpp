@@ -17,6 +17,18 @@ constexpr size_t kAlignment = 256; /* as cudaMalloc promises */
 
 enum class MemoryType { Unregistered = 0, Host = 1, Device = 2, Managed = 3 };
 
+/* Large memory lies on the system's huge pages where it lets programs ask for them: kernels that go from row to row need
+ * an entry of the page table for each row otherwise, and the processor keeps few of them. */
+constexpr size_t kHugePage = size_t{2} << 20;
+
+void *allocate_aligned(size_t size) {
+  void *pointer = nullptr;
+  const bool large = size >= 2 * kHugePage;
+  if (posix_memalign(&pointer, large ? kHugePage : kAlignment, size) != 0) return nullptr;
+  if (large) madvise(pointer, size / kHugePage * kHugePage, MADV_HUGEPAGE); /* a wish: refused, all works as before */
+  return pointer;
+}
+
 struct Allocation {
   size_t size;
   MemoryType type;
@@ -61,8 +73,9 @@ class Memory {
     if (type != MemoryType::Host && size > device_memory() - std::min(used_[device], device_memory())) {
       return kCudaMemoryAllocation;
     }
-    void *pointer = nullptr;
-    if (size > device_memory() || posix_memalign(&pointer, kAlignment, size) != 0) return kCudaMemoryAllocation;
+    if (size > device_memory()) return kCudaMemoryAllocation;
+    void *pointer = allocate_aligned(size);
+    if (pointer == nullptr) return kCudaMemoryAllocation;
     std::unique_ptr<void, decltype(&std::free)> memory(pointer, &std::free);
     allocations_[reinterpret_cast<uintptr_t>(pointer)] = {size, type, device, false, flags};
     if (type != MemoryType::Host) used_[device] += size;
