@@ -14,6 +14,8 @@ namespace {
 /* One vector of 8 floats, wherever the compiler has registers for it; loads and stores need no alignment. */
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
+typedef int32_t Places __attribute__((vector_size(32))); /* of two vectors' elements: those of the second from 8 on */
+
 constexpr int64_t kBand = kLane / 8;
 
 /* What C is before the product. */
@@ -93,10 +95,39 @@ void load_panel(const AttentionTensor &tensor, int64_t sequence, int64_t head, i
   std::fill(panel + rows * width, panel + padded_rows * width, 0.0f);
 }
 
+namespace {
+
+/* Eight rows of eight columns: pairs of rows are interleaved by elements, then by pairs, then by fours. */
+__attribute__((always_inline)) inline void transpose_eight(const float *source, int64_t width, float *transposed) {
+  constexpr Places kLow = {0, 8, 1, 9, 4, 12, 5, 13}, kHigh = {2, 10, 3, 11, 6, 14, 7, 15};
+  constexpr Places kLowPairs = {0, 1, 8, 9, 4, 5, 12, 13}, kHighPairs = {2, 3, 10, 11, 6, 7, 14, 15};
+  constexpr Places kLowFours = {0, 1, 2, 3, 8, 9, 10, 11}, kHighFours = {4, 5, 6, 7, 12, 13, 14, 15};
+  Eight row[8], by_one[8], by_two[8];
+  for (int64_t i = 0; i < 8; ++i) row[i] = *reinterpret_cast<const Eight *>(source + i * width);
+  for (int64_t i = 0; i < 8; i += 2) {
+    by_one[i] = __builtin_shuffle(row[i], row[i + 1], kLow);
+    by_one[i + 1] = __builtin_shuffle(row[i], row[i + 1], kHigh);
+  }
+  for (int64_t half = 0; half < 8; half += 4)
+    for (int64_t i = 0; i < 2; ++i) {
+      by_two[half + 2 * i] = __builtin_shuffle(by_one[half + i], by_one[half + 2 + i], kLowPairs);
+      by_two[half + 2 * i + 1] = __builtin_shuffle(by_one[half + i], by_one[half + 2 + i], kHighPairs);
+    }
+  for (int64_t i = 0; i < 4; ++i) {
+    *reinterpret_cast<Eight *>(transposed + i * kTile) = __builtin_shuffle(by_two[i], by_two[4 + i], kLowFours);
+    *reinterpret_cast<Eight *>(transposed + (4 + i) * kTile) = __builtin_shuffle(by_two[i], by_two[4 + i], kHighFours);
+  }
+}
+
+}  // namespace
+
 CHAGRES_CLONES void transpose_panel(const float *panel, int64_t rows, int64_t columns, int64_t width,
                                     float *transposed) {
+  const int64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+  for (int64_t c = 0; c < whole_columns; c += 8)
+    for (int64_t i = 0; i < whole_rows; i += 8) transpose_eight(panel + i * width + c, width, transposed + c * kTile + i);
   for (int64_t c = 0; c < columns; ++c) {
-    for (int64_t i = 0; i < rows; ++i) transposed[c * kTile + i] = panel[i * width + c];
+    for (int64_t i = c < whole_columns ? whole_rows : 0; i < rows; ++i) transposed[c * kTile + i] = panel[i * width + c];
     for (int64_t i = rows; i < kTile; ++i) transposed[c * kTile + i] = 0.0f;
   }
 }
