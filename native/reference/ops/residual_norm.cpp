@@ -1,6 +1,7 @@
 /* Operations: norms, with the residual sum before them and FP8 behind them. */
 #include "cuda/capture.h"
 #include "ops/operations.h"
+#include "runtime/sums.h"
 
 #include <cmath>
 
@@ -15,11 +16,10 @@ struct Row {
 
 CHAGRES_CLONES Row statistics(const float *h, int64_t count, float epsilon, bool centered) {
   /* One long sum in FP32 would lose what the GPU's short ones keep. */
-  double sum = 0, squares = 0;
-  for (int64_t c = 0; centered && c < count; ++c) sum += h[c];
-  const double mean = sum / static_cast<double>(count);
-  for (int64_t c = 0; c < count; ++c) squares += (h[c] - mean) * (h[c] - mean);
-  return {static_cast<float>(mean), static_cast<float>(1 / std::sqrt(squares / static_cast<double>(count) + epsilon))};
+  const auto columns = static_cast<double>(count);
+  const double mean = centered ? wide_lane_sum(count, [&](int64_t c) -> double { return h[c]; }) / columns : 0;
+  const double squares = wide_lane_sum(count, [&](int64_t c) { return (h[c] - mean) * (h[c] - mean); });
+  return {static_cast<float>(mean), static_cast<float>(1 / std::sqrt(squares / columns + epsilon))};
 }
 
 CHAGRES_CLONES void add(float *h, const float *x, const float *residual, int64_t count) {
@@ -34,19 +34,20 @@ CHAGRES_CLONES void normalize(float *y, const float *h, const Row &row, const fl
 }
 
 /* `values` becomes the gradient of the norm's input; the row's terms are added to dgamma and dbeta. */
-CHAGRES_CLONES void differentiate(float *values, const float *h, const float *dy, const float *gamma, const Row &row, float *dgamma,
-                                  float *dbeta, int64_t count, bool centered) {
-  double sum = 0, products = 0;
+CHAGRES_CLONES void differentiate(float *values, const float *h, const float *dy, const float *gamma, const Row &row,
+                                  float *dgamma, float *dbeta, int64_t count, bool centered) {
+#pragma GCC ivdep
   for (int64_t c = 0; c < count; ++c) {
     values[c] = (h[c] - row.mean) * row.inverse;
     dgamma[c] += dy[c] * values[c];
     dbeta[c] += dy[c];
-    const float scaled = dy[c] * gamma[c];
-    sum += scaled;
-    products += scaled * values[c];
   }
-  const float average = centered ? static_cast<float>(sum / static_cast<double>(count)) : 0;
-  const float slope = static_cast<float>(products / static_cast<double>(count));
+  const auto columns = static_cast<double>(count);
+  const auto sum = [&] { return wide_lane_sum(count, [&](int64_t c) -> double { return dy[c] * gamma[c]; }); };
+  const float average = centered ? static_cast<float>(sum() / columns) : 0;
+  const double products = wide_lane_sum(count, [&](int64_t c) -> double { return dy[c] * gamma[c] * values[c]; });
+  const auto slope = static_cast<float>(products / columns);
+#pragma GCC ivdep
   for (int64_t c = 0; c < count; ++c) values[c] = row.inverse * (dy[c] * gamma[c] - average - values[c] * slope);
 }
 

@@ -30,6 +30,21 @@ inline float lane_sum(int64_t count, Term &&term) {
   return sum;
 }
 
+/* The same in double precision, which needs no blocks. */
+template <class Term>
+inline double wide_lane_sum(int64_t count, Term &&term) {
+  constexpr int kLanes = 16;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+  }
+  for (int lane = 0; i < count; ++i, ++lane) lanes[lane] += term(i);
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
 }  // namespace chagres::reference
 
 #endif /* CHAGRES_SUMS_H */
