@@ -125,6 +125,12 @@ int64_t piece_of(int64_t count, int64_t pieces) {
   return divide_up(divide_up(count, pieces), kMultiple) * kMultiple;
 }
 
+/* Whether OpenBLAS writes D itself. Else a block goes through a buffer, which should stay in the processor's cache. */
+bool is_direct(const Gemm &gemm) {
+  const bool adds_bias = gemm.with_bias && !gemm.gradient;
+  return gemm.d.dtype == kNVTEFloat32 && !gemm.with_aux && (!adds_bias || gemm.beta == 0);
+}
+
 /* OpenBLAS rearranges its factors anew for each block, so large products have large blocks. An even number of rows of blocks
  * keeps two threads busy to the end, and more threads have work, too, where there are eight blocks. */
 BlockSize size_of_blocks(const Gemm &gemm) {
@@ -132,7 +138,7 @@ BlockSize size_of_blocks(const Gemm &gemm) {
   constexpr int64_t kEnough = 8;
   if (gemm.n * gemm.m < kLargeProduct / gemm.k) return {gemm.n >= 512 ? 128 : 64, kColumns};
   const int64_t across = divide_up(gemm.m, kWideColumns), down = 2 * divide_up(gemm.n, 2 * kHighRows);
-  if (down * across >= kEnough) return {piece_of(gemm.n, down), piece_of(gemm.m, across)};
+  if (is_direct(gemm) && down * across >= kEnough) return {piece_of(gemm.n, down), piece_of(gemm.m, across)};
   return {piece_of(gemm.n, 2 * divide_up(gemm.n, 2 * kRows)), kColumns};
 }
 
@@ -150,7 +156,7 @@ float compute_block(const Gemm &gemm, const Operand &a, int64_t a_offset, const 
   std::unique_ptr<Scratch> buffer;
   const Operand b = panel_of_b(gemm, buffer, first, last);
   const float *a_data = gemm.a.op == Op::T ? a.data + a_offset * a.stride : a.data + a_offset;
-  if (gemm.d.dtype == kNVTEFloat32 && !gemm.with_aux && (bias == nullptr || gemm.beta == 0)) {
+  if (is_direct(gemm)) {
     float *d = static_cast<float *>(gemm.d.data) + first * gemm.m + begin;
     sgemm(gemm.b.op, gemm.a.op, rows, columns, gemm.k, alpha, b.data, b.stride, a_data, a.stride, gemm.beta, d, gemm.m);
     for (int64_t row = 0; bias != nullptr && row < rows; ++row) add_scaled(d + row * gemm.m, bias + begin, 1, columns);
