@@ -2,7 +2,6 @@ package dev.chagres.samples.train;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Pass;
@@ -15,19 +14,13 @@ import dev.chagres.recipe.CastStatistics;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recording;
-import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.esm.Esm2;
 import dev.chagres.samples.esm.Esm2Config;
-import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.ShardedState;
-import dev.chagres.sharding.Strategy;
-import dev.chagres.sharding.TensorParallelState;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchShape;
 import dev.chagres.train.ModelInput;
 import dev.chagres.train.SequencePacker;
-import dev.chagres.train.StepGraph;
 import dev.chagres.train.StepReadback;
 import dev.chagres.train.StepResult;
 import dev.chagres.train.UploadRing;
@@ -39,7 +32,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.function.BooleanSupplier;
-import java.util.function.IntPredicate;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -58,9 +50,6 @@ public final class Esm2Training implements TrainingModel {
     /** Steps whose results may be unread at a time. */
     private static final int UNREAD = 2;
 
-    /** Graphs that are kept at a time. */
-    private static final int BUCKETS = 16;
-
     private final Device device;
     private final Esm2Config config;
     private final DType dtype;
@@ -74,24 +63,11 @@ public final class Esm2Training implements TrainingModel {
     private final StepReadback readback;
     private UploadRing uploads;
     /** Null where each step is enqueued kernel by kernel. */
-    private @Nullable StepGraph graph;
-    /** The losses of a captured step's micro-batches, as far as they are this rank's. */
-    private final List<Tensor> capturedLosses = new ArrayList<>();
-
-    private @Nullable Scope capturedScope;
+    private @Nullable CapturedSteps captured;
     /** Null where products are computed in the model's type. */
     private @Nullable Quantizers quantizers;
-    /** Null where this is the only rank. */
-    private @Nullable Strategy strategy;
-    /** Null where this is the only rank. */
-    private @Nullable Mesh mesh;
 
-    /** Null where this rank has all layers. */
-    private @Nullable Esm2Pipeline pipeline;
-
-    private int rank;
-    private int ranks = 1;
-    private final IntPredicate own = this::isOwn;
+    private final RankShare ranks;
 
     private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
     private float rate;
@@ -107,7 +83,7 @@ public final class Esm2Training implements TrainingModel {
      * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
      */
     public Esm2Training(Device device, Esm2Config config, DType dtype, BatchShape shape, long seed) {
-        this(device, config, shape, new Esm2(device, config, dtype, seed));
+        this(device, config, shape, new Esm2(device, config, dtype, seed), RankShare.ofOne());
     }
 
     /**
@@ -116,9 +92,11 @@ public final class Esm2Training implements TrainingModel {
      * @param config of the model
      * @param shape the most that a batch may hold
      * @param model closed together with this object
+     * @param ranks closed together with this object
      */
-    Esm2Training(Device device, Esm2Config config, BatchShape shape, Esm2 model) {
+    Esm2Training(Device device, Esm2Config config, BatchShape shape, Esm2 model, RankShare ranks) {
         this.device = device;
+        this.ranks = ranks;
         this.config = config;
         this.shape = shape;
         this.model = model;
@@ -135,6 +113,7 @@ public final class Esm2Training implements TrainingModel {
         uploads = UploadRing.ofPart(
                 device, shape, UPLOADS, model.parameters().sharing().contextParallel());
         readback = new StepReadback(stream, shape.microBatches(), UNREAD);
+        ranks.follow(pass);
     }
 
     /** Returns the model. */
@@ -148,6 +127,7 @@ public final class Esm2Training implements TrainingModel {
     }
 
     private List<Pass> passes() {
+        Esm2Pipeline pipeline = ranks.pipeline();
         return pipeline == null ? List.of(pass) : pipeline.passes();
     }
 
@@ -156,9 +136,7 @@ public final class Esm2Training implements TrainingModel {
         Quantizers made = Quantizers.allocate(model.parameters(), recipe);
         quantizers = made;
         passes().forEach(one -> one.autocast(made));
-        if (strategy != null) {
-            strategy.reduceAmax(made);
-        }
+        ranks.reduceAmax(made);
     }
 
     /**
@@ -169,36 +147,9 @@ public final class Esm2Training implements TrainingModel {
      */
     static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {
         RankModel made = RankModel.of(rank, config, plan);
-        Esm2Training training = new Esm2Training(rank.device(), config, plan.shape(), made.model());
-        made.strategy().follow(training.pass);
-        training.strategy = made.strategy();
-        training.mesh = made.mesh();
-        training.pipeline = made.pipeline();
-        training.rank = plan.layout().dataRank(rank.index());
-        training.ranks = plan.layout().dataRanks();
-        return training;
-    }
-
-    private boolean isOwn(int microBatch) {
-        return microBatch % ranks == rank;
-    }
-
-    /** Whether this rank has one micro-batch less than others that it communicates with in each: it then takes part in their last. */
-    private boolean helps(int microBatch, ModelInput input) {
-        return strategy != null && strategy.needsEqualMicroBatches() && input.isLast() && rank > microBatch % ranks;
-    }
-
-    /** Says which micro-batch is this rank's last of the step, so that its backward sums gradients over ranks. */
-    private void announce(ModelInput input) {
-        if (strategy != null && input.following() < ranks) {
-            strategy.lastMicroBatch();
-        }
-    }
-
-    private void sumGradients() {
-        if (strategy != null) {
-            strategy.sumGradients();
-        }
+        RankShare share = RankShare.of(
+                made, plan.layout().dataRank(rank.index()), plan.layout().dataRanks());
+        return new Esm2Training(rank.device(), config, plan.shape(), made.model(), share);
     }
 
     /**
@@ -227,58 +178,48 @@ public final class Esm2Training implements TrainingModel {
      * @throws IllegalStateException when steps are captured already, or this rank has some of the layers or tokens
      */
     public void captureSteps() {
-        if (graph != null) {
+        if (captured != null) {
             throw new IllegalStateException("captureSteps was called already");
         }
-        if (pipeline != null || model.parameters().sharing().contextParallel().isSplit()) {
+        if (ranks.pipeline() != null
+                || model.parameters().sharing().contextParallel().isSplit()) {
             throw new IllegalStateException(
                     "captureSteps: expected a rank that computes whole micro-batches, got one with some of the layers or"
                             + " tokens");
         }
         uploads.close();
-        uploads = UploadRing.padded(device, shape, UPLOADS, EsmVocabulary.PAD);
-        capturedScope = device.openScope();
-        for (int i = 0; i < shape.microBatches(); i++) {
-            capturedLosses.add(capturedScope.tensor(DType.FLOAT32, 1));
-        }
-        graph = new StepGraph(uploads, shape, pass, BUCKETS, this::enqueue);
+        CapturedSteps made = new CapturedSteps(device, shape, UPLOADS, pass, this::enqueue);
+        uploads = made.uploads();
+        captured = made;
     }
 
     /** What a graph holds. */
     private void enqueue(List<ModelInput> microBatches) {
+        CapturedSteps kept = Objects.requireNonNull(captured);
         for (int i = 0; i < microBatches.size(); i++) {
             ModelInput input = microBatches.get(i);
             pass.begin();
-            if (isOwn(i)) {
-                announce(input);
+            if (ranks.isOwn(i)) {
+                ranks.announce(input);
                 Tensor loss = shape.microBatches() == 1
                         ? gradients(input, input.share())
                         : gradients(
                                 input,
                                 1,
                                 lossScaler == null ? input.deviceShare() : input.deviceShare(lossScaler, pass));
-                capturedLosses.get(i).copyFrom(stream, loss);
-            } else if (helps(i, input)) {
+                kept.keep(i, loss);
+            } else if (ranks.helps(i, input)) {
                 gradients(input, 0);
             }
         }
-        sumGradients();
+        ranks.sumGradients();
         gradientNorm.compute();
         optimizer.step(rate, gradientNorm);
     }
 
-    /** Hands on the losses of the step that was enqueued or replayed last. */
-    private void addLosses(List<ModelInput> microBatches) {
-        for (int i = 0; i < microBatches.size(); i++) {
-            if (isOwn(i)) {
-                readback.addLoss(capturedLosses.get(i), microBatches.get(i).share());
-            }
-        }
-    }
-
     @Override
     public @Nullable String explainSteps() {
-        return graph == null ? null : graph.explain();
+        return captured == null ? null : captured.explain();
     }
 
     @Override
@@ -317,11 +258,10 @@ public final class Esm2Training implements TrainingModel {
     @Override
     public void step(float learningRate) {
         readback.begin();
-        StepGraph captured = graph;
         if (captured != null) {
             rate = learningRate;
             optimizer.rate(learningRate);
-            addLosses(captured.step());
+            captured.step(ranks.own(), readback);
             readback.finish(gradientNorm.norm());
             return;
         }
@@ -337,9 +277,10 @@ public final class Esm2Training implements TrainingModel {
 
     /** Enqueues forward and backward of the micro-batches of a batch that are this rank's, and the sums over ranks. */
     private void compute(@Nullable StepReadback losses) {
+        Esm2Pipeline pipeline = ranks.pipeline();
         if (pipeline != null) {
-            pipeline.compute(uploads, own, lossScaler, losses);
-            sumGradients();
+            pipeline.compute(uploads, ranks.own(), lossScaler, losses);
+            ranks.sumGradients();
             return;
         }
         ModelInput input;
@@ -347,20 +288,20 @@ public final class Esm2Training implements TrainingModel {
         do {
             pass.begin();
             input = uploads.next(pass.scope());
-            if (isOwn(microBatch)) {
+            if (ranks.isOwn(microBatch)) {
                 if (losses != null) {
-                    announce(input);
+                    ranks.announce(input);
                 }
                 Tensor loss = gradients(input, input.share());
                 if (losses != null) {
                     losses.addLoss(loss, input.share());
                 }
-            } else if (helps(microBatch, input)) {
+            } else if (ranks.helps(microBatch, input)) {
                 gradients(input, 0);
             }
             microBatch++;
         } while (!input.isLast());
-        sumGradients();
+        ranks.sumGradients();
     }
 
     /** Enqueues forward and backward of a micro-batch and returns its loss, the mean over its own labelled tokens. */
@@ -408,18 +349,7 @@ public final class Esm2Training implements TrainingModel {
         if (lossScaler != null) {
             others.add(lossScaler.state());
         }
-        return new TrainingState(optimizer, others, strategy == null ? null : this::shared, stream);
-    }
-
-    private ShardedState shared(State others) {
-        Strategy present = Objects.requireNonNull(strategy);
-        if (pipeline != null) {
-            return pipeline.state(optimizer, others);
-        }
-        boolean split = model.parameters().tensorParallel().isSplit();
-        return split
-                ? TensorParallelState.of(present, optimizer, Objects.requireNonNull(mesh), others)
-                : present.state(optimizer, others);
+        return new TrainingState(optimizer, others, ranks.state(optimizer), stream);
     }
 
     @Override
@@ -450,25 +380,15 @@ public final class Esm2Training implements TrainingModel {
         }
         closed = true;
         device.synchronize();
-        if (graph != null) {
-            graph.close();
-        }
-        uploads.close();
-        if (capturedScope != null) {
-            capturedScope.close();
+        if (captured == null) {
+            uploads.close();
+        } else {
+            captured.close();
         }
         readback.close();
         pass.close();
         optimizer.close();
-        if (pipeline != null) {
-            pipeline.close();
-        }
-        if (strategy != null) {
-            strategy.close();
-        }
-        if (mesh != null) {
-            mesh.close();
-        }
+        ranks.close();
         model.close();
     }
 }

@@ -61,7 +61,7 @@ final class UngroupedTraining {
             var model = new Esm2(opened, config, DType.FLOAT32, plan.seed(), parameters);
             draw(parameters.parameters(), plan.seed());
             model.parameters().changed();
-            return new Esm2Training(opened, config, plan.shape(), model);
+            return new Esm2Training(opened, config, plan.shape(), model, RankShare.ofOne());
         }
 
         @Override
