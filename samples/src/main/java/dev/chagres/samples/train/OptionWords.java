@@ -46,9 +46,9 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         }
     }
 
-    static final class OfPacking extends OptionWords<TrainOptions.Packing> {
+    static final class OfPacking extends OptionWords<BatchOptions.Packing> {
         OfPacking() {
-            super(TrainOptions.Packing.class);
+            super(BatchOptions.Packing.class);
         }
     }
 

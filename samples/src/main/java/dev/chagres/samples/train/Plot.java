@@ -96,10 +96,10 @@ public final class Plot implements Callable<Integer> {
         }
         Path target = output;
         for (Path report : reports) {
-            TrainOptions.requireName("REPORT", report);
-            TrainOptions.requireDifferent("--output", target, "REPORT", report);
+            FileChecks.requireName("REPORT", report);
+            FileChecks.requireDifferent("--output", target, "REPORT", report);
         }
-        TrainOptions.requirePicture("--output", target);
+        FileChecks.requirePicture("--output", target);
     }
 
     private void compare() {

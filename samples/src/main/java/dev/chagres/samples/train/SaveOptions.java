@@ -54,8 +54,8 @@ final class SaveOptions {
      */
     void check() {
         TrainOptions.requireAtLeast("--save-every", every, 0);
-        TrainOptions.requireName("--save", save);
-        TrainOptions.requireName("--resume", resume);
+        FileChecks.requireName("--save", save);
+        FileChecks.requireName("--resume", resume);
         if (every != 0 && save == null) {
             throw new IllegalArgumentException("--save-every: expected --save beside it, which is written, got none");
         }

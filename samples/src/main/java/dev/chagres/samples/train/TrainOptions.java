@@ -3,13 +3,8 @@ package dev.chagres.samples.train;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
-import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.esm.Esm2Size;
-import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
-import dev.chagres.train.WholeFile;
-import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
@@ -22,17 +17,6 @@ final class TrainOptions {
     private static final int CPU_TOKENS = 2_048;
     private static final int DEFAULT_STEPS = 200;
     private static final float LAST_RATE = 0.1f;
-
-    /** Values of {@code --packing}. */
-    enum Packing {
-        ON,
-        OFF;
-
-        @Override
-        public String toString() {
-            return name().toLowerCase(Locale.ROOT);
-        }
-    }
 
     /** Values of {@code --graph}. */
     enum GraphChoice {
@@ -75,34 +59,11 @@ final class TrainOptions {
     @Option(names = "--steps", paramLabel = "N", description = "updates to make (default: 200)")
     private int steps = DEFAULT_STEPS;
 
-    @Option(
-            names = "--tokens-per-step",
-            paramLabel = "N",
-            description = "token budget of a step, a multiple of 16 (default: 16384 on a GPU, 2048 on a CPU)")
-    private @Nullable Integer tokensPerStep;
-
-    @Option(
-            names = "--accumulate",
-            paramLabel = "N",
-            description = "micro-batches of a step, each of 1/N of its tokens, whose gradients are summed: less memory"
-                    + " (default: 1)")
-    private int accumulate = 1;
+    @Mixin
+    private final BatchOptions batches = new BatchOptions();
 
     @Mixin
     private final RankOptions ranks = new RankOptions();
-
-    @Option(
-            names = "--context",
-            paramLabel = "N",
-            description = "longest sequence in tokens; longer ones give a stretch (default: 1024)")
-    private int context = 1024;
-
-    @Option(
-            names = "--packing",
-            converter = OptionWords.OfPacking.class,
-            paramLabel = "on|off",
-            description = "sequences without gaps, or one a row filled up to the context (default: on)")
-    private Packing packing = Packing.ON;
 
     @Option(
             names = "--recipe",
@@ -193,15 +154,9 @@ final class TrainOptions {
      */
     void check() {
         requireAtLeast("--steps", steps, 1);
-        if (tokensPerStep != null) {
-            requireAtLeast("--tokens-per-step", tokensPerStep, BatchShape.TOKEN_MULTIPLE);
-        }
-        requireAtLeast("--accumulate", accumulate, 1);
+        batches.check();
         ranks.check();
-        if ((long) accumulate * dataRanks() > Integer.MAX_VALUE) {
-            throw new IllegalArgumentException("--accumulate, --ranks: expected at most " + Integer.MAX_VALUE
-                    + " micro-batches in all, got " + accumulate + " on each of " + dataRanks());
-        }
+        batches.check(ranks);
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
                     "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps of ranks that share out"
@@ -215,35 +170,32 @@ final class TrainOptions {
             throw new IllegalArgumentException(
                     "--warm-up-steps: expected 0 to " + steps + ", the number of steps, got " + warmUpSteps);
         }
-        requireName("--fasta", fasta);
-        requireName("--report", report);
-        requireName("--plot", plot);
-        requirePicture("--plot", plot);
-        requireDifferent("--report", report, "--fasta", fasta);
-        requireDifferent("--plot", plot, "--fasta", fasta);
-        requireDifferent("--plot", plot, "--report", report);
-        requireOtherPart("--report", report, "--fasta", fasta);
-        requireOtherPart("--plot", plot, "--fasta", fasta);
-        requireOtherPart("--plot", plot, "--report", report);
-        requireOtherPart("--report", report, "--plot", plot);
+        FileChecks.requireName("--fasta", fasta);
+        FileChecks.requireName("--report", report);
+        FileChecks.requireName("--plot", plot);
+        FileChecks.requirePicture("--plot", plot);
+        FileChecks.requireDifferent("--report", report, "--fasta", fasta);
+        FileChecks.requireDifferent("--plot", plot, "--fasta", fasta);
+        FileChecks.requireDifferent("--plot", plot, "--report", report);
+        FileChecks.requireOtherPart("--report", report, "--fasta", fasta);
+        FileChecks.requireOtherPart("--plot", plot, "--fasta", fasta);
+        FileChecks.requireOtherPart("--plot", plot, "--report", report);
+        FileChecks.requireOtherPart("--report", report, "--plot", plot);
         checkSaving();
-        if (context < MaskedProteins.SHORTEST_CONTEXT) {
-            throw new IllegalArgumentException("--context: expected at least " + MaskedProteins.SHORTEST_CONTEXT
-                    + " (<cls>, one residue, <eos>), got " + context);
-        }
+        batches.checkContext();
         checkStatistics();
-        if (tokensPerStep != null && ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
-            var _ = shape(tokensPerStep);
+        if (ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
+            batches.checkShape(ranks);
         }
     }
 
     private void checkSaving() {
         saving.check();
-        requireDifferent("--save", saving.save(), "--fasta", fasta);
-        requireDifferent("--save", saving.save(), "--report", report);
-        requireDifferent("--save", saving.save(), "--plot", plot);
-        requireDifferent("--report", report, "--resume", saving.resume());
-        requireDifferent("--plot", plot, "--resume", saving.resume());
+        FileChecks.requireDifferent("--save", saving.save(), "--fasta", fasta);
+        FileChecks.requireDifferent("--save", saving.save(), "--report", report);
+        FileChecks.requireDifferent("--save", saving.save(), "--plot", plot);
+        FileChecks.requireDifferent("--report", report, "--resume", saving.resume());
+        FileChecks.requireDifferent("--plot", plot, "--resume", saving.resume());
     }
 
     private void checkStatistics() {
@@ -283,11 +235,11 @@ final class TrainOptions {
         Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
         ranks.layout().requireHeads(ranks.sharingOption(), size);
         ranks.layout().requireStages(ranks.sharingOption(), size, fp8Statistics);
-        ranks.requireLayout(layout());
+        ranks.requireLayout(batches.layout());
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
-        BatchShape shape = shape(gpu ? GPU_TOKENS : CPU_TOKENS);
+        BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
         Steps enqueuing = steps(gpu);
         return new TrainingPlan(
                 size,
@@ -325,22 +277,6 @@ final class TrainOptions {
         return enqueuing == Steps.CAPTURED ? ProductPlan.MEASURED : ProductPlan.FIRST;
     }
 
-    private BatchShape shape(int defaultTokens) {
-        if (tokensPerStep == null && context > roundUp(context)) {
-            throw new IllegalArgumentException("--context: expected at most " + roundUp(context)
-                    + ", as many tokens as a step can have, got " + context);
-        }
-        int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
-        requireShares(budget);
-        try {
-            return new BatchShape(layout(), budget, context, accumulate * dataRanks());
-        } catch (IllegalArgumentException e) {
-            String text = String.valueOf(e.getMessage());
-            throw new IllegalArgumentException(
-                    text.replace("tokensPerStep", "--tokens-per-step").replace("context:", "--context:"), e);
-        }
-    }
-
     private void requireDevices(boolean gpu, int devices) {
         // The reference has a device in each process.
         if (ranks.count() > devices && (!ranks.areProcesses() || (gpu && ranks.isToLaunch()))) {
@@ -352,90 +288,9 @@ final class TrainOptions {
         }
     }
 
-    /** Returns among how many ranks the micro-batches of a step are shared out. */
-    private int dataRanks() {
-        return ranks.layout().dataRanks();
-    }
-
-    /** Checks that the tokens of a step can be shared out among micro-batches that each have room for the longest sequence. */
-    private void requireShares(int budget) {
-        long microBatches = (long) accumulate * dataRanks();
-        long multiple = microBatches * BatchShape.TOKEN_MULTIPLE;
-        long least = microBatches * roundUp(context);
-        if (microBatches == 1 || (budget % multiple == 0 && budget >= least)) {
-            return;
-        }
-        boolean counted = dataRanks() == ranks.count() && !ranks.countOption().equals("--mesh");
-        String copies = counted ? ranks.countOption() + " " + dataRanks() : dataRanks() + " copies of --mesh";
-        String shared = dataRanks() == 1
-                ? "--accumulate " + accumulate
-                : accumulate == 1 ? copies : "--accumulate " + accumulate + " on each of " + copies;
-        long fitting = Math.max(least, budget / multiple * multiple);
-        throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + multiple + " from " + least
-                + " on, for " + microBatches + " micro-batches share it (" + shared + "), each with a multiple of "
-                + BatchShape.TOKEN_MULTIPLE + " tokens and room for a sequence of --context " + context + "; got "
-                + budget
-                + (tokensPerStep == null ? ", the default" : "") + "; give "
-                + (fitting <= Integer.MAX_VALUE
-                        ? "--tokens-per-step " + fitting + ", or less of the others"
-                        : "less of the others"));
-    }
-
-    private BatchLayout layout() {
-        return packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED;
-    }
-
-    private static int roundUp(int context) {
-        int multiple = BatchShape.TOKEN_MULTIPLE;
-        return (int) Math.min(
-                (context + (long) multiple - 1) / multiple * multiple, Integer.MAX_VALUE / multiple * multiple);
-    }
-
     static void requireAtLeast(String option, int value, int least) {
         if (value < least) {
             throw new IllegalArgumentException(option + ": expected at least " + least + ", got " + value);
-        }
-    }
-
-    static void requireName(String option, @Nullable Path file) {
-        if (file != null && (file.getFileName() == null || file.toString().isEmpty())) {
-            throw new IllegalArgumentException(option + ": expected the name of a file, got "
-                    + (file.toString().isEmpty() ? "an empty one" : file));
-        }
-    }
-
-    static void requirePicture(String option, @Nullable Path file) {
-        requireName(option, file);
-        if (file != null && !file.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
-            throw new IllegalArgumentException(option + ": expected a name that ends with .png, got " + file);
-        }
-    }
-
-    static void requireDifferent(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
-        if (file == null || otherFile == null) {
-            return;
-        }
-        if (isSame(file, otherFile)) {
-            throw new IllegalArgumentException(
-                    option + ": " + file + " is the file of " + other + "; name another one");
-        }
-    }
-
-    /** Refuses a file that would be written over another one while it is not whole yet. */
-    private static void requireOtherPart(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
-        if (file != null && otherFile != null && isSame(WholeFile.part(file), otherFile)) {
-            throw new IllegalArgumentException(option + ": " + file + " is called " + otherFile
-                    + " until it is whole, and that is the file of " + other + "; name another one");
-        }
-    }
-
-    private static boolean isSame(Path file, Path other) {
-        try {
-            return Files.isSameFile(file, other);
-        } catch (IOException e) {
-            return file.toAbsolutePath()
-                    .normalize()
-                    .equals(other.toAbsolutePath().normalize());
         }
     }
 }

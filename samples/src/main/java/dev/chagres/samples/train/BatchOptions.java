@@ -1,0 +1,155 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.samples.data.MaskedProteins;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import java.util.Locale;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/** Options of {@code train} that say how many tokens a step has, and how they are laid out. */
+final class BatchOptions {
+    /** Values of {@code --packing}. */
+    enum Packing {
+        ON,
+        OFF;
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    @Option(
+            names = "--tokens-per-step",
+            paramLabel = "N",
+            description = "token budget of a step, a multiple of 16 (default: 16384 on a GPU, 2048 on a CPU)")
+    private @Nullable Integer tokensPerStep;
+
+    @Option(
+            names = "--accumulate",
+            paramLabel = "N",
+            description = "micro-batches of a step, each of 1/N of its tokens, whose gradients are summed: less memory"
+                    + " (default: 1)")
+    private int accumulate = 1;
+
+    @Option(
+            names = "--context",
+            paramLabel = "N",
+            description = "longest sequence in tokens; longer ones give a stretch (default: 1024)")
+    private int context = 1024;
+
+    @Option(
+            names = "--packing",
+            converter = OptionWords.OfPacking.class,
+            paramLabel = "on|off",
+            description = "sequences without gaps, or one a row filled up to the context (default: on)")
+    private Packing packing = Packing.ON;
+
+    /**
+     * Checks what depends on no other option.
+     *
+     * @throws IllegalArgumentException when an option has no usable value; the text names it
+     */
+    void check() {
+        if (tokensPerStep != null) {
+            TrainOptions.requireAtLeast("--tokens-per-step", tokensPerStep, BatchShape.TOKEN_MULTIPLE);
+        }
+        TrainOptions.requireAtLeast("--accumulate", accumulate, 1);
+    }
+
+    /**
+     * Checks that micro-batches of all ranks can be counted.
+     *
+     * @throws IllegalArgumentException when they cannot
+     */
+    void check(RankOptions ranks) {
+        int copies = ranks.layout().dataRanks();
+        if ((long) accumulate * copies > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("--accumulate, --ranks: expected at most " + Integer.MAX_VALUE
+                    + " micro-batches in all, got " + accumulate + " on each of " + copies);
+        }
+    }
+
+    /**
+     * Checks that a sequence fits.
+     *
+     * @throws IllegalArgumentException when none does
+     */
+    void checkContext() {
+        if (context < MaskedProteins.SHORTEST_CONTEXT) {
+            throw new IllegalArgumentException("--context: expected at least " + MaskedProteins.SHORTEST_CONTEXT
+                    + " (<cls>, one residue, <eos>), got " + context);
+        }
+    }
+
+    /**
+     * Checks the tokens of a step that were given, if they were.
+     *
+     * @throws IllegalArgumentException when they do not fit the other options
+     */
+    void checkShape(RankOptions ranks) {
+        if (tokensPerStep != null) {
+            var _ = shape(tokensPerStep, ranks);
+        }
+    }
+
+    /**
+     * Returns the most that a step has.
+     *
+     * @param defaultTokens of a step, where they were not given
+     * @throws IllegalArgumentException when options do not fit each other
+     */
+    BatchShape shape(int defaultTokens, RankOptions ranks) {
+        if (tokensPerStep == null && context > roundUp(context)) {
+            throw new IllegalArgumentException("--context: expected at most " + roundUp(context)
+                    + ", as many tokens as a step can have, got " + context);
+        }
+        int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
+        requireShares(budget, ranks);
+        try {
+            return new BatchShape(
+                    layout(), budget, context, accumulate * ranks.layout().dataRanks());
+        } catch (IllegalArgumentException e) {
+            String text = String.valueOf(e.getMessage());
+            throw new IllegalArgumentException(
+                    text.replace("tokensPerStep", "--tokens-per-step").replace("context:", "--context:"), e);
+        }
+    }
+
+    /** Checks that the tokens of a step can be shared out among micro-batches that each have room for the longest sequence. */
+    private void requireShares(int budget, RankOptions ranks) {
+        int copies = ranks.layout().dataRanks();
+        long microBatches = (long) accumulate * copies;
+        long multiple = microBatches * BatchShape.TOKEN_MULTIPLE;
+        long least = microBatches * roundUp(context);
+        if (microBatches == 1 || (budget % multiple == 0 && budget >= least)) {
+            return;
+        }
+        boolean counted = copies == ranks.count() && !ranks.countOption().equals("--mesh");
+        String among = counted ? ranks.countOption() + " " + copies : copies + " copies of --mesh";
+        String shared = copies == 1
+                ? "--accumulate " + accumulate
+                : accumulate == 1 ? among : "--accumulate " + accumulate + " on each of " + among;
+        long fitting = Math.max(least, budget / multiple * multiple);
+        throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + multiple + " from " + least
+                + " on, for " + microBatches + " micro-batches share it (" + shared + "), each with a multiple of "
+                + BatchShape.TOKEN_MULTIPLE + " tokens and room for a sequence of --context " + context + "; got "
+                + budget
+                + (tokensPerStep == null ? ", the default" : "") + "; give "
+                + (fitting <= Integer.MAX_VALUE
+                        ? "--tokens-per-step " + fitting + ", or less of the others"
+                        : "less of the others"));
+    }
+
+    /** Returns how batches are laid out. */
+    BatchLayout layout() {
+        return packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED;
+    }
+
+    private static int roundUp(int context) {
+        int multiple = BatchShape.TOKEN_MULTIPLE;
+        return (int) Math.min(
+                (context + (long) multiple - 1) / multiple * multiple, Integer.MAX_VALUE / multiple * multiple);
+    }
+}
