@@ -8,8 +8,8 @@ gradients and of the gradient of every parameter. A case that TE refuses is kept
 written; FIRST and STRIDE share the work among processes.
 
 Where a gradient is cast to E5M2 twice on its way, and where a derivative jumps, one BF16 rounding moves it by several percent.
-TE therefore runs a second time over an input that is moved by up to one BF16 rounding, and a case fails where ours is further
-from TE than both the limit and 1.5 times what TE is from itself.
+TE therefore runs a second time over inputs, x and memory, that are moved by up to one BF16 rounding, and a case fails where ours
+is further from TE than both the limit and 1.5 times what TE is from itself.
 """
 import csv, itertools, json, os, struct, sys, time
 
@@ -124,14 +124,20 @@ def te_layer(arguments, tensors):
     return layer, named
 
 
-def te_results(layer_arguments, call, tensors, x):
+def moved(tensor, generator):
+    """The tensor with each element moved by up to one BF16 rounding."""
+    moves = torch.rand(tensor.shape, generator=generator, device="cuda") * 2**-7 - 2**-8
+    return (tensor.float() * (1 + moves)).bfloat16()
+
+
+def te_results(layer_arguments, call, tensors, x, memory):
     """What TE computes: the output, the gradients of the inputs, and those of the parameters by TE's names."""
     recipe = RECIPES[call["precision"]]
     FP8GlobalStateManager.reset()
     layer, named = te_layer(layer_arguments, tensors)
     given, inside = arguments(layer_arguments, call)
     x = shaped(x, layer_arguments, call).clone().requires_grad_()
-    memory = tensors["memory"].clone().requires_grad_() if "memory" in tensors else None
+    memory = None if memory is None else memory.clone().requires_grad_()
     for _ in range(1 if recipe is None else 2):  # delayed scaling learns its scales in the first
         for tensor in (x, memory, *named.values()):
             if tensor is not None:
@@ -155,10 +161,11 @@ def together(results):
 
 def compare(layer_arguments, call, tensors):
     """Our distance from TE, and TE's from itself."""
-    expected, inside = te_results(layer_arguments, call, tensors, tensors["x"])
+    x, memory = tensors["x"], tensors.get("memory")
+    expected, inside = te_results(layer_arguments, call, tensors, x, memory)
     generator = torch.Generator("cuda").manual_seed(call["seed"] % 2**31)
-    moves = torch.rand(tensors["x"].shape, generator=generator, device="cuda") * 2**-7 - 2**-8
-    again, _ = te_results(layer_arguments, call, tensors, (tensors["x"].float() * (1 + moves)).bfloat16())
+    again, _ = te_results(layer_arguments, call, tensors, moved(x, generator),
+                          None if memory is None else moved(memory, generator))
     actual = {}
     for name in expected:
         if name in ("y", "dx"):
