@@ -104,12 +104,24 @@ final class StepCount implements StepWork {
         atForgetting.remove(action);
     }
 
-    /** From the last to the first: an action may take itself away. */
+    /** From the last to the first, for an action may take itself away; all of them, though one fails, for the step is made. */
     private static void run(List<Runnable> actions) {
+        RuntimeException first = null;
         for (int i = actions.size() - 1; i >= 0; i--) {
             if (i < actions.size()) {
-                actions.get(i).run();
+                try {
+                    actions.get(i).run();
+                } catch (RuntimeException failure) {
+                    if (first == null) {
+                        first = failure;
+                    } else {
+                        first.addSuppressed(failure);
+                    }
+                }
             }
+        }
+        if (first != null) {
+            throw first;
         }
     }
 }

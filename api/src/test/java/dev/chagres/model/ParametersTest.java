@@ -64,6 +64,28 @@ class ParametersTest {
         return plan;
     }
 
+    @Test
+    void aStepCountsForAllThoughOneActionFails() {
+        ModelPlan plan = new ModelPlan();
+        plan.declare("weight", Initializer.zeros(), 8);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1)) {
+            List<String> run = new ArrayList<>();
+            parameters.atNextStep(() -> run.add("first"));
+            parameters.atNextStep(() -> {
+                run.add("fails");
+                throw new IllegalStateException("a rank has failed");
+            });
+            parameters.atNextStep(() -> {
+                run.add("fails, too");
+                throw new IllegalArgumentException("and another");
+            });
+            IllegalArgumentException thrown = assertThrows(IllegalArgumentException.class, () -> parameters.nextStep());
+            assertEquals("a rank has failed", thrown.getSuppressed()[0].getMessage());
+            assertEquals(List.of("fails, too", "fails", "first"), run);
+            assertEquals(1, parameters.step());
+        }
+    }
+
     @ParameterizedTest
     @ValueSource(ints = {1, 2, 3, 8})
     void groupsLieSideBySideWithWhatDecaysFirst(int ranks) {
