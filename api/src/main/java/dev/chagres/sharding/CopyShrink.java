@@ -2,12 +2,14 @@ package dev.chagres.sharding;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
 import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -19,6 +21,7 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
     FullySharded shrink(AdamW optimizer) {
         ensureShrinks(optimizer);
         var successor = strategy.successor();
+        List<State> scales = strategy.reducedScales();
         Communicator from = ranks.world();
         MeshShape shape = ranks.shape();
         Agreement left = steps.agree();
@@ -31,7 +34,7 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
                     strategy.stream.synchronize();
                     from = from.shrink(from.config(), left.excluded());
                     shape = copies.remaining();
-                    next = remaining(from, shape);
+                    next = remaining(from, shape, scales);
                 } catch (RankFailedException another) {
                     // Another rank has failed: who is left agrees again.
                 }
@@ -46,7 +49,7 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
         }
     }
 
-    private FullySharded remaining(Communicator from, MeshShape shape) {
+    private FullySharded remaining(Communicator from, MeshShape shape, List<State> scales) {
         strategy.handOver();
         Mesh mesh = Mesh.of(from, shape);
         FullySharded next = null;
@@ -54,6 +57,9 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
             ShardedRanks among = ShardedRanks.of(mesh, config.optimizer());
             next = new FullySharded(config, strategy.parameters(), among, mesh, steps.completed());
             next.gatherWeights();
+            for (State each : scales) {
+                next.broadcast(each, 0); // A rank may have failed in the midst of their update.
+            }
             return next;
         } catch (RuntimeException failed) {
             if (next != null) {
@@ -119,11 +125,6 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
             return "a mesh of REPLICATE and SHARD alone, got " + shape
                     + ", whose layers, stages or tokens are split among ranks that would have others";
         }
-        if (strategy.gathersEightBits()) {
-            return "weights that are gathered in the model's type, got some that are gathered in eight bits";
-        }
-        return strategy.reducesAmax()
-                ? "scales that each rank has by itself, got some that are reduced over the ranks at a step's end"
-                : null;
+        return null;
     }
 }

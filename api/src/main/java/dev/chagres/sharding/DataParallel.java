@@ -1,7 +1,5 @@
 package dev.chagres.sharding;
 
-import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -159,7 +157,7 @@ public final class DataParallel extends Strategy {
                 next.steps = Collections.max(left.values());
                 // Where this fails half-way, what the rank has is of no step.
                 steps = steps < next.steps ? NO_STEP : steps;
-                next.restore(state, left.placeOfLargest());
+                next.broadcast(state, left.placeOfLargest());
                 steps = next.steps;
                 next.join();
                 successor.accept(next);
@@ -210,31 +208,6 @@ public final class DataParallel extends Strategy {
                     "shrink: expected awaitGradients() before each step of the optimizer, got a"
                             + " step without it, whose gradients may be those of a sum that failed; start again from a saved state");
         }
-    }
-
-    /** Gives all ranks what {@code newest} has. */
-    private void restore(State state, int newest) {
-        try (Scope scope = stream.device().openScope(stream)) {
-            List<State.Number> numbers = List.copyOf(state.numbers().values());
-            Tensor values = scope.tensor(DType.INT64, Math.max(1, numbers.size()));
-            values.set(
-                    stream,
-                    numbers.isEmpty()
-                            ? new long[1]
-                            : numbers.stream()
-                                    .mapToLong(number -> number.reader().getAsLong())
-                                    .toArray());
-            Communicator.group(() -> {
-                communicator.broadcast(values, values, newest, stream);
-                state.tensors().values().forEach(tensor -> communicator.broadcast(tensor, tensor, newest, stream));
-            });
-            communicator.synchronize(stream);
-            long[] given = values.toLongs(stream);
-            for (int i = 0; i < numbers.size(); i++) {
-                numbers.get(i).writer().accept(given[i]);
-            }
-        }
-        state.loaded();
     }
 
     @Override

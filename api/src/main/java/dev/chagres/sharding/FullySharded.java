@@ -267,7 +267,7 @@ public final class FullySharded extends Strategy {
      *     closed with it
      * @throws IllegalArgumentException when the optimizer is that of other parameters
      * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among ranks,
-     *     weights are gathered in eight bits or scales reduced over the ranks, or a step was taken without {@link #awaitGradients}; when no rank has
+     *     or a step was taken without {@link #awaitGradients}; when no rank has
      *     failed; or when no whole copy is left: the text says which parts went
      * @throws dev.chagres.nccl.RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -211,15 +212,45 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Returns what makes another strategy work for the passes and quantizers of this one, once it is closed. */
     final Consumer<Strategy> successor() {
         List<Pass> passes = List.copyOf(followed);
-        List<Quantizers> quantizers = List.copyOf(reduced);
+        List<Quantizers> quantizers =
+                reduced.stream().filter(Quantizers::isOpen).toList();
         return next -> {
             passes.forEach(next::follow);
             quantizers.forEach(next::reduceAmax);
         };
     }
 
-    final boolean reducesAmax() {
-        return !reduced.isEmpty();
+    /** Returns the scales that are reduced over the ranks. */
+    final List<State> reducedScales() {
+        return reduced.stream()
+                .filter(Quantizers::isOpen)
+                .map(Quantizers::state)
+                .toList();
+    }
+
+    /** Gives all ranks what {@code from} has. */
+    final void broadcast(State state, int from) {
+        try (Scope scope = stream.device().openScope(stream)) {
+            List<State.Number> numbers = List.copyOf(state.numbers().values());
+            Tensor values = scope.tensor(DType.INT64, Math.max(1, numbers.size()));
+            values.set(
+                    stream,
+                    numbers.isEmpty()
+                            ? new long[1]
+                            : numbers.stream()
+                                    .mapToLong(number -> number.reader().getAsLong())
+                                    .toArray());
+            Communicator.group(() -> {
+                communicator.broadcast(values, values, from, stream);
+                state.tensors().values().forEach(tensor -> communicator.broadcast(tensor, tensor, from, stream));
+            });
+            communicator.synchronize(stream);
+            long[] given = values.toLongs(stream);
+            for (int i = 0; i < numbers.size(); i++) {
+                numbers.get(i).writer().accept(given[i]);
+            }
+        }
+        state.loaded();
     }
 
     final boolean isLast() {

@@ -13,6 +13,9 @@ import dev.chagres.layer.HybridShrinkTraining.Trained;
 import dev.chagres.layer.HybridShrinkTraining.Victim;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
@@ -131,6 +134,43 @@ class HybridShrinkTest {
                 text.startsWith("rank " + leaver + " leaves: copy " + copy
                         + " of the model, of which it has a part, has lost rank " + victim + "; ranks "),
                 text);
+    }
+
+    /** Also where gathers are of eight bits, and where a rank fails while the scales of a step are reduced. */
+    @ParameterizedTest
+    @CsvSource({
+        "THREE, 2, BEFORE_THE_SUMS, true",
+        "THREE, 1, AFTER_THE_STEP, true",
+        "TWO, 3, AFTER_THE_STEP, true",
+        "THREE, 0, BEFORE_THE_UPDATE, false"
+    })
+    void scalesOfAllRanksGoOn(ZeroStage stage, int victim, Moment moment, boolean delayed) {
+        MeshShape shape = shape(2, 2);
+        DevicesNeeded.assume(shape.ranks());
+        Recipe recipe = delayed ? DelayedScaling.standard().withAmaxHistoryLength(4) : Float8CurrentScaling.standard();
+        FullyShardedConfig config = FullyShardedConfig.of(stage);
+        List<Trained> left = Ranks.local(shape.ranks()).withConfig(CONFIG).run(rank -> {
+            List<Victim> victims = List.of(new Victim(victim, 3, moment));
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape);
+                    HybridShrinkTraining training = new HybridShrinkTraining(
+                            rank, config, mesh, DType.BFLOAT16, 1, victims, HybridShrinkTest::fail)) {
+                return training.withRecipe(recipe).train(mesh, file());
+            }
+        });
+        assertEquals(2, left.size());
+        int begun = left.getFirst().begun();
+        List<Trained> expected = Ranks.local(2).run(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape(1, 2));
+                    HybridShrinkTraining training = new HybridShrinkTraining(
+                            rank, config, mesh, DType.BFLOAT16, 1, List.of(), HybridShrinkTest::fail)) {
+                return training.withRecipe(recipe).resume(file(), begun, rank.index());
+            }
+        });
+        for (int rank = 0; rank < left.size(); rank++) {
+            for (int step = begun; step < HybridShrinkTraining.STEPS; step++) {
+                assertEquals(expected.get(rank).losses()[step], left.get(rank).losses()[step], "step " + step);
+            }
+        }
     }
 
     @Test

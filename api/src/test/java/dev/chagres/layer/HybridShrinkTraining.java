@@ -4,9 +4,12 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.model.State;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.Mesh;
@@ -55,6 +58,7 @@ final class HybridShrinkTraining implements AutoCloseable {
     private final Failing failing;
     private final float[] losses = new float[STEPS];
     FullySharded strategy;
+    private State scales = State.of();
 
     /** {@code maxNorm}: to which gradients are clipped. */
     HybridShrinkTraining(
@@ -81,6 +85,15 @@ final class HybridShrinkTraining implements AutoCloseable {
         scope = rank.device().openScope();
         labelled = scope.tensor(DType.INT32, 1);
         strategy.follow(pass);
+    }
+
+    /** Computes in eight bits, with scales that are those of all ranks. */
+    HybridShrinkTraining withRecipe(Recipe recipe) {
+        Quantizers quantizers = Quantizers.allocate(model.parameters, recipe);
+        pass.autocast(quantizers);
+        strategy.reduceAmax(quantizers);
+        scales = quantizers.state();
+        return this;
     }
 
     private void fail(int step, Moment moment) throws InterruptedException {
@@ -132,7 +145,7 @@ final class HybridShrinkTraining implements AutoCloseable {
                 mesh = strategy.mesh();
                 // @end
                 from = (int) strategy.completedSteps();
-                strategy.state(optimizer).save(file, Map.of());
+                strategy.state(optimizer, scales).save(file, Map.of());
             }
         }
         return new Trained(from, losses);
@@ -140,7 +153,7 @@ final class HybridShrinkTraining implements AutoCloseable {
 
     /** Goes on from a saved state. */
     Trained resume(Path file, int begun, int rank) throws IOException, InterruptedException {
-        strategy.state(optimizer).load(file);
+        strategy.state(optimizer, scales).load(file);
         for (int step = begun; step < STEPS; step++) {
             step(step, rank);
         }
