@@ -41,6 +41,7 @@ class ShrinkTest {
             CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(20));
 
     private static volatile CountDownLatch othersGoOn = new CountDownLatch(1);
+    private static final CountDownLatch completed = new CountDownLatch(1);
 
     @TempDir
     private Path folder;
@@ -48,6 +49,11 @@ class ShrinkTest {
     private static void fail(Victim victim) throws InterruptedException {
         switch (victim.moment()) {
             case LAGS -> Thread.sleep(500);
+            case COMPLETES -> completed.countDown();
+            case AFTER_ANOTHERS_STEP -> {
+                assertTrue(completed.await(60, TimeUnit.SECONDS));
+                throw new IllegalStateException("rank " + victim.rank() + " fails after another one's step");
+            }
             case SILENT -> {
                 assertTrue(othersGoOn.await(60, TimeUnit.SECONDS));
                 throw new IllegalStateException("rank " + victim.rank() + " was silent");
@@ -106,7 +112,10 @@ class ShrinkTest {
     @Test
     void whoHasNotCompletedTheNewestStepIsGivenIt() {
         DevicesNeeded.assume(3);
-        List<Victim> victims = List.of(new Victim(1, 3, Moment.AFTER_THE_SUMS), new Victim(0, 3, Moment.LAGS));
+        List<Victim> victims = List.of(
+                new Victim(0, 3, Moment.LAGS),
+                new Victim(1, 3, Moment.AFTER_ANOTHERS_STEP),
+                new Victim(2, 3, Moment.COMPLETES));
         List<Trained> left = Ranks.local(3).withConfig(CONFIG).run(rank -> train(rank, DType.BFLOAT16, victims));
         assertEquals(4, left.getFirst().begun());
         compare(left, 4, DType.BFLOAT16);

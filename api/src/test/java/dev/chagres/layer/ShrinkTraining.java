@@ -30,6 +30,10 @@ final class ShrinkTraining implements AutoCloseable {
         AFTER_SOME_SUMS,
         /** Others may have completed the step. */
         AFTER_THE_SUMS,
+        /** Fails once the rank that {@link #COMPLETES} has made the step. */
+        AFTER_ANOTHERS_STEP,
+        /** Does not fail, and lets another one fail when it has made the step. */
+        COMPLETES,
         /** Does not fail, but learns of others before it has completed the step. */
         LAGS,
         SILENT
@@ -117,6 +121,8 @@ final class ShrinkTraining implements AutoCloseable {
         optimizer.step(RATE, norm);
         // @end
         losses[step] = value;
+        fail(step, Moment.COMPLETES);
+        fail(step, Moment.AFTER_ANOTHERS_STEP);
         fail(step, Moment.AFTER_THE_SUMS);
     }
 
