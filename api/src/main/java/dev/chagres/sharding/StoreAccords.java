@@ -70,7 +70,6 @@ final class StoreAccords {
 
     /** Takes what a rank says; it says so again and again, and learns thereby that this rank lives. */
     void come(int rank, Proposal proposal) {
-        boolean begins;
         server.lock.lock();
         try {
             StoreDecision before = server.news.decision();
@@ -83,8 +82,8 @@ final class StoreAccords {
             }
             attempts.put(rank, proposal.attempt());
             StoreAccord present = accord;
-            begins = present == null;
             if (present == null) {
+                tellFailure(rank, proposal); // Before anything is decided.
                 long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(proposal.timeoutMillis());
                 present = new StoreAccord(server.environment.rank(), end);
                 accord = present;
@@ -99,12 +98,9 @@ final class StoreAccords {
         } finally {
             server.lock.unlock();
         }
-        if (begins) {
-            tellFailure(rank, proposal);
-        }
     }
 
-    /** Lets ranks that have heard of nothing leave what they wait for. */
+    /** Lets ranks that have heard of nothing leave what they wait for; the lock is held. */
     private void tellFailure(int rank, Proposal proposal) {
         int failed = proposal.missed().isEmpty() ? -1 : proposal.missed().getFirst();
         String text = "as rank " + rank + " says: " + proposal.why();
@@ -124,9 +120,10 @@ final class StoreAccords {
             id = NOTHING;
             problem = Checks.describe(failed);
         }
+        StoreMessages.Told failure = server.news.telling("as rank " + server.environment.rank() + " says: " + why);
         Set<Integer> told = new HashSet<>();
         while (true) {
-            look(watched, why, told);
+            look(watched, failure, told);
             server.lock.lock();
             try {
                 if (closed) {
@@ -154,7 +151,7 @@ final class StoreAccords {
     }
 
     /** Asks ranks that are absent, and have no connection here, whether they live, and tells those that do and were not missed. */
-    private void look(StoreAccord watched, String why, Set<Integer> told) {
+    private void look(StoreAccord watched, StoreMessages.Told failure, Set<Integer> told) {
         List<InetSocketAddress> all;
         Set<Integer> absent;
         Set<Integer> missed;
@@ -171,8 +168,7 @@ final class StoreAccords {
             if (StoreClient.hasEnded(all.get(rank))) {
                 comesNoMore(rank);
             } else if (!missed.contains(rank) && told.add(rank)) {
-                String text = "as rank " + server.environment.rank() + " says: " + why;
-                StoreClient.tell(server.environment, all.get(rank), server.hello(), text);
+                StoreClient.tell(server.environment, all.get(rank), server.hello(), failure);
             }
         }
     }

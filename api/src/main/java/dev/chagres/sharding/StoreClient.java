@@ -168,11 +168,11 @@ final class StoreClient implements AutoCloseable {
         }
     }
 
-    /** Tells another rank of a failure. */
-    static void tell(RankEnvironment environment, InetSocketAddress address, byte[] hello, String text) {
+    /** Tells another rank of a failure, of which nobody knows whose it is. */
+    static void tell(RankEnvironment environment, InetSocketAddress address, byte[] hello, StoreMessages.Told told) {
         try (StoreMessages store = reach(environment, address, hello)) {
             if (store != null) {
-                store.send(StoreMessages.Kind.FAILED, -1, StoreMessages.bytes(text));
+                store.send(StoreMessages.Kind.FAILED, -1, told.toBytes());
                 store.send(StoreMessages.Kind.LEAVE, 0, NOTHING);
             }
         } catch (IOException _) {
@@ -197,7 +197,7 @@ final class StoreClient implements AutoCloseable {
     private void take(StoreMessages.Message message) throws IOException {
         switch (message.kind()) {
             case DONE -> news.allDone();
-            case FAILED -> news.failed(message.number(), message.text());
+            case FAILED -> news.failed(message.number(), StoreMessages.Told.of(message));
             case ASK -> {
                 String where = news.answer(message.text()).name();
                 // Where the store has ended meanwhile, what it has said before is still to be read.
@@ -260,7 +260,7 @@ final class StoreClient implements AutoCloseable {
     }
 
     void fail(int rank, String text) {
-        say(StoreMessages.Kind.FAILED, rank, StoreMessages.bytes(text));
+        say(StoreMessages.Kind.FAILED, rank, news.telling(text).toBytes());
     }
 
     void done(int rank) {

@@ -7,6 +7,7 @@ import java.io.DataOutputStream;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.Socket;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
@@ -29,7 +30,7 @@ final class StoreMessages implements AutoCloseable {
         READY,
         /** From the store: they never will; a text follows. */
         REFUSED,
-        /** Both ways: a rank has failed; its number and a text follow. */
+        /** Both ways: a rank has failed; its number, or -1, and what is {@link Told} follow. */
         FAILED,
         /** To the store: this rank has finished. From it: all have. */
         DONE,
@@ -129,6 +130,31 @@ final class StoreMessages implements AutoCloseable {
             out.writeInt(bytes.length);
             out.write(bytes);
             out.flush();
+        }
+    }
+
+    /**
+     * What a rank says of a failure.
+     *
+     * @param decisions on who is left, that it had heard of then
+     * @param text what happened
+     */
+    record Told(int decisions, String text) {
+        byte[] toBytes() {
+            byte[] what = StoreMessages.bytes(text);
+            int length = Math.min(what.length, LONGEST - Integer.BYTES);
+            return ByteBuffer.allocate(Integer.BYTES + length)
+                    .putInt(decisions)
+                    .put(what, 0, length)
+                    .array();
+        }
+
+        static Told of(Message message) throws IOException {
+            ByteBuffer in = ByteBuffer.wrap(message.bytes());
+            if (in.remaining() < Integer.BYTES) {
+                throw new IOException("expected a failure, got " + in.remaining() + " bytes");
+            }
+            return new Told(in.getInt(), StandardCharsets.UTF_8.decode(in).toString());
         }
     }
 

@@ -39,6 +39,9 @@ final class StoreNews implements AutoCloseable {
     /** The same, once the listener has been told. */
     private @Nullable StoreDecision told;
 
+    /** How many there were. */
+    private int decisions;
+
     private boolean allDone;
     private boolean closed;
     private @Nullable Listener listener;
@@ -79,6 +82,26 @@ final class StoreNews implements AutoCloseable {
         }
     }
 
+    /** Returns what this rank says of a failure. */
+    StoreMessages.Told telling(String text) {
+        lock.lock();
+        try {
+            return new StoreMessages.Told(decisions, text);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Keeps the first failure that another rank tells of, unless it has led to a decision already; returns whether it is kept. */
+    boolean failed(int rank, StoreMessages.Told told) {
+        lock.lock();
+        try {
+            return told.decisions() >= decisions && failed(rank, told.text());
+        } finally {
+            lock.unlock();
+        }
+    }
+
     /** Keeps the first failure of another rank; returns whether it is that. */
     boolean failed(int rank, String text) {
         lock.lock();
@@ -107,6 +130,7 @@ final class StoreNews implements AutoCloseable {
         lock.lock();
         try {
             decision = made;
+            decisions++;
             if (made.left().containsKey(own)) {
                 failure = null;
                 Listener called = listener;

@@ -224,10 +224,13 @@ final class StoreServer implements AutoCloseable {
     private void take(int rank, StoreMessages.Message message) throws IOException {
         switch (message.kind()) {
             case FAILED -> {
+                StoreMessages.Told told = StoreMessages.Told.of(message);
                 if (message.number() == rank) {
                     accords.comesNoMore(rank);
+                    tellFailure(rank, told.text());
+                } else if (news.failed(message.number(), told)) {
+                    tellOthers(message.number(), told.text());
                 }
-                tellFailure(message.number(), message.text());
             }
             case DONE -> finished(rank);
             case ASK -> inquiries.begin(rank, message.number(), message.text());
@@ -246,20 +249,16 @@ final class StoreServer implements AutoCloseable {
 
     /** Says that a rank has finished. */
     void finished(int rank) {
-        boolean all;
         accords.comesNoMore(rank);
         lock.lock();
         try {
             done.add(rank);
-            all = done.containsAll(news.members());
-            if (all) {
+            if (done.containsAll(news.members())) {
+                news.allDone(); // Before the others hear of it, and end.
                 ranks.values().forEach(other -> tell(other, StoreMessages.Kind.DONE, 0, NOTHING));
             }
         } finally {
             lock.unlock();
-        }
-        if (all) {
-            news.allDone();
         }
     }
 
@@ -322,9 +321,10 @@ final class StoreServer implements AutoCloseable {
     void tellOthers(int rank, String text) {
         lock.lock();
         try {
+            byte[] told = news.telling(text).toBytes();
             for (Map.Entry<Integer, StoreMessages> other : ranks.entrySet()) {
                 if (other.getKey() != rank) {
-                    tell(other.getValue(), StoreMessages.Kind.FAILED, rank, StoreMessages.bytes(text));
+                    tell(other.getValue(), StoreMessages.Kind.FAILED, rank, told);
                 }
             }
         } finally {

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.sharding.StoreDecision.Proposal;
@@ -116,6 +117,28 @@ class StoreAccordTest {
             went += goOn;
         }
         assertTrue(went > 5_000, went + " went on");
+    }
+
+    @Test
+    void aFailureThatLedToADecisionIsNotToldAgain() {
+        try (StoreNews news = new StoreNews(1, 3)) {
+            StoreMessages.Told early = news.telling("as rank 0 says: rank 2 failed");
+            assertTrue(news.failed(-1, early));
+            news.decided(new StoreDecision(new TreeMap<>(Map.of(0, 4L, 1, 4L)), new byte[0], ""));
+            assertNull(news.failure());
+            assertFalse(news.failed(-1, early), "it is what was decided about");
+            assertFalse(news.failed(2, news.telling("ended")), "it is left out");
+            assertTrue(news.failed(0, news.telling("ended")));
+        }
+    }
+
+    @Test
+    void aFailureTravels() throws IOException {
+        StoreMessages.Told told = new StoreMessages.Told(3, "it is ill: \u00e4");
+        var message = new StoreMessages.Message(StoreMessages.Kind.FAILED, 1, told.toBytes());
+        assertEquals(told, StoreMessages.Told.of(message));
+        var wrong = new StoreMessages.Message(StoreMessages.Kind.FAILED, 1, new byte[3]);
+        assertThrows(IOException.class, () -> StoreMessages.Told.of(wrong));
     }
 
     @Test
