@@ -24,6 +24,8 @@ import org.jspecify.annotations.Nullable;
  */
 final class Endpoint implements AutoCloseable {
     private static final VarHandle WAITING;
+    /** How long others wait for a communicator that is revoked. */
+    private static final long REVOKE_MILLIS = 1_000;
 
     static {
         try {
@@ -374,8 +376,21 @@ final class Endpoint implements AutoCloseable {
         return ++shrinks;
     }
 
-    /** Ends what is under way in NCCL; the handle stays. Any thread. */
+    /**
+     * Ends what is under way in NCCL; the handle stays. Any thread: it goes on when that takes longer than a moment, for others are still to
+     * be told.
+     */
     void revokeFromOutside() {
+        Thread revoking =
+                Thread.ofPlatform().daemon().name("chagres-revoke-rank-" + rank).start(this::revokeInTurn);
+        try {
+            revoking.join(REVOKE_MILLIS);
+        } catch (InterruptedException _) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private void revokeInTurn() {
         // One that is closed while its work waits for a rank that is gone keeps the turn: it cannot be helped.
         if (!EndingTurn.takeSoon()) {
             return;
@@ -403,15 +418,24 @@ final class Endpoint implements AutoCloseable {
             throw new IllegalStateException("close: expected no open graph with calls of " + this + ", got " + graphs
                     + "; close graphs before the communicators whose calls they have recorded");
         }
-        EndingTurn.take();
-        int status;
         boolean failed = failure() != null;
+        int status = Nccl.ncclSuccess();
+        // A failed one is left to itself while NCCL does not come back from revoking another: no memory is worth that
+        // wait.
+        boolean hasTurn = !failed || EndingTurn.takeSoon();
+        if (!failed) {
+            EndingTurn.take();
+        }
         try {
             MemorySegment old = handle;
             handle = MemorySegment.NULL;
-            status = failed ? Nccl.ncclCommAbort(old) : Nccl.ncclCommDestroy(old);
+            if (hasTurn) {
+                status = failed ? Nccl.ncclCommAbort(old) : Nccl.ncclCommDestroy(old);
+            }
         } finally {
-            EndingTurn.give();
+            if (hasTurn) {
+                EndingTurn.give();
+            }
             Watch.remove(this);
             if (meeting != null) {
                 meeting.remove(this);
