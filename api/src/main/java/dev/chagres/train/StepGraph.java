@@ -6,6 +6,7 @@ import dev.chagres.bindings.NativeException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
+import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -20,8 +21,9 @@ import org.jspecify.annotations.Nullable;
  * be captured it is enqueued one by one, and {@link #explain()} says why.
  *
  * <p>Numbers that change from step to step are written before each replay: the rate that {@link dev.chagres.optim.AdamW#rate} was
- * told, the number of the step, and the word of the random numbers. Other numbers that the step takes from the host stay as they
- * were when it was captured. A replay makes no Java object.
+ * told, the number of the step, and the word of the random numbers. Where the pass was told to compute by another recipe, or to
+ * calibrate, the bucket begins anew. Other numbers that the step takes from the host, and what layers were told, such as another
+ * rotation, stay as they were when it was captured. A replay makes no Java object.
  *
  * <p>Of ranks whose steps have collectives each has a step graph, and uploads the same batches, of which it computes its own
  * micro-batches: so all capture and replay in the same steps. What a {@code Strategy} refuses to be captured, such as one that shares
@@ -65,16 +67,36 @@ public final class StepGraph implements AutoCloseable {
         private @Nullable Graph graph;
         private @Nullable String refusal;
         private boolean ran;
+        /** By what the pass computed when the bucket ran first. */
+        private @Nullable Quantizers quantizers;
+
+        private boolean calibrates;
 
         Bucketed(StepBucket bucket, FixedInputs inputs) {
             this.bucket = bucket;
             this.inputs = inputs;
         }
 
-        void close() {
+        /** Begins anew where the pass computes by another recipe than before. */
+        void follow(Pass pass) {
+            if (ran && (quantizers != pass.quantizers() || calibrates != pass.isCalibrating())) {
+                closeGraph();
+                refusal = null;
+                ran = false;
+            }
+            quantizers = pass.quantizers();
+            calibrates = pass.isCalibrating();
+        }
+
+        private void closeGraph() {
             if (graph != null) {
                 graph.close();
+                graph = null;
             }
+        }
+
+        void close() {
+            closeGraph();
             inputs.close();
         }
     }
@@ -149,6 +171,7 @@ public final class StepGraph implements AutoCloseable {
     }
 
     private void enqueue(Bucketed present) {
+        present.follow(pass);
         uploads.bring(present.inputs);
         if (present.graph == null && present.ran && present.refusal == null) {
             capture(present);

@@ -113,6 +113,32 @@ class StepGraphTest {
         replayedIsEnqueued(0, true);
     }
 
+    /** Calibrates, computes in eight bits, then not, each time after the bucket was captured. */
+    @Test
+    void aPassThatComputesOtherwiseIsCapturedAnew() {
+        float[][] all = new float[2][];
+        for (GraphedTraining.Observed observed : GraphedTraining.Observed.values()) {
+            try (GraphedTraining training = new GraphedTraining(device, 0, 4, observed)) {
+                Quantizers quantizers = Quantizers.allocate(training.parameters, DelayedScaling.standard());
+                float[] losses = new float[16];
+                for (int i = 0; i < losses.length; i++) {
+                    switch (i) {
+                        case 4 -> training.pass.calibrate(quantizers);
+                        case 8 -> training.pass.autocast(quantizers);
+                        case 12 -> training.pass.noAutocast();
+                        default -> {}
+                    }
+                    training.upload(20, 10);
+                    training.step(i);
+                    losses[i] = training.loss.toFloats(device.stream())[0];
+                }
+                assertEquals(observed == GraphedTraining.Observed.NO ? 12 : 0, training.graph.replayed());
+                all[observed.ordinal()] = losses;
+            }
+        }
+        assertArrayEquals(all[0], all[1]);
+    }
+
     @Test
     void nothingDependsOnWhatLiesBehindTheBatch() {
         float[] usual;
