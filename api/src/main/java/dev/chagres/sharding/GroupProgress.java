@@ -96,7 +96,10 @@ final class GroupProgress implements CallObserver {
         this.pass = pass;
         if (depth == 0) {
             outermost = direction;
-            if (pass.calls().savedCount() == 0 && direction == Direction.FORWARD) {
+            // An evaluation between a micro-batch's forward and backward begins none.
+            if (direction == Direction.FORWARD
+                    && pass.isSaving()
+                    && pass.calls().savedCount() == 0) {
                 restart();
             }
         }

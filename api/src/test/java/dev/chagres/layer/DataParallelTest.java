@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -8,6 +9,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
@@ -19,6 +21,8 @@ import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.Strategy;
+import java.util.ArrayList;
+import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -28,6 +32,11 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Tag("L0")
 @Tag("L2")
 class DataParallelTest {
+    private enum Between {
+        NOTHING,
+        EVALUATION
+    }
+
     private static Strategy strategy(ModelPlan plan, DType dtype, Rank rank) {
         Parameters parameters = Parameters.allocate(rank.device(), plan, dtype, 7);
         if (rank.index() != 0) {
@@ -56,6 +65,41 @@ class DataParallelTest {
         RankedRun expected = RankedRun.ofOne(ranks * microBatches, DType.FLOAT32, variant);
         expected.assertSame(Ranks.local(ranks)
                 .run(rank -> RankedRun.of(rank, DataParallelTest::strategy, microBatches, DType.FLOAT32, variant)));
+    }
+
+    /** Layers are recomputed, and a tied weight is used first and last: its gradient is summed once backward has come to both. */
+    @Test
+    void anEvaluationBetweenForwardAndBackwardChangesNothing() {
+        DevicesNeeded.assume(2);
+        int[] lengths = {7, 5};
+        int[][] batch = SmallModel.batch(1, lengths);
+        List<float[]> all = new ArrayList<>();
+        for (Between between : Between.values()) {
+            all.addAll(Ranks.local(2).run(rank -> {
+                try (SmallModel model = new SmallModel(rank.device(), DType.FLOAT32, 0, Recomputed::new, plan -> {});
+                        Pass pass = Pass.training(rank.device());
+                        Pass evaluation = Pass.evaluation(rank.device())) {
+                    DataParallel strategy = DataParallel.of(model.parameters, rank.communicator());
+                    strategy.follow(pass);
+                    strategy.follow(evaluation);
+                    pass.begin();
+                    strategy.lastMicroBatch();
+                    Tensor logits = model.logits(pass, batch[0], lengths);
+                    Tensor labelled = model.ints(pass.scope(), 10);
+                    model.crossEntropy.forward(logits, model.ints(pass.scope(), batch[1]), labelled, pass);
+                    if (between == Between.EVALUATION) {
+                        model.logits(evaluation, batch[0], lengths);
+                        evaluation.end();
+                    }
+                    model.backward(pass);
+                    strategy.sumGradients();
+                    return model.parameters.gradients().toFloats(rank.device().stream());
+                }
+            }));
+        }
+        for (float[] one : all) {
+            assertArrayEquals(all.getFirst(), one);
+        }
     }
 
     @Test
