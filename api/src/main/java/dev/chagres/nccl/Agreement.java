@@ -43,6 +43,9 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
      */
     public static Agreement of(Communicator communicator, long value) {
         Endpoint endpoint = Checks.given("communicator", communicator).endpoint();
+        endpoint.handle();
+        endpoint.state().ensureNotCapturing("agreement");
+        Group.refuse("agreement");
         if (endpoint.failure() == null) {
             communicator.revoke();
         }

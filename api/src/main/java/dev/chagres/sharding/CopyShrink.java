@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Agreement;
@@ -102,6 +103,8 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
 
     private void ensureShrinks(AdamW optimizer) {
         strategy.ensureOpen();
+        Inside.state(strategy.stream).ensureNotCapturing("shrink");
+        Inside.state(strategy.stream).ensureNotGrouping("shrink");
         Parameters parameters = strategy.parameters();
         if (Checks.given("optimizer", optimizer).parameters() != parameters) {
             throw new IllegalArgumentException(

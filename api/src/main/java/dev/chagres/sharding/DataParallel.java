@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
@@ -188,6 +189,8 @@ public final class DataParallel extends Strategy {
 
     private void ensureShrinks(AdamW optimizer) {
         ensureOpen();
+        Inside.state(stream).ensureNotCapturing("shrink");
+        Inside.state(stream).ensureNotGrouping("shrink");
         if (Checks.given("optimizer", optimizer).parameters() != parameters) {
             throw new IllegalArgumentException(
                     "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);

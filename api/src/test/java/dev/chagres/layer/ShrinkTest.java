@@ -8,10 +8,13 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.layer.ShrinkTraining.Moment;
 import dev.chagres.layer.ShrinkTraining.Trained;
 import dev.chagres.layer.ShrinkTraining.Victim;
 import dev.chagres.model.Parameters;
+import dev.chagres.nccl.Agreement;
+import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
@@ -119,6 +122,35 @@ class ShrinkTest {
         List<Trained> left = Ranks.local(3).withConfig(CONFIG).run(rank -> train(rank, DType.BFLOAT16, victims));
         assertEquals(4, left.getFirst().begun());
         compare(left, 4, DType.BFLOAT16);
+    }
+
+    /** The rank that is refused has taken part in nothing: it goes on with the others when it calls shrink outside. */
+    @Test
+    void insideAGroupOrACaptureItIsRefusedAtOnce() {
+        DevicesNeeded.assume(3);
+        List<Integer> left = Ranks.local(3).withConfig(CONFIG).run(rank -> {
+            List<Victim> victims = List.of(new Victim(2, 0, Moment.BEFORE_THE_SUMS));
+            try (ShrinkTraining training = new ShrinkTraining(rank, DType.FLOAT32, victims, ShrinkTest::fail)) {
+                if (rank.index() == 2) {
+                    training.step(0);
+                }
+                assertThrows(RankFailedException.class, () -> training.step(0));
+                if (rank.index() == 0) {
+                    Communicator communicator = rank.communicator();
+                    assertThrows(
+                            IllegalStateException.class,
+                            () -> Communicator.group(() -> training.strategy.shrink(training.optimizer)));
+                    assertThrows(
+                            IllegalStateException.class, () -> Communicator.group(() -> Agreement.of(communicator, 0)));
+                    assertThrows(
+                            CaptureException.class,
+                            () -> rank.device().stream().capture(() -> training.strategy.shrink(training.optimizer)));
+                }
+                training.strategy = training.strategy.shrink(training.optimizer);
+                return training.strategy.communicator().ranks();
+            }
+        });
+        assertEquals(List.of(2, 2), left);
     }
 
     @Test

@@ -93,7 +93,7 @@ final class ShrinkTraining implements AutoCloseable {
         }
     }
 
-    private void step(int step) throws InterruptedException {
+    void step(int step) throws InterruptedException {
         Communicator communicator = strategy.communicator();
         fail(step, Moment.BEFORE_THE_SUMS);
         fail(step, Moment.SILENT);
