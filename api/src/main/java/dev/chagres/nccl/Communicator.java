@@ -380,9 +380,12 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Registers a tensor's memory for the collectives of this communicator, each rank with the same size.
+     * Registers a tensor's memory for the collectives of this communicator. Each rank calls it with the same size, and waits for the
+     * others.
      *
      * @throws IllegalArgumentException when the tensor is on another device or has no elements
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link #group}
+     * @throws RankFailedException when another rank failed or did not come
      */
     public Registration register(Tensor tensor) {
         return Registration.of(endpoint, tensor);
@@ -396,6 +399,7 @@ public final class Communicator implements AutoCloseable {
      * @param stream in whose order the memory is used
      * @throws IllegalArgumentException when the size is below 1, or the stream belongs to another device
      * @throws IllegalStateException while a stream of the device captures, or inside {@link #group}
+     * @throws RankFailedException when another rank failed or did not come
      * @throws dev.chagres.bindings.NcclException when the device has not so much memory
      */
     public CollectiveMemory allocate(long byteSize, Stream stream) {

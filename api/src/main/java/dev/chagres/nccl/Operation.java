@@ -30,6 +30,8 @@ public enum Operation {
     RECEIVE("receive"),
     /** {@link Communicator#split}. */
     SPLIT("split"),
+    /** {@link Communicator#register}, and {@link Communicator#allocate} of the memory that it has taken. */
+    REGISTER("register"),
     /** {@link dev.chagres.Graph#launch} of a graph that has recorded calls. */
     LAUNCH("launch");
 
@@ -59,6 +61,7 @@ public enum Operation {
             case ALL_TO_ALL -> "ncclAlltoAll";
             case RECEIVE -> "ncclRecv";
             case SPLIT -> "ncclCommSplit";
+            case REGISTER -> "ncclCommWindowRegister";
             case LAUNCH -> "cudaGraphLaunch";
             default -> "nccl" + method.substring(0, 1).toUpperCase(Locale.ROOT) + method.substring(1);
         };

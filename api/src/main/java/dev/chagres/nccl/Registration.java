@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
@@ -63,12 +64,11 @@ public final class Registration implements AutoCloseable {
         MemorySegment comm = endpoint.handle();
         int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
         out.set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
+        endpoint.begin(Operation.REGISTER, bytes, DType.BYTE, null, 0, null);
         int status = Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric);
         // Of memory that cudaMalloc gave NCCL makes no window: it says so by a null one, or, with several ranks, by
         // CUDA's refusal.
-        if (status != Nccl.ncclUnhandledCudaError()) {
-            Status.nccl(status, "ncclCommWindowRegister");
-        }
+        endpoint.end(status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
         MemorySegment window = out.get(ValueLayout.ADDRESS, 0);
         if (window.address() != 0) {
             return new Registration(endpoint, window, Kind.WINDOW);

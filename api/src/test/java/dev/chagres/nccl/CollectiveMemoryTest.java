@@ -3,6 +3,7 @@ package dev.chagres.nccl;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -15,6 +16,8 @@ import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import java.time.Duration;
+import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -84,6 +87,38 @@ class CollectiveMemoryTest {
             }
         }
         assertEquals(held, rank.device().heldBytes());
+    }
+
+    @Test
+    void aRankThatDoesNotComeIsNamed() {
+        DevicesNeeded.assume(2);
+        CommunicatorConfig config = CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(2));
+        RankFailedException failed = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).withConfig(config).each(rank -> {
+                    if (rank.index() == 0) {
+                        rank.communicator().allocate(1024, rank.device().stream());
+                    } else {
+                        Thread.sleep(10_000); // It is interrupted when the other one has failed.
+                    }
+                }));
+        assertEquals(List.of(1), failed.ranks());
+        assertTrue(
+                String.valueOf(failed.getMessage()).contains("in register of 1024 BYTE waited "), failed.getMessage());
+    }
+
+    @Test
+    void otherSizesAreToldWhereCallsAreCompared() {
+        DevicesNeeded.assume(2);
+        CommunicatorConfig config = CommunicatorConfig.standard().withChecks(CollectiveChecks.FULL);
+        RankFailedException failed = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2)
+                        .withConfig(config)
+                        .each(rank ->
+                                rank.communicator().allocate(1024L * (1 + rank.index()), rank.device().stream())));
+        String text = failed.getMessage() + " " + failed.getCause();
+        assertTrue(text.contains("register of 1024 BYTE") && text.contains("register of 2048 BYTE"), text);
     }
 
     @ParameterizedTest
