@@ -67,6 +67,7 @@ public final class State {
     private final Map<String, Values> values;
     private final Map<String, Number> numbers;
     private final Map<String, EightBitWeight> eightBits;
+    private final List<Runnable> beforeSharing;
     private final List<Runnable> afterLoading;
     private final List<Runnable> lastAfterLoading;
 
@@ -75,6 +76,7 @@ public final class State {
         values = Map.copyOf(builder.values);
         numbers = Collections.unmodifiableMap(new LinkedHashMap<>(builder.numbers));
         eightBits = Collections.unmodifiableMap(new LinkedHashMap<>(builder.eightBits));
+        beforeSharing = List.copyOf(builder.beforeSharing);
         afterLoading = List.copyOf(builder.afterLoading);
         lastAfterLoading = List.copyOf(builder.lastAfterLoading);
     }
@@ -90,6 +92,7 @@ public final class State {
             part.tensors.forEach((name, tensor) -> all.tensor(name, tensor, part.values(name)));
             part.numbers.forEach((name, number) -> all.number(name, number.reader, number.writer, number.most));
             part.eightBits.forEach(all::eightBits);
+            part.beforeSharing.forEach(all::beforeSharing);
             part.afterLoading.forEach(all::afterLoading);
             part.lastAfterLoading.forEach(all::lastAfterLoading);
         }
@@ -138,6 +141,15 @@ public final class State {
         }
     }
 
+    /**
+     * For sharding: checks that it is the same on all ranks.
+     *
+     * @throws IllegalStateException when a part of it is of this rank alone
+     */
+    public void ensureOfAllRanks() {
+        beforeSharing.forEach(Runnable::run);
+    }
+
     /** Says that tensors and numbers were loaded: what was derived from them is made again. */
     public void loaded() {
         afterLoading.forEach(Runnable::run);
@@ -167,6 +179,7 @@ public final class State {
         private final Map<String, Values> values = new LinkedHashMap<>();
         private final Map<String, Number> numbers = new LinkedHashMap<>();
         private final Map<String, EightBitWeight> eightBits = new LinkedHashMap<>();
+        private final List<Runnable> beforeSharing = new ArrayList<>();
         private final List<Runnable> afterLoading = new ArrayList<>();
         private final List<Runnable> lastAfterLoading = new ArrayList<>();
 
@@ -222,6 +235,12 @@ public final class State {
         public Builder eightBits(String name, EightBitWeight weight) {
             ensureFree(name);
             eightBits.put(name, Checks.given("weight", weight));
+            return this;
+        }
+
+        /** Adds a check that throws when the state is of this rank alone, and not of all ranks that train together. */
+        public Builder beforeSharing(Runnable check) {
+            beforeSharing.add(Checks.given("check", check));
             return this;
         }
 

@@ -293,7 +293,18 @@ public final class Quantizers implements AutoCloseable {
         ensureOpen();
         State.Builder listed = new State.Builder();
         state.list(listed);
-        return listed.afterLoading(this::afterLoading).build();
+        return listed.beforeSharing(this::ensureReduced)
+                .afterLoading(this::afterLoading)
+                .build();
+    }
+
+    /** Scales of earlier steps are those of all ranks where these reduce them. */
+    private void ensureReduced() {
+        if (recipe() instanceof DelayedScaling && state.reduction() == ownReduction) {
+            throw new IllegalStateException(
+                    "state: expected scales that are those of all ranks, got those of this rank alone; call"
+                            + " reduceAmax(quantizers) of the strategy before the first step");
+        }
     }
 
     private void afterLoading() {

@@ -96,6 +96,11 @@ final class RecipeState {
         reduction = newReduction;
     }
 
+    @Nullable
+    AmaxReduction reduction() {
+        return reduction;
+    }
+
     /** Enqueues the end of a step: scales follow what the step has recorded. */
     void update() {
         version++;

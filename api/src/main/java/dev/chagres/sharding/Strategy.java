@@ -271,8 +271,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * @param others what is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, numbers
      *     of one's own
      * @throws IllegalArgumentException when the optimizer is that of other parameters, or two states have a name in common
-     * @throws IllegalStateException when this or the optimizer is closed, layers are split among tensor-parallel ranks, or the
-     *     parameters are those of one of several ranks of a pipeline
+     * @throws IllegalStateException when this or the optimizer is closed, layers are split among tensor-parallel ranks, the
+     *     parameters are those of one of several ranks of a pipeline, or {@code others} has scales that are not reduced over the ranks
      */
     public final ShardedState state(AdamW optimizer, State... others) {
         ensureOpen();
@@ -285,7 +285,11 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
                     + "; ask TensorParallelState.of, which has those of all ranks");
         }
         parameters.sharing().ensureAllStages();
-        return stateOf(optimizer, State.of(others));
+        State rest = State.of(others);
+        if (communicator.ranks() > 1) {
+            rest.ensureOfAllRanks();
+        }
+        return stateOf(optimizer, rest);
     }
 
     /** Everything was loaded: what this has made of the old weights and gradients is of no use. */

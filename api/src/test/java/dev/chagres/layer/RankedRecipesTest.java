@@ -21,6 +21,7 @@ import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.UniqueId;
+import dev.chagres.optim.AdamW;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
@@ -203,6 +204,25 @@ class RankedRecipesTest {
         for (int i = 0; i < states.getFirst().size(); i++) {
             assertArrayEquals(states.getFirst().get(i), states.get(1).get(i));
         }
+    }
+
+    @Test
+    void scalesOfOneRankAreNotSavedAsThoseOfAll() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            try (Parameters parameters = Parameters.allocate(rank.device(), linear(), DType.BFLOAT16, 1);
+                    Quantizers quantizers = Quantizers.allocate(parameters, DelayedScaling.standard());
+                    AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                    Strategy strategy = DataParallel.of(parameters, rank.communicator())) {
+                assertThrown(
+                        IllegalStateException.class,
+                        "state: expected scales that are those of all ranks, got those of this rank alone; call"
+                                + " reduceAmax(quantizers) of the strategy before the first step",
+                        () -> strategy.state(optimizer, quantizers.state()));
+                strategy.reduceAmax(quantizers);
+                strategy.state(optimizer, quantizers.state());
+            }
+        });
     }
 
     @Test
