@@ -24,8 +24,6 @@ import org.jspecify.annotations.Nullable;
  */
 final class Endpoint implements AutoCloseable {
     private static final VarHandle WAITING;
-    /** How long others wait for a communicator that is revoked. */
-    private static final long REVOKE_MILLIS = 1_000;
 
     static {
         try {
@@ -49,6 +47,7 @@ final class Endpoint implements AutoCloseable {
     /** Why this rank cannot go on, where ranks do not know of each other. */
     private volatile @Nullable RankFailure failure;
 
+    private final Revocation revocation;
     private final CurrentCall call = new CurrentCall();
     private final CallCounts counts;
     private final CallRecords records;
@@ -85,6 +84,7 @@ final class Endpoint implements AutoCloseable {
         ranks = out.get(ValueLayout.JAVA_INT, 0);
         Status.nccl(Nccl.ncclCommUserRank(handle, out), "ncclCommUserRank");
         rank = out.get(ValueLayout.JAVA_INT, 0);
+        revocation = new Revocation(handle, rank);
         counts = new CallCounts(meeting, ranks, rank);
         records = new CallRecords(device, config.name(), rank, ranks);
         trace = Leaks.opened(toString());
@@ -376,33 +376,14 @@ final class Endpoint implements AutoCloseable {
         return ++shrinks;
     }
 
-    /**
-     * Ends what is under way in NCCL; the handle stays. Any thread: it goes on when that takes longer than a moment, for others are still to
-     * be told.
-     */
+    /** Lets NCCL end what is under way, on a thread of its own, for it waits until that has ended; the handle stays. Any thread. */
     void revokeFromOutside() {
-        Thread revoking =
-                Thread.ofPlatform().daemon().name("chagres-revoke-rank-" + rank).start(this::revokeInTurn);
-        try {
-            revoking.join(REVOKE_MILLIS);
-        } catch (InterruptedException _) {
-            Thread.currentThread().interrupt();
-        }
+        revocation.begin();
     }
 
-    private void revokeInTurn() {
-        // One that is closed while its work waits for a rank that is gone keeps the turn: it cannot be helped.
-        if (!EndingTurn.takeSoon()) {
-            return;
-        }
-        try {
-            if (isOpen()) {
-                // Its status is of no use here: the thread that is in the call finds the failure.
-                var _ = Nccl.ncclCommRevoke(handle, Nccl.NCCL_REVOKE_DEFAULT());
-            }
-        } finally {
-            EndingTurn.give();
-        }
+    /** Waits a while for NCCL to come back from {@link #revokeFromOutside}. */
+    void awaitRevoked() {
+        revocation.await();
     }
 
     /** Destroys the handle, without waiting for ranks that failed. */
@@ -420,22 +401,15 @@ final class Endpoint implements AutoCloseable {
         }
         boolean failed = failure() != null;
         int status = Nccl.ncclSuccess();
-        // A failed one is left to itself while NCCL does not come back from revoking another: no memory is worth that
-        // wait.
-        boolean hasTurn = !failed || EndingTurn.takeSoon();
-        if (!failed) {
-            EndingTurn.take();
-        }
+        // Where NCCL does not come back from revoking it, it is left to itself: no memory is worth that wait.
+        boolean ends = revocation.prevent();
         try {
             MemorySegment old = handle;
             handle = MemorySegment.NULL;
-            if (hasTurn) {
+            if (ends) {
                 status = failed ? Nccl.ncclCommAbort(old) : Nccl.ncclCommDestroy(old);
             }
         } finally {
-            if (hasTurn) {
-                EndingTurn.give();
-            }
             Watch.remove(this);
             if (meeting != null) {
                 meeting.remove(this);

@@ -151,6 +151,7 @@ final class Membership {
         int[] sorted = Checks.given("excluded", excluded).clone();
         Arrays.sort(sorted);
         checkExcluded(parent, sorted);
+        parent.awaitRevoked();
         PeerPlace elsewhere = parent.elsewhere();
         PeerAgreement.Outcome agreed =
                 elsewhere == null ? null : elsewhere.peers().takeDecided(elsewhere.without(sorted));

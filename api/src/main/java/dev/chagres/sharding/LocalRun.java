@@ -108,7 +108,7 @@ final class LocalRun<T> {
             id.finish(rank.index());
             finished(rank.index(), goesOn);
         } catch (Throwable failure) {
-            id.fail(rank.index(), failure);
+            failed(rank.index(), failure);
             throw failure;
         }
     }
@@ -130,7 +130,9 @@ final class LocalRun<T> {
         id.fail(rank, failure);
         lock.lock();
         try {
-            thrown.add(new Thrown(rank, failure));
+            if (thrown.stream().noneMatch(one -> one.rank == rank)) {
+                thrown.add(new Thrown(rank, failure));
+            }
             changed.signalAll();
         } finally {
             lock.unlock();

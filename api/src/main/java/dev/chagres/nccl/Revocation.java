@@ -1,0 +1,103 @@
+package dev.chagres.nccl;
+
+import dev.chagres.bindings.nccl.Nccl;
+import java.lang.foreign.MemorySegment;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+
+/**
+ * The revocation of one communicator. NCCL tells the kernels of that communicator to end, and waits for them. They may lie in a stream
+ * behind kernels of another communicator, which end when that one is revoked. So each is revoked on a thread of its own, and nobody
+ * who has others to revoke waits for one.
+ *
+ * <p>Threading: thread-safe.
+ *
+ * <p>Source: {@code ncclCommRevoke} and {@code commRevokeAsync} of NCCL's {@code init.cc}.
+ */
+final class Revocation {
+    private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(5);
+
+    private enum Progress {
+        NONE,
+        UNDER_WAY,
+        DONE
+    }
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private final MemorySegment handle;
+    private final int rank;
+    private Progress progress = Progress.NONE;
+
+    /** Of the communicator of this handle. */
+    Revocation(MemorySegment handle, int rank) {
+        this.handle = handle;
+        this.rank = rank;
+    }
+
+    /** Begins it, once, unless that was {@link #prevent}ed. */
+    void begin() {
+        lock.lock();
+        try {
+            if (progress == Progress.NONE) {
+                progress = Progress.UNDER_WAY;
+                Thread.ofPlatform().daemon().name("chagres-revoke-rank-" + rank).start(this::revoke);
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void revoke() {
+        try {
+            // Its status is of no use here: the thread that is in a call of the communicator finds the failure.
+            var _ = Nccl.ncclCommRevoke(handle, Nccl.NCCL_REVOKE_DEFAULT());
+        } finally {
+            end();
+        }
+    }
+
+    private void end() {
+        lock.lock();
+        try {
+            progress = Progress.DONE;
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits a while for NCCL to come back from one that has begun; returns whether it has. */
+    boolean await() {
+        boolean interrupted = false;
+        lock.lock();
+        try {
+            long left = PATIENCE_NANOS;
+            while (progress == Progress.UNDER_WAY && left > 0) {
+                try {
+                    left = changed.awaitNanos(left);
+                } catch (InterruptedException _) {
+                    interrupted = true; // The wait has an end of its own; the thread finds the interrupt after it.
+                }
+            }
+            return progress != Progress.UNDER_WAY;
+        } finally {
+            lock.unlock();
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** Lets none begin any more, for the communicator is closed; returns whether none is under way. */
+    boolean prevent() {
+        lock.lock();
+        try {
+            progress = progress == Progress.NONE ? Progress.DONE : progress;
+            return await();
+        } finally {
+            lock.unlock();
+        }
+    }
+}
