@@ -3128,6 +3128,7 @@ TE_EXPORT int te_fused_attn_fwd(
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     if (!check.pack("Aux_CTX_Tensors", Aux_CTX_Tensors)) return TE_REFUSED;
+    if (!bias_of_scores(check, "Bias", bias_type, Bias)) return TE_REFUSED;
     call(Q, K, V, Bias, SoftmaxOffset, S, O, Aux_CTX_Tensors, cu_seqlens_q, cu_seqlens_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded, page_table_k, page_table_v, rng_state, max_seqlen_q, max_seqlen_kv, is_training, return_max_logit, cuda_graph, attn_scale, dropout, qkv_layout, o_format, qkv_scale_inv_format, bias_type, attn_mask_type, softmax_type, window_size_left, window_size_right, bottom_right_diagonal, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {
@@ -3195,6 +3196,7 @@ TE_EXPORT int te_fused_attn_bwd(
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     if (!check.pack("Aux_CTX_Tensors", Aux_CTX_Tensors)) return TE_REFUSED;
+    if (!bias_gradient(check, bias_type, Aux_CTX_Tensors, dBias)) return TE_REFUSED;
     call(Q, K, V, O, dO, S, dP, Aux_CTX_Tensors, dQ, dK, dV, dBias, dSoftmaxOffset, cu_seqlens_q, cu_seqlens_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded, max_seqlen_q, max_seqlen_kv, attn_scale, dropout, qkv_layout, o_format, do_format, dqkv_layout, qkv_scale_inv_format, do_scale_inv_format, bias_type, attn_mask_type, softmax_type, window_size_left, window_size_right, bottom_right_diagonal, deterministic, cuda_graph, workspace, stream);
     return TE_SUCCESS;
   } catch (...) {

@@ -36,6 +36,13 @@ bool may_be_live(const Check &check, const char *argument, NVTETensor tensor) {
   return check.handle_or_none(argument, Kind::tensor, tensor);
 }
 
+/* Where backward looks for the bias in the auxiliary pack. */
+constexpr std::size_t kBiasOfPack = 2;
+
+bool bias_of_pack(const Check &check, const char *argument, int bias_type, const NVTETensorPack *pack) {
+  return pack->size <= kBiasOfPack || bias_of_scores(check, argument, bias_type, pack->tensors[kBiasOfPack]);
+}
+
 }  // namespace
 
 void look_up_asked_functions(void *library) {
@@ -91,6 +98,18 @@ bool four_dimensions(const Check &check, const char *argument, const NVTETensor 
   return true;
 }
 
+bool bias_of_scores(const Check &check, const char *argument, int bias_type, NVTETensor bias) {
+  if (bias_type == NVTE_NO_BIAS || bias_type == NVTE_ALIBI || ask.shape == nullptr) return true;
+  if (!may_be_live(check, argument, bias)) return false;
+  const std::size_t ndim = bias == nullptr ? 4 : ask.shape(bias).ndim;
+  return ndim == 4 || check.refuse(argument, "expected a tensor of 4 dimensions, got one of %zu", ndim);
+}
+
+bool bias_gradient(const Check &check, int bias_type, const NVTETensorPack *pack, NVTETensor dbias) {
+  return bias_of_pack(check, "Aux_CTX_Tensors (its bias)", bias_type, pack) &&
+         bias_of_scores(check, "dBias", bias_type, dbias);
+}
+
 bool elements_if_transposed(const Check &check, const char *argument, NVTETensor input, NVTETensor output) {
   return ask.columnwise_data == nullptr || ask.columnwise_data(output) == nullptr || elements(check, argument, input);
 }
@@ -129,7 +148,11 @@ bool fused_attn_fwd_params(const Check &check, NVTEFusedAttnFwdParams params) {
   const NVTETensorPack *pack = nullptr;
   ask.fused_attn_fwd_params(params, kNVTEFusedAttnFwdParamsWorkspace, &workspace, sizeof(workspace), nullptr);
   ask.fused_attn_fwd_params(params, kNVTEFusedAttnFwdParamsAuxCtxTensors, &pack, sizeof(pack), nullptr);
-  return workspace_and_pack(check, workspace, pack);
+  std::int32_t bias_type = NVTE_NO_BIAS;
+  NVTETensor bias = nullptr;
+  ask.fused_attn_fwd_params(params, kNVTEFusedAttnFwdParamsBiasType, &bias_type, sizeof(bias_type), nullptr);
+  ask.fused_attn_fwd_params(params, kNVTEFusedAttnFwdParamsBias, &bias, sizeof(bias), nullptr);
+  return workspace_and_pack(check, workspace, pack) && bias_of_scores(check, "params (its bias)", bias_type, bias);
 }
 
 bool fused_attn_bwd_params(const Check &check, NVTEFusedAttnBwdParams params) {
@@ -138,7 +161,13 @@ bool fused_attn_bwd_params(const Check &check, NVTEFusedAttnBwdParams params) {
   const NVTETensorPack *pack = nullptr;
   ask.fused_attn_bwd_params(params, kNVTEFusedAttnBwdParamsWorkspace, &workspace, sizeof(workspace), nullptr);
   ask.fused_attn_bwd_params(params, kNVTEFusedAttnBwdParamsAuxCtxTensors, &pack, sizeof(pack), nullptr);
-  return workspace_and_pack(check, workspace, pack);
+  std::int32_t bias_type = NVTE_NO_BIAS;
+  NVTETensor dbias = nullptr;
+  ask.fused_attn_bwd_params(params, kNVTEFusedAttnBwdParamsBiasType, &bias_type, sizeof(bias_type), nullptr);
+  ask.fused_attn_bwd_params(params, kNVTEFusedAttnBwdParamsDBias, &dbias, sizeof(dbias), nullptr);
+  return workspace_and_pack(check, workspace, pack) &&
+         bias_of_pack(check, "params (the bias of its auxiliary pack)", bias_type, pack) &&
+         bias_of_scores(check, "params (its gradient of the bias)", bias_type, dbias);
 }
 
 }  // namespace chagres::guard

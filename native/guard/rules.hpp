@@ -29,6 +29,10 @@ bool four_dimensions(const Check &check, const char *argument, const NVTETensor 
 /* A row behind the first two dimensions must not round down to no byte. */
 bool whole_bytes(const Check &check, NVTETensor input);
 
+/* A bias of attention's scores, and its gradient, whose four extents the library reads unasked. */
+bool bias_of_scores(const Check &check, const char *argument, int bias_type, NVTETensor bias);
+bool bias_gradient(const Check &check, int bias_type, const NVTETensorPack *pack, NVTETensor dbias);
+
 /* As `elements` where the output has columnwise data, which the library makes by transposing. */
 bool elements_if_transposed(const Check &check, const char *argument, NVTETensor input, NVTETensor output);
 bool elements_if_transposed(const Check &check, const char *argument, const NVTETensor *inputs,

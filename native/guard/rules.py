@@ -171,8 +171,14 @@ EXTRA = {
     "delayed_scaling_recipe_amax_and_scale_update_after_reduction": [
         'check.equal("scales_count", scales_count, amax_histories_count)',
     ],
-    "fused_attn_fwd": ['check.pack("Aux_CTX_Tensors", Aux_CTX_Tensors)'],
-    "fused_attn_bwd": ['check.pack("Aux_CTX_Tensors", Aux_CTX_Tensors)'],
+    "fused_attn_fwd": [
+        'check.pack("Aux_CTX_Tensors", Aux_CTX_Tensors)',
+        'bias_of_scores(check, "Bias", bias_type, Bias)',
+    ],
+    "fused_attn_bwd": [
+        'check.pack("Aux_CTX_Tensors", Aux_CTX_Tensors)',
+        "bias_gradient(check, bias_type, Aux_CTX_Tensors, dBias)",
+    ],
     "fused_attn_fwd_v2": ["fused_attn_fwd_params(check, params)"],
     "fused_attn_bwd_v2": ["fused_attn_bwd_params(check, params)"],
 }
@@ -189,10 +195,22 @@ NOTES = {
     "get_compute_stream_event": ["0 <= idx < te_get_num_compute_streams."],
     "extract_seed_and_offset": ["That is, where captured is 0."],
     "cublas_gemm_v2": ["The configured auxiliary tensor is live."],
-    "fused_attn_fwd": ["Each of the pack's first `size` tensors is live, size <= 10."],
-    "fused_attn_bwd": ["Each of the pack's first `size` tensors is live, size <= 10."],
-    "fused_attn_fwd_v2": ["The configured workspace and each of the pack's first `size` tensors are live, size <= 10."],
-    "fused_attn_bwd_v2": ["The configured workspace and each of the pack's first `size` tensors are live, size <= 10."],
+    "fused_attn_fwd": [
+        "Each of the pack's first `size` tensors is live, size <= 10.",
+        "A bias and its gradient have 4 dimensions.",
+    ],
+    "fused_attn_bwd": [
+        "Each of the pack's first `size` tensors is live, size <= 10.",
+        "A bias and its gradient have 4 dimensions.",
+    ],
+    "fused_attn_fwd_v2": [
+        "The configured workspace and each of the pack's first `size` tensors are live, size <= 10.",
+        "A bias and its gradient have 4 dimensions.",
+    ],
+    "fused_attn_bwd_v2": [
+        "The configured workspace and each of the pack's first `size` tensors are live, size <= 10.",
+        "A bias and its gradient have 4 dimensions.",
+    ],
     "delayed_scaling_recipe_amax_and_scale_update_after_reduction": ["scales_count = amax_histories_count."],
     "multi_tensor_transpose_to_bhsd": ["outputs are of four dimensions and not empty."],
     "swap_first_dims": ["An input of 4-bit numbers has more than one after its first two dimensions."],

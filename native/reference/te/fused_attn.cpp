@@ -16,8 +16,10 @@ bool is_query(NVTETensor workspace, const Caller &caller) {
 
 bool has_sink(const FusedAttnConfig &config) { return config.softmax_type != NVTE_VANILLA_SOFTMAX; }
 
-/* Entries of the auxiliary pack, in TE's order: Stats, rng_state, SoftmaxOffset when there is one. */
-size_t aux_count(const FusedAttnConfig &config) { return 2 + static_cast<size_t>(has_sink(config)); }
+/* Entries of the auxiliary pack, in TE's order: Stats, rng_state, Bias and SoftmaxOffset where there are such. */
+constexpr size_t kBiasEntry = 2;
+size_t sink_entry(const FusedAttnConfig &config) { return kBiasEntry + static_cast<size_t>(has_bias(config)); }
+size_t aux_count(const FusedAttnConfig &config) { return sink_entry(config) + static_cast<size_t>(has_sink(config)); }
 
 NVTETensor aux_entry(const NVTETensorPack &pack, size_t index, const Caller &caller) {
   living_tensor(pack.tensors[index], text("AuxCtxTensors[", index, "]").c_str(), caller);
@@ -35,6 +37,8 @@ void describe_aux(NVTETensorPack &pack, const FusedAttnInputs &inputs, const Cal
   size_t i = 0;
   describe(aux_entry(pack, i++, caller), stats_shape(inputs), kNVTEFloat32);
   describe(aux_entry(pack, i++, caller), make_shape({2}), kNVTEInt64);
+  if (has_bias(inputs.config))
+    describe(aux_entry(pack, i++, caller), bias_shape(inputs.config), static_cast<NVTEDType>(inputs.config.qkv_dtype));
   if (has_sink(inputs.config)) {
     const auto heads = static_cast<size_t>(inputs.q_extent.heads);
     describe(aux_entry(pack, i++, caller), make_shape({1, heads, 1, 1}), kNVTEFloat32);
@@ -142,9 +146,12 @@ void fused_attn_forward(const FusedAttnFwdParams &params, Caller caller) {
   check_pack(&pack, aux_count(inputs.config), caller);
   problem.stats = stats_tensor(aux_entry(pack, 0, caller), "AuxCtxTensors[0] (Stats)", inputs, caller);
   bind_aux(pack, 1, params.rng_state, caller);
+  FusedAttnScores scores;
+  scores.change(problem, params.bias, "Bias", inputs, caller);
+  if (has_bias(inputs.config)) bind_aux(pack, kBiasEntry, params.bias, caller);
   if (has_sink(inputs.config)) {
     problem.sink = sink_data(params.softmax_offset, "SoftmaxOffset", inputs, caller);
-    bind_aux(pack, 2, params.softmax_offset, caller);
+    bind_aux(pack, sink_entry(inputs.config), params.softmax_offset, caller);
   }
   if (is_capturing(params.stream)) {
     record(params.stream, [kept = KeptAttention<FusedAttnFwdParams>(params), caller](void *into) {
@@ -195,13 +202,20 @@ void fused_attn_backward(const FusedAttnBwdParams &params, Caller caller) {
   const NVTETensorPack &pack = *params.aux_ctx_tensors;
   problem.stats = stats_tensor(aux_entry(pack, 0, caller), "AuxCtxTensors[0] (Stats)", inputs, caller);
   problem.dropout = dropout_state(params.dropout, aux_entry(pack, 1, caller), "AuxCtxTensors[1] (RngState)", caller);
+  FusedAttnScores scores;
+  const NVTETensor bias = has_bias(config) ? aux_entry(pack, kBiasEntry, caller) : nullptr;
+  scores.change(problem, bias, "AuxCtxTensors[2] (Bias)", inputs, caller);
+  scores.differentiate(problem, params.dbias, inputs, caller);
   if (has_sink(inputs.config)) {
-    problem.sink = sink_data(aux_entry(pack, 2, caller), "AuxCtxTensors[2] (SoftmaxOffset)", inputs, caller);
+    const size_t entry = sink_entry(config);
+    const std::string argument = text("AuxCtxTensors[", entry, "] (SoftmaxOffset)");
+    problem.sink = sink_data(aux_entry(pack, entry, caller), argument.c_str(), inputs, caller);
     problem.dsink = const_cast<float *>(sink_data(params.dsoftmax_offset, "DSoftmaxOffset", inputs, caller));
   }
   read_lengths(inputs, problem, caller);
   if (is_fp8_attention(inputs)) return fused_attn_backward_fp8(problem, inputs, params, caller);
   attention_backward(problem);
+  scores.store();
 }
 
 }  // namespace chagres::reference

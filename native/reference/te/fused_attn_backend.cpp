@@ -2,8 +2,8 @@
  * Which configurations of fused attention are computed: TE's own refusals, those of cuDNN 9.19 on Hopper, and what the
  * reference lacks.
  *
- * Wider than the GPU: Float32 storage, and head dimensions that are no multiple of 8. Narrower: no bias, no ALiBi, no paged
- * keys and values, no dropout in FP8.
+ * Wider than the GPU: Float32 storage, and head dimensions that are no multiple of 8. Narrower: no bias that queries share, no
+ * paged keys and values, no dropout in FP8.
  */
 #include "runtime/fp8.h"
 #include "te/fused_attn.h"
@@ -43,10 +43,12 @@ std::string mask_rejection(const FusedAttnConfig &config, bool thd, bool paged) 
 }
 
 std::string feature_rejection(const FusedAttnConfig &config, bool thd, FusedAttnPass pass) {
+  std::string reason = number_rejection("BiasType", config.bias_type, 0, 3);
+  if (!reason.empty()) return reason;
   if (config.bias_type == NVTE_PRE_SCALE_BIAS) return "attribute BiasType: a bias before the scale is not supported";
-  if (config.bias_type != NVTE_NO_BIAS)
-    return text("attribute BiasType ", config.bias_type, ": the reference computes NVTE_NO_BIAS (0) only");
-  std::string reason = number_rejection("SoftmaxType", config.softmax_type, 0, 2);
+  if (thd && config.bias_type == NVTE_POST_SCALE_BIAS)
+    return "attribute BiasType: cuDNN has no bias over THD, whose scores are not of one shape";
+  reason = number_rejection("SoftmaxType", config.softmax_type, 0, 2);
   if (!reason.empty()) return reason;
   if (thd && config.softmax_type != NVTE_VANILLA_SOFTMAX && config.is_training && pass != FusedAttnPass::Forward)
     return text("attribute SoftmaxType ", config.softmax_type,
@@ -70,6 +72,11 @@ std::string cudnn_rejection(const FusedAttnConfig &config) {
   if (config.return_max_logit) return "attribute ReturnMaxLogit: needs cuDNN 9.21 or later";
   if (bottom_right != nullptr && config.is_training && config.dropout > 0)
     return text("attribute Dropout ", config.dropout, ": cuDNN has no dropout under ", bottom_right);
+  if (bottom_right != nullptr && config.bias_type != NVTE_NO_BIAS)
+    return text("attribute BiasType ", config.bias_type, ": cuDNN has neither bias nor ALiBi under ", bottom_right);
+  if (config.bias_type == NVTE_ALIBI && !causal && config.window_size_right != 0)
+    return "attribute BiasType 3: cuDNN has ALiBi only where a query sees no later key, under a causal AttnMaskType or a "
+           "WindowSizeRight of 0";
   if (config.softmax_type != NVTE_VANILLA_SOFTMAX && config.max_seqlen_q == 1)
     return text("attribute SoftmaxType ", config.softmax_type,
                 ": cuDNN has no softmax with an offset for a MaxSeqlenQ of 1");
@@ -104,6 +111,8 @@ std::string fp8_dtype_rejection(const FusedAttnConfig &config, bool backward) {
 /* What cuDNN 9.19 does not compute in FP8 on Hopper. */
 std::string fp8_rejection(const FusedAttnConfig &config, bool thd, bool backward) {
   if (thd) return "attribute QKVLayout: FP8 attention of THD needs cuDNN 9.23 or later";
+  if (config.bias_type != NVTE_NO_BIAS)
+    return text("attribute BiasType ", config.bias_type, ": FP8 attention has neither bias nor ALiBi");
   if (config.attn_mask_type > NVTE_PADDING_CAUSAL_MASK)
     return text("attribute AttnMaskType ", config.attn_mask_type, ": FP8 attention has a bottom-right mask on Blackwell only");
   if (config.softmax_type != NVTE_VANILLA_SOFTMAX)
@@ -120,6 +129,24 @@ std::string fp8_rejection(const FusedAttnConfig &config, bool thd, bool backward
   if (qk % 16 != 0 || v % 16 != 0 || qk > 256 || v > 256)
     return text("attributes HeadDimQK and HeadDimV: FP8 attention takes multiples of 16 up to 256, got ", qk, " and ", v);
   return fp8_dtype_rejection(config, backward);
+}
+
+/* A bias is shared by sequences, by heads, or by none of them; each pair of a query and a key has its own. */
+std::string bias_rejection(const FusedAttnConfig &config) {
+  if (config.bias_type != NVTE_POST_SCALE_BIAS) return "";
+  const struct {
+    const char *attribute;
+    size_t value, shared, whole;
+  } sizes[] = {{"BiasBatchSize", config.bias_batch_size, 1, config.batch_size},
+               {"BiasNumHeads", config.bias_num_heads, 1, config.num_attn_heads},
+               {"BiasSeqlenQ", config.bias_seqlen_q, config.max_seqlen_q, config.max_seqlen_q},
+               {"BiasSeqlenKV", config.bias_seqlen_kv, config.max_seqlen_kv, config.max_seqlen_kv}};
+  for (const auto &size : sizes) {
+    if (size.value != size.shared && size.value != size.whole)
+      return text("attribute ", size.attribute, " must be ", size.shared == size.whole ? "" : "1 or ", size.whole, ", got ",
+                  size.value);
+  }
+  return "";
 }
 
 std::string format_rejection(const FusedAttnConfig &config, bool thd_q, bool backward, const Caller &caller) {
@@ -189,6 +216,7 @@ std::string fused_attn_rejection(const FusedAttnConfig &config, FusedAttnPass pa
   if (reason.empty()) reason = feature_rejection(config, thd_q || thd_kv, pass);
   if (reason.empty()) reason = dtype_rejection(config);
   if (reason.empty()) reason = size_rejection(config, thd_q, thd_kv);
+  if (reason.empty()) reason = bias_rejection(config);
   if (reason.empty()) reason = cudnn_rejection(config);
   if (reason.empty() && is_fp8_number(config.qkv_dtype)) reason = fp8_rejection(config, thd_q || thd_kv, backward);
   if (reason.empty()) reason = format_rejection(config, thd_q, backward, caller);
@@ -218,7 +246,7 @@ NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend_v2(NVTEFusedAttnConfig cfg, 
   return reason.empty() ? backend : NVTE_No_Backend;
 }
 
-/* As Transformer Engine: batch 1, formats from the layout, no token counts, so THD gets no backend. */
+/* As Transformer Engine: batch 1, formats from the layout, a bias of every score, no token counts, so THD gets no backend. */
 NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend(
     bool is_training, NVTEDType q_dtype, NVTEDType kv_dtype, NVTE_QKV_Layout qkv_layout, NVTE_Bias_Type bias_type,
     NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type, float dropout, size_t num_attn_heads,
@@ -247,5 +275,11 @@ NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend(
   config.head_dim_v = head_dim_v;
   config.max_seqlen_q = max_seqlen_q;
   config.max_seqlen_kv = max_seqlen_kv;
+  if (bias_type == NVTE_POST_SCALE_BIAS) {
+    config.bias_batch_size = 1;
+    config.bias_num_heads = num_attn_heads;
+    config.bias_seqlen_q = max_seqlen_q;
+    config.bias_seqlen_kv = max_seqlen_kv;
+  }
   return fused_attn_rejection(config, FusedAttnPass::Both, Caller::here()).empty() ? backend_of(config) : NVTE_No_Backend;
 }

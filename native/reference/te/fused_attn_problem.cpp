@@ -67,6 +67,18 @@ size_t batch_of(NVTETensor cu_seqlens, const char *argument, const Caller &calle
   return shape.data[0] - 1;
 }
 
+/* Of THD there are none: it is refused. */
+void add_bias_dimensions(FusedAttnConfig &config, NVTETensor bias, const char *argument, const Caller &caller) {
+  if (!has_bias(config) || q_layout(config.qkv_layout, caller).format == NVTE_THD) return;
+  const NVTEShape &shape = tensor(bias, argument, caller).data().shape;
+  if (shape.ndim != 4)
+    fail(caller, text("Tensor \"", argument, "\" must have shape [1 or b, 1 or h, s, s of keys], got ", shape_text(shape)));
+  config.bias_batch_size = shape.data[0];
+  config.bias_num_heads = shape.data[1];
+  config.bias_seqlen_q = shape.data[2];
+  config.bias_seqlen_kv = shape.data[3];
+}
+
 void add_dimensions(FusedAttnInputs &inputs, const Caller &caller) {
   FusedAttnConfig &config = inputs.config;
   const int32_t layout = config.qkv_layout;
@@ -147,6 +159,7 @@ FusedAttnInputs fused_attn_inputs(const FusedAttnFwdParams &params, const Caller
   inputs.config.is_training = params.is_training;
   inputs.config.return_max_logit = params.return_max_logit;
   add_dimensions(inputs, caller);
+  add_bias_dimensions(inputs.config, params.bias, "Bias", caller);
   refuse(inputs.config, FusedAttnPass::Forward, caller);
   check_lengths(inputs, caller);
   return inputs;
@@ -161,6 +174,7 @@ FusedAttnInputs fused_attn_inputs(const FusedAttnBwdParams &params, const Caller
   inputs.config.do_dtype = tensor(params.d_o, "DO", caller).data().dtype;
   inputs.config.dqkv_dtype = tensor(params.dq, "DQ", caller).data().dtype;
   add_dimensions(inputs, caller);
+  add_bias_dimensions(inputs.config, params.dbias, "DBias", caller);
   refuse(inputs.config, FusedAttnPass::Backward, caller);
   check_lengths(inputs, caller);
   return inputs;

@@ -43,6 +43,28 @@ struct AttentionTripleHandles {
 AttentionTriple attention_triple(const AttentionTripleHandles &handles, int32_t layout, const FusedAttnInputs &inputs,
                                  NVTEDType dtype, const Caller &caller);
 
+/* What one call does to scores before the softmax: a bias, or ALiBi with the slopes that cuDNN gives the heads. */
+class FusedAttnScores {
+ public:
+  /* Points `problem` at the data of `bias`, where there is one, or at slopes. */
+  void change(AttentionProblem &problem, NVTETensor bias, const char *argument, const FusedAttnInputs &inputs,
+              const Caller &caller);
+
+  /* Lets backward sum the gradient of the bias up in float, where there is one; `store` rounds the sums into `dbias`. */
+  void differentiate(AttentionProblem &problem, NVTETensor dbias, const FusedAttnInputs &inputs, const Caller &caller);
+  void store() const;
+
+ private:
+  std::vector<float> slopes_, sums_;
+  void *dbias_ = nullptr;
+  NVTEDType dtype_ = kNVTEFloat32;
+};
+
+bool has_bias(const FusedAttnConfig &config);
+
+/* The extents of a bias and of its gradient. */
+NVTEShape bias_shape(const FusedAttnConfig &config);
+
 /* Everything but data: strides, scale, band, heads. Data pointers may still be null. */
 AttentionProblem attention_problem(const FusedAttnInputs &inputs, const Caller &caller);
 

@@ -821,9 +821,10 @@ int te_get_fused_attn_backend(
     size_t num_attn_heads, size_t num_gqa_groups, size_t max_seqlen_q, size_t max_seqlen_kv,
     size_t head_dim_qk, size_t head_dim_v, int64_t window_size_left, int64_t window_size_right,
     bool return_max_logit, bool cuda_graph, bool deterministic, NVTE_Fused_Attn_Backend *result);
-/* The configured workspace and each of the pack's first `size` tensors are live, size <= 10. */
+/* The configured workspace and each of the pack's first `size` tensors are live, size <= 10. A bias and
+ * its gradient have 4 dimensions. */
 int te_fused_attn_fwd_v2(NVTEFusedAttnFwdParams params);
-/* Each of the pack's first `size` tensors is live, size <= 10. */
+/* Each of the pack's first `size` tensors is live, size <= 10. A bias and its gradient have 4 dimensions. */
 int te_fused_attn_fwd(
     NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor Bias, NVTETensor SoftmaxOffset, NVTETensor S,
     NVTETensor O, NVTETensorPack *Aux_CTX_Tensors, NVTETensor cu_seqlens_q, NVTETensor cu_seqlens_kv,
@@ -834,9 +835,10 @@ int te_fused_attn_fwd(
     NVTE_Bias_Type bias_type, NVTE_Mask_Type attn_mask_type, NVTE_Softmax_Type softmax_type,
     int64_t window_size_left, int64_t window_size_right, bool bottom_right_diagonal, NVTETensor workspace,
     cudaStream_t stream);
-/* The configured workspace and each of the pack's first `size` tensors are live, size <= 10. */
+/* The configured workspace and each of the pack's first `size` tensors are live, size <= 10. A bias and
+ * its gradient have 4 dimensions. */
 int te_fused_attn_bwd_v2(NVTEFusedAttnBwdParams params);
-/* Each of the pack's first `size` tensors is live, size <= 10. */
+/* Each of the pack's first `size` tensors is live, size <= 10. A bias and its gradient have 4 dimensions. */
 int te_fused_attn_bwd(
     NVTETensor Q, NVTETensor K, NVTETensor V, NVTETensor O, NVTETensor dO, NVTETensor S, NVTETensor dP,
     const NVTETensorPack *Aux_CTX_Tensors, NVTETensor dQ, NVTETensor dK, NVTETensor dV, NVTETensor dBias,

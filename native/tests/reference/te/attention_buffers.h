@@ -75,6 +75,8 @@ struct Case {
   int64_t left = -1, right = -1;
   bool bottom_right_diagonal = false;
   NVTE_Softmax_Type softmax = NVTE_VANILLA_SOFTMAX;
+  NVTE_Bias_Type bias = NVTE_NO_BIAS;
+  bool bias_by_sequence = false, bias_by_head = true; /* whether each has its own */
   float dropout = 0, scale = 0.35f;
   bool training = true;
   int64_t seed = 1234567890123, offset = 48;
@@ -83,8 +85,9 @@ struct Case {
     return chagres::reference::text(layout_name(layout), " mask ", mask, " ", chagres::reference::dtype_name(dtype),
                                     " q ", q_lengths[0], " kv ", kv_lengths[0], " gap ", gap, " heads ", heads, "/",
                                     kv_heads, " d ", dim_qk, "/", dim_v, " window ", left, ",", right, " softmax ",
-                                    softmax, " dropout ", dropout);
+                                    softmax, " bias ", bias, bias_by_sequence ? "b" : "", bias_by_head ? "h" : "", " dropout ", dropout);
   }
+  bool biased() const { return bias == NVTE_POST_SCALE_BIAS; }
   bool padded() const {
     return mask == NVTE_PADDING_MASK || mask == NVTE_PADDING_CAUSAL_MASK ||
            mask == NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK;

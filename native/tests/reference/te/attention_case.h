@@ -23,6 +23,8 @@ class Problem {
         rng({2}, kNVTEInt64),
         sink({1, static_cast<size_t>(c.heads), 1, 1}, kNVTEFloat32),
         dsink({1, static_cast<size_t>(c.heads), 1, 1}, kNVTEFloat32),
+        bias(bias_extents(), c.dtype),
+        dbias(bias_extents(), c.dtype),
         workspace({1}, kNVTEByte) {
     for (size_t b = 0; b <= c.q_lengths.size(); ++b) {
       cu_q.set(b, q_side.cu[b]);
@@ -36,6 +38,8 @@ class Problem {
       sink.normal();
     else
       sink.fill(0);
+    if (c.biased()) bias.normal();
+    dbias.fill(kUntouched);
     const std::string letters = split(layout_name(c.layout))[0];
     o_letters = letters == "t3hd" || letters == "th3d" ? "thd"
                 : letters[0] == 's'                    ? "sbhd"
@@ -67,13 +71,14 @@ class Problem {
     const NVTETensor handles[] = {in.q->handle(), in.k->handle(), in.v->handle(), cu_q, cu_kv, starts_q, starts_kv};
     int n = 0;
     for (const NVTETensor handle : handles) set(params, ids[n++], &handle, sizeof(handle));
-    const int32_t mask = c.mask, softmax = c.softmax, layout = c.layout;
+    const int32_t mask = c.mask, softmax = c.softmax, layout = c.layout, bias_type = c.bias;
     set(params, ids[n++], &mask, sizeof(mask));
     set(params, ids[n++], &c.left, sizeof(c.left));
     set(params, ids[n++], &c.right, sizeof(c.right));
     const uint8_t corner = c.bottom_right_diagonal;
     set(params, ids[n++], &corner, sizeof(corner));
     set(params, ids[n++], &softmax, sizeof(softmax));
+    set(params, ids[n++], &bias_type, sizeof(bias_type));
     set(params, ids[n++], &c.dropout, sizeof(c.dropout));
     set(params, ids[n++], &c.scale, sizeof(c.scale));
     set(params, ids[n++], &layout, sizeof(layout));
@@ -104,6 +109,7 @@ class Problem {
                               kNVTEFusedAttnFwdParamsWindowSizeRight,
                               kNVTEFusedAttnFwdParamsBottomRightDiagonal,
                               kNVTEFusedAttnFwdParamsSoftmaxType,
+                              kNVTEFusedAttnFwdParamsBiasType,
                               kNVTEFusedAttnFwdParamsDropout,
                               kNVTEFusedAttnFwdParamsAttnScale,
                               kNVTEFusedAttnFwdParamsQKVLayout,
@@ -113,9 +119,11 @@ class Problem {
     NVTEFusedAttnFwdParams params = nvte_create_fused_attn_fwd_params();
     set_common<NVTEFusedAttnFwdParams>(params, &set_fwd, ids);
     const NVTETensor absent[] = {unset.handle()};
-    for (const int id : {kNVTEFusedAttnFwdParamsBias, kNVTEFusedAttnFwdParamsS, kNVTEFusedAttnFwdParamsPageTableK,
-                         kNVTEFusedAttnFwdParamsPageTableV})
+    for (const int id :
+         {kNVTEFusedAttnFwdParamsS, kNVTEFusedAttnFwdParamsPageTableK, kNVTEFusedAttnFwdParamsPageTableV})
       set_fwd(params, id, absent, sizeof(absent[0]));
+    const NVTETensor bias_handle = c.biased() ? bias.handle() : unset.handle();
+    set_fwd(params, kNVTEFusedAttnFwdParamsBias, &bias_handle, sizeof(bias_handle));
     const NVTETensor sink_handle = c.softmax == NVTE_VANILLA_SOFTMAX ? unset.handle() : sink.handle();
     const NVTETensor rng_handle = rng, o_handle = o->handle(), query = query_workspace;
     NVTETensorPack *const aux = &pack;
@@ -142,6 +150,7 @@ class Problem {
                               kNVTEFusedAttnBwdParamsWindowSizeRight,
                               kNVTEFusedAttnBwdParamsBottomRightDiagonal,
                               kNVTEFusedAttnBwdParamsSoftmaxType,
+                              kNVTEFusedAttnBwdParamsBiasType,
                               kNVTEFusedAttnBwdParamsDropout,
                               kNVTEFusedAttnBwdParamsAttnScale,
                               kNVTEFusedAttnBwdParamsQKVLayout,
@@ -151,8 +160,9 @@ class Problem {
     NVTEFusedAttnBwdParams params = nvte_create_fused_attn_bwd_params();
     set_common<NVTEFusedAttnBwdParams>(params, &set_bwd, ids);
     const NVTETensor absent = unset, d_sink = c.softmax == NVTE_VANILLA_SOFTMAX ? unset.handle() : dsink.handle();
-    for (const int id : {kNVTEFusedAttnBwdParamsS, kNVTEFusedAttnBwdParamsDP, kNVTEFusedAttnBwdParamsDBias})
-      set_bwd(params, id, &absent, sizeof(absent));
+    for (const int id : {kNVTEFusedAttnBwdParamsS, kNVTEFusedAttnBwdParamsDP}) set_bwd(params, id, &absent, sizeof(absent));
+    const NVTETensor d_bias = c.biased() ? dbias.handle() : unset.handle();
+    set_bwd(params, kNVTEFusedAttnBwdParamsDBias, &d_bias, sizeof(d_bias));
     set_bwd(params, kNVTEFusedAttnBwdParamsDSoftmaxOffset, &d_sink, sizeof(d_sink));
     const NVTETensor handles[] = {o->handle(),     d_o->handle(),   out.q->handle(),
                                   out.k->handle(), out.v->handle(), query_workspace.handle()};
@@ -196,6 +206,14 @@ class Problem {
     nvte_destroy_fused_attn_bwd_params(params);
   }
 
+  /* Where the bias of a score lies in its tensor. */
+  size_t bias_at(size_t b, int h, int i, int j) const {
+    const size_t plane = (c.bias_by_sequence ? b * (c.bias_by_head ? static_cast<size_t>(c.heads) : 1) : 0) +
+                         (c.bias_by_head ? static_cast<size_t>(h) : 0);
+    return (plane * static_cast<size_t>(q_side.longest) + static_cast<size_t>(i)) * static_cast<size_t>(kv_side.longest) +
+           static_cast<size_t>(j);
+  }
+
   double stat(size_t index, size_t b, int i, int h) const {
     const int64_t at = thd_q() ? (q_side.starts[b] + i) * int64_t{c.heads} + h
                                : (static_cast<int64_t>(b) * c.heads + h) * q_side.longest + i;
@@ -217,12 +235,17 @@ class Problem {
   std::string o_letters;
   Triple in, out;
   std::unique_ptr<Piece> o, d_o;
-  Array cu_q, cu_kv, starts_q, starts_kv, rng, sink, dsink, workspace;
+  Array cu_q, cu_kv, starts_q, starts_kv, rng, sink, dsink, bias, dbias, workspace;
   Unset unset, query_workspace;
   NVTETensorPack pack;
   std::vector<std::unique_ptr<Array>> aux;
 
  private:
+  std::vector<size_t> bias_extents() const {
+    if (!c.biased()) return {1, 1, 1, 1};
+    return {c.bias_by_sequence ? c.q_lengths.size() : 1, c.bias_by_head ? static_cast<size_t>(c.heads) : 1,
+            static_cast<size_t>(q_side.longest), static_cast<size_t>(kv_side.longest)};
+  }
   Extents extents(const Side &side, int heads, int dim) const {
     return {static_cast<int64_t>(side.lengths.size()), side.longest, side.starts.back(), heads, dim};
   }

@@ -35,7 +35,9 @@ class Double {
         dk(n, p.kv_side.longest, p.c.kv_heads, p.c.dim_qk),
         dv(n, p.kv_side.longest, p.c.kv_heads, p.c.dim_v),
         sink(static_cast<size_t>(p.c.heads)),
-        dsink(static_cast<size_t>(p.c.heads)) {
+        dsink(static_cast<size_t>(p.c.heads)),
+        bias(p.bias.values()),
+        dbias(bias.size()) {
     for (size_t h = 0; h < sink.size(); ++h) sink[h] = p.sink.get(h);
   }
 
@@ -53,7 +55,7 @@ class Double {
   const Problem &p;
   size_t n;
   Table q, k, v, d_o, o, stats, dq, dk, dv;
-  std::vector<double> sink, dsink;
+  std::vector<double> sink, dsink, bias, dbias;
   double terms = 0; /* largest term of dq and dk, before what cancels */
 
  private:
@@ -69,6 +71,12 @@ class Double {
         for (int i = 0; i < p.c.q_lengths[b]; ++i) (this->*row)(b, h, i);
   }
 
+  /* Slopes of heads: 2^-8 is reached by the last of a power of two, the rest lie between these. */
+  double slope(int h) const {
+    const double power = std::exp2(std::floor(std::log2(p.c.heads)));
+    return h < power ? std::pow(2, -8 * (h + 1) / power) : std::pow(2, -4 * (2 * (h - power) + 1) / power);
+  }
+
   int group(int h) const { return h / (p.c.heads / p.c.kv_heads); }
   bool with_sink() const { return p.c.softmax != NVTE_VANILLA_SOFTMAX; }
 
@@ -78,7 +86,9 @@ class Double {
       if (!p.c.sees(b, i, j)) continue;
       double sum = 0;
       for (int c = 0; c < p.c.dim_qk; ++c) sum += q.at(b, i, h, c) * k.at(b, j, group(h), c);
-      row[static_cast<size_t>(j)] = sum * double{p.c.scale};
+      double &score = row[static_cast<size_t>(j)] = sum * double{p.c.scale};
+      if (p.c.biased()) score += bias[p.bias_at(b, h, i, j)];
+      if (p.c.bias == NVTE_ALIBI) score -= slope(h) * std::abs(i - j);
     }
     return row;
   }
@@ -119,6 +129,7 @@ class Double {
             std::fabs(d_o.at(b, i, h, c)) * (kept * std::fabs(v.at(b, j, group(h), c)) + std::fabs(o.at(b, i, h, c)));
         dv.at(b, j, group(h), c) += kept * probability * d_o.at(b, i, h, c);
       }
+      if (p.c.biased()) dbias[p.bias_at(b, h, i, static_cast<int>(at))] += probability * (kept * dp - delta);
       const double ds = probability * (kept * dp - delta) * double{p.c.scale};
       magnitude *= probability * double{p.c.scale};
       for (int c = 0; c < p.c.dim_qk; ++c) {
@@ -222,6 +233,9 @@ inline void check_case(const Case &wanted) {
   compare(problem, "dv", *problem.out.v, exact.dv, allowed.backward);
   compare_rest(problem);
   compare_stats(problem, exact);
+  if (wanted.biased())
+    check::expect_close(__FILE__, __LINE__, (wanted.name() + ", DBias").c_str(), problem.dbias.values(), exact.dbias,
+                        wanted.dtype == kNVTEFloat32 ? 1e-4 : 0x1p-7, allowed.backward * 10);
   if (wanted.softmax != NVTE_VANILLA_SOFTMAX)
     check::expect_close(__FILE__, __LINE__, "dSoftmaxOffset", problem.dsink.values(), exact.dsink, 1e-4,
                         allowed.backward * 10);

@@ -161,6 +161,41 @@ TEST(softmax_with_a_sink) {
   }
 }
 
+/* A bias that sequences or heads share, of each dense format, beside masks, windows, grouped heads and sinks. */
+TEST(bias_behind_the_scale) {
+  for (const int layout : {int{NVTE_BS3HD}, int{NVTE_SBHD_SBHD_SBHD}, int{NVTE_BSHD_BS2HD}, int{NVTE_BHSD_BHSD_BHSD}})
+    for (const NVTE_Mask_Type mask : {NVTE_NO_MASK, NVTE_PADDING_MASK, NVTE_CAUSAL_MASK, NVTE_PADDING_CAUSAL_MASK})
+      for (const int shape : {0, 1, 2, 3}) {
+        Case c;
+        c.layout = static_cast<NVTE_QKV_Layout>(layout);
+        c.mask = mask;
+        c.bias = NVTE_POST_SCALE_BIAS;
+        c.bias_by_sequence = shape % 2 == 1;
+        c.bias_by_head = shape >= 2;
+        c.heads = 4;
+        c.kv_heads = packs_all(layout) ? 4 : 2;
+        c.softmax = shape == 1 ? NVTE_LEARNABLE_SOFTMAX : NVTE_VANILLA_SOFTMAX;
+        c.dtype = shape == 3 ? kNVTEBFloat16 : kNVTEFloat32;
+        c.left = shape == 2 && mask == NVTE_PADDING_CAUSAL_MASK ? 20 : -1;
+        set_lengths(c, {49, 60, 1}, {50, 60, 3}, 2);
+        check_case(c);
+      }
+}
+
+TEST(alibi_under_causal_masks) {
+  for (const int layout : {int{NVTE_T3HD}, int{NVTE_THD_THD_THD}, int{NVTE_BSHD_BSHD_BSHD}, int{NVTE_SB3HD}})
+    for (const int heads : {1, 2, 3, 12}) {
+      Case c;
+      c.layout = static_cast<NVTE_QKV_Layout>(layout);
+      c.mask = is_thd(layout) || heads == 2 ? NVTE_PADDING_CAUSAL_MASK : NVTE_CAUSAL_MASK;
+      c.bias = NVTE_ALIBI;
+      c.heads = c.kv_heads = heads;
+      c.right = 0;
+      set_lengths(c, {100, 7, 30}, {100, 30, 9}, 1);
+      check_case(c);
+    }
+}
+
 /* Without training there is no dropout, and the statistics are there all the same. */
 TEST(inference) {
   for (const int layout : {int{NVTE_THD_THD_THD}, int{NVTE_THD_T2HD}, int{NVTE_BSHD_BSHD_BSHD}, int{NVTE_SBHD_SB2HD}}) {

@@ -106,8 +106,9 @@ TEST(attributes_that_are_not_computed) {
   const std::string refused = "Fused attention is not supported for this configuration";
   EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsBiasType, int32_t{NVTE_PRE_SCALE_BIAS}), "nvte_fused_attn_fwd_v2", refused,
               "BiasType", "before the scale");
-  EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsBiasType, int32_t{NVTE_POST_SCALE_BIAS}), refused, "BiasType 2");
-  EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsBiasType, int32_t{NVTE_ALIBI}), refused, "BiasType 3");
+  EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsBiasType, int32_t{NVTE_POST_SCALE_BIAS}), refused, "no bias over THD");
+  EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsBiasType, int32_t{NVTE_ALIBI}), refused, "BiasType 3", "no later key");
+  EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsBiasType, int32_t{4}), refused, "BiasType", "0 to 3, got 4");
   EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsAttnMaskType, int32_t{NVTE_CAUSAL_MASK}), refused, "THD", "AttnMaskType",
               "padding");
   EXPECT_TEXT(with(kNVTEFusedAttnFwdParamsAttnMaskType, int32_t{6}), refused, "AttnMaskType", "0 to 5, got 6");
@@ -257,6 +258,30 @@ TEST(the_second_call_needs_what_the_first_one_asked_for) {
               "\"RngState\" must have 2 elements, got 1");
   EXPECT_TEXT(run_text(dropped, [](Problem &p) { p.rng.record(kNVTERowwiseData, nullptr, kNVTEInt64, {0}); }),
               "\"RngState\" has no data");
+}
+
+TEST(a_bias_has_the_shape_of_scores) {
+  Case c;
+  c.layout = NVTE_BSHD_BSHD_BSHD;
+  c.q_lengths = c.kv_lengths = {5, 5};
+  c.mask = NVTE_NO_MASK;
+  c.bias = NVTE_POST_SCALE_BIAS;
+  const auto shaped = [&](std::initializer_list<size_t> extents) {
+    const std::vector<size_t> shape = extents;
+    return run_text(c, [&](Problem &p) { p.bias.record(kNVTERowwiseData, nullptr, kNVTEFloat32, shape); });
+  };
+  EXPECT_TEXT(shaped({2, 5, 5}), "\"Bias\" must have shape [1 or b, 1 or h, s, s of keys], got (2, 5, 5)");
+  EXPECT_TEXT(shaped({3, 2, 5, 5}), "BiasBatchSize must be 1 or 2, got 3");
+  EXPECT_TEXT(shaped({1, 3, 5, 5}), "BiasNumHeads must be 1 or 2, got 3");
+  EXPECT_TEXT(shaped({1, 2, 1, 5}), "BiasSeqlenQ must be 5, got 1");
+  EXPECT_TEXT(shaped({1, 2, 5, 6}), "BiasSeqlenKV must be 5, got 6");
+  EXPECT_TEXT(run_text(c, [](Problem &p) { p.bias.record(kNVTERowwiseData, nullptr, kNVTEFloat32, {1, 2, 5, 5}); }),
+              "\"Bias\" has no data");
+  EXPECT_TEXT(run_text(c, [](Problem &p) { p.bias.record(kNVTERowwiseData, p.bias.data(), kNVTEBFloat16, {1, 2, 5, 5}); }),
+              "\"Bias\"", "Float32");
+  EXPECT_TEXT(backward_text(c, [](Problem &p, auto) { p.dbias.record(kNVTERowwiseData, nullptr, kNVTEFloat32, {1, 2, 5, 5}); }),
+              "\"DBias\" has no data");
+  EXPECT_TEXT(backward_text(c, [](Problem &p, auto) { p.pack.size = 2; }), "AuxCtxTensors must have 3", "got 2");
 }
 
 TEST(backward_names_its_own_arguments) {

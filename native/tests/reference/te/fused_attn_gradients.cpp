@@ -44,6 +44,7 @@ void check_gradients(const Case &c) {
     EXPECT_CLOSE(side.formula.values, numeric.values, 1e-7, 1e-8);
     attention::compare(problem, side.name, side.actual, numeric, attention::tolerance(c.dtype).backward, exact.terms);
   }
+  if (c.biased()) EXPECT_CLOSE(exact.dbias, differences(exact, exact.bias), 1e-7, 1e-8);
   if (c.softmax == NVTE_VANILLA_SOFTMAX) return;
   EXPECT_CLOSE(exact.dsink, differences(exact, exact.sink), 1e-7, 1e-8);
 }
@@ -92,6 +93,28 @@ TEST(gradients_with_a_sink) {
   c.softmax = NVTE_LEARNABLE_SOFTMAX;
   check_gradients(c);
   c.dropout = 0.3f;
+  check_gradients(c);
+}
+
+TEST(gradients_with_a_bias) {
+  for (const bool by_sequence : {false, true})
+    for (const bool by_head : {false, true}) {
+      Case c = small();
+      c.layout = NVTE_BSHD_BSHD_BSHD;
+      c.bias = NVTE_POST_SCALE_BIAS;
+      c.bias_by_sequence = by_sequence;
+      c.bias_by_head = by_head;
+      c.softmax = by_head ? NVTE_LEARNABLE_SOFTMAX : NVTE_VANILLA_SOFTMAX;
+      c.dropout = by_sequence ? 0.3f : 0;
+      check_gradients(c);
+    }
+}
+
+TEST(gradients_with_alibi) {
+  Case c = small();
+  c.mask = NVTE_PADDING_CAUSAL_MASK;
+  c.bias = NVTE_ALIBI;
+  c.heads = c.kv_heads = 3;
   check_gradients(c);
 }
 

@@ -167,6 +167,23 @@ TEST(what_a_layout_says) {
   }
 }
 
+TEST(the_query_describes_a_bias_before_a_sink) {
+  Case c;
+  c.layout = NVTE_BSHD_BSHD_BSHD;
+  c.mask = NVTE_NO_MASK;
+  c.q_lengths = c.kv_lengths = {5, 5};
+  c.bias = NVTE_POST_SCALE_BIAS;
+  c.dtype = kNVTEBFloat16;
+  c.softmax = NVTE_LEARNABLE_SOFTMAX;
+  Problem problem(c);
+  problem.forward();
+  EXPECT_EQUAL(problem.pack.size, size_t{4});
+  EXPECT_EQUAL(chagres::reference::shape_text(nvte_tensor_shape(problem.pack.tensors[2])), std::string("(1, 2, 5, 5)"));
+  EXPECT_EQUAL(int{nvte_tensor_type(problem.pack.tensors[2])}, int{kNVTEBFloat16});
+  EXPECT_EQUAL(nvte_tensor_data(problem.pack.tensors[2]), static_cast<void *>(problem.bias.data()));
+  EXPECT_EQUAL(nvte_tensor_data(problem.pack.tensors[3]), static_cast<void *>(problem.sink.data()));
+}
+
 TEST(the_query_fills_sizes_and_nothing_else) {
   for (const bool thd : {true, false}) {
     Case c;
@@ -204,6 +221,8 @@ TEST(backend_query) {
   EXPECT(has(reason_with(kNVTEFusedAttnConfigNumTokensKV, size_t{0}), "NumTokensKV must not be 0"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigBiasType, int32_t{NVTE_PRE_SCALE_BIAS}), "before the scale"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigBiasType, int32_t{NVTE_ALIBI}), "BiasType 3"));
+  EXPECT(has(reason_with(kNVTEFusedAttnConfigBiasType, int32_t{NVTE_POST_SCALE_BIAS}), "no bias over THD"));
+  EXPECT(has(reason_with(kNVTEFusedAttnConfigBiasType, int32_t{5}), "0 to 3, got 5"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigQKVDtype, int32_t{kNVTEFloat8E4M3}), "FP8 attention of THD needs cuDNN 9.23"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigQKVDtype, int32_t{kNVTEInt64}), "QKVDtype must be"));
   EXPECT(has(reason_with(kNVTEFusedAttnConfigSoftmaxType, int32_t{NVTE_LEARNABLE_SOFTMAX}), "cuDNN 9.26"));
@@ -223,7 +242,7 @@ TEST(backend_query) {
 /* What cuDNN refuses on Hopper: all attributes of one configuration, and a part of the reason. */
 TEST(backend_query_of_what_cudnn_refuses) {
   struct Question {
-    int32_t mask;
+    int32_t bias, mask;
     int64_t left, right;
     uint8_t bottom_right, training;
     float dropout;
@@ -231,27 +250,42 @@ TEST(backend_query_of_what_cudnn_refuses) {
     const char *reason;
   };
   constexpr int32_t kCorner = NVTE_CAUSAL_BOTTOM_RIGHT_MASK, kPaddedCorner = NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK;
+  constexpr int32_t kNone = NVTE_NO_BIAS, kBias = NVTE_POST_SCALE_BIAS;
   const Question questions[] = {
-      {kCorner, -1, -1, 0, 1, 0, 512, 512, ""},
-      {kCorner, -1, -1, 0, 1, 0.1f, 512, 512, "Dropout 0.1: cuDNN has no dropout under a bottom-right causal"},
-      {kPaddedCorner, 3, 0, 1, 1, 0.1f, 512, 512, "Dropout 0.1"},
-      {kPaddedCorner, 3, 0, 1, 0, 0.1f, 512, 512, ""},
-      {NVTE_PADDING_CAUSAL_MASK, 3, 0, 1, 1, 0.1f, 512, 512, ""},
-      {NVTE_PADDING_MASK, 3, 2, 0, 1, 0.1f, 512, 512, ""},
-      {NVTE_PADDING_MASK, 3, -1, 1, 1, 0.1f, 512, 512, ""},
-      {NVTE_PADDING_MASK, 3, 2, 1, 1, 0.1f, 512, 512, "no dropout under a WindowSizeRight from a BottomRightDiagonal"},
-      {NVTE_NO_MASK, -1, -1, 1, 1, 0.1f, 512, 256, ""},
-      {kCorner, -1, -1, 0, 1, 0, 512, 256, "MaxSeqlenQ 512: cuDNN takes more queries than keys (MaxSeqlenKV 256)"},
-      {kPaddedCorner, -1, -1, 0, 1, 0, 512, 256, ""},
-      {NVTE_CAUSAL_MASK, -1, -1, 0, 1, 0, 512, 256, ""},
-      {NVTE_CAUSAL_MASK, 9, -1, 0, 1, 0, 512, 256, "under a WindowSizeLeft with a padding AttnMaskType only"},
-      {NVTE_PADDING_CAUSAL_MASK, 9, -1, 0, 1, 0, 512, 256, ""}};
+      {kNone, kCorner, -1, -1, 0, 1, 0, 512, 512, ""},
+      {kNone, kCorner, -1, -1, 0, 1, 0.1f, 512, 512, "Dropout 0.1: cuDNN has no dropout under a bottom-right causal"},
+      {kNone, kPaddedCorner, 3, 0, 1, 1, 0.1f, 512, 512, "Dropout 0.1"},
+      {kNone, kPaddedCorner, 3, 0, 1, 0, 0.1f, 512, 512, ""},
+      {kNone, NVTE_PADDING_CAUSAL_MASK, 3, 0, 1, 1, 0.1f, 512, 512, ""},
+      {kNone, NVTE_PADDING_MASK, 3, 2, 0, 1, 0.1f, 512, 512, ""},
+      {kNone, NVTE_PADDING_MASK, 3, -1, 1, 1, 0.1f, 512, 512, ""},
+      {kNone, NVTE_PADDING_MASK, 3, 2, 1, 1, 0.1f, 512, 512, "no dropout under a WindowSizeRight from a BottomRightDiagonal"},
+      {kNone, NVTE_NO_MASK, -1, -1, 1, 1, 0.1f, 512, 256, ""},
+      {kNone, kCorner, -1, -1, 0, 1, 0, 512, 256, "MaxSeqlenQ 512: cuDNN takes more queries than keys (MaxSeqlenKV 256)"},
+      {kNone, kPaddedCorner, -1, -1, 0, 1, 0, 512, 256, ""},
+      {kNone, NVTE_CAUSAL_MASK, -1, -1, 0, 1, 0, 512, 256, ""},
+      {kNone, NVTE_CAUSAL_MASK, 9, -1, 0, 1, 0, 512, 256, "under a WindowSizeLeft with a padding AttnMaskType only"},
+      {kNone, NVTE_PADDING_CAUSAL_MASK, 9, -1, 0, 1, 0, 512, 256, ""},
+      {kBias, NVTE_NO_MASK, -1, -1, 1, 1, 0, 512, 256, ""},
+      {kBias, NVTE_PADDING_CAUSAL_MASK, 9, 0, 0, 1, 0.1f, 512, 512, ""},
+      {kBias, kCorner, -1, -1, 0, 1, 0, 512, 512, "BiasType 2: cuDNN has neither bias nor ALiBi under a bottom-right causal"},
+      {kBias, NVTE_NO_MASK, 3, 3, 1, 0, 0, 512, 512, "nor ALiBi under a WindowSizeRight from a BottomRightDiagonal"},
+      {NVTE_ALIBI, NVTE_CAUSAL_MASK, -1, 0, 1, 1, 0, 512, 512, ""},
+      {NVTE_ALIBI, NVTE_PADDING_CAUSAL_MASK, 9, 0, 1, 1, 0.1f, 512, 512, ""},
+      {NVTE_ALIBI, NVTE_NO_MASK, -1, -1, 0, 1, 0, 512, 512, "BiasType 3: cuDNN has ALiBi only where"},
+      {NVTE_ALIBI, NVTE_NO_MASK, -1, 0, 0, 1, 0, 512, 512, ""},
+      {NVTE_ALIBI, kPaddedCorner, -1, 0, 1, 1, 0, 512, 512, "BiasType 3: cuDNN has neither bias nor ALiBi under"}};
   for (const Question &question : questions) {
     NVTEFusedAttnConfig config = good_config();
     for (const int id : {kNVTEFusedAttnConfigQKVLayout, kNVTEFusedAttnConfigDQKVLayout})
       set_config(config, id, int32_t{NVTE_BSHD_BSHD_BSHD});
     for (const int id : {kNVTEFusedAttnConfigOFormat, kNVTEFusedAttnConfigDOFormat})
       set_config(config, id, int32_t{NVTE_BSHD});
+    set_config(config, kNVTEFusedAttnConfigBiasType, question.bias);
+    set_config(config, kNVTEFusedAttnConfigBiasBatchSize, size_t{1});
+    set_config(config, kNVTEFusedAttnConfigBiasNumHeads, size_t{8});
+    set_config(config, kNVTEFusedAttnConfigBiasSeqlenQ, question.max_q);
+    set_config(config, kNVTEFusedAttnConfigBiasSeqlenKV, question.max_kv);
     set_config(config, kNVTEFusedAttnConfigAttnMaskType, question.mask);
     set_config(config, kNVTEFusedAttnConfigWindowSizeLeft, question.left);
     set_config(config, kNVTEFusedAttnConfigWindowSizeRight, question.right);
