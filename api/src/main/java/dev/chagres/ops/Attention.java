@@ -49,6 +49,7 @@ public final class Attention {
     public static void forward(
             AttentionProblem problem, AttentionTensors tensors, AttentionScores scores, Stream stream) {
         tensors.checkForward(problem, stream);
+        checkPlain(problem);
         checkHeads(tensors);
         Checks.given("scores", scores).checkForward(tensors, stream);
         if (tensors.output().count() == 0) {
@@ -83,6 +84,7 @@ public final class Attention {
     public static void backward(
             AttentionProblem problem, AttentionTensors tensors, AttentionScores scores, Tensor delta, Stream stream) {
         tensors.checkBackward(problem, stream);
+        checkPlain(problem);
         checkHeads(tensors);
         Checks.like(stream, "delta", delta, tensors.statistics());
         tensors.checkApart("delta", delta);
@@ -96,6 +98,15 @@ public final class Attention {
     /** Returns whether heads of {@code dim} elements are taken: a multiple of 8 from 8 to 256. */
     public static boolean takes(long dim) {
         return dim >= HEAD_STEP && dim <= LARGEST_HEAD && dim % HEAD_STEP == 0;
+    }
+
+    private static void checkPlain(AttentionProblem problem) {
+        if (!problem.isPlain()) {
+            throw new IllegalArgumentException(
+                    "problem: expected NO_BIAS and a softmax that is VANILLA, for these kernels"
+                            + " change scores as AttentionScores say, got " + problem.biasType() + " and "
+                            + problem.softmaxType());
+        }
     }
 
     private static void checkHeads(AttentionTensors tensors) {

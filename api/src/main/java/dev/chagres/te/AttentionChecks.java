@@ -22,6 +22,7 @@ final class AttentionChecks {
         statistics(problem, tensors, stream);
         memory.written("output", tensors.output(), tensors.output().byteSize());
         memory.written("statistics", tensors.statistics(), tensors.statistics().byteSize());
+        AttentionOffsetChecks.inputs(problem, tensors, memory, stream);
         AttentionScaleChecks.forward(tensors, memory, stream);
     }
 
@@ -44,6 +45,8 @@ final class AttentionChecks {
         AttentionPlaces.check(layout, "queryGradient", dq, "keyGradient", dk, "valueGradient", dv);
         memory.written("queryGradient", dq, AttentionPlaces.queryBytes(layout, dq));
         AttentionPlaces.writeKeyAndValue(layout, memory, "keyGradient", dk, "valueGradient", dv);
+        AttentionOffsetChecks.inputs(problem, tensors, memory, stream);
+        AttentionOffsetChecks.gradients(problem, tensors, memory, stream);
         AttentionScaleChecks.backward(tensors, memory, stream);
     }
 

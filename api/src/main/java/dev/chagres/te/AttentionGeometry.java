@@ -56,6 +56,11 @@ final class AttentionGeometry {
     private long valueDim;
     private long queryLength;
     private long keyLength;
+    /** 0 without bias. */
+    private long biasSequences;
+    /** 0 without bias. */
+    private long biasHeads;
+
     private long workspaceBytes;
 
     /** The sizes of a tensor of heads. */
@@ -91,7 +96,9 @@ final class AttentionGeometry {
                 && key.areThoseOf(tensors.key())
                 && value.size(value.rank() - 1) == valueDim
                 && tensors.queryLength() == queryLength
-                && tensors.keyLength() == keyLength;
+                && tensors.keyLength() == keyLength
+                && biasSize(tensors, 0) == biasSequences
+                && biasSize(tensors, 1) == biasHeads;
     }
 
     private void set(
@@ -106,7 +113,14 @@ final class AttentionGeometry {
         valueDim = value.size(value.rank() - 1);
         queryLength = tensors.queryLength();
         keyLength = tensors.keyLength();
+        biasSequences = biasSize(tensors, 0);
+        biasHeads = biasSize(tensors, 1);
         workspaceBytes = bytes;
+    }
+
+    private static long biasSize(AttentionTensors tensors, int dimension) {
+        Tensor bias = tensors.bias();
+        return bias == null ? 0 : bias.size(dimension);
     }
 
     long workspaceBytes() {

@@ -10,8 +10,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class AttentionMemory {
-    /** Tensors of a backward call, and those that change scores or scale. */
-    private static final int MOST = 32;
+    /** More than a backward call has tensors, with those that change scores or scale. */
+    private static final int MOST = 40;
 
     private final @Nullable String[] arguments = new String[MOST];
     private final long[] begins = new long[MOST];

@@ -3,7 +3,7 @@ package dev.chagres.te;
 import dev.chagres.internal.Checks;
 
 /**
- * What an attention computes, apart from its tensors: {@code o = dropout(softmax(scale q k^T + mask)) v} for each head.
+ * What an attention computes, apart from its tensors: {@code o = dropout(softmax(scale q k^T + bias + mask)) v} for each head.
  *
  * <p>Built by name: {@code AttentionProblem.of(layout, scale).withMask(CAUSAL).withDropout(0.1f)}.
  *
@@ -17,6 +17,8 @@ import dev.chagres.internal.Checks;
  * @param dropout probability of dropping an attention weight, at least 0 and below 1
  * @param mode whether a backward call follows
  * @param order of the sums in backward
+ * @param biasType what {@link FusedAttention} adds to scores; {@link dev.chagres.ops.AttentionScores} say it to our own kernels
+ * @param softmaxType what the sum of {@link FusedAttention}'s softmax has besides
  */
 public record AttentionProblem(
         QkvLayout layout,
@@ -26,7 +28,9 @@ public record AttentionProblem(
         float scale,
         float dropout,
         Mode mode,
-        Order order) {
+        Order order,
+        BiasType biasType,
+        SoftmaxType softmaxType) {
     /** Whether a backward call follows. */
     public enum Mode {
         /** One does; weights are dropped. */
@@ -54,6 +58,8 @@ public record AttentionProblem(
         Checks.given("mask", mask);
         Checks.given("mode", mode);
         Checks.given("order", order);
+        Checks.given("biasType", biasType);
+        Checks.given("softmaxType", softmaxType);
         if (windowLeft < -1 || windowRight < -1) {
             throw new IllegalArgumentException(
                     "window: expected -1 (unbounded) or more on each side, got " + windowLeft + " and " + windowRight);
@@ -68,43 +74,84 @@ public record AttentionProblem(
         Checks.probability("dropout", dropout);
     }
 
-    /** Every query sees every key; nothing is dropped; a backward call follows. */
+    /** Every query sees every key; nothing is dropped and scores stay as they are; a backward call follows. */
     public static AttentionProblem of(QkvLayout layout, float scale) {
-        return new AttentionProblem(layout, MaskType.NO_MASK, -1, -1, scale, 0, Mode.TRAINING, Order.FASTEST);
+        return new AttentionProblem(
+                layout,
+                MaskType.NO_MASK,
+                -1,
+                -1,
+                scale,
+                0,
+                Mode.TRAINING,
+                Order.FASTEST,
+                BiasType.NO_BIAS,
+                SoftmaxType.VANILLA);
     }
 
     /** Returns this problem with another layout. */
     public AttentionProblem withLayout(QkvLayout newLayout) {
-        return new AttentionProblem(newLayout, mask, windowLeft, windowRight, scale, dropout, mode, order);
+        return new AttentionProblem(
+                newLayout, mask, windowLeft, windowRight, scale, dropout, mode, order, biasType, softmaxType);
     }
 
     /** Returns this problem with another mask. */
     public AttentionProblem withMask(MaskType newMask) {
-        return new AttentionProblem(layout, newMask, windowLeft, windowRight, scale, dropout, mode, order);
+        return new AttentionProblem(
+                layout, newMask, windowLeft, windowRight, scale, dropout, mode, order, biasType, softmaxType);
     }
 
     /** Returns this problem with a window of {@code left} keys before and {@code right} keys after the diagonal; -1: all. */
     public AttentionProblem withWindow(long left, long right) {
-        return new AttentionProblem(layout, mask, left, right, scale, dropout, mode, order);
+        return new AttentionProblem(layout, mask, left, right, scale, dropout, mode, order, biasType, softmaxType);
     }
 
     /** Returns this problem with another probability of dropping an attention weight. */
     public AttentionProblem withDropout(float probability) {
-        return new AttentionProblem(layout, mask, windowLeft, windowRight, scale, probability, mode, order);
+        return new AttentionProblem(
+                layout, mask, windowLeft, windowRight, scale, probability, mode, order, biasType, softmaxType);
+    }
+
+    /** Returns this problem with something else added to scores. */
+    public AttentionProblem withBiasType(BiasType newType) {
+        return new AttentionProblem(
+                layout, mask, windowLeft, windowRight, scale, dropout, mode, order, newType, softmaxType);
+    }
+
+    /** Returns this problem with another softmax. */
+    public AttentionProblem withSoftmaxType(SoftmaxType newType) {
+        return new AttentionProblem(
+                layout, mask, windowLeft, windowRight, scale, dropout, mode, order, biasType, newType);
     }
 
     /** Returns this problem for a forward call that no backward call follows. */
     public AttentionProblem forInference() {
-        return new AttentionProblem(layout, mask, windowLeft, windowRight, scale, dropout, Mode.INFERENCE, order);
+        return new AttentionProblem(
+                layout, mask, windowLeft, windowRight, scale, dropout, Mode.INFERENCE, order, biasType, softmaxType);
     }
 
     /** Returns this problem with gradients that have the same bits each time. */
     public AttentionProblem deterministic() {
-        return new AttentionProblem(layout, mask, windowLeft, windowRight, scale, dropout, mode, Order.DETERMINISTIC);
+        return new AttentionProblem(
+                layout,
+                mask,
+                windowLeft,
+                windowRight,
+                scale,
+                dropout,
+                mode,
+                Order.DETERMINISTIC,
+                biasType,
+                softmaxType);
     }
 
     /** Returns whether the call draws random numbers: it drops weights, and is in training. */
     public boolean draws() {
         return dropout > 0 && mode == Mode.TRAINING;
+    }
+
+    /** Returns whether scores go as they are into a vanilla softmax. */
+    public boolean isPlain() {
+        return biasType == BiasType.NO_BIAS && softmaxType == SoftmaxType.VANILLA;
     }
 }

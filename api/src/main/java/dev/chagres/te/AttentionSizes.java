@@ -14,6 +14,8 @@ package dev.chagres.te;
  * @param keyLength the same of keys
  * @param queryTokens of queries in all
  * @param keyTokens of keys in all
+ * @param biasSequences that have a bias of their own: 1, where all share one, or B; without bias 0
+ * @param biasHeads that have a bias of their own: 1, where all share one, or all; without bias 0
  */
 public record AttentionSizes(
         long sequences,
@@ -24,7 +26,9 @@ public record AttentionSizes(
         long queryLength,
         long keyLength,
         long queryTokens,
-        long keyTokens) {
+        long keyTokens,
+        long biasSequences,
+        long biasHeads) {
     /**
      * Checks that no size is negative.
      *
@@ -33,6 +37,7 @@ public record AttentionSizes(
     public AttentionSizes {
         long least = Math.min(Math.min(Math.min(sequences, heads), Math.min(keyHeads, headDim)), valueDim);
         least = Math.min(Math.min(least, Math.min(queryLength, keyLength)), Math.min(queryTokens, keyTokens));
+        least = Math.min(least, Math.min(biasSequences, biasHeads));
         if (least < 0) {
             throw new IllegalArgumentException("sizes: expected no negative size, got " + least);
         }
@@ -41,24 +46,86 @@ public record AttentionSizes(
     /** Queries and keys of the same {@code sequences} of {@code length}, with {@code heads} of {@code headDim} each. */
     public static AttentionSizes of(long sequences, long length, long heads, long headDim) {
         long tokens = sequences * length;
-        return new AttentionSizes(sequences, heads, heads, headDim, headDim, length, length, tokens, tokens);
+        return new AttentionSizes(sequences, heads, heads, headDim, headDim, length, length, tokens, tokens, 0, 0);
     }
 
     /** Returns these sizes with {@code newHeads} of keys and values. */
     public AttentionSizes withKeyHeads(long newHeads) {
         return new AttentionSizes(
-                sequences, heads, newHeads, headDim, valueDim, queryLength, keyLength, queryTokens, keyTokens);
+                sequences,
+                heads,
+                newHeads,
+                headDim,
+                valueDim,
+                queryLength,
+                keyLength,
+                queryTokens,
+                keyTokens,
+                biasSequences,
+                biasHeads);
+    }
+
+    /** Returns these sizes with heads of values and outputs of another size. */
+    public AttentionSizes withValueDim(long newDim) {
+        return new AttentionSizes(
+                sequences,
+                heads,
+                keyHeads,
+                headDim,
+                newDim,
+                queryLength,
+                keyLength,
+                queryTokens,
+                keyTokens,
+                biasSequences,
+                biasHeads);
     }
 
     /** Returns these sizes with keys and values of another length, {@code tokens} in all. */
     public AttentionSizes withKeys(long length, long tokens) {
         return new AttentionSizes(
-                sequences, heads, keyHeads, headDim, valueDim, queryLength, length, queryTokens, tokens);
+                sequences,
+                heads,
+                keyHeads,
+                headDim,
+                valueDim,
+                queryLength,
+                length,
+                queryTokens,
+                tokens,
+                biasSequences,
+                biasHeads);
     }
 
     /** Returns these sizes with {@code tokens} of queries and of keys in all, as packed sequences have them. */
     public AttentionSizes withTokens(long tokens) {
         return new AttentionSizes(
-                sequences, heads, keyHeads, headDim, valueDim, queryLength, keyLength, tokens, tokens);
+                sequences,
+                heads,
+                keyHeads,
+                headDim,
+                valueDim,
+                queryLength,
+                keyLength,
+                tokens,
+                tokens,
+                biasSequences,
+                biasHeads);
+    }
+
+    /** Returns these sizes with a bias [{@code newSequences}, {@code newHeads}, S, S']. */
+    public AttentionSizes withBias(long newSequences, long newHeads) {
+        return new AttentionSizes(
+                sequences,
+                heads,
+                keyHeads,
+                headDim,
+                valueDim,
+                queryLength,
+                keyLength,
+                queryTokens,
+                keyTokens,
+                newSequences,
+                newHeads);
     }
 }

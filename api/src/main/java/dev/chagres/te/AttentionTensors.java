@@ -12,6 +12,9 @@ import org.jspecify.annotations.Nullable;
  * buffer is shared. Inside one buffer, as the problem's layout may say, each tensor is a view from its first element on,
  * shaped so. The statistics are FLOAT32 [T, h, 1] packed, else [B, h, S, 1], S being the queries' length.
  *
+ * <p>{@link FusedAttention} adds a bias [1 or B, 1 or h, S, S'] of the query's type to scores where the problem says so, and has an
+ * offset FLOAT32 [h] in the sum of its softmax.
+ *
  * <p>Lengths are INT32 [B + 1], cumulative from 0; packed, they are token offsets too. Their contents are trusted: no
  * sequence may be longer than is said, none end behind the tokens. A padding mask reads them, and so do packed layouts.
  *
@@ -35,6 +38,10 @@ public final class AttentionTensors {
     private @Nullable Tensor keyGradient;
     private @Nullable Tensor valueGradient;
     private @Nullable AttentionScales scales;
+    private @Nullable Tensor bias;
+    private @Nullable Tensor biasGradient;
+    private @Nullable Tensor softmaxOffset;
+    private @Nullable Tensor softmaxOffsetGradient;
     private final AttentionMemory memory = new AttentionMemory();
 
     /** Names no tensor yet. */
@@ -141,9 +148,56 @@ public final class AttentionTensors {
         return this;
     }
 
+    /** Sets the bias of a problem that has one as a tensor, [1 or B, 1 or h, S, S'] of the query's type; null of others. */
+    public AttentionTensors bias(@Nullable Tensor tensor) {
+        bias = tensor;
+        return this;
+    }
+
+    /** Sets the gradient of the bias, like it, which backward writes whole; null where there is no bias. */
+    public AttentionTensors biasGradient(@Nullable Tensor tensor) {
+        biasGradient = tensor;
+        return this;
+    }
+
+    /**
+     * Sets the offset of a softmax that is not {@link SoftmaxType#VANILLA}, FLOAT32 [h]: the sinks of {@link SoftmaxType#LEARNABLE},
+     * zeros of {@link SoftmaxType#OFF_BY_ONE}; null of a vanilla one.
+     */
+    public AttentionTensors softmaxOffset(@Nullable Tensor tensor) {
+        softmaxOffset = tensor;
+        return this;
+    }
+
+    /** Sets the gradient of the offset of the softmax, like it, which backward writes; null where there is no offset. */
+    public AttentionTensors softmaxOffsetGradient(@Nullable Tensor tensor) {
+        softmaxOffsetGradient = tensor;
+        return this;
+    }
+
     /** Returns what scales the tensors in eight bits, or null. */
     public @Nullable AttentionScales scales() {
         return scales;
+    }
+
+    /** Returns the bias, or null. */
+    public @Nullable Tensor bias() {
+        return bias;
+    }
+
+    /** Returns the gradient of the bias, or null. */
+    public @Nullable Tensor biasGradient() {
+        return biasGradient;
+    }
+
+    /** Returns the offset of the softmax, or null. */
+    public @Nullable Tensor softmaxOffset() {
+        return softmaxOffset;
+    }
+
+    /** Returns the gradient of the offset of the softmax, or null. */
+    public @Nullable Tensor softmaxOffsetGradient() {
+        return softmaxOffsetGradient;
     }
 
     /** Returns the query. */

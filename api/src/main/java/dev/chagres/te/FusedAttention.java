@@ -16,7 +16,9 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Attention by cuDNN's kernels, {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, and its gradients.
+ * Attention by cuDNN's kernels, {@code o = dropout(softmax(scale q k^T + bias + mask)) v} for each head, and its gradients. The
+ * problem says whether there is a bias, whether it is linear ({@link BiasType#ALIBI}), and whether the sum of the softmax has an offset
+ * ({@link SoftmaxType}).
  *
  * <p>FLOAT16, BFLOAT16 and, with {@link AttentionTensors#scales}, eight bits; the softmax is computed in FP32. Which problems
  * cuDNN takes {@link #refusal} tells; the reference takes FLOAT32 too. In eight bits softmax weights and the gradients of scores
@@ -67,9 +69,17 @@ public final class FusedAttention {
         tensors.checkBackward(problem, stream);
         if (tensors.output().count() == 0 || tensors.key().count() == 0) {
             AttentionPlaces.zeroGradients(problem.layout(), tensors, stream);
+            zero(tensors.biasGradient(), stream);
+            zero(tensors.softmaxOffsetGradient(), stream);
             return;
         }
         Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).backward().run(problem, tensors, stream);
+    }
+
+    private static void zero(@Nullable Tensor gradient, Stream stream) {
+        if (gradient != null) {
+            gradient.zero(stream);
+        }
     }
 
     /** Returns the shape of the statistics of these queries: [T, h, 1] packed, else [B, h, S, 1]. */

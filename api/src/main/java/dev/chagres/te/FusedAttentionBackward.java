@@ -4,8 +4,8 @@ import static dev.chagres.bindings.te.TransformerEngine.*;
 
 import dev.chagres.DType;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.te.NVTETensorPack;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Workspace;
@@ -22,21 +22,14 @@ import org.jspecify.annotations.Nullable;
  */
 final class FusedAttentionBackward extends AttributeWriter {
     private final FusedAttentionCalls calls;
-    private final DeviceState device;
-    private final MemorySegment pack;
-    private final MemorySegment statisticsHandle;
-    private final MemorySegment randomnessHandle;
+    private final AuxiliaryPack pack;
     private final AttentionGeometry.Recent recent = new AttentionGeometry.Recent();
     private @Nullable AttentionProblem problem;
 
     FusedAttentionBackward(FusedAttentionCalls calls) {
         super(create(calls.device()), calls.device().arena());
         this.calls = calls;
-        device = calls.device();
-        pack = AuxiliaryPack.create(device);
-        statisticsHandle = AuxiliaryPack.statistics(pack);
-        randomnessHandle = AuxiliaryPack.randomness(pack);
-        NVTETensorPack.size(pack, AuxiliaryPack.TENSORS);
+        pack = new AuxiliaryPack(calls);
         setUnchanging();
     }
 
@@ -49,12 +42,13 @@ final class FusedAttentionBackward extends AttributeWriter {
         } else {
             calls.scaled().writeBackward(this, tensors, scales);
         }
+        handle(kNVTEFusedAttnBwdParamsDBias(), zeroed(tensors.biasGradient(), stream));
+        handle(kNVTEFusedAttnBwdParamsDSoftmaxOffset(), zeroed(tensors.softmaxOffsetGradient(), stream));
         calls.writeLengths(this, kNVTEFusedAttnBwdParamsCuSeqlensQ(), with, tensors);
         number(kNVTEFusedAttnBwdParamsMaxSeqlenQ(), tensors.queryLength());
         number(kNVTEFusedAttnBwdParamsMaxSeqlenKV(), tensors.keyLength());
         handle(kNVTEFusedAttnBwdParamsStream(), stream.handle());
-        device.basicTensor().readFrom(tensors.statistics().handle()).writeTo(statisticsHandle);
-        calls.describeRandomness(tensors.rngState(), randomnessHandle);
+        pack.describe(tensors);
 
         Workspace workspace = Inside.workspace(stream);
         DType type = tensors.outputGradient().dtype();
@@ -66,6 +60,14 @@ final class FusedAttentionBackward extends AttributeWriter {
         }
         handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace.provided(geometry.workspaceBytes()));
         Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
+    }
+
+    /** Returns the handle of a gradient, whose numbers of no query and key the kernels may leave as they are. */
+    private MemorySegment zeroed(@Nullable Tensor gradient, Stream stream) {
+        if (gradient != null) {
+            gradient.zero(stream);
+        }
+        return calls.handleOf(gradient);
     }
 
     private void writeTensors(AttentionTensors tensors) {
@@ -95,15 +97,13 @@ final class FusedAttentionBackward extends AttributeWriter {
         number(kNVTEFusedAttnBwdParamsOFormat(), with.layout().format().code());
         number(kNVTEFusedAttnBwdParamsDOFormat(), with.layout().format().code());
         number(kNVTEFusedAttnBwdParamsDQKVLayout(), with.layout().code());
+        number(kNVTEFusedAttnBwdParamsBiasType(), with.biasType().code());
+        number(kNVTEFusedAttnBwdParamsSoftmaxType(), with.softmaxType().code());
         problem = with;
     }
 
     private void setUnchanging() {
-        handle(kNVTEFusedAttnBwdParamsDBias(), calls.unset());
-        handle(kNVTEFusedAttnBwdParamsDSoftmaxOffset(), calls.unset());
-        handle(kNVTEFusedAttnBwdParamsAuxCtxTensors(), pack);
-        number(kNVTEFusedAttnBwdParamsBiasType(), NVTE_NO_BIAS());
-        number(kNVTEFusedAttnBwdParamsSoftmaxType(), NVTE_VANILLA_SOFTMAX());
+        handle(kNVTEFusedAttnBwdParamsAuxCtxTensors(), pack.segment());
     }
 
     private static MemorySegment create(DeviceState device) {
@@ -120,6 +120,6 @@ final class FusedAttentionBackward extends AttributeWriter {
 
     void close() {
         te_destroy_fused_attn_bwd_params(object());
-        te_tensor_pack_destroy(pack);
+        pack.close();
     }
 }

@@ -73,6 +73,11 @@ final class FusedAttentionCalls implements AutoCloseable {
         writer.handle(first + 3, packed ? keys : unset);
     }
 
+    /** Returns the handle of {@code tensor}, or that of no tensor. */
+    MemorySegment handleOf(@Nullable Tensor tensor) {
+        return tensor == null ? unset : tensor.handle();
+    }
+
     /** Returns the handle of the random state {@code given}, or that of the one which nothing draws from. */
     MemorySegment randomness(@Nullable Tensor given) {
         return given == null ? noRandomnessHandle : given.handle();

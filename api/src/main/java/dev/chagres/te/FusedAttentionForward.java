@@ -5,10 +5,8 @@ import static dev.chagres.bindings.te.TransformerEngine.*;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.te.NVTETensorPack;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.BasicTensor;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
@@ -27,20 +25,14 @@ import org.jspecify.annotations.Nullable;
  */
 final class FusedAttentionForward extends AttributeWriter {
     private final FusedAttentionCalls calls;
-    private final DeviceState device;
-    private final MemorySegment pack;
-    private final MemorySegment statisticsHandle;
-    private final MemorySegment randomnessHandle;
+    private final AuxiliaryPack pack;
     private final AttentionGeometry.Recent recent = new AttentionGeometry.Recent();
     private @Nullable AttentionProblem problem;
 
     FusedAttentionForward(FusedAttentionCalls calls) {
         super(create(calls.device()), calls.device().arena());
         this.calls = calls;
-        device = calls.device();
-        pack = AuxiliaryPack.create(device);
-        statisticsHandle = AuxiliaryPack.statistics(pack);
-        randomnessHandle = AuxiliaryPack.randomness(pack);
+        pack = new AuxiliaryPack(calls);
         setUnchanging();
     }
 
@@ -53,6 +45,8 @@ final class FusedAttentionForward extends AttributeWriter {
         } else {
             calls.scaled().writeForward(this, tensors, scales);
         }
+        handle(kNVTEFusedAttnFwdParamsBias(), calls.handleOf(tensors.bias()));
+        handle(kNVTEFusedAttnFwdParamsSoftmaxOffset(), calls.handleOf(tensors.softmaxOffset()));
         calls.writeLengths(this, kNVTEFusedAttnFwdParamsCuSeqlensQ(), with, tensors);
         handle(kNVTEFusedAttnFwdParamsRngState(), calls.randomness(tensors.rngState()));
         number(kNVTEFusedAttnFwdParamsMaxSeqlenQ(), tensors.queryLength());
@@ -65,9 +59,7 @@ final class FusedAttentionForward extends AttributeWriter {
             ask(workspace, tensors.statistics());
             geometry = recent.remember(with, tensors, null, workspace.asked());
         }
-        device.basicTensor().readFrom(tensors.statistics().handle()).writeTo(statisticsHandle);
-        calls.describeRandomness(tensors.rngState(), randomnessHandle);
-        NVTETensorPack.size(pack, AuxiliaryPack.TENSORS);
+        pack.describe(tensors);
         handle(kNVTEFusedAttnFwdParamsWorkspace(), workspace.provided(geometry.workspaceBytes()));
         Status.te(te_fused_attn_fwd_v2(object()), "te_fused_attn_fwd_v2");
     }
@@ -92,29 +84,27 @@ final class FusedAttentionForward extends AttributeWriter {
         number(kNVTEFusedAttnFwdParamsAttnScale(), with.scale());
         number(kNVTEFusedAttnFwdParamsQKVLayout(), with.layout().code());
         number(kNVTEFusedAttnFwdParamsOFormat(), with.layout().format().code());
+        number(kNVTEFusedAttnFwdParamsBiasType(), with.biasType().code());
+        number(kNVTEFusedAttnFwdParamsSoftmaxType(), with.softmaxType().code());
         problem = with;
     }
 
     /** Lets the library say what workspace it wants, and checks that the log-sum-exp has the size that it wants. */
     private void ask(Workspace workspace, Tensor statistics) {
-        NVTETensorPack.size(pack, 0);
+        pack.clear();
         handle(kNVTEFusedAttnFwdParamsWorkspace(), workspace.asking());
         Status.te(te_fused_attn_fwd_v2(object()), "te_fused_attn_fwd_v2");
-        BasicTensor wanted = device.basicTensor().readFrom(statisticsHandle);
-        if (wanted.byteSize() != statistics.byteSize()) {
-            throw new IllegalArgumentException("statistics: expected " + wanted.byteSize()
+        long wanted = pack.statisticsBytes();
+        if (wanted != statistics.byteSize()) {
+            throw new IllegalArgumentException("statistics: expected " + wanted
                     + " bytes, which the opened Transformer Engine wants, got " + Checks.describe(statistics));
         }
     }
 
     private void setUnchanging() {
-        handle(kNVTEFusedAttnFwdParamsBias(), calls.unset());
-        handle(kNVTEFusedAttnFwdParamsSoftmaxOffset(), calls.unset());
         handle(kNVTEFusedAttnFwdParamsPageTableK(), calls.unset());
         handle(kNVTEFusedAttnFwdParamsPageTableV(), calls.unset());
-        handle(kNVTEFusedAttnFwdParamsAuxCtxTensors(), pack);
-        number(kNVTEFusedAttnFwdParamsBiasType(), NVTE_NO_BIAS());
-        number(kNVTEFusedAttnFwdParamsSoftmaxType(), NVTE_VANILLA_SOFTMAX());
+        handle(kNVTEFusedAttnFwdParamsAuxCtxTensors(), pack.segment());
     }
 
     private static MemorySegment create(DeviceState device) {
@@ -131,6 +121,6 @@ final class FusedAttentionForward extends AttributeWriter {
 
     void close() {
         te_destroy_fused_attn_fwd_params(object());
-        te_tensor_pack_destroy(pack);
+        pack.close();
     }
 }

@@ -48,8 +48,8 @@ final class FusedAttentionQuestion extends AttributeWriter {
                     kNVTEFusedAttnConfigBottomRightDiagonal(),
                     problem.mask().isCausal() && problem.mask().isBottomRight());
         }
-        number(kNVTEFusedAttnConfigBiasType(), NVTE_NO_BIAS());
-        number(kNVTEFusedAttnConfigSoftmaxType(), NVTE_VANILLA_SOFTMAX());
+        number(kNVTEFusedAttnConfigBiasType(), problem.biasType().code());
+        number(kNVTEFusedAttnConfigSoftmaxType(), problem.softmaxType().code());
         number(kNVTEFusedAttnConfigWindowSizeLeft(), problem.windowLeft());
         number(kNVTEFusedAttnConfigWindowSizeRight(), problem.mask().isCausal() ? 0L : problem.windowRight());
         number(kNVTEFusedAttnConfigDropout(), problem.dropout());
@@ -75,6 +75,12 @@ final class FusedAttentionQuestion extends AttributeWriter {
         if (problem.layout().format() == QkvFormat.THD) {
             number(kNVTEFusedAttnConfigNumTokensQ(), sizes.queryTokens());
             number(kNVTEFusedAttnConfigNumTokensKV(), sizes.keyTokens());
+        }
+        if (problem.biasType().isTensor()) {
+            number(kNVTEFusedAttnConfigBiasBatchSize(), sizes.biasSequences());
+            number(kNVTEFusedAttnConfigBiasNumHeads(), sizes.biasHeads());
+            number(kNVTEFusedAttnConfigBiasSeqlenQ(), sizes.queryLength());
+            number(kNVTEFusedAttnConfigBiasSeqlenKV(), sizes.keyLength());
         }
     }
 

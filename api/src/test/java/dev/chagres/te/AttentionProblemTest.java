@@ -36,6 +36,12 @@ class AttentionProblemTest {
                 () -> PACKED.withDropout(1));
         assertThrown(NullPointerException.class, "mask: expected a value, got null", () -> PACKED.withMask(null));
         assertThrown(
+                NullPointerException.class, "biasType: expected a value, got null", () -> PACKED.withBiasType(null));
+        assertThrown(
+                NullPointerException.class,
+                "softmaxType: expected a value, got null",
+                () -> PACKED.withSoftmaxType(null));
+        assertThrown(
                 NullPointerException.class, "layout: expected a value, got null", () -> AttentionProblem.of(null, 1));
         assertThrown(
                 IllegalArgumentException.class,
@@ -50,17 +56,37 @@ class AttentionProblemTest {
                 .withWindow(7, 0)
                 .withDropout(0.1f)
                 .withLayout(QkvLayout.SB3HD)
+                .withBiasType(BiasType.ALIBI)
+                .withSoftmaxType(SoftmaxType.OFF_BY_ONE)
                 .deterministic();
         assertEquals(
                 new AttentionProblem(
-                        QkvLayout.SB3HD, MaskType.PADDING_CAUSAL, 7, 0, 0.5f, 0.1f, Mode.TRAINING, Order.DETERMINISTIC),
+                        QkvLayout.SB3HD,
+                        MaskType.PADDING_CAUSAL,
+                        7,
+                        0,
+                        0.5f,
+                        0.1f,
+                        Mode.TRAINING,
+                        Order.DETERMINISTIC,
+                        BiasType.ALIBI,
+                        SoftmaxType.OFF_BY_ONE),
                 problem);
+        assertFalse(problem.isPlain());
+        assertFalse(problem.withBiasType(BiasType.NO_BIAS).isPlain());
+        assertTrue(problem.withBiasType(BiasType.NO_BIAS)
+                .withSoftmaxType(SoftmaxType.VANILLA)
+                .isPlain());
         assertTrue(problem.draws());
         assertFalse(problem.forInference().draws());
         assertFalse(problem.withDropout(0).draws());
         assertEquals(
-                new AttentionSizes(2, 4, 1, 16, 16, 5, 9, 10, 11),
-                AttentionSizes.of(2, 5, 4, 16).withKeyHeads(1).withKeys(9, 11));
+                new AttentionSizes(2, 4, 1, 16, 8, 5, 9, 10, 11, 1, 4),
+                AttentionSizes.of(2, 5, 4, 16)
+                        .withKeyHeads(1)
+                        .withValueDim(8)
+                        .withKeys(9, 11)
+                        .withBias(1, 4));
         assertEquals(7, AttentionSizes.of(2, 5, 4, 16).withTokens(7).keyTokens());
     }
 

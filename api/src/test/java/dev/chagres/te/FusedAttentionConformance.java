@@ -140,7 +140,9 @@ class FusedAttentionConformance {
                 length(c.queries()),
                 length(c.keys()),
                 c.queries().tokens(),
-                c.keys().tokens());
+                c.keys().tokens(),
+                0,
+                0);
         String refusal = FusedAttention.refusal(c.problem(), c.dtype(), sizes, open.device());
         AttentionRun run = new AttentionRun(open, c, c.problem());
         if (refusal == null) {

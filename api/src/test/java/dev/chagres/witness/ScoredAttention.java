@@ -36,6 +36,10 @@ public final class ScoredAttention {
     public int[] maskShape = {1, 1, 0, 0};
     /** The softmax. */
     public SoftmaxType softmax = SoftmaxType.VANILLA;
+    /** Keys before its own that a query sees; -1: all. */
+    public long windowLeft = -1;
+    /** Factors of the weights. */
+    public AttentionWitness.Keep keep = AttentionWitness.Keep.ALL;
     /** Of heads, for a learnable softmax. */
     public double[] sinks = new double[0];
     /** Rows of tokens by heads by columns. */
@@ -109,6 +113,7 @@ public final class ScoredAttention {
             total += weights[key];
         }
         for (int key = 0; key < keyRows.length && total > 0; key++) {
+            weights[key] *= keep.factor(sequence, head, query, key);
             for (int c = 0; c < dim; c++) {
                 output[(row * heads + head) * dim + c] +=
                         weights[key] / total * v[(keyRows[key] * keyHeads + keyHead(head)) * dim + c];
@@ -124,7 +129,8 @@ public final class ScoredAttention {
     private double score(int sequence, int head, int query, int key, int row, int keyRow) {
         int shift = keys.lengths().get(sequence) - queries.lengths().get(sequence);
         IntPredicate hidden = last -> maskType.isCausal() && key > last;
-        if (hidden.test(query + (maskType.isBottomRight() ? shift : 0))) {
+        int diagonal = query + (maskType.isBottomRight() ? shift : 0);
+        if (hidden.test(diagonal) || (windowLeft >= 0 && key < diagonal - windowLeft)) {
             return Double.NEGATIVE_INFINITY;
         }
         if (mask.length > 0 && mask[at(maskShape, sequence, head, query, key)] != 0) {
