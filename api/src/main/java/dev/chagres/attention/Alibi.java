@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import java.util.Arrays;
 
 /**
  * Attention with linear biases: the score of query i and key j gets {@code -slope |i + d - j|}, with a slope for each head. d
@@ -21,12 +22,14 @@ public final class Alibi {
 
     private final Tensor slopes;
     private final int heads;
+    private final boolean usual;
     /** The issue number of the tensor that holds the slopes. */
     private final int issue;
 
-    private Alibi(Tensor slopes, int heads) {
+    private Alibi(Tensor slopes, int heads, boolean usual) {
         this.slopes = slopes;
         this.heads = heads;
+        this.usual = usual;
         issue = Inside.issue(slopes);
     }
 
@@ -41,6 +44,10 @@ public final class Alibi {
         if (heads < 1) {
             throw new IllegalArgumentException("heads: expected at least 1, got " + heads);
         }
+        return ofSlopes(scope, usualSlopes(heads));
+    }
+
+    private static float[] usualSlopes(int heads) {
         int power = Integer.highestOneBit(heads);
         float[] slopes = new float[heads];
         for (int head = 0; head < heads; head++) {
@@ -48,7 +55,7 @@ public final class Alibi {
                     head < power ? EXPONENTS / power * (head + 1) : EXPONENTS / (2 * power) * (2 * (head - power) + 1);
             slopes[head] = (float) Math.pow(2, -exponent);
         }
-        return ofSlopes(scope, slopes);
+        return slopes;
     }
 
     /**
@@ -71,12 +78,17 @@ public final class Alibi {
         Tensor tensor = scope.tensor(DType.FLOAT32, slopes.length);
         tensor.set(scope.stream(), slopes);
         Inside.fix(tensor);
-        return new Alibi(tensor, slopes.length);
+        return new Alibi(tensor, slopes.length, Arrays.equals(slopes, usualSlopes(slopes.length)));
     }
 
     /** Returns the number of heads. */
     public int heads() {
         return heads;
+    }
+
+    /** Returns whether the slopes are those of {@link #of}, which cuDNN gives as many heads. */
+    public boolean hasUsualSlopes() {
+        return usual;
     }
 
     /**

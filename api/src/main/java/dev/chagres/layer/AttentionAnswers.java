@@ -6,38 +6,70 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionSizes;
 import dev.chagres.te.FusedAttention;
+import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What TE has said to the question whether it computes an attention in eight bits, for the last few problems and lengths: known
- * ones are found without garbage.
+ * What TE has said to the question whether it computes an attention, for the last few problems and lengths: known ones are found
+ * without garbage.
  *
  * <p>Threading: the device's thread.
  */
 final class AttentionAnswers {
     private static final int MOST = 16;
+    /** TE makes one plan for packed batches of up to so many sequences, of up to twice as many and so on. */
+    private static final long FEWEST_SEQUENCES = 32;
+    /** The same of tokens. */
+    private static final long FEWEST_TOKENS = 1024;
+    /** Longest lengths are rounded likewise, so that few questions are asked. */
+    private static final long SHORTEST = 128;
 
     private static final class Answer {
         private @Nullable AttentionProblem problem;
+        private @Nullable DType dtype;
         private @Nullable DType gradientType;
         private @Nullable Device device;
         private long batch;
         private long length;
         private long keyLength;
+        private long tokens;
+        private long keyTokens;
+        private long biasSequences;
+        private long biasHeads;
         private @Nullable String refusal;
 
-        boolean isTo(AttentionProblem asked, DType type, Sequences sequences, Device where) {
-            return asked == problem
-                    && type == gradientType
-                    && where == device
-                    && sequences.batch() == batch
-                    && sequences.length() == length
-                    && sequences.keys().length() == keyLength;
+        boolean isTo(Answer other) {
+            return other.problem == problem
+                    && other.dtype == dtype
+                    && other.gradientType == gradientType
+                    && other.device == device
+                    && other.batch == batch
+                    && other.length == length
+                    && other.keyLength == keyLength
+                    && other.tokens == tokens
+                    && other.keyTokens == keyTokens
+                    && other.biasSequences == biasSequences
+                    && other.biasHeads == biasHeads;
+        }
+
+        void measure(Sequences sequences) {
+            Sequences keys = sequences.keys();
+            boolean packed = sequences.format() == QkvFormat.THD;
+            batch = packed ? powerOfTwo(sequences.batch(), FEWEST_SEQUENCES) : sequences.batch();
+            tokens = packed ? powerOfTwo(sequences.tokens(), FEWEST_TOKENS) : sequences.tokens();
+            keyTokens = packed ? powerOfTwo(keys.tokens(), FEWEST_TOKENS) : keys.tokens();
+            length = packed ? powerOfTwo(sequences.length(), SHORTEST) : sequences.length();
+            keyLength = packed ? powerOfTwo(keys.length(), SHORTEST) : keys.length();
+        }
+
+        private static long powerOfTwo(long atLeast, long fewest) {
+            return atLeast <= fewest ? fewest : Long.highestOneBit(atLeast - 1) << 1;
         }
     }
 
     private final AttentionConfig config;
     private final Answer[] answers = new Answer[MOST];
+    private Answer question = new Answer();
     private int next;
 
     AttentionAnswers(AttentionConfig config) {
@@ -47,26 +79,60 @@ final class AttentionAnswers {
         }
     }
 
-    /** Returns why TE does not compute {@code problem} over dense sequences in eight bits, or null. */
+    /** Returns why TE does not compute {@code problem} over these sequences in eight bits, or null. */
     @Nullable
     String refusal(AttentionProblem problem, DType dtype, DType gradientType, Sequences sequences, Device device) {
+        return refusal(problem, dtype, gradientType, sequences, 0, 0, device);
+    }
+
+    /**
+     * Returns why TE does not compute {@code problem} over these sequences, or null. Of packed sequences it is asked about as many
+     * tokens as it makes one plan for: the answer is then the same for most batches.
+     *
+     * @param biasSequences that have a bias of their own; 0 without one
+     * @param biasHeads that have a bias of their own; 0 without one
+     */
+    @Nullable
+    String refusal(
+            AttentionProblem problem,
+            DType dtype,
+            DType gradientType,
+            Sequences sequences,
+            long biasSequences,
+            long biasHeads,
+            Device device) {
+        Answer asked = question;
+        asked.problem = problem;
+        asked.dtype = dtype;
+        asked.gradientType = gradientType;
+        asked.device = device;
+        asked.biasSequences = biasSequences;
+        asked.biasHeads = biasHeads;
+        asked.measure(sequences);
         for (Answer answer : answers) {
-            if (answer.isTo(problem, gradientType, sequences, device)) {
+            if (answer.isTo(asked)) {
                 return answer.refusal;
             }
         }
-        Answer answer = answers[next];
+        asked.refusal = FusedAttention.refusal(problem, dtype, gradientType, sizes(asked), device);
+        question = answers[next];
+        answers[next] = asked;
         next = (next + 1) % MOST;
-        answer.problem = problem;
-        answer.gradientType = gradientType;
-        answer.device = device;
-        answer.batch = sequences.batch();
-        answer.length = sequences.length();
-        answer.keyLength = sequences.keys().length();
-        AttentionSizes sizes = AttentionSizes.of(answer.batch, answer.length, config.heads(), config.headDim())
-                .withKeyHeads(config.keyHeads())
-                .withKeys(answer.keyLength, answer.batch * answer.keyLength);
-        answer.refusal = FusedAttention.refusal(problem, dtype, gradientType, sizes, device);
-        return answer.refusal;
+        return asked.refusal;
+    }
+
+    private AttentionSizes sizes(Answer asked) {
+        return new AttentionSizes(
+                asked.batch,
+                config.heads(),
+                config.keyHeads(),
+                config.headDim(),
+                config.headDim(),
+                asked.length,
+                asked.keyLength,
+                asked.tokens,
+                asked.keyTokens,
+                asked.biasSequences,
+                asked.biasHeads);
     }
 }

@@ -30,14 +30,22 @@ final class AttentionCalls {
     /** Bytes of workspace that cuDNN's deterministic backward wants for each score of packed sequences. */
     private static final long DETERMINISTIC_BYTES = 128;
 
+    /** Bytes of a score's gradient in cuDNN's workspace. */
+    private static final long SCORE_BYTES = 2;
+
+    /** To whose multiples lengths are rounded there. */
+    private static final long SCORE_TILE = 64;
+
     private final AttentionConfig config;
     private final AttentionProblems problems;
     private final ScoreRules rules;
+    private final FusedScores scores;
 
-    AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreRules rules) {
+    AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreRules rules, FusedScores scores) {
         this.config = config;
         this.problems = problems;
         this.rules = rules;
+        this.scores = scores;
     }
 
     /**
@@ -55,10 +63,13 @@ final class AttentionCalls {
             @Nullable AttentionScales scales,
             SavedAttention record,
             Pass pass) {
-        AttentionKernels kernels =
-                scales == null ? KernelChoice.attention(config, q.dtype(), sequences, rules) : AttentionKernels.FUSED;
+        AttentionKernels kernels = scales == null
+                ? KernelChoice.attention(config, layout, q.dtype(), sequences, scores, pass)
+                : AttentionKernels.FUSED;
         boolean drops = pass.isTraining() && !config.dropout().isNone();
-        AttentionProblem problem = problems.get(layout, sequences.padding(), drops);
+        AttentionProblem problem = kernels == AttentionKernels.FUSED
+                ? scores.problem(layout, sequences, drops)
+                : problems.get(layout, sequences.padding(), drops);
         Tensor offsets = sequences.cuSeqlens().offsets();
         Tensor keyOffsets = sequences.keys().cuSeqlens().offsets();
         AttentionTensors tensors = record.tensors
@@ -75,8 +86,14 @@ final class AttentionCalls {
         tensors.statistics(statistics);
         rules.apply(record.applied, sequences, pass);
         switch (kernels) {
-            case FUSED -> FusedAttention.forward(problem, tensors, pass.stream());
-            case TILED -> Attention.forward(problem, tensors, record.applied.scores(), pass.stream());
+            case FUSED -> {
+                scores.apply(record.applied, tensors, pass);
+                FusedAttention.forward(problem, tensors, pass.stream());
+            }
+            case TILED -> {
+                FusedScores.clear(tensors);
+                Attention.forward(problem, tensors, record.applied.scores(), pass.stream());
+            }
         }
         record.query.set(q);
         record.key.set(k);
@@ -101,14 +118,17 @@ final class AttentionCalls {
                 .keyGradient(dk)
                 .valueGradient(dv);
         switch (record.kernels) {
-            case FUSED -> FusedAttention.backward(problem, tensors, pass.stream());
+            case FUSED -> {
+                scores.prepareGradients(record.applied, tensors, pass);
+                FusedAttention.backward(problem, tensors, pass.stream());
+            }
             case TILED -> {
                 Tensor delta = pass.temporary().like(record.statistics.get());
                 rules.prepareGradients(record.applied, pass);
                 Attention.backward(problem, tensors, record.applied.scores(), delta, pass.stream());
-                rules.addGradients(record.applied, pass);
             }
         }
+        rules.addGradients(record.applied, pass);
     }
 
     private static void keep(Kept kept, @Nullable Tensor tensor) {
@@ -140,11 +160,30 @@ final class AttentionCalls {
     }
 
     /** Returns which kernels compute inputs of this type over these sequences, why not the others, and what they do. */
-    String explain(DType dtype, Sequences sequences, Provider provider) {
-        boolean fused = KernelChoice.attention(config, dtype, sequences, rules) == AttentionKernels.FUSED;
-        return "attention by " + KernelChoice.attentionReason(config, dtype, sequences, rules, provider)
+    String explain(DType dtype, Sequences sequences, Pass pass) {
+        QkvLayout layout = QkvLayout.separate(sequences.format());
+        boolean fused =
+                KernelChoice.attention(config, layout, dtype, sequences, scores, pass) == AttentionKernels.FUSED;
+        return "attention by " + KernelChoice.attentionReason(config, layout, dtype, sequences, scores, pass)
                 + rules.explain()
-                + (fused && provider == Provider.CUDA ? order(sequences) : "");
+                + (fused && pass.device().provider() == Provider.CUDA ? order(sequences) + workspace(sequences) : "");
+    }
+
+    /** Returns what the gradient of a bias costs cuDNN's kernels: those of all scores, in 16 bits. */
+    private String workspace(Sequences sequences) {
+        if (!rules.biasType().isTensor()) {
+            return "";
+        }
+        long scoreCount = sequences.batch()
+                * config.heads()
+                * roundedUp(sequences.length())
+                * roundedUp(sequences.keys().length());
+        return "; backward wants about " + SCORE_BYTES * scoreCount
+                + " bytes of workspace for the gradient of the bias";
+    }
+
+    private static long roundedUp(long length) {
+        return (length + SCORE_TILE - 1) / SCORE_TILE * SCORE_TILE;
     }
 
     /** Returns what the order of the sums in backward costs cuDNN's kernels. */

@@ -32,10 +32,14 @@ final class AttentionInEightBits {
     private final @Nullable AttentionSites sites;
 
     AttentionInEightBits(
-            AttentionConfig config, ScoreRules rules, AttentionProblems problems, @Nullable ModelPlan plan) {
+            AttentionConfig config,
+            ScoreRules rules,
+            AttentionProblems problems,
+            AttentionAnswers answers,
+            @Nullable ModelPlan plan) {
         this.rules = rules;
         this.problems = problems;
-        answers = new AttentionAnswers(config);
+        this.answers = answers;
         String reason = whyNever(config);
         never = reason == null && plan == null
                 ? "the attention was made without a plan, in which its scales have their places"
@@ -98,7 +102,7 @@ final class AttentionInEightBits {
         if (sequences.format() == QkvFormat.THD) {
             return "cuDNN has packed sequences in eight bits from 9.23 on alone";
         }
-        String changed = rules.why(sequences);
+        String changed = rules.whyNotInEightBits(sequences);
         if (changed != null) {
             return changed;
         }

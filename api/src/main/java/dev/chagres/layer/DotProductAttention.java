@@ -23,9 +23,10 @@ import org.jspecify.annotations.Nullable;
  * FLOAT32, BFLOAT16 or FLOAT16. The softmax is computed in FP32.
  *
  * <p>cuDNN's fused kernels compute BFLOAT16 and FLOAT16. What they do not take our own tiled kernels compute, in FP32
- * whatever the type: FLOAT32, padded batches of one token a sequence, and whatever is done with the scores before the softmax
- * (soft cap, ALiBi, bias, a mask by element, a softmax with one more term); and, on tensor cores, heads of at most 32 columns
- * without dropout. The choice is the same on every provider.
+ * whatever the type: FLOAT32, padded batches of one token a sequence, and most of what is done with the scores before the softmax; and, on
+ * tensor cores, heads of at most 32 columns without dropout. Of what is done with scores cuDNN takes, as TE says when it is asked, a
+ * bias and a softmax with one more term of padded sequences, and ALiBi with the usual slopes under a causal mask. The choice is the same
+ * on every provider.
  *
  * <p>Under a recipe whose {@link dev.chagres.recipe.Recipe#attention} says so cuDNN's kernels compute in eight bits where they can, if
  * the attention was made with a plan: query, key and value are cast, and output and gradients come back in the type of the query.
@@ -81,9 +82,10 @@ public final class DotProductAttention {
         }
         rules = new ScoreRules(config, plan);
         AttentionProblems problems = new AttentionProblems(config);
-        calls = new AttentionCalls(config, problems, rules);
+        AttentionAnswers answers = new AttentionAnswers(config);
+        calls = new AttentionCalls(config, problems, rules, new FusedScores(config, rules, problems, answers));
         inputs = new AttentionInputs(name, config);
-        choice = new AttentionInEightBits(config, rules, problems, plan);
+        choice = new AttentionInEightBits(config, rules, problems, answers, plan);
         inEightBits = new EightBitHeads(choice, inputs, calls);
     }
 
@@ -350,7 +352,7 @@ public final class DotProductAttention {
     /** Returns which kernels compute inputs of this type over the pass's sequences, and why not the others. */
     public String explain(DType dtype, Pass pass) {
         return name + ": "
-                + calls.explain(dtype, pass.sequences(), pass.device().provider())
+                + calls.explain(dtype, pass.sequences(), pass)
                 + choice.explain(QkvLayout.separate(pass.sequences().format()), dtype, pass.sequences(), pass);
     }
 

@@ -101,6 +101,17 @@ public final class FanOut {
         return last.tensor.get();
     }
 
+    /** Returns the tensor as {@link #tensor} does, but null where {@link #forward} was not called. */
+    @Nullable
+    Tensor latest(Pass pass) {
+        if (pass.isSaving()) {
+            Fan fan = find(pass);
+            return fan == null ? null : fan.tensor.get();
+        }
+        Latest last = latestOf(pass);
+        return last == null || last.tensor.isEmpty() ? null : last.tensor.get();
+    }
+
     private @Nullable Latest latestOf(Pass pass) {
         for (int i = 0; i < latest.size(); i++) {
             if (latest.get(i).pass == pass) {
@@ -177,14 +188,22 @@ public final class FanOut {
     }
 
     private Fan of(Pass pass) {
+        Fan fan = find(pass);
+        if (fan == null) {
+            throw new IllegalStateException(
+                    name + ": this pass holds no tensor with several readers; call forward(x, pass) first");
+        }
+        return fan;
+    }
+
+    private @Nullable Fan find(Pass pass) {
         for (int i = open.size() - 1; i >= 0; i--) {
             Fan fan = open.get(i);
             if (fan.pass == pass && pass.saved().holds(fan)) {
                 return fan;
             }
         }
-        throw new IllegalStateException(
-                name + ": this pass holds no tensor with several readers; call forward(x, pass) first");
+        return null;
     }
 
     @Override

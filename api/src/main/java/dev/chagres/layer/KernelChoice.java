@@ -5,10 +5,12 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.te.Activation;
 import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QkvLayout;
+import org.jspecify.annotations.Nullable;
 
 /**
- * The one place that says which kernels a layer runs. The choice depends on configuration, type and lengths alone, so that it is
- * the same on every provider.
+ * The one place that says which kernels a layer runs. The choice depends on configuration, type and lengths alone, and on what TE
+ * says that it takes; the reference says what TE says with the cuDNN that is tested, so that it is the same on every provider.
  *
  * <p>Threading: immutable.
  */
@@ -53,47 +55,42 @@ final class KernelChoice {
     }
 
     /**
-     * cuDNN has no attention for FLOAT32, no gradients of padded batches of one token a sequence, and does few of the things
-     * with scores that {@link ScoreRules} does. Narrow heads are
-     * faster by our own kernels: a step of ESM-2 8M takes 7.9 ms on an H200 instead of 9.9. Those have no dropout.
+     * cuDNN has no attention for FLOAT32, no gradients of padded batches of one token a sequence, and takes not all of the things
+     * that {@link ScoreRules} does with scores. Narrow heads are faster by our own kernels where scores stay as they are: a step of ESM-2
+     * 8M takes 7.9 ms on an H200 instead of 9.9. Those run on tensor cores, and have no dropout.
      */
-    static AttentionKernels attention(AttentionConfig config, DType dtype, Sequences sequences, ScoreRules rules) {
-        return dtype == DType.FLOAT32
-                        || rules.why(sequences) != null
-                        || hasGaps(sequences)
-                        || isSingle(sequences)
-                        || isNarrow(config)
-                ? AttentionKernels.TILED
-                : AttentionKernels.FUSED;
+    static AttentionKernels attention(
+            AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {
+        return whyTiled(config, layout, dtype, sequences, scores, pass) == null
+                ? AttentionKernels.FUSED
+                : AttentionKernels.TILED;
     }
 
     static String attentionReason(
-            AttentionConfig config, DType dtype, Sequences sequences, ScoreRules rules, Provider provider) {
-        boolean gpu = provider == Provider.CUDA;
-        return switch (attention(config, dtype, sequences, rules)) {
-            case FUSED ->
-                "te_fused_attn_fwd_v2 and te_fused_attn_bwd_v2, "
-                        + (gpu ? "which run cuDNN's kernels" : "which the CPU reference computes");
-            case TILED ->
-                "ops_attention_forward and ops_attention_backward" + (gpu ? "" : " as on a GPU") + ", for "
-                        + whyTiled(dtype, sequences, rules);
-        };
+            AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {
+        boolean gpu = pass.device().provider() == Provider.CUDA;
+        String tiled = whyTiled(config, layout, dtype, sequences, scores, pass);
+        return tiled == null
+                ? "te_fused_attn_fwd_v2 and te_fused_attn_bwd_v2, "
+                        + (gpu ? "which run cuDNN's kernels" : "which the CPU reference computes")
+                : "ops_attention_forward and ops_attention_backward" + (gpu ? "" : " as on a GPU") + ", for " + tiled;
     }
 
-    private static String whyTiled(DType dtype, Sequences sequences, ScoreRules rules) {
+    /** Returns why cuDNN's kernels do not compute a call, or null. Constants and what is remembered: each call asks. */
+    private static @Nullable String whyTiled(
+            AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {
         if (dtype == DType.FLOAT32) {
             return "cuDNN has no attention in FLOAT32";
-        }
-        String changed = rules.why(sequences);
-        if (changed != null) {
-            return changed;
         }
         if (hasGaps(sequences)) {
             return "cuDNN leaves what was in the gaps between packed sequences";
         }
-        return isSingle(sequences)
-                ? "cuDNN has no attention backward for padded batches of one token a sequence"
-                : "cuDNN is slower at heads of at most " + NARROW + " columns";
+        if (isSingle(sequences)) {
+            return "cuDNN has no attention backward for padded batches of one token a sequence";
+        }
+        return scores.isPlain(sequences) && isNarrow(config)
+                ? "cuDNN is slower at heads of at most " + NARROW + " columns"
+                : scores.refusal(layout, dtype, sequences, pass);
     }
 
     private static boolean isNarrow(AttentionConfig config) {

@@ -26,6 +26,7 @@ final class RingBlocks {
     private final ScoreRules rules;
     private final AttentionProblems ownProblems;
     private final AttentionProblems otherProblems;
+    private final FusedScores scores;
     private final ScoreRules.Applied applied = new ScoreRules.Applied();
     private final AttentionTensors tensors = new AttentionTensors();
 
@@ -35,6 +36,7 @@ final class RingBlocks {
         rules = new ScoreRules(config, null);
         ownProblems = new AttentionProblems(own);
         otherProblems = new AttentionProblems(others);
+        scores = new FusedScores(own, rules, ownProblems, new AttentionAnswers(own));
     }
 
     /** Returns what the next call reads and writes, for the caller to name: queries, keys, values, output and statistics first. */
@@ -64,7 +66,7 @@ final class RingBlocks {
 
     private AttentionKernels prepare(Block block, Pass pass) {
         Sequences sequences = block.sequences();
-        AttentionKernels kernels = kernels(block, tensors.query());
+        AttentionKernels kernels = kernels(block, tensors.query(), pass);
         tensors.queryLengths(sequences.cuSeqlens().offsets(), AttentionCalls.longest(sequences, kernels))
                 .keyLengths(sequences.keys().cuSeqlens().offsets(), AttentionCalls.longest(sequences.keys(), kernels))
                 .starts(null, null)
@@ -73,8 +75,10 @@ final class RingBlocks {
         return kernels;
     }
 
-    private AttentionKernels kernels(Block block, Tensor query) {
-        return KernelChoice.attention(block.isOwn() ? own : others, query.dtype(), block.sequences(), rules);
+    /** Of what can be done with scores a ring has soft caps alone, which cuDNN's kernels never take. */
+    private AttentionKernels kernels(Block block, Tensor query, Pass pass) {
+        return KernelChoice.attention(
+                block.isOwn() ? own : others, LAYOUT, query.dtype(), block.sequences(), scores, pass);
     }
 
     private AttentionProblem problem(Block block) {

@@ -15,12 +15,13 @@ import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.AttentionScores;
 import dev.chagres.ops.AttentionScores.Alignment;
+import dev.chagres.te.BiasType;
 import dev.chagres.te.SoftmaxType;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What an attention does with its scores before the softmax, and why cuDNN's kernels then are not asked.
+ * What an attention does with its scores before the softmax, and what of it cuDNN's kernels are never asked for.
  *
  * <p>Threading: the device's thread.
  */
@@ -31,6 +32,7 @@ final class ScoreRules {
         private final Kept slopes = new Kept("the slopes of ALiBi");
         private final Kept bias = new Kept("the bias of the scores");
         private final Kept mask = new Kept("the mask of the scores");
+        private final Kept offset = new Kept("the offset of the softmax");
         private @Nullable FanOut biases;
 
         AttentionScores scores() {
@@ -42,6 +44,12 @@ final class ScoreRules {
             check(slopes);
             check(bias);
             check(mask);
+            check(offset);
+        }
+
+        /** Keeps what cuDNN's kernels have in the sum of the softmax. */
+        void offset(@Nullable Tensor tensor) {
+            keep(offset, tensor);
         }
 
         private static void check(Kept kept) {
@@ -127,30 +135,59 @@ final class ScoreRules {
         return biases != null || (sinks != null && !sinks.isFrozen());
     }
 
-    /** Returns why cuDNN's kernels are not asked, or null where scores stay as they are. */
+    /** Returns what cuDNN's kernels add to scores, where they take the call. */
+    BiasType biasType() {
+        if (biases != null) {
+            return BiasType.POST_SCALE_BIAS;
+        }
+        return alibi == null ? BiasType.NO_BIAS : BiasType.ALIBI;
+    }
+
+    /** Returns the bias of all heads; null where there is none, or none yet. */
     @Nullable
-    String why(Sequences sequences) {
+    Tensor whole(Pass pass) {
+        FanOut readers = biases;
+        return readers == null ? null : readers.latest(pass);
+    }
+
+    /** Returns why cuDNN's kernels are not asked, whatever the lengths; or null. */
+    @Nullable
+    String never(Sequences sequences) {
         if (config.softcap() > 0) {
             return "cuDNN has no soft cap of the scores";
         }
         if (sequences.scoreMask() != null) {
             return "cuDNN has no mask by element";
         }
-        if (alibi != null) {
-            return "cuDNN's ALiBi is causal and top-left alone, and takes no slopes";
-        }
         if (biases != null && preScale) {
             return "cuDNN has no bias before the scale";
         }
-        if (biases != null) {
-            return "cuDNN has no bias of packed scores, nor under a bottom-right mask";
+        Alibi present = alibi;
+        if (present == null) {
+            return null;
         }
-        // Constants: the choice is made in each call.
-        return switch (config.softmaxType()) {
-            case VANILLA -> null;
-            case OFF_BY_ONE -> "cuDNN has no backward of packed scores for a softmax that is OFF_BY_ONE";
-            case LEARNABLE -> "cuDNN has no backward of packed scores for a softmax that is LEARNABLE";
-        };
+        if (biases != null) {
+            return "cuDNN has either ALiBi or a bias";
+        }
+        if (config.mask().kind() != AttentionMask.Kind.CAUSAL) {
+            return "cuDNN has ALiBi under a top-left causal mask alone";
+        }
+        return present.hasUsualSlopes() && slice.all() == config.heads() ? null : "cuDNN's ALiBi takes no slopes";
+    }
+
+    /** Returns why scores are not computed in eight bits, or null where nothing is done with them. */
+    @Nullable
+    String whyNotInEightBits(Sequences sequences) {
+        String never = never(sequences);
+        if (never != null) {
+            return never;
+        }
+        if (biasType() != BiasType.NO_BIAS) {
+            return "cuDNN has neither bias nor ALiBi in eight bits";
+        }
+        return config.softmaxType() == SoftmaxType.VANILLA
+                ? null
+                : "cuDNN has a softmax with another term in eight bits from 9.21 on alone";
     }
 
     /** Fills in what is done with the scores of one forward call. */

@@ -70,11 +70,15 @@ class ContextParallelAttentionTest {
         /** Linear biases, a bias and a mask of each head, sinks, a cap. */
         EVERYTHING,
         /** A bias and a mask that all heads share. */
-        SHARED;
+        SHARED,
+        /** What cuDNN's kernels take of padded sequences in 16 bits: a bias of each head, and sinks. */
+        FUSED,
+        /** Linear biases with the usual slopes: of all heads cuDNN's kernels take them, of a rank's not. */
+        LINEAR;
 
         AttentionConfig config(int heads, int keyHeads) {
             AttentionMask mask = switch (this) {
-                case CAUSAL, EVERYTHING -> AttentionMask.causal();
+                case CAUSAL, EVERYTHING, LINEAR -> AttentionMask.causal();
                 case BOTTOM_RIGHT -> AttentionMask.causalBottomRight();
                 case WINDOW -> AttentionMask.none().withWindow(5, 3);
                 default -> AttentionMask.none();
@@ -83,13 +87,18 @@ class ContextParallelAttentionTest {
             return switch (this) {
                 case NORMED_HEADS -> config.withQkNorm(QkNorm.of(QkNorm.Kind.RMS_NORM));
                 case EVERYTHING -> config.withSoftcap(2).withSoftmaxType(SoftmaxType.LEARNABLE);
+                case FUSED -> config.withSoftmaxType(SoftmaxType.LEARNABLE);
                 default -> config;
             };
         }
 
         /** Returns how many heads the bias and the mask of scores tell apart; 0 without them. */
         int apart(int heads) {
-            return this == EVERYTHING ? heads : this == SHARED ? 1 : 0;
+            return switch (this) {
+                case EVERYTHING, FUSED -> heads;
+                case SHARED -> 1;
+                default -> 0;
+            };
         }
     }
 
@@ -169,10 +178,14 @@ class ContextParallelAttentionTest {
             int apart = scores.apart(config.heads());
             if (apart > 0) {
                 layer.bias(biases);
+            }
+            if (apart > 0 && scores != Scores.FUSED) {
                 sequences = sequences.withScoreMask(mask(scope, sequences.batch(), apart));
             }
-            if (scores == Scores.EVERYTHING) {
+            if (scores == Scores.EVERYTHING || scores == Scores.LINEAR) {
                 layer.alibi(Alibi.of(scope, config.heads()));
+            }
+            if (scores == Scores.EVERYTHING || scores == Scores.FUSED) {
                 float[] sinks = new float[config.heads()];
                 for (int i = 0; i < sinks.length; i++) {
                     sinks[i] = 0.1f * i;
@@ -182,7 +195,8 @@ class ContextParallelAttentionTest {
             }
             pass.begin(sequences);
             if (apart > 0) {
-                biases.forward(drawn(pass.scope(), dtype, "bias", sequences.batch(), apart, LONGEST, LONGEST), pass);
+                long longest = scores == Scores.FUSED ? sequences.length() : LONGEST;
+                biases.forward(drawn(pass.scope(), dtype, "bias", sequences.batch(), apart, longest, longest), pass);
             }
             Tensor x = ranks.own(drawn(scope, dtype, "x", tokens, HIDDEN), scope);
             Tensor y = layer.forward(x, pass);
@@ -190,6 +204,8 @@ class ContextParallelAttentionTest {
             String kernels = layer.explain(x, pass);
             assertEquals(ranks.dividesHeads(), kernels.contains("by ncclSend and ncclRecv"), kernels);
             assertEquals(ranks.gathersKeys(), kernels.contains("by ncclAllGather"), kernels);
+            boolean fused = scores == Scores.FUSED || (scores == Scores.LINEAR && !ranks.isSplit());
+            assertTrue(kernels.contains("te_fused_attn_fwd_v2") || !fused, kernels);
             Tensor dx = layer.backward(ranks.own(drawn(scope, dtype, "dy", tokens, HIDDEN), scope), pass);
             List<float[]> gradients = new ArrayList<>();
             if (apart > 0) {
@@ -235,7 +251,11 @@ class ContextParallelAttentionTest {
         "4, 8, 8, PLAIN, PADDED, FLOAT32",
         "5, 10, 5, PLAIN, PACKED, BFLOAT16",
         "7, 7, 7, CAUSAL, PACKED, BFLOAT16",
-        "2, 4, 4, PLAIN, BSHD, BFLOAT16"
+        "2, 4, 4, PLAIN, BSHD, BFLOAT16",
+        "2, 4, 2, FUSED, PADDED, BFLOAT16",
+        "3, 6, 6, FUSED, SBHD, BFLOAT16",
+        "2, 4, 4, LINEAR, PACKED, BFLOAT16",
+        "3, 6, 3, LINEAR, PADDED, BFLOAT16"
     })
     void ranksAttendAsOne(int ranks, int heads, int keyHeads, Scores scores, Layout layout, DType dtype) {
         compare(ranks, scores.config(heads, keyHeads), scores, layout, dtype, UnaryOperator.identity());

@@ -120,6 +120,10 @@ final class LayerKinds {
                         "attention over capped scores with linear biases and sinks",
                         MultiheadAttention.class,
                         LayerKinds::attentionOverChangedScores),
+                new LayerKind(
+                        "attention with linear biases",
+                        MultiheadAttention.class,
+                        LayerKinds::attentionWithLinearBiases),
                 new LayerKind("cross-attention", CrossAttention.class, LayerKinds::crossAttention),
                 new LayerKind("rotated cross-attention", CrossAttention.class, LayerKinds::rotatedCrossAttention),
                 new LayerKind(
@@ -267,6 +271,15 @@ final class LayerKinds {
                 .withKeyHeads(2)
                 .withSoftcap(3)
                 .withSoftmaxType(SoftmaxType.LEARNABLE);
+        MultiheadAttention layer = new MultiheadAttention(norm(), config, ZEROS, plan);
+        layer.alibi(Alibi.of(scope, 4));
+        return layer;
+    }
+
+    /** In 16 bits by cuDNN's kernels. */
+    private static Layer attentionWithLinearBiases(ModelPlan plan, FanOut memory, Scope scope) {
+        AttentionConfig config =
+                AttentionConfig.of(4, 8, AttentionMask.causal()).withKeyHeads(2).deterministic();
         MultiheadAttention layer = new MultiheadAttention(norm(), config, ZEROS, plan);
         layer.alibi(Alibi.of(scope, 4));
         return layer;

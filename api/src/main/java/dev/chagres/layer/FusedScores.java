@@ -1,0 +1,136 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.AttentionProblem.Order;
+import dev.chagres.te.AttentionTensors;
+import dev.chagres.te.BiasType;
+import dev.chagres.te.QkvLayout;
+import dev.chagres.te.SoftmaxType;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What cuDNN's kernels do with scores of what {@link ScoreRules} asks for: whether they take it, and how they are told.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code get_attention_backend} of TE for PyTorch.
+ */
+final class FusedScores {
+    private final AttentionConfig config;
+    private final ScoreRules rules;
+    private final AttentionProblems problems;
+    private final AttentionAnswers answers;
+
+    FusedScores(AttentionConfig config, ScoreRules rules, AttentionProblems problems, AttentionAnswers answers) {
+        this.config = config;
+        this.rules = rules;
+        this.problems = problems;
+        this.answers = answers;
+    }
+
+    /** Returns whether anything is done with scores. */
+    boolean isPlain(Sequences sequences) {
+        return rules.never(sequences) == null
+                && rules.biasType() == BiasType.NO_BIAS
+                && config.softmaxType() == SoftmaxType.VANILLA;
+    }
+
+    /**
+     * Returns why cuDNN's kernels do not compute what is done with scores, or null. What TE has to be asked is remembered: then
+     * the call makes no garbage.
+     */
+    @Nullable
+    String refusal(QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
+        String never = rules.never(sequences);
+        if (never != null || isPlain(sequences)) {
+            return never;
+        }
+        Tensor bias = rules.whole(pass);
+        String reason = whyNot(bias);
+        if (reason == null && bias != null && !fits(bias, dtype, sequences)) {
+            reason = "cuDNN has a bias of exactly the padded lengths alone";
+        }
+        if (reason != null) {
+            return reason;
+        }
+        boolean biased = rules.biasType().isTensor();
+        return answers.refusal(
+                problem(layout, sequences, !config.dropout().isNone()),
+                dtype,
+                dtype,
+                sequences,
+                biased ? (bias == null ? 1 : bias.size(0)) : 0,
+                biased ? (bias == null || bias.size(1) > 1 ? config.heads() : 1) : 0,
+                pass.device());
+    }
+
+    /** What TE takes and yet does not compute as it is asked to. */
+    private @Nullable String whyNot(@Nullable Tensor bias) {
+        if (config.order() == Order.DETERMINISTIC) {
+            if (config.softmaxType() != SoftmaxType.VANILLA) {
+                return "cuDNN adds the gradients of sinks up in an order that changes";
+            }
+            if (bias != null && bias.requiresGradient()) {
+                return "cuDNN adds the gradient of a bias up in an order that changes";
+            }
+        }
+        return null;
+    }
+
+    /** TE takes the steps from row to row from the lengths; what does not fit at all the other kernels refuse. */
+    private static boolean fits(Tensor bias, DType dtype, Sequences sequences) {
+        return bias.dtype() == dtype
+                && bias.rank() == 4
+                && (bias.size(0) == 1 || bias.size(0) == sequences.batch())
+                && bias.size(2) == sequences.length()
+                && bias.size(3) == sequences.keys().length();
+    }
+
+    /** Returns the problem that cuDNN's kernels compute. */
+    AttentionProblem problem(QkvLayout layout, Sequences sequences, boolean drops) {
+        return problems.get(layout, sequences.padding(), drops, rules.biasType());
+    }
+
+    /** Names what a forward call of cuDNN's kernels reads beside query, key and value. */
+    void apply(ScoreRules.Applied applied, AttentionTensors tensors, Pass pass) {
+        tensors.bias(rules.biasType().isTensor() ? applied.scores().bias() : null);
+        Tensor offset = switch (config.softmaxType()) {
+            case VANILLA -> null;
+            case OFF_BY_ONE -> zeros(pass);
+            case LEARNABLE -> applied.scores().sinks();
+        };
+        tensors.softmaxOffset(offset);
+        applied.offset(offset);
+    }
+
+    private Tensor zeros(Pass pass) {
+        Tensor offset = pass.kept().tensor(DType.FLOAT32, config.heads());
+        offset.zero(pass.stream());
+        return offset;
+    }
+
+    /** Makes room for what a backward call of cuDNN's kernels writes, whether it is wanted or not. */
+    void prepareGradients(ScoreRules.Applied applied, AttentionTensors tensors, Pass pass) {
+        rules.prepareGradients(applied, pass);
+        Tensor bias = tensors.bias();
+        Tensor biasGradient = applied.scores().biasGradient();
+        tensors.biasGradient(
+                bias == null || biasGradient != null
+                        ? biasGradient
+                        : pass.temporary().like(bias));
+        Tensor offset = tensors.softmaxOffset();
+        Tensor sinksGradient = applied.scores().sinksGradient();
+        tensors.softmaxOffsetGradient(
+                offset == null || sinksGradient != null
+                        ? sinksGradient
+                        : pass.temporary().tensor(DType.FLOAT32, config.heads()));
+    }
+
+    /** Says to our own kernels that {@code tensors} change no scores. */
+    static void clear(AttentionTensors tensors) {
+        tensors.bias(null).biasGradient(null).softmaxOffset(null).softmaxOffsetGradient(null);
+    }
+}
