@@ -19,6 +19,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code get_attention_backend} of TE for PyTorch.
  */
 final class FusedScores {
+    /** Bytes to whose multiples kernels want their tensors aligned. */
+    private static final long ALIGNMENT = 16;
+
     private final AttentionConfig config;
     private final ScoreRules rules;
     private final AttentionProblems problems;
@@ -50,11 +53,11 @@ final class FusedScores {
         }
         Tensor bias = rules.whole(pass);
         String reason = whyNot(bias);
-        if (reason == null && bias != null && !fits(bias, dtype, sequences)) {
-            reason = "cuDNN has a bias of exactly the padded lengths alone";
-        }
         if (reason != null) {
             return reason;
+        }
+        if (bias != null && !fits(bias, dtype, sequences)) {
+            return "cuDNN has a bias of exactly the padded lengths alone, which begins at a multiple of 16 bytes";
         }
         boolean biased = rules.biasType().isTensor();
         return answers.refusal(
@@ -86,7 +89,12 @@ final class FusedScores {
                 && bias.rank() == 4
                 && (bias.size(0) == 1 || bias.size(0) == sequences.batch())
                 && bias.size(2) == sequences.length()
-                && bias.size(3) == sequences.keys().length();
+                && bias.size(3) == sequences.keys().length()
+                && isAligned(bias);
+    }
+
+    private static boolean isAligned(Tensor tensor) {
+        return tensor.address() % ALIGNMENT == 0;
     }
 
     /** Returns the problem that cuDNN's kernels compute. */
@@ -100,10 +108,20 @@ final class FusedScores {
         Tensor offset = switch (config.softmaxType()) {
             case VANILLA -> null;
             case OFF_BY_ONE -> zeros(pass);
-            case LEARNABLE -> applied.scores().sinks();
+            case LEARNABLE -> aligned(applied.scores().sinks(), pass);
         };
         tensors.softmaxOffset(offset);
         applied.offset(offset);
+    }
+
+    /** Returns the same numbers where kernels can read them: a rank's sinks may begin among those of all. */
+    private static @Nullable Tensor aligned(@Nullable Tensor sinks, Pass pass) {
+        if (sinks == null || isAligned(sinks)) {
+            return sinks;
+        }
+        Tensor copy = pass.kept().like(sinks);
+        copy.copyFrom(pass.stream(), sinks);
+        return copy;
     }
 
     private Tensor zeros(Pass pass) {

@@ -51,6 +51,7 @@ final class AttentionOffsetChecks {
         Tensor offset = wanted(argument, tensor, problem.softmaxType() != SoftmaxType.VANILLA, problem);
         if (offset != null) {
             Checks.vector(stream, argument, offset, DType.FLOAT32, heads(tensors));
+            Checks.aligned(argument, offset);
         }
         return offset;
     }

@@ -51,13 +51,15 @@ abstract class AttributeWriter {
         written[attribute] = true;
     }
 
-    /**
-     * Sets where the diagonal ends. In 16 bits it is TE's default, which the mask overrides; in eight bits TE takes no heed of the
-     * mask.
-     */
+    /** Returns where the diagonal ends: with a causal mask where that says, else in 16 bits at the bottom right, TE's default. */
+    static boolean isBottomRight(AttentionProblem problem, boolean inEightBits) {
+        MaskType mask = problem.mask();
+        return mask.isBottomRight() && (mask.isCausal() || !inEightBits);
+    }
+
+    /** Sets where the diagonal ends. */
     void diagonal(int attribute, AttentionProblem problem, @Nullable AttentionScales scales) {
-        boolean newDiagonal =
-                scales == null || (problem.mask().isCausal() && problem.mask().isBottomRight());
+        boolean newDiagonal = isBottomRight(problem, scales != null);
         if (newDiagonal != bottomRight) {
             flag(attribute, newDiagonal);
             bottomRight = newDiagonal;

@@ -43,11 +43,7 @@ final class FusedAttentionQuestion extends AttributeWriter {
         flag(kNVTEFusedAttnConfigIsTraining(), problem.mode() == AttentionProblem.Mode.TRAINING);
         flag(kNVTEFusedAttnConfigDeterministic(), problem.order() == AttentionProblem.Order.DETERMINISTIC);
         number(kNVTEFusedAttnConfigAttnMaskType(), problem.mask().code());
-        if (dtype.isFloat8()) {
-            flag(
-                    kNVTEFusedAttnConfigBottomRightDiagonal(),
-                    problem.mask().isCausal() && problem.mask().isBottomRight());
-        }
+        flag(kNVTEFusedAttnConfigBottomRightDiagonal(), isBottomRight(problem, dtype.isFloat8()));
         number(kNVTEFusedAttnConfigBiasType(), problem.biasType().code());
         number(kNVTEFusedAttnConfigSoftmaxType(), problem.softmaxType().code());
         number(kNVTEFusedAttnConfigWindowSizeLeft(), problem.windowLeft());

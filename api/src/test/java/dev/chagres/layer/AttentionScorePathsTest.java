@@ -121,6 +121,10 @@ class AttentionScorePathsTest {
             biases.forward(bias(DType.BFLOAT16, 1, HEADS, LENGTH + 8, LENGTH + 8), pass);
             assertTiled("cuDNN has a bias of exactly the padded lengths alone", plain, pass);
             biases.backward(pass);
+            Tensor wide = bias(DType.BFLOAT16, 1, HEADS, LENGTH, LENGTH + 1);
+            biases.forward(open.scope().view(wide, 3, 1, HEADS, LENGTH, LENGTH), pass);
+            assertTiled("cuDNN has a bias of exactly the padded lengths alone, which begins at", plain, pass);
+            biases.backward(pass);
             Tensor wanted = biases.forward(bias(DType.BFLOAT16, 1, HEADS, LENGTH, LENGTH), pass);
             DotProductAttention fixed = biased(config(AttentionMask.none()).deterministic(), biases);
             assertTiled("cuDNN adds the gradient of a bias up in an order that changes", fixed, pass);

@@ -55,7 +55,8 @@ class TensorParallelTest {
     private static final Set<String> REFUSED = Set.of(
             "multi-query transformer",
             "transformer with dropout",
-            "attention over capped scores with linear biases and sinks");
+            "attention over capped scores with linear biases and sinks",
+            "attention with linear biases");
 
     /** A step of one rank, and which part it has of each parameter. */
     private record Part(EveryLayer.Step step, List<@Nullable ParameterSplit> splits) {}

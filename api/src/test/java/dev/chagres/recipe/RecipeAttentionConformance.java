@@ -32,6 +32,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QuantizationConfig;
+import dev.chagres.te.SoftmaxType;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -366,6 +367,9 @@ class RecipeAttentionConformance {
                 not + "cuDNN has a window in eight bits from 9.21 on alone",
                 config.withMask(AttentionMask.causal().withWindow(8, 0)));
         explains(not + "cuDNN has no soft cap of the scores", config.withSoftcap(30));
+        AttentionConfig sunk = config.withSoftmaxType(SoftmaxType.OFF_BY_ONE);
+        explains(not + "cuDNN has a softmax with another term in eight bits from 9.21 on alone", sunk);
+        explains("te_fused_attn_bwd_v2", sunk);
         String packed = explained(config, Sequences.packed(open.scope(), 64, 64), Set.of());
         assertTrue(packed.contains(not + "cuDNN has packed sequences in eight bits from 9.23 on alone"), packed);
     }

@@ -86,6 +86,20 @@ class AttentionOffsetMisuseTest {
     }
 
     @Test
+    void alignment() {
+        String unaligned =
+                ": expected memory that begins at a multiple of 16 bytes, as every tensor of a scope does, got a"
+                        + " view that does not; copy it into a tensor";
+        Tensor wide = of(DType.BFLOAT16, 5, 4, 4);
+        refused("bias" + unaligned, BIASED, good().bias(open.scope().view(wide, 3, 1, 2, 4, 4)));
+        Tensor offsets = of(DType.FLOAT32, 4);
+        refused(
+                "softmaxOffset" + unaligned,
+                SUNK,
+                good().softmaxOffset(open.scope().view(offsets, 1, 2)));
+    }
+
+    @Test
     void whatTheProblemDoesNotHave() {
         String plain = ", for the problem has NO_BIAS and a softmax that is VANILLA, got ";
         refused("bias: expected none" + plain + "BFLOAT16[1, 2, 4, 4]", PLAIN, good().bias(bias()));

@@ -218,7 +218,7 @@ class FusedScoresConformance {
     private static void assertAll(Case c, String what, @Nullable Tensor expected, @Nullable Tensor actual) {
         if (expected != null) {
             double[] wanted = doubles(open.read(expected));
-            open.assertClose(what, wanted, open.read(present(actual)), 0.5, Tolerances.attention(c.dtype()));
+            open.assertClose(what, wanted, open.read(present(actual)), 0.1, Tolerances.attention(c.dtype()));
         }
     }
 
