@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.Graph;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
@@ -398,6 +399,38 @@ class AttentionScorePathsTest {
             } else {
                 assertArrayEquals(expected, actual, 0.25f, "result " + i);
             }
+        }
+    }
+
+    /** A replayed graph computes with the bias of its time, as calls one by one do. */
+    @Test
+    void replays() {
+        FanOut biases = new FanOut("biases");
+        DotProductAttention attention =
+                biased(config(AttentionMask.causal()).withSoftmaxType(SoftmaxType.OFF_BY_ONE), biases);
+        Sequences sequences = dense();
+        Tensor bias = bias(DType.BFLOAT16, 1, HEADS, LENGTH, LENGTH);
+        Tensor q = heads(DType.BFLOAT16, sequences, HEADS);
+        Tensor dq = open.scope().like(q);
+        Tensor dk = open.scope().like(q);
+        Tensor dv = open.scope().like(q);
+        Tensor dbias = open.scope().like(bias);
+        Pass pass = open.pass();
+        Runnable step = () -> {
+            pass.begin(sequences);
+            biases.forward(bias, pass);
+            attention.backward(attention.forward(q, q, q, pass), dq, dk, dv, pass);
+            dbias.copyFrom(open.stream(), biases.backward(pass));
+        };
+        step.run();
+        try (Graph graph = open.stream().capture(step)) {
+            open.set(bias, draw(HEADS * LENGTH * LENGTH));
+            graph.launch();
+            float[] replayed = open.read(dq);
+            float[] replayedBias = open.read(dbias);
+            step.run();
+            close(open.read(dq), replayed);
+            close(open.read(dbias), replayedBias);
         }
     }
 
