@@ -4,7 +4,9 @@ import dev.chagres.train.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.Map;
+import java.util.stream.IntStream;
 import javax.imageio.ImageIO;
 import org.knowm.xchart.BitmapEncoder;
 import org.knowm.xchart.XYChart;
@@ -40,8 +42,8 @@ final class LossPlot implements AutoCloseable {
             throw new TrainingException(target + ": is no place for a picture; " + option + " expects a file");
         }
         var probe = new LossCurve();
-        probe.add(1);
-        probe.add(2);
+        probe.add(1, 1);
+        probe.add(2, 2);
         render(chart("probe", probe));
         file = WholeFile.create(target);
     }
@@ -61,9 +63,7 @@ final class LossPlot implements AutoCloseable {
      * @throws java.io.UncheckedIOException when the file cannot be written
      */
     void write(String title, Map<String, LossCurve> curves, int smoothed) {
-        XYChart chart = empty(title);
-        curves.forEach((name, losses) -> addSeries(chart, name, losses, smoothed, 1.6f));
-        publish(chart);
+        publish(chart(title, curves, smoothed));
     }
 
     private void publish(XYChart chart) {
@@ -94,14 +94,27 @@ final class LossPlot implements AutoCloseable {
         }
     }
 
-    private static XYChart chart(String title, LossCurve losses) {
-        XYChart chart = empty(title);
+    /** Returns a picture of several runs. */
+    static XYChart chart(String title, Map<String, LossCurve> curves, int smoothed) {
+        int first = curves.values().stream()
+                .mapToInt(losses -> losses.number(0))
+                .min()
+                .orElse(1);
+        XYChart chart = empty(title, first);
+        curves.forEach((name, losses) -> addSeries(chart, name, losses, smoothed, 1.6f));
+        return chart;
+    }
+
+    /** Returns a picture of one run. */
+    static XYChart chart(String title, LossCurve losses) {
+        XYChart chart = empty(title, losses.number(0));
         addSeries(chart, "each step", losses, 1, 0.8f);
         addSeries(chart, "mean of " + SMOOTHED_STEPS + " steps", losses, SMOOTHED_STEPS, 2.2f);
         return chart;
     }
 
-    private static XYChart empty(String title) {
+    /** Returns a chart whose axis begins at the step before {@code first}. */
+    private static XYChart empty(String title, int first) {
         XYChart chart = new XYChartBuilder()
                 .width(1000)
                 .height(600)
@@ -112,21 +125,23 @@ final class LossPlot implements AutoCloseable {
         chart.getStyler()
                 .setLegendPosition(Styler.LegendPosition.InsideNE)
                 .setChartBackgroundColor(java.awt.Color.WHITE);
-        chart.getStyler().setXAxisMin(0.0).setXAxisMaxLabelCount(11);
+        chart.getStyler().setXAxisMin(first - 1.0).setXAxisMaxLabelCount(11);
         return chart;
     }
 
     private static void addSeries(XYChart chart, String name, LossCurve losses, int smoothed, float width) {
-        int steps = losses.steps();
-        int stride = Math.max(1, (steps + MAX_POINTS - 1) / MAX_POINTS);
-        int points = (steps + stride - 1) / stride;
-        double[] x = new double[points];
-        double[] y = new double[points];
-        for (int i = 0; i < points; i++) {
-            int step = Math.min(steps - 1, i * stride);
-            x[i] = step + 1;
-            y[i] = losses.mean(step, smoothed);
-        }
+        int[] drawn = drawn(losses);
+        double[] x = Arrays.stream(drawn).mapToDouble(losses::number).toArray();
+        double[] y =
+                Arrays.stream(drawn).mapToDouble(i -> losses.mean(i, smoothed)).toArray();
         chart.addSeries(name, x, y).setMarker(SeriesMarkers.NONE).setLineWidth(width);
+    }
+
+    /** Returns which losses are drawn: a picture has no room for more. */
+    private static int[] drawn(LossCurve losses) {
+        int stride = Math.max(1, (losses.steps() + MAX_POINTS - 1) / MAX_POINTS);
+        return IntStream.range(0, (losses.steps() + stride - 1) / stride)
+                .map(i -> i * stride)
+                .toArray();
     }
 }

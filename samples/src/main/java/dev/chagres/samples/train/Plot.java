@@ -125,18 +125,27 @@ public final class Plot implements Callable<Integer> {
             out.println(run.getKey()
                     + String.format(
                             Locale.ROOT,
-                            ": %,d steps, mean loss of the last %,d: %.4f",
+                            ": %,d steps%s, mean loss of the last %,d: %.4f",
                             losses.steps(),
+                            begun(losses),
                             Math.min(meanOf, losses.steps()),
                             last)
                     + (losses == first ? "" : beside(first, losses, last)));
         }
     }
 
-    /** Runs of other lengths, and means that no ratio is of, are not compared. */
+    /** Says where the steps of a run begin that went on from an earlier one. */
+    private static String begun(LossCurve losses) {
+        int first = losses.number(0);
+        return first == 1 ? "" : String.format(Locale.ROOT, " from step %,d on", first);
+    }
+
+    /** Means of other steps, and those that no ratio is of, are not compared. */
     private String beside(LossCurve first, LossCurve losses, double last) {
         double base = first.mean(first.steps() - 1, meanOf);
-        if (losses.steps() != first.steps() || !(base > 0) || !Double.isFinite(last / base)) {
+        boolean sameSteps = losses.number(losses.steps() - 1) == first.number(first.steps() - 1)
+                && Math.min(meanOf, losses.steps()) == Math.min(meanOf, first.steps());
+        if (!sameSteps || !(base > 0) || !Double.isFinite(last / base)) {
             return "";
         }
         return String.format(Locale.ROOT, " (%+.2f %%)", 100 * (last / base - 1));

@@ -11,7 +11,8 @@ import java.util.Map;
 import java.util.Objects;
 
 /**
- * What a report of {@code train --report} says of one run: its first line, and the loss of every step.
+ * What a report of {@code train --report} says of one run: its first line, and the loss of every step
+ * under its number.
  *
  * <p>Threading: one thread at a time.
  */
@@ -27,7 +28,8 @@ record ReportReader(String model, String recipe, LossCurve losses) {
             var losses = new LossCurve();
             int number = 1;
             for (String text = lines.readLine(); text != null; text = lines.readLine()) {
-                losses.add(loss(file, ++number, line(file, number, text)));
+                Map<String, Object> step = line(file, ++number, text);
+                losses.add(stepNumber(file, number, step, losses), loss(file, number, step));
             }
             if (losses.steps() == 0) {
                 throw new TrainingException(file + ": has no step");
@@ -60,6 +62,19 @@ record ReportReader(String model, String recipe, LossCurve losses) {
             return word;
         }
         throw new TrainingException(notOne(file, 1, "lacks \"" + name + "\""));
+    }
+
+    /** Returns the number of the step, which is above that of the line before. */
+    private static int stepNumber(Path file, int number, Map<String, Object> step, LossCurve before) {
+        int least = before.steps() == 0 ? 1 : before.number(before.steps() - 1) + 1;
+        if (step.get("step") instanceof Integer value) {
+            if (value >= least) {
+                return value;
+            }
+            throw new TrainingException(
+                    notOne(file, number, "has step " + value + ", where " + least + " or more was to come"));
+        }
+        throw new TrainingException(notOne(file, number, "lacks \"step\""));
     }
 
     /** Returns the loss, NaN where the step was skipped. */

@@ -182,7 +182,7 @@ final class TrainingSession {
         var loop = new TrainingRun(model, batches, step -> plan.schedule().at(step + 1), peakFlops, step -> {
             files.add(step, plan.measures(step.step()) ? model.castStatistics() : List.of());
             if (Double.isFinite(step.loss())) {
-                losses.add(step.loss());
+                losses.add(step.step(), step.loss());
             }
             totals.add(step);
             recent.add(step);

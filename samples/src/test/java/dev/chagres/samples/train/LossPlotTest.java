@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -12,10 +13,12 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import javax.imageio.ImageIO;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.knowm.xchart.XYChart;
 
 @Tag("L0")
 class LossPlotTest {
@@ -29,7 +32,7 @@ class LossPlotTest {
         for (int steps : List.of(1, 2, 11, 9_999)) {
             var losses = new LossCurve();
             for (int i = 0; i < steps; i++) {
-                losses.add(2.9 + 0.6 * Math.exp(-i / 20.0));
+                losses.add(i + 1, 2.9 + 0.6 * Math.exp(-i / 20.0));
             }
             Path file = folder.resolve(steps + ".png");
             try (var plot = new LossPlot("--plot", file)) {
@@ -51,6 +54,29 @@ class LossPlotTest {
         try (var files = Files.list(folder)) {
             assertEquals(4, files.count());
         }
+    }
+
+    /** Of a run that went on after step 3, and skipped step 5. */
+    @Test
+    void lossesStandAtTheNumbersOfTheirSteps() {
+        var whole = new LossCurve();
+        whole.add(1, 4);
+        var resumed = new LossCurve();
+        resumed.add(4, 3);
+        resumed.add(6, 2);
+        XYChart alone = LossPlot.chart("a run", resumed);
+        for (String name : List.of("each step", "mean of 10 steps")) {
+            assertArrayEquals(
+                    new double[] {4, 6}, alone.getSeriesMap().get(name).getXData(), name);
+        }
+        assertEquals(3.0, alone.getStyler().getXAxisMin());
+        XYChart beside = LossPlot.chart("two", Map.of("whole", whole, "resumed", resumed), 2);
+        assertArrayEquals(
+                new double[] {4, 6}, beside.getSeriesMap().get("resumed").getXData());
+        assertArrayEquals(
+                new double[] {3, 2.5}, beside.getSeriesMap().get("resumed").getYData());
+        assertArrayEquals(new double[] {1}, beside.getSeriesMap().get("whole").getXData());
+        assertEquals(0.0, beside.getStyler().getXAxisMin());
     }
 
     @Test
@@ -76,10 +102,11 @@ class LossPlotTest {
     void curvesGrowAndAverageWhatThereIs() {
         var losses = new LossCurve();
         for (int i = 0; i < 5_000; i++) {
-            losses.add(i);
+            losses.add(i + 1, i);
         }
         assertEquals(5_000, losses.steps());
         assertEquals(4_999, losses.at(4_999));
+        assertEquals(5_000, losses.number(4_999));
         assertEquals(4_994.5, losses.mean(4_999, 10));
         assertEquals(1, losses.mean(2, 10));
     }

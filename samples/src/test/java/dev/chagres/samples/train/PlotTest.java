@@ -45,16 +45,16 @@ class PlotTest {
         String bf16 = report(
                 "a.jsonl",
                 "{\"model\":\"8M\",\"recipe\":\"bf16\"}",
-                "{\"loss\":4}",
-                "{\"loss\":2.5}",
-                "{\"loss\":1.5}");
+                "{\"step\":1,\"loss\":4}",
+                "{\"step\":2,\"loss\":2.5}",
+                "{\"step\":3,\"loss\":1.5}");
         String fp8 = report(
                 "b.jsonl",
                 "{\"model\":\"8M\",\"recipe\":\"fp8-block\"}",
-                "{\"loss\":9}",
-                "{\"loss\":4}",
-                "{\"loss\":2.02}");
-        String shorter = report("c.jsonl", "{\"model\":\"8M\",\"recipe\":\"fp16\"}", "{\"loss\":3}");
+                "{\"step\":1,\"loss\":9}",
+                "{\"step\":2,\"loss\":4}",
+                "{\"step\":3,\"loss\":2.02}");
+        String shorter = report("c.jsonl", "{\"model\":\"8M\",\"recipe\":\"fp16\"}", "{\"step\":1,\"loss\":3}");
         Path picture = folder.resolve("both.png");
         assertEquals(0, run(bf16, fp8, shorter, fp8, "--mean-of", "2", "--output", picture.toString()), err);
         assertEquals("""
@@ -66,9 +66,38 @@ class PlotTest {
         assertNotNull(ImageIO.read(picture.toFile()));
     }
 
+    /** Only means of the same steps are compared. */
+    @Test
+    void aRunThatWentOnIsComparedOverTheStepsThatBothMade() throws IOException {
+        String first = "{\"model\":\"8M\",\"recipe\":\"bf16\"}";
+        String whole = report(
+                "a.jsonl", first, "{\"step\":1,\"loss\":8}", "{\"step\":2,\"loss\":4}", "{\"step\":3,\"loss\":2}");
+        String resumed = report("b.jsonl", first, "{\"step\":2,\"loss\":5}", "{\"step\":3,\"loss\":4}");
+        assertEquals(0, run(whole, resumed, "--mean-of", "2"), err);
+        assertEquals(
+                "8M bf16: 3 steps, mean loss of the last 2: 3.0000\n8M bf16, " + resumed
+                        + ": 2 steps from step 2 on, mean loss of the last 2: 4.5000 (+50.00 %)\n",
+                out);
+        assertEquals(0, run(whole, resumed), err);
+        assertEquals(
+                "8M bf16: 3 steps, mean loss of the last 3: 4.6667\n8M bf16, " + resumed
+                        + ": 2 steps from step 2 on, mean loss of the last 2: 4.5000\n",
+                out);
+        String other = report("c.jsonl", first, "{\"step\":1,\"loss\":5}", "{\"step\":2,\"loss\":4}");
+        assertEquals(0, run(resumed, other), err);
+        assertEquals(
+                "8M bf16: 2 steps from step 2 on, mean loss of the last 2: 4.5000\n8M bf16, " + other
+                        + ": 2 steps, mean loss of the last 2: 4.5000\n",
+                out);
+    }
+
     @Test
     void aLossOfASkippedStepIsNoNumber() throws IOException {
-        String skipped = report("a.jsonl", "{\"model\":\"8M\",\"recipe\":\"fp16\"}", "{\"loss\":null}", "{\"loss\":2}");
+        String skipped = report(
+                "a.jsonl",
+                "{\"model\":\"8M\",\"recipe\":\"fp16\"}",
+                "{\"step\":1,\"loss\":null}",
+                "{\"step\":2,\"loss\":2}");
         assertEquals(0, run(skipped, "--mean-of", "1"), err);
         assertEquals("8M fp16: 2 steps, mean loss of the last 1: 2.0000\n", out);
         assertEquals(0, run(skipped), err);
@@ -80,9 +109,9 @@ class PlotTest {
         Path picture = folder.resolve("none.png");
         String absent = folder.resolve("absent").toString();
         String text = report("text", "step,loss");
-        String other = report("other", "{\"model\":\"8M\"}", "{\"loss\":1}");
+        String other = report("other", "{\"model\":\"8M\"}", "{\"step\":1,\"loss\":1}");
         String short1 = report("short", "{\"model\":\"8M\",\"recipe\":\"bf16\"}");
-        String broken = report("broken", "{\"model\":\"8M\",\"recipe\":\"bf16\"}", "{\"loss\":1}", "{\"los");
+        String broken = report("broken", "{\"model\":\"8M\",\"recipe\":\"bf16\"}", "{\"step\":1,\"loss\":1}", "{\"los");
         String lacking = report("lacking", "{\"model\":\"8M\",\"recipe\":\"bf16\"}", "{\"step\":1}");
         String hint = "; expected a report of train --report\n";
         for (String[] wrong : new String[][] {
@@ -92,9 +121,21 @@ class PlotTest {
             {short1, ": has no step\n"},
             {broken, ", line 3: is no JSON object" + hint},
             {lacking, ", line 2: lacks \"loss\"" + hint},
+            {
+                report("unnumbered", "{\"model\":\"8M\",\"recipe\":\"bf16\"}", "{\"loss\":1}"),
+                ", line 2: lacks \"step\"" + hint
+            },
+            {
+                report(
+                        "back",
+                        "{\"model\":\"8M\",\"recipe\":\"bf16\"}",
+                        "{\"step\":4,\"loss\":1}",
+                        "{\"step\":4,\"loss\":1}"),
+                ", line 3: has step 4, where 5 or more was to come" + hint
+            },
             {report("null", "null", "null"), ", line 1: is no JSON object" + hint},
             {
-                report("control", "{\"model\":\"\\u001b[2J\",\"recipe\":\"x\"}", "{\"loss\":1}"),
+                report("control", "{\"model\":\"\\u001b[2J\",\"recipe\":\"x\"}", "{\"step\":1,\"loss\":1}"),
                 ", line 1: lacks \"model\"" + hint
             },
             {folder.toString(), ": cannot be read: it is a directory\n"}
@@ -115,7 +156,7 @@ class PlotTest {
                 "plot: --output: expected a name that ends with .png, got " + other
                         + " (plot --help lists the options)\n",
                 err);
-        assertEquals("{\"model\":\"8M\"}\n{\"loss\":1}\n", Files.readString(Path.of(other)));
+        assertEquals("{\"model\":\"8M\"}\n{\"step\":1,\"loss\":1}\n", Files.readString(Path.of(other)));
         assertEquals(2, run(""));
         assertEquals(
                 "plot: REPORT: expected the name of a file, got an empty one (plot --help lists the options)\n", err);

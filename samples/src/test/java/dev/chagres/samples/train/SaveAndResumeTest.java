@@ -10,6 +10,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.SafetensorsFile;
+import java.awt.image.BufferedImage;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -23,6 +24,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.Stream;
+import javax.imageio.ImageIO;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -135,6 +137,41 @@ class SaveAndResumeTest {
         if (REFERENCE) {
             assertEquals(-1, Files.mismatch(end, resumed));
         }
+    }
+
+    /** As one that is drawn of the report, whose losses are rounded; the numbers of other steps would be other words. */
+    @Test
+    void thePictureOfARunThatWentOnBeginsWhereItDid() throws IOException {
+        Path file = folder.resolve("state");
+        Path drawn = folder.resolve("drawn.png");
+        train("--recipe=fp32 --steps=2", "--save=" + file);
+        train("--recipe=fp32 --steps=4", "--resume=" + file, "--plot=" + drawn);
+        LossCurve losses = ReportReader.read(folder.resolve("r.jsonl")).losses();
+        assertEquals(3, losses.number(0));
+        var fromOne = new LossCurve();
+        fromOne.add(1, losses.at(0));
+        fromOne.add(2, losses.at(1));
+        int same = differences(drawn, losses);
+        int other = differences(drawn, fromOne);
+        assertTrue(same <= 2 && other > 50, same + " and " + other + " pixels differ");
+    }
+
+    /** Returns how many pixels of a picture are quite another colour than in one of {@code losses}. */
+    private int differences(Path picture, LossCurve losses) throws IOException {
+        Path expected = folder.resolve("expected.png");
+        try (var plot = new LossPlot("--plot", expected)) {
+            plot.write("ESM-2 tiny, fp32, " + (REFERENCE ? "reference" : "cuda") + ", seed 42", losses);
+        }
+        BufferedImage mine = ImageIO.read(picture.toFile());
+        BufferedImage other = ImageIO.read(expected.toFile());
+        int count = 0;
+        for (int y = 0; y < mine.getHeight(); y++) {
+            for (int x = 0; x < mine.getWidth(); x++) {
+                int green = (mine.getRGB(x, y) >> 8 & 0xff) - (other.getRGB(x, y) >> 8 & 0xff);
+                count += Math.abs(green) > 100 ? 1 : 0;
+            }
+        }
+        return count;
     }
 
     /** Other micro-batches take other sequences in a step; none comes twice, and none is left out. */
