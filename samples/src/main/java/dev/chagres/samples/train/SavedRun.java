@@ -10,6 +10,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
 
@@ -33,15 +34,13 @@ record SavedRun(int steps, long sequences) {
 
     /** Returns the texts of a file that a run of {@code plan} writes, by key. */
     static Map<String, String> description(TrainingPlan plan) {
-        return Map.of(
-                "program",
-                PROGRAM,
-                "model",
-                plan.size().label(),
-                "recipe",
-                plan.recipe().toString(),
-                "seed",
-                Long.toString(plan.seed()));
+        Map<String, String> texts = new LinkedHashMap<>();
+        texts.put("program", PROGRAM);
+        texts.put("model", plan.size().label());
+        texts.put("recipe", plan.recipe().toString());
+        texts.put("seed", Long.toString(plan.seed()));
+        texts.putAll(SavedSchedule.description(plan.schedule()));
+        return texts;
     }
 
     /**

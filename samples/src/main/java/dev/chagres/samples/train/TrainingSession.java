@@ -106,6 +106,10 @@ final class TrainingSession {
         StateSaver.ensureWritable(plan);
         SavedRun before = SavedRun.of(plan);
         begun = before.steps();
+        String otherRates = SavedSchedule.difference(plan, before);
+        if (otherRates != null) {
+            err.println("train: " + otherRates);
+        }
         try (var batches = new BatchSource(new SequencePacker(plan.shape(), sequences(before)), BATCHES)) {
             data = batches;
             if (stopRequested) {

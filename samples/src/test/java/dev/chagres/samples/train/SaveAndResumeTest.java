@@ -174,6 +174,30 @@ class SaveAndResumeTest {
         return count;
     }
 
+    /** What was learned is still there, so such a run is not refused. */
+    @Test
+    void anotherScheduleIsTold() throws IOException {
+        Path file = folder.resolve("state");
+        train("--steps=2", "--save=" + file);
+        String prefix = "train: --resume: " + file
+                + " was saved with another schedule, so the learning rate is another one from here on: ";
+        train("--steps=3 --warm-up-steps=1 --learning-rate=0.001", "--resume=" + file);
+        assertEquals(
+                prefix + "--learning-rate 0.001, was 0.004",
+                told().lines().findFirst().orElseThrow());
+        train("--steps=3 --warm-up-steps=3 --decay=cosine", "--resume=" + file);
+        assertEquals(
+                prefix + "--warm-up-steps 3, was 2, --decay cosine, was constant, --steps 3, was 2",
+                told().lines().findFirst().orElseThrow());
+        train("--steps=3 --warm-up-steps=3", "--resume=" + file);
+        assertEquals(
+                prefix + "--warm-up-steps 3, was 2", told().lines().findFirst().orElseThrow());
+        for (String same : new String[] {"--steps=3", "--steps=3 --warm-up-steps=1"}) {
+            train(same, "--resume=" + file);
+            assertFalse(told().contains("schedule"), told());
+        }
+    }
+
     /** Other micro-batches take other sequences in a step; none comes twice, and none is left out. */
     @Test
     void theDataGoesOnAtTheNextSequence() throws IOException {
