@@ -118,9 +118,4 @@ public final class LayerNorm extends NormLayer {
     public boolean requiresGradient() {
         return !weight().isFrozen() || !bias.isFrozen();
     }
-
-    @Override
-    public String explain(Tensor x, Pass pass) {
-        return name() + ": layer norm by te_layernorm_fwd and te_layernorm_bwd; " + explainSum(x);
-    }
 }

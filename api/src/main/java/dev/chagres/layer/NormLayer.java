@@ -193,12 +193,54 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     abstract void gradientOfSum(
             Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass);
 
-    /** Returns what {@link #explain} says about the residual sum. */
-    static String explainSum(Tensor x) {
-        return "after a residual sum "
-                + (ResidualNorm.takes(x)
-                        ? "one kernel of ours computes both, ops_residual_norm"
-                        : "two kernels, for it takes " + ResidualNorm.LIMITS);
+    @Override
+    public final String explain(Tensor x, Pass pass) {
+        return explain(x, NormPlace.ALONE, "");
+    }
+
+    /**
+     * Returns which functions compute the norm there.
+     *
+     * @param besides what forward computes with its output, as a verb and its object; empty for nothing
+     */
+    final String explain(Tensor x, NormPlace place, String besides) {
+        String what = switch (config.kind()) {
+            case LAYER_NORM -> "layer norm, forward by ";
+            case RMS_NORM -> "RMS norm, forward by ";
+        };
+        return name() + ": " + what + explainForward(x, place, besides) + "; backward by " + explainBackward(x, place);
+    }
+
+    private String explainForward(Tensor x, NormPlace place, String besides) {
+        if (!ResidualNorm.takes(x)) {
+            return place.sums()
+                    ? "ops_add, which sums first, and " + own() + "_fwd, for ops_residual_norm_forward takes "
+                            + ResidualNorm.LIMITS
+                    : own() + "_fwd";
+        }
+        if (!place.sums() && besides.isEmpty()) {
+            return own() + "_fwd";
+        }
+        String sums = place.sums() ? "sums first" : "";
+        return "ops_residual_norm_forward, which " + sums + (sums.isEmpty() || besides.isEmpty() ? "" : " and ")
+                + besides;
+    }
+
+    private String explainBackward(Tensor x, NormPlace place) {
+        if (!place.sumsGradients()) {
+            return own() + "_bwd";
+        }
+        return ResidualNorm.takes(x)
+                ? "ops_residual_norm_backward, which adds the gradient of the sum"
+                : own() + "_bwd and ops_add, which adds the gradient of the sum";
+    }
+
+    /** Returns how Transformer Engine's two functions begin. */
+    private String own() {
+        return switch (config.kind()) {
+            case LAYER_NORM -> "te_layernorm";
+            case RMS_NORM -> "te_rmsnorm";
+        };
     }
 
     @Override

@@ -255,10 +255,13 @@ abstract sealed class PreNorm extends Layer
 
     @Override
     public final String explain(Tensor x, Pass pass) {
-        return name() + ":\n"
-                + ((norm == null ? "" : norm.explain(x, pass) + explainCasts(x, pass) + "\n") + branch.explain(x, pass))
-                        .indent(2)
-                        .stripTrailing();
+        return explain(x, NormPlace.ALONE, pass);
+    }
+
+    /** Returns the same where the norm stands in a residual stream. */
+    final String explain(Tensor x, NormPlace place, Pass pass) {
+        String first = norm == null ? "" : norm.explain(x, place, place.casts() ? explainCasts(x, pass) : "") + "\n";
+        return name() + ":\n" + (first + branch.explain(x, pass)).indent(2).stripTrailing();
     }
 
     private String explainCasts(Tensor x, Pass pass) {
@@ -266,10 +269,8 @@ abstract sealed class PreNorm extends Layer
             return "";
         }
         if (reader.fusedCast().takesCopies(Math.max(1, x.size(0)), pass)) {
-            return "; ops_residual_norm computes its output in eight bits alone, both copies, with or without a sum";
+            return "computes its output in eight bits alone, both copies";
         }
-        return reader.fusedCast().scalesByAmax(pass)
-                ? "; ops_residual_norm computes its output and the largest magnitude in it, with or without a sum"
-                : "";
+        return reader.fusedCast().scalesByAmax(pass) ? "computes the largest magnitude in its output, too" : "";
     }
 }

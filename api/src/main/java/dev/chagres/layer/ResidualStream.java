@@ -5,6 +5,8 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.ops.Elementwise;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -179,9 +181,26 @@ final class ResidualStream {
         }
     }
 
-    /** Returns which kernels run besides those of branches and their norms, line by line. */
-    String explainSums(Tensor x, Pass pass) {
-        String norm = outputNorm == null ? "" : "\n" + outputNorm.explain(x, pass);
+    /** Returns where the norm of a branch stands, by its number. */
+    private NormPlace place(int branch, Pass pass) {
+        boolean fromInput = source == ResidualSource.INPUT;
+        return new NormPlace(branch > 0 && !dropout.drops(pass), fromInput, fromInput);
+    }
+
+    /** Returns which kernels run, line by line. */
+    String explain(Tensor x, Pass pass) {
+        return IntStream.range(0, parts.length)
+                        .mapToObj(i -> parts[i] instanceof ParallelBranches both
+                                ? both.branch().explain(x, pass)
+                                : parts[i].explain(x, place(i, pass), pass))
+                        .collect(Collectors.joining("\n"))
+                + explainSums(x, pass);
+    }
+
+    private String explainSums(Tensor x, Pass pass) {
+        String norm = outputNorm == null
+                ? ""
+                : "\n" + outputNorm.explain(x, new NormPlace(!dropout.drops(pass), false, false), "");
         return source == ResidualSource.INPUT
                 ? norm
                 : "\n" + owner.name() + ": sums are taken from what the norms give, and ops_add sums its two gradients"

@@ -69,9 +69,4 @@ public final class RmsNorm extends NormLayer {
     public boolean requiresGradient() {
         return !weight().isFrozen();
     }
-
-    @Override
-    public String explain(Tensor x, Pass pass) {
-        return name() + ": RMS norm by te_rmsnorm_fwd and te_rmsnorm_bwd; " + explainSum(x);
-    }
 }

@@ -214,14 +214,9 @@ public final class TransformerLayer extends Layer {
 
     @Override
     public String explain(Tensor x, Pass pass) {
-        String cross = crossAttention == null ? "" : "\n" + crossAttention.explain(x, pass);
-        String sums = stream.explainSums(x, pass)
-                + (order == BranchOrder.SEQUENTIAL
-                        ? ""
-                        : "\n" + name() + ": both branches read one input, and ops_add sums what they give");
-        return name() + ":\n"
-                + (attention.explain(x, pass) + cross + "\n" + mlp.explain(x, pass) + sums)
-                        .indent(2)
-                        .stripTrailing();
+        String branches = order == BranchOrder.SEQUENTIAL
+                ? ""
+                : "\n" + name() + ": both branches read one input, and ops_add sums what they give";
+        return name() + ":\n" + (stream.explain(x, pass) + branches).indent(2).stripTrailing();
     }
 }

@@ -34,6 +34,7 @@ import dev.chagres.witness.AttentionLayerWitness;
 import dev.chagres.witness.TransformerLayerWitness;
 import dev.chagres.witness.Weights;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.function.UnaryOperator;
 import org.apache.commons.math3.linear.RealMatrix;
@@ -296,19 +297,56 @@ class TransformerLayerOptionsConformance {
                 "\n  layer: sums are taken from what the norms give, and ops_add sums its two gradients",
                 sums(encoder().withResidual(ResidualSource.NORM)));
         String normed = sums(encoder().withNormPlacement(NormPlacement.OUTPUT));
-        assertTrue(normed.startsWith("\n  layer.norm: layer norm by te_layernorm_fwd"), normed);
+        assertEquals(
+                "\n  layer.norm: layer norm, forward by ops_residual_norm_forward, which sums first; backward by"
+                        + " te_layernorm_bwd",
+                normed);
     }
 
-    /** What is said behind the MLP's last product. */
-    private static String sums(TransformerLayerConfig config) {
+    /** The first norm reads what no sum comes before; dropout forms sums itself; what norms give is summed by ops_add. */
+    @Test
+    void explainsItsNorms() {
+        String sums = "ops_residual_norm_forward, which sums first";
+        String own = "te_layernorm_fwd";
+        String summed = "ops_residual_norm_backward, which adds the gradient of the sum";
+        assertEquals(List.of(own, summed, sums, summed), norms(encoder()));
+        assertEquals(List.of(own, summed, own, summed), norms(encoder().withHiddenDropout(Dropout.of(0.1f))));
+        assertEquals(
+                List.of(own, "te_layernorm_bwd", sums, "te_layernorm_bwd"),
+                norms(encoder().withResidual(ResidualSource.NORM)));
+        assertEquals(
+                List.of(own, "te_layernorm_bwd", own, "te_layernorm_bwd"),
+                norms(encoder().withBranchOrder(BranchOrder.PARALLEL)));
+        assertEquals(
+                List.of(sums, summed, sums, "te_layernorm_bwd"),
+                norms(encoder().withNormPlacement(NormPlacement.OUTPUT)));
+        assertEquals(
+                List.of("te_rmsnorm_fwd", summed, sums, summed), norms(encoder().withNorm(NormConfig.rmsNorm(32))));
+    }
+
+    /** By what each norm computes forward and backward. */
+    private static List<String> norms(TransformerLayerConfig config) {
+        return explained(config)
+                .lines()
+                .filter(line -> line.contains(" norm, forward by "))
+                .flatMap(line -> Arrays.stream(line.substring(line.indexOf("forward by ") + "forward by ".length())
+                        .split("; backward by ")))
+                .toList();
+    }
+
+    private static String explained(TransformerLayerConfig config) {
         ModelPlan plan = new ModelPlan();
         TransformerLayer layer = new TransformerLayer(config, plan.child("layer"));
         try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
             Pass pass = open.pass().begin(QUERIES.sequences(open.scope()));
-            Tensor x = open.scope().tensor(parameters.dtype(), QUERIES.tokens(), 32);
-            String text = layer.explain(x, pass);
-            int last = text.indexOf('\n', text.indexOf("layer.mlp.fc2:"));
-            return last < 0 ? "" : text.substring(last);
+            return layer.explain(open.scope().tensor(parameters.dtype(), QUERIES.tokens(), 32), pass);
         }
+    }
+
+    /** What is said behind the MLP's last product. */
+    private static String sums(TransformerLayerConfig config) {
+        String text = explained(config);
+        int last = text.indexOf('\n', text.indexOf("layer.mlp.fc2:"));
+        return last < 0 ? "" : text.substring(last);
     }
 }

@@ -1,0 +1,15 @@
+package dev.chagres.layer;
+
+/**
+ * Where a norm stands, as far as its kernels follow from that.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param sums whether forward is of a sum that was not formed yet
+ * @param sumsGradients whether backward adds the gradient that passes the norm by
+ * @param casts whether the norm may cast its output, which nobody reads in the model's type
+ */
+record NormPlace(boolean sums, boolean sumsGradients, boolean casts) {
+    /** Outside a residual stream. */
+    static final NormPlace ALONE = new NormPlace(false, false, true);
+}
