@@ -8,7 +8,9 @@ import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
 import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -263,25 +265,37 @@ public final class StepGraph implements AutoCloseable {
         return evicted;
     }
 
-    /** Returns for each bucket whether its steps are replayed, and why not. */
+    /** Returns which buckets' steps are replayed, and below each reason those whose are not. */
     public String explain() {
-        StringBuilder text = new StringBuilder(replayed + " steps replayed, " + enqueued + " enqueued one by one, "
-                + evicted + " buckets closed for room");
+        StringBuilder text = new StringBuilder("steps replayed: " + replayed + ", enqueued one by one: " + enqueued
+                + "; buckets closed for room: " + evicted);
+        Map<String, List<StepBucket>> reasons = new LinkedHashMap<>();
         for (Bucketed one : buckets) {
             Graph graph = one.graph;
-            text.append("\n  ").append(one.bucket).append(": ");
             if (graph != null) {
-                text.append("replayed, ").append(graph.nodes()).append(" nodes");
-            } else if (one.refusal != null) {
-                text.append("enqueued one by one: ").append(one.refusal);
-            } else if (pass.isObserved()) {
-                text.append("enqueued one by one: an observer listens to the pass, and reads the host's clock");
+                text.append("\n  ")
+                        .append(one.bucket)
+                        .append(": replayed, ")
+                        .append(graph.nodes())
+                        .append(" nodes");
             } else {
-                text.append(
-                        "enqueued one by one so far: the first step builds kernels and takes memory, the second is captured");
+                reasons.computeIfAbsent(reason(one), _ -> new ArrayList<>()).add(one.bucket);
             }
         }
+        reasons.forEach((reason, enqueuedBuckets) -> {
+            text.append("\n  ").append(reason);
+            enqueuedBuckets.forEach(bucket -> text.append("\n    ").append(bucket));
+        });
         return text.toString();
+    }
+
+    private String reason(Bucketed one) {
+        if (one.refusal != null) {
+            return "enqueued one by one: " + one.refusal;
+        }
+        return pass.isObserved()
+                ? "enqueued one by one: an observer listens to the pass, and reads the host's clock"
+                : "enqueued one by one so far: the first step builds kernels and takes memory, the second is captured";
     }
 
     /**

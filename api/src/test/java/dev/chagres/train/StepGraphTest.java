@@ -47,7 +47,14 @@ class StepGraphTest {
             }
             enqueued = training.run();
             assertEquals(0, training.graph.replayed());
-            assertTrue(training.graph.explain().contains("an observer listens to the pass"), training.graph.explain());
+            String explained = training.graph.explain();
+            assertTrue(
+                    explained.startsWith("steps replayed: 0, enqueued one by one: " + GraphedTraining.BATCHES.length
+                            + "; buckets closed for room: 0\n  enqueued one by one: an observer listens to the pass, and"
+                            + " reads the host's clock\n    "),
+                    explained);
+            assertTrue(explained.lines().count() > 3, explained);
+            assertEquals(explained.indexOf("an observer"), explained.lastIndexOf("an observer"), explained);
         }
         try (GraphedTraining training = new GraphedTraining(device, dropout, 4, GraphedTraining.Observed.NO, storage)) {
             if (eightBits) {
@@ -185,8 +192,9 @@ class StepGraphTest {
             assertTrue(
                     training.graph
                             .explain()
-                            .startsWith("6 steps replayed, 5 enqueued one by one, 4 buckets closed for room\n"
-                                    + "  32 tokens in up to 16 sequences of up to 32: enqueued one by one so far"),
+                            .equals("steps replayed: 6, enqueued one by one: 5; buckets closed for room: 4\n"
+                                    + "  enqueued one by one so far: the first step builds kernels and takes memory, the"
+                                    + " second is captured\n    32 tokens in up to 16 sequences of up to 32"),
                     training.graph.explain());
         }
     }
