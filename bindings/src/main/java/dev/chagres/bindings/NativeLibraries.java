@@ -34,7 +34,7 @@ public final class NativeLibraries {
      *
      * @throws MissingLibraryException when a library is not found, does not open or has the wrong version
      * @throws OpsException when the operations refuse to open theirs
-     * @throws IllegalArgumentException when a property has a value that it does not take
+     * @throws IllegalArgumentException when a property, or a variable of the reference, has a value that it does not take
      * @throws IllegalStateException when the JVM was started with native access denied
      */
     public static void ensureLoaded() {
@@ -72,10 +72,14 @@ public final class NativeLibraries {
         NativeAccess.ensure();
         Provider provider = Provider.current();
         Surroundings surroundings = Surroundings.ofProcess();
+        VendorLibraries.requireVersionsProperty(surroundings);
         OwnLibraries own = OwnLibraries.find(surroundings, provider);
         switch (provider) {
             case CUDA -> loadCuda(surroundings, own);
-            case REFERENCE -> loadReference(own);
+            case REFERENCE -> {
+                ReferenceVariables.check(surroundings);
+                loadReference(own);
+            }
         }
     }
 

@@ -87,6 +87,15 @@ final class VendorLibraries {
                 library.title(), new Finding(Reason.WRONG_VERSION, detail, found.passedOver(), "", remedy));
     }
 
+    /**
+     * Checks the property where no library is opened whose version it is about.
+     *
+     * @throws IllegalArgumentException when it has another value than {@code strict} or {@code warn}
+     */
+    static void requireVersionsProperty(Surroundings surroundings) {
+        boolean _ = isStrict(surroundings);
+    }
+
     static boolean isStrict(Surroundings surroundings) {
         String value = surroundings.property(VERSIONS_PROPERTY).orElse("strict");
         return switch (value) {

@@ -163,6 +163,10 @@ class NativeLibrariesTest {
                 ForkedJvm.run(List.of("-Dchagres.provider=tpu"), LoadBadly.class),
                 "IllegalArgumentException",
                 "-Dchagres.provider=tpu: expected auto, cuda or reference");
+        assertSaidTwice(
+                ForkedJvm.run(List.of(REFERENCE, "-Dchagres.versions=x"), LoadBadly.class),
+                "IllegalArgumentException",
+                "-Dchagres.versions=x: expected strict or warn");
     }
 
     @Test

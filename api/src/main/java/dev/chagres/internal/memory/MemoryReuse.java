@@ -4,6 +4,7 @@ import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import java.lang.foreign.MemorySegment;
 import java.util.Locale;
+import org.jspecify.annotations.Nullable;
 
 /**
  * What becomes of memory that went back: {@code -Dchagres.memory=usual|poisoned|never}. The other two than usual are for
@@ -21,12 +22,35 @@ public enum MemoryReuse {
 
     private static final int ONES = 0xff;
 
-    private static volatile MemoryReuse chosen =
-            valueOf(System.getProperty("chagres.memory", "usual").toUpperCase(Locale.ROOT));
+    private static final String PROPERTY = "chagres.memory";
 
-    /** Returns the choice for scopes that are opened from now on. */
+    /** Null until it is asked for. */
+    private static volatile @Nullable MemoryReuse chosen;
+
+    /**
+     * Returns the choice for scopes that are opened from now on.
+     *
+     * @throws IllegalArgumentException when the property has another value
+     */
     public static MemoryReuse chosen() {
-        return chosen;
+        MemoryReuse present = chosen;
+        if (present == null) {
+            present = named(System.getProperty(PROPERTY, "usual"));
+            chosen = present;
+        }
+        return present;
+    }
+
+    /** Returns the one that the property calls so. */
+    static MemoryReuse named(String value) {
+        return switch (value.toLowerCase(Locale.ROOT)) {
+            case "usual" -> USUAL;
+            case "poisoned" -> POISONED;
+            case "never" -> NEVER;
+            default ->
+                throw new IllegalArgumentException(
+                        "-D" + PROPERTY + ": expected usual, poisoned or never, got \"" + value + "\"");
+        };
     }
 
     /** Chooses for scopes that are opened from now on. */
