@@ -1,5 +1,7 @@
 package dev.chagres.samples.tour;
 
+import java.io.PrintStream;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 
@@ -37,24 +39,41 @@ public final class Tour {
 
     private Tour() {}
 
-    /** Runs the samples that {@code words} name by number or name; without any, lists them. */
+    /** Runs the samples that {@code words} name by number or name, none where a word names none; without any, lists them. */
     public static void main(String[] words) throws Exception {
+        int status = run(System.err, words);
+        if (status != 0) {
+            System.exit(status);
+        }
+    }
+
+    /** The same, and returns the exit status. */
+    static int run(PrintStream err, String... words) throws Exception {
         if (words.length == 0) {
             for (Sample sample : SAMPLES) {
                 System.out.printf(Locale.ROOT, "%d  %-10s %s%n", sample.number, sample.name, sample.what);
             }
-            return;
+            return 0;
         }
-        for (String word : words) {
-            Sample sample =
-                    SAMPLES.stream().filter(s -> s.answersTo(word)).findFirst().orElse(null);
-            if (sample == null) {
-                System.err.println("sample: none is called \"" + word + "\"; without an argument they are listed");
-                System.exit(2);
-                return;
-            }
+        List<Sample> named;
+        try {
+            named = Arrays.stream(words).map(Tour::named).toList();
+        } catch (IllegalArgumentException e) {
+            err.println("sample: " + e.getMessage());
+            return 2;
+        }
+        for (Sample sample : named) {
             sample.program.run();
         }
+        return 0;
+    }
+
+    private static Sample named(String word) {
+        return SAMPLES.stream()
+                .filter(sample -> sample.answersTo(word))
+                .findFirst()
+                .orElseThrow(() -> new IllegalArgumentException(
+                        "none is called \"" + word + "\"; without an argument they are listed"));
     }
 
     /** Returns {@code value} when the relative difference from {@code expected} is at most {@code tolerance}. */

@@ -1,6 +1,12 @@
 package dev.chagres.samples.tour;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
 import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -23,5 +29,22 @@ class TourTest {
             })
     void everySampleVerifiesItsResult(String name) throws Exception {
         Tour.main(new String[] {name});
+    }
+
+    @Test
+    void nothingRunsWhereAWordNamesNoSample() throws Exception {
+        var out = new ByteArrayOutputStream();
+        var err = new ByteArrayOutputStream();
+        PrintStream before = System.out;
+        System.setOut(new PrintStream(out, true, StandardCharsets.UTF_8));
+        try {
+            assertEquals(2, Tour.run(new PrintStream(err, true, StandardCharsets.UTF_8), "1", "layernorm", "nope"));
+        } finally {
+            System.setOut(before);
+        }
+        assertEquals(
+                "sample: none is called \"nope\"; without an argument they are listed\n",
+                err.toString(StandardCharsets.UTF_8));
+        assertEquals("", out.toString(StandardCharsets.UTF_8));
     }
 }
