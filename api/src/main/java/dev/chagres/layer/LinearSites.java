@@ -67,8 +67,12 @@ final class LinearSites {
      */
     void requireWhole(Pass pass) {
         if (isQuantized()) {
-            throw new IllegalStateException(weight.name() + " is kept in eight bits alone, so that its products need a"
-                    + " recipe, but the pass " + (pass.isCalibrating() ? "calibrates" : "has none")
+            throw new IllegalStateException(weight.name() + " is kept in eight bits"
+                    + (weight.isEightBitsOnly()
+                            ? " alone (QUANTIZED_ONLY)"
+                            : ", beside a master that no product reads (QUANTIZED)")
+                    + ", so that its products need a recipe, but the pass "
+                    + (pass.isCalibrating() ? "calibrates" : "has none")
                     + "; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE");
         }
     }

@@ -192,7 +192,8 @@ public final class ContextParallel {
         if (count % size() != 0) {
             throw new IllegalArgumentException(what + ": " + (layer.isEmpty() ? "the layer" : layer)
                     + " expected a multiple of the " + size() + " context-parallel ranks, each of which attends with"
-                    + " some of them over all tokens, got " + count);
+                    + " some of them over all tokens, got " + count
+                    + "; withRing() and withAllGather() need no multiple");
         }
         return count / size();
     }

@@ -224,8 +224,7 @@ final class LocalRun<T> {
         boolean known = first.failure instanceof RankFailedException;
         String text = known
                 ? String.valueOf(first.failure.getMessage())
-                : "rank " + first.rank + " (of 0 to " + (threads.size() - 1) + ") failed: "
-                        + Checks.describe(first.failure);
+                : "rank " + first.rank + " of " + threads.size() + " failed: " + Checks.describe(first.failure);
         List<Integer> ranks = first.failure instanceof RankFailedException named ? named.ranks() : List.of(first.rank);
         if (!lost.isEmpty()) {
             text += "; the threads of ranks " + lost + " have not ended, and their devices stay open";

@@ -82,9 +82,7 @@ final class ProcessRun {
         } catch (Throwable thrown) {
             store.fail(rank, Checks.describe(thrown));
             throw new RankFailedException(
-                    "rank " + rank + " (of 0 to " + (count - 1) + ") failed: " + Checks.describe(thrown),
-                    List.of(rank),
-                    thrown);
+                    "rank " + rank + " of " + count + " failed: " + Checks.describe(thrown), List.of(rank), thrown);
         }
     }
 }

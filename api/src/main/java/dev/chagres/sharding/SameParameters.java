@@ -20,23 +20,23 @@ import java.util.zip.CRC32C;
  * <p>Threading: the device's thread.
  */
 final class SameParameters {
-    /** What each rank tells: checksum, elements, setting, its context-parallel rank of how many, its tensor-parallel rank. */
-    private static final int NUMBERS = 6;
+    /** What each rank tells: checksum, elements, setting, its context-parallel rank of how many, its tensor-parallel rank, its seed. */
+    private static final int NUMBERS = 7;
 
     private static final int CONTEXT_RANK = 3;
     private static final int TENSOR_RANK = 5;
+    private static final int SEED = 6;
 
     private SameParameters() {}
 
     /**
-     * Compares a checksum of all parameters' descriptions, and the {@code value} of a {@code setting}: a sum over other gradients would
-     * be nonsense, or hang. Where layers are split, checks that the ranks have the same part of them; where tokens are shared out, that the
+     * Compares a checksum of all parameters' descriptions, the {@code seed} of their first weights, and the {@code value} of a {@code
+     * setting}: a sum over other gradients would be nonsense, or hang. Where layers are split, checks that the ranks have the same part of them; where tokens are shared out, that the
      * ranks of all parts take part.
      */
     static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, long value) {
         Stream stream = parameters.scope().stream();
         CRC32C checksum = new CRC32C();
-        checksum.update(Long.toString(seed).getBytes(StandardCharsets.UTF_8));
         for (Parameter parameter : parameters.all()) {
             if (parameter.isEightBitsOnly()) {
                 throw new IllegalArgumentException(
@@ -51,7 +51,7 @@ final class SameParameters {
             Tensor own = scope.tensor(DType.INT64, NUMBERS);
             Tensor all = scope.tensor(DType.INT64, (long) NUMBERS * communicator.ranks());
             int part = parameters.tensorParallel().rank();
-            own.set(stream, checksum.getValue(), parameters.count(), value, context.rank(), context.size(), part);
+            own.set(stream, checksum.getValue(), parameters.count(), value, context.rank(), context.size(), part, seed);
             communicator.allGather(own, all, stream);
             communicator.synchronize(stream);
             long[] values = all.toLongs(stream);
@@ -63,13 +63,18 @@ final class SameParameters {
                                     + " (" + values[at + 1] + " elements) than on rank 0 (" + values[1]
                                     + "); build the same plan, with the same types and the same parameters frozen, on each");
                 }
-                if (values[at + 2] != values[2]) {
-                    throw new IllegalStateException(setting + ": expected the same on all ranks, got " + values[at + 2]
-                            + " on rank " + rank + " and " + values[2] + " on rank 0");
-                }
+                requireSame("seed", values[at + SEED], values[SEED], rank);
+                requireSame(setting, values[at + 2], values[2], rank);
             }
             ensureSamePart(values, parameters.tensorParallel());
             ensureAllParts(values);
+        }
+    }
+
+    private static void requireSame(String what, long own, long first, int rank) {
+        if (own != first) {
+            throw new IllegalStateException(what + ": expected the same on all ranks, got " + own + " on rank " + rank
+                    + " and " + first + " on rank 0");
         }
     }
 

@@ -418,8 +418,8 @@ class EightBitWeightsTest {
             try (var _ = pass.withoutSaving()) {
                 assertThrown(
                         IllegalStateException.class,
-                        "a.weight is kept in eight bits alone, so that its products need a recipe, but the pass has"
-                                + " none; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE",
+                        "a.weight is kept in eight bits alone (QUANTIZED_ONLY), so that its products need a recipe, but the"
+                                + " pass has none; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE",
                         () -> linear.forward(x, pass));
             }
             String alone = "parameter a.weight is kept in eight bits alone (QUANTIZED_ONLY), so it has ";

@@ -167,7 +167,7 @@ class MeshTest {
                 () -> ranks.each(rank -> Mesh.of(rank.communicator(), rank.index() == 0 ? four : square)
                         .close()));
         assertEquals(
-                "rank 0 (of 0 to 3) failed: java.lang.IllegalStateException: shape: expected the same on all ranks, got"
+                "rank 0 of 4 failed: java.lang.IllegalStateException: shape: expected the same on all ranks, got"
                         + " tensor=4 on rank 0 and another one on others, of which it would be rank 0 of 2 along SHARD",
                 failure.getMessage());
     }

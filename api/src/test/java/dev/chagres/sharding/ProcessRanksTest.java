@@ -58,7 +58,7 @@ class ProcessRanksTest {
                 ranks.awaitEnd(1 - thrower, 3);
                 assertEquals(
                         "ranks [" + thrower + "] rank " + thrower
-                                + " (of 0 to 1) failed: java.lang.IllegalArgumentException: it is ill",
+                                + " of 2 failed: java.lang.IllegalArgumentException: it is ill",
                         ranks.last(thrower));
                 String call = "allReduce of 100000 FLOAT32, SUM";
                 String text = ranks.last(1 - thrower);

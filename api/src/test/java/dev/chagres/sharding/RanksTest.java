@@ -62,7 +62,7 @@ class RanksTest {
                     }
                     sum(rank);
                 }));
-        assertEquals("rank 2 (of 0 to 3) failed: java.lang.IllegalStateException: boom", failure.getMessage());
+        assertEquals("rank 2 of 4 failed: java.lang.IllegalStateException: boom", failure.getMessage());
         assertEquals(List.of(2), failure.ranks());
         assertSame(cause, failure.getCause());
         assertEquals(0, failure.getSuppressed().length);
@@ -89,7 +89,7 @@ class RanksTest {
                     }
                     sum(rank);
                 }));
-        assertEquals("rank 1 (of 0 to 1) failed: " + Speechless.class.getName(), failure.getMessage());
+        assertEquals("rank 1 of 2 failed: " + Speechless.class.getName(), failure.getMessage());
     }
 
     @Test

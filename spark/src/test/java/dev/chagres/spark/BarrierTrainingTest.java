@@ -139,7 +139,7 @@ class BarrierTrainingTest {
                 cluster.failures().subList(before, cluster.failures().size());
         assertTrue(
                 failures.stream()
-                        .anyMatch(text -> text.endsWith("RankFailedException: rank 1 (of 0 to 1) failed:"
+                        .anyMatch(text -> text.endsWith("RankFailedException: rank 1 of 2 failed:"
                                 + " java.lang.IllegalStateException: the disk is gone")),
                 failures.toString());
     }

@@ -211,7 +211,8 @@ final class RankOptions {
         int context = layout().contextRanks();
         if (context > BatchShape.TOKEN_MULTIPLE) {
             throw new IllegalArgumentException(sharingOption() + ": expected at most " + BatchShape.TOKEN_MULTIPLE
-                    + " ranks for cp, for a micro-batch may have as few tokens, got " + context);
+                    + " ranks for cp, for the smallest micro-batch has " + BatchShape.TOKEN_MULTIPLE + " tokens, got "
+                    + context);
         }
         if (reduceType != null && layout().gradientRanks() == 1) {
             throw new IllegalArgumentException(

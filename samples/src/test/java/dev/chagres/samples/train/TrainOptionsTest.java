@@ -119,8 +119,8 @@ class TrainOptionsTest {
                         + " which the tokens of a micro-batch are a multiple, got 3",
                 "--mesh tensor=4,context=2 --model 8M | --mesh: expected as many ranks for tp and cp together as divide the"
                         + " 20 heads of --model 8M, or --cp-comm-type p2p, got 8",
-                "--ranks 20 --strategy cp --model 8M | --strategy: expected at most 16 ranks for cp, for a micro-batch may"
-                        + " have as few tokens, got 20",
+                "--ranks 20 --strategy cp --model 8M | --strategy: expected at most 16 ranks for cp, for the smallest"
+                        + " micro-batch has 16 tokens, got 20",
                 "--mesh replicate=2,context=3 --model 8M | --mesh: expected as many ranks for cp as divide the 20 heads"
                         + " of --model 8M, or --cp-comm-type p2p, got 3",
                 "--reduce-dtype bf16 | --reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got one"
