@@ -42,4 +42,21 @@ public record RecordedCall(
         boolean captured,
         Instant entered,
         @Nullable Instant enqueued,
-        @Nullable Instant completed) {}
+        @Nullable Instant completed) {
+    /** Returns what was called, without its times: {@code send of 6 BFLOAT16 to rank 1, call 1 of world}. */
+    @Override
+    public String toString() {
+        String what = switch (operation) {
+            case SPLIT -> "";
+            case LAUNCH -> " of " + elements + " recorded calls";
+            default -> " of " + elements + " " + dtype;
+        };
+        String end = switch (operation) {
+            case SEND, REDUCE, GATHER -> " to rank " + other;
+            case RECEIVE, BROADCAST, SCATTER -> " from rank " + other;
+            default -> "";
+        };
+        return operation + what + end + (reduction == null ? "" : ", " + reduction) + ", call " + sequence + " of "
+                + communicator;
+    }
+}

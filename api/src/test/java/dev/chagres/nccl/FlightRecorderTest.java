@@ -83,7 +83,7 @@ class FlightRecorderTest {
                 communicator.synchronize(stream);
                 // @start region="recorder"
                 List<RecordedCall> calls = FlightRecorder.of(communicator).calls();
-                RecordedCall last = calls.getLast(); // send of 6 BFLOAT16 to rank 1
+                RecordedCall last = calls.getLast(); // send of 6 BFLOAT16 to rank 1, call 1 of world
                 // @end
                 assertEquals(4, calls.size());
                 assertEquals(Operation.SPLIT, calls.getFirst().operation());
@@ -109,6 +109,16 @@ class FlightRecorderTest {
                 assertNull(broadcast.reduction());
                 assertEquals(rank.index() == 0 ? Operation.SEND : Operation.RECEIVE, last.operation());
                 assertEquals(1 - rank.index(), last.other());
+                assertEquals(
+                        List.of(
+                                "split, call 1 of world",
+                                "allReduce of 6 BFLOAT16, MAX, call 2 of world",
+                                "broadcast of 6 BFLOAT16 from rank 1, call 1 of second",
+                                (rank.index() == 0
+                                                ? "send of 6 BFLOAT16 to rank 1"
+                                                : "receive of 6 BFLOAT16 from rank 0")
+                                        + ", call 1 of world"),
+                        calls.stream().map(RecordedCall::toString).toList());
                 for (RecordedCall call : calls) {
                     assertFalse(call.captured());
                     assertNotNull(call.enqueued());
