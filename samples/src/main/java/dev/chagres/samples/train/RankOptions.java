@@ -28,10 +28,11 @@ final class RankOptions {
             converter = OptionWords.OfStrategy.class,
             paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp|pp|cp",
             description =
-                    "what --ranks share out: nothing, the optimizer's state, gradients too, weights too, weights too of"
-                            + " each of several copies, each layer's heads and columns, the layers, the tokens of each"
-                            + " micro-batch; with --mesh, which says the rest, how far ranks along shard share out"
-                            + " (default: ddp, with --mesh zero3, with pipeline=P zero1)")
+                    "what --ranks share out. ddp: micro-batches alone; zero1: the optimizer's state, too; zero2: gradients,"
+                            + " too; zero3: weights, too; hsdp: as zero3, in each of several copies; tp: each layer's heads"
+                            + " and columns; pp: the layers; cp: the tokens of each micro-batch. With --mesh, which says"
+                            + " the rest, zero1, zero2 or zero3 of ranks along shard (default: ddp, with --mesh zero3,"
+                            + " with pipeline=P zero1)")
     private @Nullable RankStrategy strategy;
 
     @Option(

@@ -10,9 +10,7 @@ final class SaveOptions {
             names = "--save",
             converter = FileOption.class,
             paramLabel = "FILE",
-            description =
-                    "write what a later run needs to go on, as safetensors, when this one ends, by Ctrl-C too; not with"
-                            + " zero1, zero2 or zero3 beside tensor=T")
+            description = "write what a later run needs to go on, as safetensors, when this one ends, by Ctrl-C too")
     private @Nullable Path save;
 
     @Option(
@@ -25,9 +23,7 @@ final class SaveOptions {
             names = "--resume",
             converter = FileOption.class,
             paramLabel = "FILE",
-            description =
-                    "go on from a file of --save, up to --steps in all, with any --ranks, --strategy and --mesh that --save"
-                            + " takes")
+            description = "go on from a file of --save, up to --steps in all, with any --ranks, --strategy and --mesh")
     private @Nullable Path resume;
 
     /** Returns where the state goes, null for nowhere. */
