@@ -179,7 +179,7 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns a rank's share of {@code count} heads inside attention: all where keys are gathered.
+     * Returns a rank's share of {@code count} heads inside attention: all where keys are gathered or travel round the ranks.
      *
      * @param what named in the error, such as {@code heads}
      * @param layer named in the error

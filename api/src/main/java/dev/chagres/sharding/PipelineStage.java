@@ -9,6 +9,9 @@ import org.jspecify.annotations.Nullable;
  *
  * {@snippet file="dev/chagres/layer/PipelineModel.java" region="stage"}
  *
+ * <p>There {@code lengths} are those of a micro-batch's sequences, {@code enter} sets them and the seed of the pass, {@code embed} looks
+ * up the tokens, and {@code score} and {@code scoreGradient} are head and loss.
+ *
  * <p>Threading: called on the device's thread.
  */
 public interface PipelineStage {
