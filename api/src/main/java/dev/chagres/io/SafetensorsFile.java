@@ -1,6 +1,7 @@
 package dev.chagres.io;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.FileFailure;
 import dev.chagres.internal.memory.Leaks;
 import java.io.IOException;
 import java.lang.foreign.Arena;

@@ -1,6 +1,8 @@
 package dev.chagres.io;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.FileFailure;
+import dev.chagres.internal.FileReplacement;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -52,7 +54,7 @@ public final class SafetensorsWriter {
         checkMetadata(metadata);
         ByteBuffer header = HeaderWriter.bytes(specs, metadata);
         long largest = specs.stream().mapToLong(TensorSpec::byteSize).max().orElse(0);
-        FileReplacement.write(file, channel -> {
+        replace(file, channel -> {
             write(channel, header);
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment piece = arena.allocate(Math.min(PIECE, largest), Long.BYTES);
@@ -61,6 +63,16 @@ public final class SafetensorsWriter {
                 }
             }
         });
+    }
+
+    private static void replace(Path file, FileReplacement.Content content) {
+        try {
+            FileReplacement.write(file, ".safetensors-", content);
+        } catch (FileReplacement.PlaceException unfit) {
+            throw SafetensorsException.of(file, String.valueOf(unfit.getMessage()), null);
+        } catch (IOException failure) {
+            throw SafetensorsException.of(file, "could not be written: " + FileFailure.text(failure), failure);
+        }
     }
 
     /** A source with what it said of itself, asked once. */

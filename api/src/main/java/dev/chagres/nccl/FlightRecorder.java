@@ -250,9 +250,11 @@ public final class FlightRecorder {
     }
 
     /**
-     * Writes the calls as JSON Lines, oldest first, behind a line that says whose they are. The file appears when it is whole.
+     * Writes the calls as JSON Lines, oldest first, behind a line that says whose they are. The file appears when it is whole;
+     * an older one is then replaced, at the end of a symbolic link that file which it leads to.
      *
-     * @throws java.io.UncheckedIOException when it cannot be written
+     * @throws java.io.UncheckedIOException when it cannot be written, or the path leads to a folder, a device or a pipe; an older file is
+     *     then as it was, and nothing is left beside it
      */
     public void write(Path file) {
         RecorderFile.write(this, Checks.given("file", file), "");

@@ -1,12 +1,17 @@
 package dev.chagres.nccl;
 
+import com.fasterxml.jackson.core.JsonEncoding;
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
+import dev.chagres.internal.FileFailure;
+import dev.chagres.internal.FileReplacement;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.io.UncheckedIOException;
-import java.nio.file.Files;
+import java.nio.channels.Channels;
+import java.nio.channels.ClosedByInterruptException;
+import java.nio.channels.FileChannel;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
 import java.time.Instant;
 import org.jspecify.annotations.Nullable;
 
@@ -20,31 +25,50 @@ final class RecorderFile {
 
     private RecorderFile() {}
 
-    /** Writes aside first, so that no reader takes a torso for the whole. */
+    /** Replaces {@code file} by a whole one; an interrupt, after which no channel writes any more, waits until then. */
     static void write(FlightRecorder recorder, Path file, String failure) {
-        Path part = file.resolveSibling(file.getFileName() + ".part");
+        boolean interrupted = Thread.interrupted();
         try {
-            try (JsonGenerator json = JSON.createGenerator(Files.newBufferedWriter(part))) {
-                json.setRootValueSeparator(null);
-                json.writeStartObject();
-                json.writeNumberField("rank", recorder.rank());
-                json.writeNumberField("process", ProcessHandle.current().pid());
-                json.writeNumberField("calls", recorder.count());
-                json.writeStringField("written", Instant.now().toString());
-                json.writeStringField("failure", failure);
-                end(json);
-                for (RecordedCall call : recorder.calls()) {
-                    write(call, json);
-                }
+            while (!written(recorder, file, failure)) {
+                interrupted |= Thread.interrupted();
             }
-            Files.move(part, file, StandardCopyOption.REPLACE_EXISTING, StandardCopyOption.ATOMIC_MOVE);
-        } catch (IOException e) {
-            throw new UncheckedIOException(file + ": cannot be written: " + reason(e), e);
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
         }
     }
 
-    private static String reason(IOException e) {
-        return e.getClass().getSimpleName() + ": " + e.getMessage();
+    /** Returns whether it could be written before an interrupt came. */
+    private static boolean written(FlightRecorder recorder, Path file, String failure) {
+        try {
+            FileReplacement.write(file, ".flight-recorder-", channel -> write(recorder, channel, failure));
+            return true;
+        } catch (ClosedByInterruptException _) {
+            return false;
+        } catch (FileReplacement.PlaceException unfit) {
+            throw new UncheckedIOException(file + ": " + unfit.getMessage(), unfit);
+        } catch (IOException e) {
+            throw new UncheckedIOException(file + ": could not be written: " + FileFailure.text(e), e);
+        }
+    }
+
+    private static void write(FlightRecorder recorder, FileChannel channel, String failure) throws IOException {
+        OutputStream out = Channels.newOutputStream(channel);
+        try (JsonGenerator json = JSON.createGenerator(out, JsonEncoding.UTF8)) {
+            json.disable(JsonGenerator.Feature.AUTO_CLOSE_TARGET); // The channel is forced to the disk afterwards.
+            json.setRootValueSeparator(null);
+            json.writeStartObject();
+            json.writeNumberField("rank", recorder.rank());
+            json.writeNumberField("process", ProcessHandle.current().pid());
+            json.writeNumberField("calls", recorder.count());
+            json.writeStringField("written", Instant.now().toString());
+            json.writeStringField("failure", failure);
+            end(json);
+            for (RecordedCall call : recorder.calls()) {
+                write(call, json);
+            }
+        }
     }
 
     private static void write(RecordedCall call, JsonGenerator json) throws IOException {

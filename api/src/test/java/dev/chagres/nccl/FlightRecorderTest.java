@@ -384,12 +384,48 @@ class FlightRecorderTest {
             List<Map<String, String>> lines = read(file);
             assertEquals("", lines.getFirst().get("failure"));
             assertEquals("0", lines.getLast().get("root"));
-            Path nowhere = folder.resolve("no/such/file");
-            String text = String.valueOf(assertThrows(
-                            java.io.UncheckedIOException.class,
-                            () -> FlightRecorder.of(communicator).write(nowhere))
-                    .getMessage());
-            assertTrue(text.startsWith(nowhere + ": cannot be written: NoSuchFileException: "), text);
+            Thread.currentThread().interrupt();
+            FlightRecorder.of(communicator).write(file);
+            assertTrue(Thread.interrupted());
+            assertEquals(lines.subList(1, lines.size()), read(file).subList(1, lines.size()));
         }
+    }
+
+    @Test
+    void itReplacesFilesAloneAndLeavesNothingWhereThatFails() throws Exception {
+        Path real = Files.writeString(folder.resolve("real"), "before");
+        Path link = Files.createSymbolicLink(folder.resolve("link"), real);
+        Path pipe = folder.resolve("pipe");
+        assertEquals(0, new ProcessBuilder("mkfifo", pipe.toString()).start().waitFor());
+        try (Device device = Device.open();
+                Communicator communicator = alone(device)) {
+            FlightRecorder recorder = FlightRecorder.of(communicator);
+            recorder.write(link);
+            assertTrue(Files.isSymbolicLink(link));
+            assertEquals("0", read(real).getFirst().get("rank"));
+            String unfit = "expected a file or a new name, got a device or a pipe, which a file cannot replace";
+            assertEquals(pipe + ": " + unfit, refusal(recorder, pipe));
+            Path nothing = Files.createSymbolicLink(folder.resolve("null"), Path.of("/dev/null"));
+            assertEquals(nothing + ": " + unfit, refusal(recorder, nothing));
+            for (Path place : List.of(folder, Path.of("/"), Path.of(""))) {
+                assertEquals(place + ": expected the name of a file to write, got a folder", refusal(recorder, place));
+            }
+            Path nowhere = folder.resolve("no/such/file");
+            assertEquals(
+                    nowhere + ": could not be written: no such folder: " + nowhere.getParent(),
+                    refusal(recorder, nowhere));
+            Path tooLong = folder.resolve("x".repeat(256));
+            assertTrue(refusal(recorder, tooLong).startsWith(tooLong + ": could not be written: "));
+        }
+        try (var left = Files.list(folder)) {
+            assertEquals(
+                    List.of("link", "null", "pipe", "real"),
+                    left.map(path -> path.getFileName().toString()).sorted().toList());
+        }
+    }
+
+    private static String refusal(FlightRecorder recorder, Path file) {
+        return String.valueOf(assertThrows(java.io.UncheckedIOException.class, () -> recorder.write(file))
+                .getMessage());
     }
 }

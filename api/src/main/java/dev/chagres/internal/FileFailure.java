@@ -1,4 +1,4 @@
-package dev.chagres.io;
+package dev.chagres.internal;
 
 import java.io.IOException;
 import java.nio.channels.ClosedByInterruptException;
@@ -7,12 +7,16 @@ import java.nio.file.AccessDeniedException;
 import java.nio.file.FileSystemException;
 import java.nio.file.NoSuchFileException;
 
-/** Says what is wrong with a file, where Java's own message is the file's name alone. */
-final class FileFailure {
+/**
+ * Says what is wrong with a file, where Java's own message is the file's name alone.
+ *
+ * <p>Threading: thread-safe.
+ */
+public final class FileFailure {
     private FileFailure() {}
 
     /** Returns the reason for a failure. */
-    static String text(IOException failure) {
+    public static String text(IOException failure) {
         return switch (failure) {
             case ClosedByInterruptException _ -> "the thread was interrupted, which closes the file; open it again";
             case ClosedChannelException _ ->
