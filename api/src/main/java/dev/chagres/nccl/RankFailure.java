@@ -25,8 +25,11 @@ record RankFailure(
         this(ranks, null, text, cause, null);
     }
 
+    /** What {@code rank} threw; of -1 nobody knows who it was. */
     static RankFailure thrown(int rank, Throwable cause) {
-        return new RankFailure(List.of(rank), "rank " + rank + " failed: " + Checks.describe(cause), cause);
+        return rank < 0
+                ? new RankFailure(List.of(), "a rank failed: " + Checks.describe(cause), cause)
+                : new RankFailure(List.of(rank), "rank " + rank + " failed: " + Checks.describe(cause), cause);
     }
 
     /** What {@code rank} throws to the others: where that names other ranks, they are to blame. */

@@ -42,6 +42,16 @@ final class ProcessRun {
         return local;
     }
 
+    /** Tells of a rank that failed when this one had finished; -1 where nobody knows which it was. */
+    static RankFailedException afterwards(int rank, TcpStore.Failure failed) {
+        boolean known = failed.rank() >= 0;
+        return new RankFailedException(
+                (known ? "rank " + failed.rank() : "a rank") + " failed after rank " + rank + " had finished: "
+                        + failed.text(),
+                known ? List.of(failed.rank()) : List.of(),
+                null);
+    }
+
     private static <T> T runBody(
             RankEnvironment environment, TcpStore store, Device device, CommunicatorConfig config, Rank.Body<T> body) {
         UniqueId id = UniqueId.of(store.shared());
@@ -68,10 +78,7 @@ final class ProcessRun {
             // A communicator that is closed while a peer still works is an error there.
             TcpStore.Failure failed = store.awaitAll();
             if (failed != null) {
-                throw new RankFailedException(
-                        "rank " + failed.rank() + " failed after rank " + rank + " had finished: " + failed.text(),
-                        List.of(failed.rank()),
-                        null);
+                throw afterwards(rank, failed);
             }
             return result;
         } catch (RankFailedException other) {

@@ -1,10 +1,15 @@
 package dev.chagres.sharding;
 
 import java.io.IOException;
+import java.io.InputStream;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
+import java.nio.ByteBuffer;
+import java.nio.CharBuffer;
+import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.Objects;
@@ -42,8 +47,10 @@ record RankEnvironment(
     static final String SECRET_FILE = "CHAGRES_STORE_SECRET_FILE";
 
     private static final int DEFAULT_PORT = 29_400;
-    private static final int LAST_PORT = 65_535;
+    static final int LAST_PORT = 65_535;
     private static final int SHORTEST_SECRET = 16;
+    /** Of the bytes in a secret's file; a device may have them without an end. */
+    private static final int LONGEST_SECRET = 4096;
 
     /** Who starts processes, and the variables that each gets; a null name is a variable that the launcher does not have. */
     enum Launcher {
@@ -216,9 +223,17 @@ record RankEnvironment(
     }
 
     private static byte[] read(@Nullable String file) {
-        try {
-            return Files.readString(Path.of(String.valueOf(file))).strip().getBytes(StandardCharsets.UTF_8);
-        } catch (IOException e) {
+        try (InputStream in = Files.newInputStream(Path.of(String.valueOf(file)))) {
+            byte[] all = in.readNBytes(LONGEST_SECRET + 1);
+            if (all.length > LONGEST_SECRET) {
+                throw new IllegalArgumentException(SECRET_FILE + ": expected a file of at most " + LONGEST_SECRET
+                        + " bytes, got a longer one, " + file);
+            }
+            CharBuffer text = StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(all));
+            return text.toString().strip().getBytes(StandardCharsets.UTF_8);
+        } catch (CharacterCodingException e) {
+            throw new IllegalArgumentException(SECRET_FILE + ": expected text in UTF-8, got other bytes in " + file, e);
+        } catch (IOException | InvalidPathException e) {
             throw new IllegalArgumentException(
                     SECRET_FILE + ": expected a file that can be read, got " + file + " ("
                             + e.getClass().getSimpleName() + ")",

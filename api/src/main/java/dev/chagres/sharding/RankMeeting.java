@@ -98,16 +98,32 @@ record RankMeeting(ProcessGroup group, int rank, List<String> hosts, int localRa
         ensureProcesses(texts);
         String[] first = texts.getFirst().split(SEPARATOR);
         if (first.length != 3) {
-            throw new IllegalStateException(
-                    "allGather: expected port and secret in the text of rank 0, which comes first, got another text");
+            throw otherText("");
         }
-        var store = new InetSocketAddress(hosts.getFirst(), Integer.parseInt(first[1]));
+        var store = new InetSocketAddress(hosts.getFirst(), port(first[1]));
         if (store.isUnresolved()) {
             throw new IllegalStateException("rank " + rank + ": the host of rank 0, " + hosts.getFirst()
                     + ", is unknown here; name it by its address");
         }
         var secret = new RankEnvironment.Secret(first[2].getBytes(StandardCharsets.UTF_8));
         return new RankEnvironment(launcher(), rank, count(), localRank, store, secret, listening);
+    }
+
+    private static int port(String text) {
+        try {
+            int port = Integer.parseInt(text);
+            if (port >= 1 && port <= RankEnvironment.LAST_PORT) {
+                return port;
+            }
+        } catch (NumberFormatException _) {
+            // Its message would have the text.
+        }
+        throw otherText(", whose port is no number from 1 to " + RankEnvironment.LAST_PORT);
+    }
+
+    private static IllegalStateException otherText(String how) {
+        return new IllegalStateException(
+                "allGather: expected port and secret in the text of rank 0, which comes first, got another text" + how);
     }
 
     private void ensureProcesses(List<String> texts) {

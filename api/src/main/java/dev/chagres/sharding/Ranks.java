@@ -5,6 +5,8 @@ import dev.chagres.internal.Checks;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.UniqueId;
+import java.nio.charset.StandardCharsets;
+import java.util.Collections;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -19,6 +21,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable; {@link #run} may be called from any thread, one call at a time for the same devices.
  */
 public final class Ranks {
+    /** What ranks say when they come, of which this is a part, has 64 KiB. */
+    private static final int LONGEST_PURPOSE = 1 << 15;
+
     private final int count;
     private final CommunicatorConfig config;
     /** Null where ranks are threads of this program. */
@@ -91,9 +96,21 @@ public final class Ranks {
     /**
      * Returns the same ranks with a word for what they do. Ranks in processes of their own compare it first, and refuse to run when it
      * differs: say everything that must be the same, a line each, for the error names the lines that differ.
+     *
+     * @param newWhat at most 32,768 bytes in UTF-8
+     * @throws IllegalArgumentException when it is longer, or has half a surrogate pair
      */
     public Ranks withPurpose(String newWhat) {
-        return new Ranks(count, config, process, Checks.given("newWhat", newWhat));
+        if (!StandardCharsets.UTF_8.newEncoder().canEncode(Checks.given("newWhat", newWhat))) {
+            throw new IllegalArgumentException(
+                    "newWhat: expected a text that UTF-8 can hold, got one with half a surrogate pair");
+        }
+        int byteSize = newWhat.getBytes(StandardCharsets.UTF_8).length;
+        if (byteSize > LONGEST_PURPOSE) {
+            throw new IllegalArgumentException("newWhat: expected at most " + LONGEST_PURPOSE + " bytes in UTF-8, got "
+                    + byteSize + "; say a hash of what is long");
+        }
+        return new Ranks(count, config, process, newWhat);
     }
 
     /** Returns the same ranks with another configuration of their communicator. */
@@ -110,7 +127,7 @@ public final class Ranks {
      * Runs {@code body} once on each rank and waits for all. Where ranks are processes, each calls this, and its body runs on the calling
      * thread.
      *
-     * @param <T> a rank's result
+     * @param <T> a rank's result, which may be null
      * @return the results by rank, without those of ranks that the others went on without by an {@link dev.chagres.nccl.Agreement};
      *     where ranks are processes, that of this one alone
      * @throws RankFailedException when a rank throws, with what it threw as cause, does not come to a collective, or its process ends, and
@@ -121,7 +138,7 @@ public final class Ranks {
     public <T> List<T> run(Rank.Body<T> body) {
         Checks.given("body", body);
         if (process != null) {
-            return List.of(ProcessRun.result(process, what, config, body));
+            return Collections.singletonList(ProcessRun.result(process, what, config, body));
         }
         LocalRun<T> run = new LocalRun<>(count, config, UniqueId.create(), body);
         return run.results();

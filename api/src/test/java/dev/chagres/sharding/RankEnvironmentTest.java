@@ -117,6 +117,15 @@ class RankEnvironmentTest {
                 variables);
         Files.writeString(file, "short");
         refused("CHAGRES_STORE_SECRET_FILE: expected a secret of at least 16 bytes, got 5", variables);
+        Files.write(file, new byte[] {(byte) 0xff, 0, 0});
+        refused("CHAGRES_STORE_SECRET_FILE: expected text in UTF-8, got other bytes in " + file, variables);
+        for (String endless :
+                new String[] {"/dev/zero", Files.write(file, new byte[4097]).toString()}) {
+            variables.put("CHAGRES_STORE_SECRET_FILE", endless);
+            refused(
+                    "CHAGRES_STORE_SECRET_FILE: expected a file of at most 4096 bytes, got a longer one, " + endless,
+                    variables);
+        }
         Files.writeString(file, SECRET + "\n");
         assertEquals(
                 SECRET,

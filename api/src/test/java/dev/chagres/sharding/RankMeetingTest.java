@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.nccl.RankFailedException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -107,6 +108,41 @@ class RankMeetingTest {
     }
 
     @Test
+    void aRanksResultMayBeNull() {
+        assertEquals(
+                Arrays.asList((Object) null),
+                Ranks.ofProcesses(group(0, List.of(HERE), 0, own -> own)).run(rank -> null));
+        assertEquals(Arrays.asList((Object) null), Ranks.local(1).run(rank -> null));
+    }
+
+    @Test
+    void aFailureOfNobodyKnowsWhomNamesNoRank() {
+        RankFailedException nobodys = ProcessRun.afterwards(1, new TcpStore.Failure(-1, "as rank 0 says: why"));
+        assertEquals("a rank failed after rank 1 had finished: as rank 0 says: why", nobodys.getMessage());
+        assertEquals(List.of(), nobodys.ranks());
+        RankFailedException known = ProcessRun.afterwards(1, new TcpStore.Failure(0, "why"));
+        assertEquals("rank 0 failed after rank 1 had finished: why", known.getMessage());
+        assertEquals(List.of(0), known.ranks());
+    }
+
+    @Test
+    void aPurposeMustFitIntoWhatRanksSayWhenTheyCome() {
+        Ranks alone = Ranks.ofProcesses(group(0, List.of(HERE), 0, own -> own));
+        assertEquals(List.of(0), alone.withPurpose("x".repeat(32_768)).run(Rank::index));
+        assertEquals(
+                "newWhat: expected at most 32768 bytes in UTF-8, got 32769; say a hash of what is long",
+                purpose(alone, "x".repeat(32_766) + "漢"));
+        assertEquals(
+                "newWhat: expected a text that UTF-8 can hold, got one with half a surrogate pair",
+                purpose(alone, "\uD800"));
+    }
+
+    private static String purpose(Ranks ranks, String what) {
+        return String.valueOf(assertThrows(IllegalArgumentException.class, () -> ranks.withPurpose(what))
+                .getMessage());
+    }
+
+    @Test
     void groupsThatCannotBeAreRefused() {
         assertEquals("group: expected the host of each rank, got none", argument(group(0, List.of(), 0, own -> own)));
         assertEquals(
@@ -153,6 +189,13 @@ class RankMeetingTest {
         assertEquals(
                 "allGather: expected port and secret in the text of rank 0, which comes first, got another text",
                 refusal(two(own -> List.of(OTHER, own.getFirst()))));
+        for (String text : List.of("a secret 4711", "a  4711", "a 99999 b", "a -1 b", "a 0 b", "a 4711x b")) {
+            assertEquals(
+                    "allGather: expected port and secret in the text of rank 0, which comes first, got another text,"
+                            + " whose port is no number from 1 to 65535",
+                    refusal(two(own -> List.of(text, own.getFirst()))),
+                    text);
+        }
     }
 
     @Test
