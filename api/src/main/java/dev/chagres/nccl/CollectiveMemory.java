@@ -3,6 +3,7 @@ package dev.chagres.nccl;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -46,7 +47,8 @@ public final class CollectiveMemory implements AutoCloseable {
                     + Checks.other(stream.device(), endpoint.device()));
         }
         if (byteSize < 1 || byteSize > Long.MAX_VALUE - DeviceMemory.ALIGNMENT) {
-            throw new IllegalArgumentException("byteSize: expected at least 1, got " + byteSize);
+            throw new IllegalArgumentException(
+                    "byteSize: expected 1 to " + (Long.MAX_VALUE - DeviceMemory.ALIGNMENT) + ", got " + byteSize);
         }
         long aligned = (byteSize + DeviceMemory.ALIGNMENT - 1) & -DeviceMemory.ALIGNMENT;
         MemorySegment memory = take(state, aligned);
@@ -71,8 +73,16 @@ public final class CollectiveMemory implements AutoCloseable {
         out.set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
         int status = Nccl.ncclMemAlloc(out, byteSize);
         MemorySegment memory = out.get(ValueLayout.ADDRESS, 0);
-        Status.nccl(status, "ncclMemAlloc of " + byteSize + " bytes");
+        if (status != Nccl.ncclSuccess()) {
+            throw Status.outOfCollectiveMemory(status, "ncclMemAlloc", byteSize, free(out));
+        }
         return memory;
+    }
+
+    /** Returns the bytes that the device has free, -1 where it does not say. */
+    private static long free(MemorySegment out) {
+        int status = CudaRuntime.cudaMemGetInfo(out, out.asSlice(Long.BYTES));
+        return status == CudaRuntime.cudaSuccess() ? out.get(ValueLayout.JAVA_LONG, 0) : -1;
     }
 
     private static void give(MemorySegment memory) {

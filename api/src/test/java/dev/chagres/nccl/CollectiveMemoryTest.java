@@ -13,6 +13,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
+import dev.chagres.bindings.NcclException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
@@ -163,8 +164,20 @@ class CollectiveMemoryTest {
             Stream stream = device.stream();
             assertFails(
                     IllegalArgumentException.class,
-                    "byteSize: expected at least 1, got 0",
+                    "byteSize: expected 1 to 9223372036854775551, got 0",
                     () -> communicator.allocate(0, stream));
+            assertFails(
+                    IllegalArgumentException.class,
+                    "byteSize: expected 1 to 9223372036854775551, got 9223372036854775552",
+                    () -> communicator.allocate(Long.MAX_VALUE - 255, stream));
+            String text =
+                    String.valueOf(assertThrows(NcclException.class, () -> communicator.allocate(1L << 50, stream))
+                            .getMessage());
+            assertTrue(
+                    text.matches(
+                            ".*; 1125899906842624 bytes were asked for, the device has \\d+ free; ask for less, or give"
+                                    + " memory of the device back.*"),
+                    text);
             try (CollectiveMemory memory = communicator.allocate(1000, stream)) {
                 assertEquals(1024, memory.byteSize());
                 Tensor tensor = memory.scope().tensor(DType.FLOAT32, 128);

@@ -79,7 +79,7 @@ public final class Status {
      */
     public static void nccl(int status, String function) {
         if (status != 0) {
-            throw ncclFailure(status, function);
+            throw ncclFailure(status, function, "");
         }
     }
 
@@ -134,13 +134,27 @@ public final class Status {
         return cudaFailure(status, function, wanted + " bytes were asked for, " + held + " are held already");
     }
 
+    /**
+     * Returns the exception of a failed allocation of NCCL's, with the sizes that explain it.
+     *
+     * @param status what {@code function} returned
+     * @param function such as {@code ncclMemAlloc}
+     * @param wanted bytes that were asked for
+     * @param free bytes that the device has free, -1 where it does not say
+     */
+    public static NcclException outOfCollectiveMemory(int status, String function, long wanted, long free) {
+        String sizes = wanted + " bytes were asked for" + (free < 0 ? "" : ", the device has " + free + " free");
+        String mend = free < 0 || wanted > free ? "; ask for less, or give memory of the device back" : "";
+        return ncclFailure(status, function, sizes + mend);
+    }
+
     /** Returns the exception of a failed allocation of page-locked memory of the host, with what was asked for. */
     public static CudaException outOfHostMemory(int status, String function, long wanted) {
         return cudaFailure(status, function, wanted + " bytes of page-locked memory of the host were asked for");
     }
 
-    private static NcclException ncclFailure(int status, String function) {
-        String last = ErrorTexts.ncclLastError();
+    private static NcclException ncclFailure(int status, String function, String detail) {
+        String last = joined(ErrorTexts.ncclLastError(), detail);
         String text = joined(ErrorTexts.text("ncclGetErrorString", status), last);
         return new NcclException(
                 failure(NcclException.LIBRARY, function, status, name(NCCL_NAMES, "ncclResult_t", status), text));
