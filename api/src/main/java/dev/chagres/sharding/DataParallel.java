@@ -80,8 +80,7 @@ public final class DataParallel extends Strategy {
         }
         parameters.sharing().ensureUnshared();
         SameParameters.ensure(parameters, communicator, 0, "bucketBytes", config.bucketBytes());
-        SameParameters.ensure(
-                parameters, communicator, 0, "reduceType", config.reduceType().code());
+        SameParameters.ensure(parameters, communicator, 0, "reduceType", config.reduceType());
         DataParallel made = new DataParallel(parameters, communicator, config);
         try {
             Communicator.group(() -> {

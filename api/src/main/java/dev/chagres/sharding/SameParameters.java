@@ -10,6 +10,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
+import java.util.function.LongFunction;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import java.util.zip.CRC32C;
@@ -35,6 +36,22 @@ final class SameParameters {
      * ranks of all parts take part.
      */
     static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, long value) {
+        ensure(parameters, communicator, seed, setting, value, Long::toString);
+    }
+
+    /** The same for a setting that the error names by its constants. */
+    static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, Enum<?> value) {
+        Enum<?>[] constants = value.getDeclaringClass().getEnumConstants();
+        ensure(parameters, communicator, seed, setting, value.ordinal(), number -> constants[(int) number].toString());
+    }
+
+    private static void ensure(
+            Parameters parameters,
+            Communicator communicator,
+            long seed,
+            String setting,
+            long value,
+            LongFunction<String> name) {
         Stream stream = parameters.scope().stream();
         CRC32C checksum = new CRC32C();
         for (Parameter parameter : parameters.all()) {
@@ -63,18 +80,18 @@ final class SameParameters {
                                     + " (" + values[at + 1] + " elements) than on rank 0 (" + values[1]
                                     + "); build the same plan, with the same types and the same parameters frozen, on each");
                 }
-                requireSame("seed", values[at + SEED], values[SEED], rank);
-                requireSame(setting, values[at + 2], values[2], rank);
+                requireSame("seed", values[at + SEED], values[SEED], rank, Long::toString);
+                requireSame(setting, values[at + 2], values[2], rank, name);
             }
             ensureSamePart(values, parameters.tensorParallel());
             ensureAllParts(values);
         }
     }
 
-    private static void requireSame(String what, long own, long first, int rank) {
+    private static void requireSame(String what, long own, long first, int rank, LongFunction<String> name) {
         if (own != first) {
-            throw new IllegalStateException(what + ": expected the same on all ranks, got " + own + " on rank " + rank
-                    + " and " + first + " on rank 0");
+            throw new IllegalStateException(what + ": expected the same on all ranks, got " + name.apply(own)
+                    + " on rank " + rank + " and " + name.apply(first) + " on rank 0");
         }
     }
 

@@ -21,10 +21,8 @@ record ShardedAllocation(ModelPlan plan, DType dtype, long seed, FullyShardedCon
         try {
             made = new FullySharded(config, parameters, ranks, mesh, 0);
             SameParameters.ensure(parameters, all, seed, "stage", config.stage().ordinal() + 1L);
-            SameParameters.ensure(
-                    parameters, all, seed, "optimizer", config.optimizer().ordinal());
-            SameParameters.ensure(
-                    parameters, all, seed, "reduceType", config.reduceType().code());
+            SameParameters.ensure(parameters, all, seed, "optimizer", config.optimizer());
+            SameParameters.ensure(parameters, all, seed, "reduceType", config.reduceType());
             made.begin();
             return made;
         } catch (RuntimeException | Error failure) {

@@ -182,7 +182,7 @@ class HybridShardedTest {
                     }
                 }));
         assertEquals(
-                "optimizer: expected the same on all ranks, got 1 on rank 1 and 0 on rank 0",
+                "optimizer: expected the same on all ranks, got ALL_RANKS on rank 1 and EACH_COPY on rank 0",
                 failure.getCause().getMessage());
     }
 

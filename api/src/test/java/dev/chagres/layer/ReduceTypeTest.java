@@ -13,6 +13,7 @@ import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.sharding.CollectiveBytes;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.DataParallelConfig;
@@ -243,6 +244,35 @@ class ReduceTypeTest {
                 loss += run.losses()[step];
             }
             assertEquals(expected.losses()[step], loss, 1e-2 * expected.losses()[step], "loss of step " + step);
+        }
+    }
+
+    @Test
+    void ranksThatSumInOtherTypesAreRefused() {
+        DevicesNeeded.assume(2);
+        for (boolean whole : new boolean[] {true, false}) {
+            RankFailedException failure = assertThrows(
+                    RankFailedException.class,
+                    () -> Ranks.local(2).each(rank -> {
+                        DType type = rank.index() == 0 ? DType.BFLOAT16 : DType.FLOAT16;
+                        ModelPlan plan = new ModelPlan();
+                        plan.declare("weight", Initializer.zeros(), 8);
+                        if (whole) {
+                            try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 1)) {
+                                var config = DataParallelConfig.standard().withReduceType(type);
+                                DataParallel.of(parameters, rank.communicator(), config);
+                            }
+                        } else {
+                            var config = FullyShardedConfig.of(ZeroStage.TWO).withReduceType(type);
+                            try (Mesh mesh = Mesh.of(
+                                    rank.communicator(), MeshShape.ofOne().with(MeshDimension.SHARD, 2))) {
+                                FullySharded.allocate(plan, DType.FLOAT32, 1, config, mesh);
+                            }
+                        }
+                    }));
+            assertEquals(
+                    "reduceType: expected the same on all ranks, got FLOAT16 on rank 1 and BFLOAT16 on rank 0",
+                    failure.getCause().getMessage());
         }
     }
 
