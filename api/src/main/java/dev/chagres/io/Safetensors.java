@@ -39,8 +39,9 @@ public final class Safetensors {
      * @throws SafetensorsException when the file cannot be written
      */
     public static void save(Path file, State state, Stream stream, Map<String, String> metadata) {
+        Checks.given("state", state);
         List<TensorSource> sources = new ArrayList<>();
-        try (Scope views = stream.device().openScope(stream)) {
+        try (Scope views = Checks.given("stream", stream).device().openScope(stream)) {
             state.tensors().forEach((name, tensor) -> sources.add(new DeviceTensor(name, tensor, stream, views)));
             state.eightBits()
                     .forEach((name, weight) -> sources.add(new DequantizedWeight(name, weight, stream, views)));
@@ -150,22 +151,30 @@ public final class Safetensors {
 
     /** Reads the elements of a tensor that may not have any, and throws for one that it may not have. */
     private static void checkElements(Path file, SafetensorsEntry entry, Values may, MemorySegment host) {
-        long most = host.byteSize() / Float.BYTES * Float.BYTES;
+        long most = host.byteSize() / Long.BYTES * Long.BYTES;
         for (long offset = 0; may != Values.ANY && offset < entry.byteSize(); offset += most) {
             MemorySegment piece = host.asSlice(0, Math.min(most, entry.byteSize() - offset));
             entry.copyTo(offset, piece);
-            for (long i = 0; i < piece.byteSize() / Float.BYTES; i++) {
-                float value = piece.getAtIndex(ValueLayout.JAVA_FLOAT, i);
+            int size = entry.dtype().byteSize();
+            for (long i = 0; i < piece.byteSize() / size; i++) {
+                float value = element(piece, entry.dtype(), i);
                 if (!may.takes(value)) {
                     throw SafetensorsException.of(
                             file,
                             entry.name(),
                             "expected " + (may == Values.POSITIVE ? "finite numbers above 0" : "numbers from 0 on")
-                                    + ", got " + value + " at element " + (offset / Float.BYTES + i),
+                                    + ", got " + value + " at element " + (offset / size + i),
                             null);
                 }
             }
         }
+    }
+
+    /** {@code dtype}: FLOAT32 or BFLOAT16, to which {@link Values} are limited. */
+    private static float element(MemorySegment piece, DType dtype, long index) {
+        return dtype == DType.BFLOAT16
+                ? Float.intBitsToFloat(piece.getAtIndex(ValueLayout.JAVA_SHORT, index) << Short.SIZE)
+                : piece.getAtIndex(ValueLayout.JAVA_FLOAT, index);
     }
 
     private static void read(SafetensorsEntry entry, Tensor tensor, HostBuffer host, Stream stream, Scope views) {

@@ -198,13 +198,14 @@ public final class State {
         /**
          * Adds a tensor.
          *
-         * @param may the elements that it may have; other than ANY for FLOAT32 alone
+         * @param may the elements that it may have; other than ANY for FLOAT32 and BFLOAT16 alone
          * @throws IllegalArgumentException when the name is taken, or elements of another type are limited
          */
         public Builder tensor(String name, Tensor tensor, Values may) {
             ensureFree(name);
             Checks.given("tensor", tensor);
-            if (Checks.given("may", may) != Values.ANY && tensor.dtype() != DType.FLOAT32) {
+            boolean limited = tensor.dtype() == DType.FLOAT32 || tensor.dtype() == DType.BFLOAT16;
+            if (Checks.given("may", may) != Values.ANY && !limited) {
                 throw new IllegalArgumentException(
                         "may: expected ANY for a tensor of " + tensor.dtype() + ", got " + may);
             }

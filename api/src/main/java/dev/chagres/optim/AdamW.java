@@ -379,7 +379,8 @@ public final class AdamW implements AutoCloseable {
             if (parameter.isTrained()) {
                 masters.addTo(state, parameter);
                 state.tensor(parameter.name() + ".exp_avg", masters.part(mean, parameter));
-                state.tensor(parameter.name() + ".exp_avg_sq", masters.part(square, parameter));
+                state.tensor(
+                        parameter.name() + ".exp_avg_sq", masters.part(square, parameter), State.Values.NOT_NEGATIVE);
             }
         }
         return withStep(state);

@@ -10,6 +10,8 @@ import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerance;
+import dev.chagres.io.Safetensors;
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
@@ -23,6 +25,7 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.te.TensorLists;
 import dev.chagres.witness.AdamWWitness;
 import dev.chagres.witness.Rounding;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -31,6 +34,7 @@ import java.util.Objects;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -43,6 +47,9 @@ class AdamWOptionsTest {
 
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
+
+    @TempDir
+    private Path folder;
 
     @Test
     void numbersByName() {
@@ -307,6 +314,35 @@ class AdamWOptionsTest {
             run(others, fresh, 5, 15);
             assertNear(weights(parameters), weights(others), 0);
             assertEquals(15, fresh.step());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(
+            value = DType.class,
+            names = {"FLOAT32", "BFLOAT16"})
+    void aNegativeSquareIsRefusedBeforeAnythingIsLoaded(DType dtype) {
+        try (Parameters parameters = parameters(DType.BFLOAT16);
+                AdamW adam = new AdamW(parameters, STANDARD.withMomentDType(dtype))) {
+            run(parameters, adam, 0, 3);
+            Tensor square = Objects.requireNonNull(adam.state().tensors().get("body.a.exp_avg_sq"));
+            Path file = folder.resolve("state");
+            Safetensors.save(file, adam.state(), open.stream(), Map.of());
+            Safetensors.load(file, adam.state(), open.stream());
+            float[] good = open.read(square);
+            for (float wrong : new float[] {-1, Float.NaN}) {
+                float[] bad = good.clone();
+                bad[1] = wrong;
+                square.set(open.stream(), bad);
+                Safetensors.save(file, adam.state(), open.stream(), Map.of());
+                square.set(open.stream(), good);
+                assertThrown(
+                        SafetensorsException.class,
+                        file + ": tensor \"body.a.exp_avg_sq\": expected numbers from 0 on, got " + wrong
+                                + " at element 1",
+                        () -> Safetensors.load(file, adam.state(), open.stream()));
+                assertArrayEquals(good, open.read(square));
+            }
         }
     }
 

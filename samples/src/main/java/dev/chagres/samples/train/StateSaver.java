@@ -4,6 +4,7 @@ import dev.chagres.io.SafetensorsException;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -77,8 +78,17 @@ final class StateSaver {
         try {
             model.load(file);
         } catch (SafetensorsException e) {
-            throw new TrainingException("--resume: " + e.getMessage(), e);
+            throw new TrainingException("--resume: " + oneLine(String.valueOf(e.getMessage())), e);
         }
+    }
+
+    /** A file of another model differs in every tensor, each a line: the first one tells enough. */
+    private static String oneLine(String text) {
+        List<String> lines = text.lines().map(String::strip).toList();
+        int more = lines.size() - 2;
+        return lines.size() == 1
+                ? text
+                : lines.get(0) + "; " + lines.get(1) + (more == 0 ? "" : "; and " + more + " more");
     }
 
     /** Returns whether the state is to be saved after so many steps, though the run goes on. */

@@ -299,6 +299,21 @@ class SaveAndResumeTest {
                 1, "train: --resume: " + none + ": expected a safetensors file, got no such file", "--resume=" + none);
         Path damaged = Files.write(folder.resolve("damaged"), Arrays.copyOf(before, before.length - 5));
         assertRefused(1, "train: --resume: " + damaged + ": ", "--steps=3", "--resume=" + damaged);
+        Path renamed = folder.resolve("renamed");
+        String bytes = new String(before, StandardCharsets.ISO_8859_1);
+        Files.write(renamed, bytes.replace("\"embedding.", "\"elsewhere.").getBytes(StandardCharsets.ISO_8859_1));
+        assertRefused(
+                1,
+                "type or shape; nothing was loaded; missing: \"embedding.weight\" ",
+                "--steps=3",
+                "--resume=" + renamed);
+        assertTrue(told().matches("(?s).*\\]; and \\d+ more"), told());
+        assertRefused(
+                1,
+                "train: --resume: " + folder.resolve("changed")
+                        + ": tensor \"embedding.weight.exp_avg_sq\": expected numbers from 0 on, got NaN at element 0",
+                "--steps=3",
+                "--resume=" + with(file, "embedding.weight.exp_avg_sq", -1));
         assertRefused(
                 1,
                 "train: --save: expected a file in a folder that can be written, got " + none.resolve("x")
