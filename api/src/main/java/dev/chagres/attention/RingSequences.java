@@ -3,7 +3,9 @@ package dev.chagres.attention;
 import dev.chagres.Device;
 import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.te.QkvFormat;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -129,6 +131,11 @@ public final class RingSequences implements AutoCloseable {
      */
     public void set(Sequences sequences, long[] bounds, int[] own, Order order, Scope scope) {
         check(sequences);
+        if (Inside.capture(Checks.given("scope", scope).stream()) != null) {
+            throw new CaptureException("ring attention: expected a stream that does not capture, for each rank copies"
+                    + " offsets of its part of the sequences from the host, got " + scope.stream()
+                    + "; enqueue steps of ranks that pass keys on one by one");
+        }
         CuSeqlens offsets = sequences.cuSeqlens();
         // Offsets of own tokens and starts; a block has offsets of queries and of keys.
         reserve(offsets.sequences() + own.length + 2L, 2 + 2 * own.length * bounds.length);

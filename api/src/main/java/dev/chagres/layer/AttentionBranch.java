@@ -175,6 +175,7 @@ final class AttentionBranch extends Layer {
     private Sequences sequences(Tensor x, long rows, Pass pass) {
         Sequences sequences =
                 gather.isNeeded() ? pass.sequences() : pass.sequences().queries();
+        qkv.sites().split().checkDivides(sequences);
         if (gather.isNeeded()) {
             gather.checkTokens("x", rows, sequences);
         } else {

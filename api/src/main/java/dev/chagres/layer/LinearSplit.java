@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
@@ -129,6 +130,14 @@ final class LinearSplit {
     /** Returns the tokens that products compute where {@code rows} stand outside. */
     long productRows(long rows) {
         return sharesTokens() ? rows * ranks.size() : rows;
+    }
+
+    /** Checks that each rank can have as many of the tokens where it has a part of them outside. */
+    void checkDivides(Sequences sequences) {
+        if (sharesTokens() && sequences.tokens() % ranks.size() != 0) {
+            throw new IllegalArgumentException("sequences: expected a number of tokens that the " + ranks.size()
+                    + " sequence-parallel ranks divide, got " + sequences + "; pad them");
+        }
     }
 
     /** Returns whether products read all tokens of an input of which a rank has a part. */

@@ -110,8 +110,15 @@ public final class ContextParallel {
      *
      * @param rank from 0 to N - 1
      * @param index which of its {@link #chunks}, in the order in which it has them
+     * @throws IllegalArgumentException when there is no such rank, or it has no such stretch
      */
     public int chunk(int rank, int index) {
+        if (rank < 0 || rank >= size()) {
+            throw new IllegalArgumentException("rank: expected 0 to " + (size() - 1) + ", got " + rank);
+        }
+        if (index < 0 || index >= chunks()) {
+            throw new IllegalArgumentException("index: expected 0 to " + (chunks() - 1) + ", got " + index);
+        }
         return index == 0 ? rank : 2 * size() - 1 - rank;
     }
 
@@ -183,9 +190,14 @@ public final class ContextParallel {
      *
      * @param what named in the error, such as {@code heads}
      * @param layer named in the error
-     * @throws IllegalArgumentException when the ranks do not divide it
+     * @throws IllegalArgumentException when the ranks do not divide it, or it is negative
      */
     public long share(String what, String layer, long count) {
+        Checks.given("what", what);
+        Checks.given("layer", layer);
+        if (count < 0) {
+            throw new IllegalArgumentException(what + ": expected no negative number, got " + count);
+        }
         if (!dividesHeads()) {
             return count;
         }

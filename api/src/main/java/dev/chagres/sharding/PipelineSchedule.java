@@ -169,7 +169,7 @@ public final class PipelineSchedule {
      * @throws IndexOutOfBoundsException when there is no such rank
      */
     public List<Step> of(int rank) {
-        return steps.get(rank);
+        return steps.get(existing(rank));
     }
 
     /**
@@ -178,7 +178,7 @@ public final class PipelineSchedule {
      * @throws IndexOutOfBoundsException when there is no such rank
      */
     public int passes(int rank) {
-        return passes.get(rank);
+        return passes.get(existing(rank));
     }
 
     /**
@@ -187,7 +187,15 @@ public final class PipelineSchedule {
      * @throws IndexOutOfBoundsException when there is no such rank
      */
     public int gradients(int rank) {
-        return gradients.get(rank);
+        return gradients.get(existing(rank));
+    }
+
+    private int existing(int rank) {
+        if (rank < 0 || rank >= ranks) {
+            throw new IndexOutOfBoundsException(
+                    "rank: expected that of one of " + ranks + " ranks, counted from 0, got " + rank);
+        }
+        return rank;
     }
 
     /** Returns the numbers of ranks, stages and micro-batches. */

@@ -140,6 +140,11 @@ class ContextParallelMisuseTest {
                             + " larger",
                     () -> tokens.count(2));
             assertThrown(IllegalArgumentException.class, "rank: expected 0 to 3, got 4", () -> tokens.begin(48, 4));
+            assertThrown(IllegalArgumentException.class, "rank: expected 0 to 2, got 3", () -> tokens.count(48, 3));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "heads: expected no negative number, got -3",
+                    () -> tokens.share("heads", "", -3));
             try (Scope scope = rank.device().openScope()) {
                 Tensor ids = scope.tensor(DType.INT32, 7);
                 ids.set(scope.stream(), 0, 1, 2, 3, 4, 5, 6);

@@ -13,6 +13,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.layer.RankedRun.Variant;
@@ -312,6 +313,36 @@ class RingAttentionTest {
                     () -> ranks.count(3));
             assertThrown(
                     IllegalArgumentException.class, "chunk: expected 0 to 4, got 5", () -> ranks.chunkBegin(64, 5));
+            assertThrown(IllegalArgumentException.class, "rank: expected 0 to 1, got 2", () -> ranks.count(100, 2));
+            assertThrown(IllegalArgumentException.class, "rank: expected 0 to 1, got -1", () -> ranks.chunk(-1, 0));
+            assertThrown(IllegalArgumentException.class, "index: expected 0 to 1, got 5", () -> ranks.chunk(1, 5));
+            assertEquals(100, ranks.count(100, 0) + ranks.count(100, 1));
+        });
+    }
+
+    @Test
+    void stepsThatAreCaptured() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            ModelPlan plan =
+                    new ModelPlan(ContextParallel.of(rank.communicator()).withRing());
+            TransformerLayer layer = new TransformerLayer(
+                    TransformerLayerConfig.encoder(HIDDEN, Kind.PLAIN.attention), plan.group("layer"));
+            try (Scope scope = rank.device().openScope();
+                    Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 3);
+                    Pass pass = Pass.evaluation(parameters.scope().stream())) {
+                Tensor x = drawn(scope, DType.FLOAT32, 16, 1);
+                Sequences sequences = Sequences.packed(scope, 20, 12);
+                pass.begin(sequences);
+                layer.forward(x, pass);
+                pass.begin(sequences);
+                assertThrown(
+                        CaptureException.class,
+                        "ring attention: expected a stream that does not capture, for each rank copies offsets of its part"
+                                + " of the sequences from the host, got " + pass.stream()
+                                + "; enqueue steps of ranks that pass keys on one by one",
+                        () -> pass.stream().capture(() -> layer.forward(x, pass)));
+            }
         });
     }
 

@@ -11,6 +11,8 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
@@ -387,6 +389,20 @@ class VocabularyParallelTest {
                         Tensor logits = pass.scope().tensor(DType.FLOAT32, 5, 8);
                         Tensor labels = pass.scope().tensor(DType.INT32, 5);
                         CrossEntropy.vocabularyParallel(7, 8, plan).forward(logits, labels, pass);
+                    }
+                });
+        assertRefused(
+                "sequences: expected a number of tokens that the 2 sequence-parallel ranks divide, got ", plan -> {
+                    ModelPlan parts = new ModelPlan(plan.tensorParallel().withSequenceParallel());
+                    TransformerLayer layer = new TransformerLayer(
+                            TransformerLayerConfig.encoder(16, AttentionConfig.of(2, 8, AttentionMask.none())),
+                            parts.group("layer"));
+                    Device device = plan.tensorParallel().group().device();
+                    try (Parameters parameters = Parameters.allocate(device, parts, DType.FLOAT32, 1);
+                            Pass pass = Pass.training(device)) {
+                        pass.begin();
+                        pass.sequences(Sequences.packed(pass.scope(), 7));
+                        layer.forward(pass.scope().tensor(DType.FLOAT32, 3, 16), pass);
                     }
                 });
         assertRefused("ids: expected a number of tokens that the 2 sequence-parallel ranks divide, got ", plan -> {

@@ -20,6 +20,7 @@ import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -254,6 +255,19 @@ class PipelineScheduleTest {
             }
         }
         assertTrue(sent.values().stream().allMatch(Deque::isEmpty), "everything sent is received");
+    }
+
+    @Test
+    void refusesRanksThatItHasNot() {
+        PipelineSchedule schedule = PipelineSchedule.of(2, 1, 3);
+        for (int rank : new int[] {-1, 2}) {
+            for (Executable call : List.<Executable>of(
+                    () -> schedule.of(rank), () -> schedule.passes(rank), () -> schedule.gradients(rank))) {
+                assertEquals(
+                        "rank: expected that of one of 2 ranks, counted from 0, got " + rank,
+                        assertThrows(IndexOutOfBoundsException.class, call).getMessage());
+            }
+        }
     }
 
     @Test
