@@ -3,6 +3,7 @@ package dev.chagres;
 import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.memory.HostMemory;
 import dev.chagres.internal.memory.HostWaits;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -29,7 +30,7 @@ final class Transfer {
     /** Copies floats into a tensor of floats and waits. */
     static void fromFloats(Tensor tensor, MemorySegment stream, float[] values) {
         ElementChecks.ensureFloats(tensor);
-        ElementChecks.ensureCount(tensor, values.length);
+        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
         send(tensor, stream, host -> {
             switch (tensor.dtype()) {
                 case FLOAT32 -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_FLOAT, 0, values.length);
@@ -50,7 +51,7 @@ final class Transfer {
     /** Copies ints into an INT32 tensor and waits. */
     static void fromInts(Tensor tensor, MemorySegment stream, int[] values) {
         ElementChecks.ensureType(tensor, DType.INT32);
-        ElementChecks.ensureCount(tensor, values.length);
+        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
         send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_INT, 0, values.length));
     }
 
@@ -79,7 +80,7 @@ final class Transfer {
     /** Copies longs into an INT64 tensor and waits. */
     static void fromLongs(Tensor tensor, MemorySegment stream, long[] values) {
         ElementChecks.ensureType(tensor, DType.INT64);
-        ElementChecks.ensureCount(tensor, values.length);
+        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
         send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_LONG, 0, values.length));
     }
 
@@ -102,7 +103,7 @@ final class Transfer {
     /** Copies bytes into a tensor whose elements have one each and waits. */
     static void fromBytes(Tensor tensor, MemorySegment stream, byte[] values) {
         ElementChecks.ensureSingleBytes(tensor);
-        ElementChecks.ensureCount(tensor, values.length);
+        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
         send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_BYTE, 0, values.length));
     }
 
@@ -288,6 +289,7 @@ final class Transfer {
     }
 
     private static void ensureBytes(String argument, Tensor tensor, MemorySegment host) {
+        HostMemory.ensureOpen(argument, Given.given(argument, host));
         if (!host.isNative()) {
             throw new IllegalArgumentException(
                     argument + ": expected native memory, which the device can be sent, got a"

@@ -6,6 +6,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.HostMemory;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
@@ -220,11 +221,7 @@ public final class CuSeqlens {
         if (sequences < 0) {
             throw new IllegalArgumentException("offsets: expected at least the offset 0, got none");
         }
-        if (!Checks.given("source", source).scope().isAlive() || !source.isAccessibleBy(Thread.currentThread())) {
-            throw new IllegalStateException("source: expected memory that is open to thread \""
-                    + Thread.currentThread().getName() + "\", got a segment "
-                    + (source.scope().isAlive() ? "of another thread's arena" : "whose arena is closed"));
-        }
+        HostMemory.ensureOpen("source", Checks.given("source", source));
         long bytes = 4 * (sequences + 1L);
         if (source.byteSize() < bytes) {
             throw new IllegalArgumentException(

@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.memory.HostMemory;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -29,7 +30,7 @@ public final class HostToDevice {
      *     fit
      */
     public static void copyHostToDeviceViaKernel(MemorySegment host, Tensor target, Stream stream) {
-        Checks.given("host", host);
+        HostMemory.ensureOpen("host", Checks.given("host", host));
         Checks.on(stream, "target", target);
         Checks.writable("target", target);
         long bytes = target.byteSize();

@@ -51,6 +51,18 @@ class HostToDeviceTest {
                 IllegalArgumentException.class,
                 "host: expected native memory of at least 12 bytes, got 16 bytes on the Java heap",
                 () -> HostToDevice.copyHostToDeviceViaKernel(MemorySegment.ofArray(new int[4]), target, open.stream()));
+        MemorySegment closed;
+        try (Arena arena = Arena.ofConfined()) {
+            closed = arena.allocate(16);
+        }
+        String unfit = "expected memory that is open to thread \""
+                + Thread.currentThread().getName() + "\", got a segment whose arena is closed";
+        assertThrown(
+                IllegalStateException.class,
+                "host: " + unfit,
+                () -> HostToDevice.copyHostToDeviceViaKernel(closed, target, open.stream()));
+        assertThrown(IllegalStateException.class, "source: " + unfit, () -> target.copyFrom(open.stream(), closed));
+        assertThrown(IllegalStateException.class, "target: " + unfit, () -> target.copyTo(open.stream(), closed));
         assertThrown(
                 NullPointerException.class,
                 "host: expected a value, got null",

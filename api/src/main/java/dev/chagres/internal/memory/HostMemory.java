@@ -1,0 +1,21 @@
+package dev.chagres.internal.memory;
+
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Checks of memory of the host that a caller gives.
+ *
+ * <p>Threading: any thread.
+ */
+public final class HostMemory {
+    private HostMemory() {}
+
+    /** Checks that {@code memory} is open to the calling thread. */
+    public static void ensureOpen(String argument, MemorySegment memory) {
+        if (!memory.scope().isAlive() || !memory.isAccessibleBy(Thread.currentThread())) {
+            throw new IllegalStateException(argument + ": expected memory that is open to thread \""
+                    + Thread.currentThread().getName() + "\", got a segment "
+                    + (memory.scope().isAlive() ? "of another thread's arena" : "whose arena is closed"));
+        }
+    }
+}
