@@ -64,7 +64,7 @@ public final class HostBuffer implements AutoCloseable {
      * @throws dev.chagres.bindings.CudaException when the host has not so many
      */
     public static HostBuffer pinned(Device device, long byteSize) {
-        return new HostBuffer(device.state(), byteSize, true);
+        return new HostBuffer(Given.given("device", device).state(), byteSize, true);
     }
 
     /**
@@ -73,7 +73,7 @@ public final class HostBuffer implements AutoCloseable {
      * @throws IllegalArgumentException when {@code byteSize} is negative, or the host has not so many
      */
     public static HostBuffer pageable(Device device, long byteSize) {
-        return new HostBuffer(device.state(), byteSize, false);
+        return new HostBuffer(Given.given("device", device).state(), byteSize, false);
     }
 
     /**

@@ -143,7 +143,7 @@ public final class QuantizedTensor {
      * @throws IllegalArgumentException when the scope is another device's
      */
     public QuantizedTensor allocateRowwise(Scope memory) {
-        Tensor data = memory.tensor(dtype, rows, columns);
+        Tensor data = Given.given("memory", memory).tensor(dtype, rows, columns);
         return rowwise(data, scaleInverse(memory, columnwiseScaleInverse(), rows, columns));
     }
 
@@ -154,7 +154,7 @@ public final class QuantizedTensor {
      * @throws IllegalArgumentException when the scope is another device's
      */
     public QuantizedTensor allocateColumnwise(Scope memory) {
-        Tensor dataTransposed = memory.tensor(dtype, columns, rows);
+        Tensor dataTransposed = Given.given("memory", memory).tensor(dtype, columns, rows);
         return columnwise(dataTransposed, scaleInverse(memory, rowwiseScaleInverse(), columns, rows));
     }
 

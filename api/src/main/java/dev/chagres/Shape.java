@@ -19,7 +19,7 @@ public record Shape(long... sizes) {
      * @throws IllegalArgumentException when there are more than {@value #MAX_RANK}, or one is negative
      */
     public Shape {
-        if (sizes.length > MAX_RANK) {
+        if (Given.given("sizes", sizes).length > MAX_RANK) {
             throw new IllegalArgumentException(
                     "sizes: expected at most " + MAX_RANK + " dimensions, got " + Arrays.toString(sizes));
         }
@@ -47,8 +47,16 @@ public record Shape(long... sizes) {
         return sizes.length;
     }
 
-    /** Returns the size of dimension {@code index}, counted from 0. */
+    /**
+     * Returns the size of dimension {@code index}, counted from 0.
+     *
+     * @throws IndexOutOfBoundsException when there is no such dimension
+     */
     public long size(int index) {
+        if (index < 0 || index >= sizes.length) {
+            throw new IndexOutOfBoundsException(
+                    "index: expected that of one of " + sizes.length + " dimensions, counted from 0, got " + index);
+        }
         return sizes[index];
     }
 

@@ -327,7 +327,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when type or number of elements differ
      */
     public void copyFrom(Stream stream, Tensor source) {
-        Transfer.fromDevice(this, Transfer.on(this, stream), source);
+        Transfer.fromDevice(this, Transfer.on(this, stream), Given.given("source", source));
     }
 
     /**

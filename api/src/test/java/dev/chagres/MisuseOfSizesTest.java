@@ -7,11 +7,18 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.bindings.CudaException;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
+import dev.chagres.layer.Layer;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
+import dev.chagres.layer.Sequential;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.te.TensorLists;
+import java.lang.foreign.MemorySegment;
+import java.util.function.IntFunction;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
@@ -109,6 +116,37 @@ class MisuseOfSizesTest {
         assertThrown(ARGUMENT, "shape: expected no negative size, got [-1]", () -> scope.view(tensor, 0, -1));
         Tensor none = scope.view(tensor, 20, 0);
         assertArrayEquals(new float[0], none.toFloats(stream));
+    }
+
+    @Test
+    void dimensionsLayersAndListsThatAreNotThere() {
+        assertThrown(
+                IndexOutOfBoundsException.class,
+                "index: expected that of one of 2 dimensions, counted from 0, got 2",
+                () -> Shape.of(4, 5).size(2));
+        for (long count : new long[] {0, Long.MAX_VALUE}) {
+            assertThrown(
+                    ARGUMENT, "buffers: expected at least one, got none", () -> TensorLists.ofRange(scope, 0, count));
+        }
+        assertThrown(ARGUMENT, "count: expected no negative number, got -1", () -> Sequential.of(-1, i -> null));
+        @SuppressWarnings({"unchecked", "rawtypes"}) // What a program can do all the same.
+        IntFunction<Layer> cast = (IntFunction) i -> "a text";
+        assertThrown(ARGUMENT, "maker: expected a layer for 0, got a java.lang.String", () -> Sequential.of(2, cast));
+        assertThrown(
+                NullPointerException.class,
+                "maker.apply(0): expected a value, got null",
+                () -> Sequential.of(2, i -> null));
+        TensorSource source =
+                TensorSource.of(new TensorSpec("a", DType.FLOAT32, Shape.of(4)), MemorySegment.ofArray(new float[4]));
+        try (HostBuffer host = HostBuffer.pageable(device, 8)) {
+            for (long offset : new long[] {-1, 9, Long.MAX_VALUE}) {
+                assertThrown(
+                        ARGUMENT,
+                        "offset: expected bytes of the 16 of \"a\" FLOAT32[4], got 8 from " + offset + " on",
+                        () -> source.copyTo(offset, host.segment()));
+            }
+            source.copyTo(8, host.segment());
+        }
     }
 
     @Test

@@ -250,7 +250,7 @@ public final class RotaryEmbedding {
 
     private void check(String argument, Tensor x, Sequences sequences, Stream stream) {
         Checks.floats(stream, argument, x);
-        if (!sequences.fits(x) || x.size(x.rank() - 1) != config.headDim()) {
+        if (!Checks.given("sequences", sequences).fits(x) || x.size(x.rank() - 1) != config.headDim()) {
             throw new IllegalArgumentException(
                     argument + ": expected " + sequences.shapeText() + " with head dimension " + config.headDim()
                             + " over " + sequences + ", got " + Checks.describe(x));
@@ -265,7 +265,7 @@ public final class RotaryEmbedding {
      * @throws IllegalStateException when the angles' scope was restarted or closed
      */
     public void checkSequences(Sequences sequences, Stream stream) {
-        sequences.check();
+        Checks.given("sequences", sequences).check();
         Checks.on(stream, "rotary embedding", angles);
         if (Inside.issue(angles) != issue) {
             throw new IllegalStateException(

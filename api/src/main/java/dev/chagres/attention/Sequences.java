@@ -370,6 +370,7 @@ public final class Sequences {
 
     /** Returns whether the dimensions before heads and head dimension are those of these sequences. */
     public boolean fits(Tensor tensor) {
+        Checks.given("tensor", tensor);
         return switch (format) {
             case THD -> tensor.rank() == 3 && tensor.size(0) == tokens();
             case BSHD -> tensor.rank() == 4 && tensor.size(0) == batch && tensor.size(1) == length;

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.internal.Checks;
 import java.nio.file.Path;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
@@ -34,7 +35,7 @@ public final class SafetensorsException extends RuntimeException {
      * @param tensor the name of the tensor at fault; null when the file as a whole is
      */
     public static SafetensorsException ofRank(String text, Path file, @Nullable String tensor) {
-        return new SafetensorsException(text, file, tensor);
+        return new SafetensorsException(Checks.given("text", text), Checks.given("file", file), tensor);
     }
 
     /** Of the file as a whole. */

@@ -68,7 +68,7 @@ public final class SafetensorsFile implements AutoCloseable {
      *     file, or have not the bytes that type and shape need
      */
     public static SafetensorsFile open(Path file) {
-        if (!Files.isRegularFile(file)) {
+        if (!Files.isRegularFile(Checks.given("file", file))) {
             String seen =
                     Files.isDirectory(file) ? "a folder" : Files.exists(file) ? "no regular file" : "no such file";
             throw SafetensorsException.of(file, "expected a safetensors file, got " + seen, null);

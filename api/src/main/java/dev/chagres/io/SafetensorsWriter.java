@@ -45,8 +45,9 @@ public final class SafetensorsWriter {
      *     written; the old file is then as it was. What a source throws, it throws on
      */
     public static void write(Path file, List<? extends TensorSource> tensors, Map<String, String> metadata) {
+        Checks.given("file", file);
         List<Planned> planned = Checks.<TensorSource>givenAll("tensors", tensors).stream()
-                .map(source -> new Planned(source.spec(), source))
+                .map(source -> new Planned(Checks.given("spec", source.spec()), source))
                 .sorted(Comparator.comparingInt((Planned tensor) -> -tensor.bitSize()))
                 .toList();
         List<TensorSpec> specs = planned.stream().map(Planned::spec).toList();
@@ -100,7 +101,7 @@ public final class SafetensorsWriter {
     }
 
     private static void checkMetadata(Map<String, String> metadata) {
-        metadata.forEach((key, value) -> {
+        Checks.given("metadata", metadata).forEach((key, value) -> {
             Checks.given("metadata: a key", key);
             Checks.given("metadata: the text of " + Names.quoted(key), value);
             if (!Names.isUnicode(key) || !Names.isUnicode(value)) {

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -28,7 +29,8 @@ public interface TensorSource {
      * @throws IllegalArgumentException when there are more or fewer
      */
     static TensorSource of(TensorSpec spec, MemorySegment bytes) {
-        if (bytes.byteSize() != spec.byteSize()) {
+        if (Checks.given("bytes", bytes).byteSize()
+                != Checks.given("spec", spec).byteSize()) {
             throw new IllegalArgumentException(
                     "bytes: expected " + spec.byteSize() + " for " + spec + ", got " + bytes.byteSize());
         }
@@ -40,6 +42,11 @@ public interface TensorSource {
 
             @Override
             public void copyTo(long offset, MemorySegment target) {
+                long wanted = Checks.given("target", target).byteSize();
+                if (offset < 0 || offset > bytes.byteSize() - wanted) {
+                    throw new IllegalArgumentException("offset: expected bytes of the " + bytes.byteSize() + " of "
+                            + spec + ", got " + wanted + " from " + offset + " on");
+                }
                 MemorySegment.copy(bytes, offset, target, 0, target.byteSize());
             }
         };

@@ -2,6 +2,7 @@ package dev.chagres.io;
 
 import dev.chagres.DType;
 import dev.chagres.Shape;
+import dev.chagres.internal.Checks;
 
 /**
  * What a tensor in a file is to be: its name, element type and shape.
@@ -21,7 +22,9 @@ public record TensorSpec(String name, DType dtype, Shape shape) {
      *     format has no such type, or when no long can hold the number of bits
      */
     public TensorSpec {
-        if (name.equals(Names.METADATA)) {
+        Checks.given("dtype", dtype);
+        Checks.given("shape", shape);
+        if (Checks.given("name", name).equals(Names.METADATA)) {
             throw new IllegalArgumentException("name: expected any but " + Names.METADATA
                     + ", under which the format keeps the metadata; give the tensor another name");
         }

@@ -79,7 +79,7 @@ public final class ActivationLayer extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         return name() + ": " + activation.kind().forwardFunction() + " and "
                 + activation.kind().backwardFunction();
     }

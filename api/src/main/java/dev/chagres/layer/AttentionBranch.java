@@ -313,7 +313,7 @@ final class AttentionBranch extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         return qkv.explain(x, pass)
                 + moves()
                 + "\n" + attention.explain(x.dtype(), pass) + explainEightBits(x, pass) + "\n"

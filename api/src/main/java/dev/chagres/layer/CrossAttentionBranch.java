@@ -234,7 +234,7 @@ final class CrossAttentionBranch extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         String sides = querySide.explain(rotary);
         String moves = queryExchange.isNeeded() ? "\n" + name() + ": " + queryExchange.explain() : "";
         return query.explain(x, pass) + moves + (sides.isEmpty() ? "" : "\n" + name() + ": " + sides) + "\n"

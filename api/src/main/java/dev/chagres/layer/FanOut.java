@@ -94,7 +94,7 @@ public final class FanOut {
      * @throws IllegalStateException when {@link #forward} was not called
      */
     public Tensor tensor(Pass pass) {
-        Latest last = latestOf(pass);
+        Latest last = latestOf(Checks.given("pass", pass));
         if (pass.isSaving() || last == null || last.tensor.isEmpty()) {
             return of(pass).tensor.get();
         }

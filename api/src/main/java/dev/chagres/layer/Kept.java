@@ -26,8 +26,8 @@ public final class Kept {
 
     /** Keeps {@code newTensor}. */
     public void set(Tensor newTensor) {
+        issue = Inside.issue(Checks.given("newTensor", newTensor));
         tensor = newTensor;
-        issue = Inside.issue(newTensor);
     }
 
     /** Keeps nothing. */

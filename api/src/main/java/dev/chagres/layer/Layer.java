@@ -368,7 +368,13 @@ public abstract class Layer {
      * @param pass tells type-independent facts such as sequences
      * @param x an input, of which only type and shape count
      */
-    public String explain(Tensor x, Pass pass) {
+    public final String explain(Tensor x, Pass pass) {
+        Checks.given("x", x);
+        return explanation(x, Checks.given("pass", pass));
+    }
+
+    /** Returns what {@link #explain} does, of this layer. */
+    protected String explanation(Tensor x, Pass pass) {
         return name + ": " + getClass().getSimpleName();
     }
 

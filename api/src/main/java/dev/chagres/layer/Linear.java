@@ -248,7 +248,7 @@ public final class Linear extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         return name() + ": " + sites.explain(pass)
                 + split.explain(
                         bias != null,

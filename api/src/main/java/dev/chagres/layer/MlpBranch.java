@@ -304,7 +304,7 @@ final class MlpBranch extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         return fc1.explain(x, pass) + "\n" + name() + ": " + activation + " "
                 + activationReason(x, pass) + "; "
                 + switch (recomputation) {

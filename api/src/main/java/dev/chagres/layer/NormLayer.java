@@ -194,7 +194,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
             Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass);
 
     @Override
-    public final String explain(Tensor x, Pass pass) {
+    protected final String explanation(Tensor x, Pass pass) {
         return explain(x, NormPlace.ALONE, "");
     }
 

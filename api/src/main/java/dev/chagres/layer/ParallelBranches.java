@@ -64,7 +64,7 @@ final class ParallelBranches extends PreNorm {
         }
 
         @Override
-        public String explain(Tensor x, Pass pass) {
+        protected String explanation(Tensor x, Pass pass) {
             return first.explain(x, pass) + "\n" + second.explain(x, pass);
         }
     }

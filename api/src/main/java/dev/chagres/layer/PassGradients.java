@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.Stream;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.model.Parameter;
@@ -28,7 +29,7 @@ final class PassGradients {
 
     /** Says that the gradient of {@code parameter} is written now, and returns how. */
     Output next(Parameter parameter) {
-        Parameters owner = parameter.owner();
+        Parameters owner = Checks.given("parameter", parameter).owner();
         if (!written.contains(owner)) {
             written.add(owner);
             Capture capture = Inside.capture(stream);

@@ -113,6 +113,9 @@ public final class PassProfile implements PassObserver, AutoCloseable {
      */
     @Override
     public void entering(Layer layer, Direction direction, Pass pass) {
+        Checks.given("layer", layer);
+        Checks.given("direction", direction);
+        Checks.given("pass", pass);
         if (closed) {
             throw new IllegalStateException("the pass profile is closed; call pass.forget(profile) before close()");
         }
@@ -132,7 +135,8 @@ public final class PassProfile implements PassObserver, AutoCloseable {
 
     @Override
     public void left(Layer layer, Direction direction, Pass pass, long keptBytes) {
-        Call call = removeOpen(layer);
+        Checks.given("pass", pass);
+        Call call = removeOpen(Checks.given("layer", layer));
         if (call != null) {
             call.end(pass.stream());
             call.place().kept(keptBytes);

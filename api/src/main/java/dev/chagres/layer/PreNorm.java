@@ -254,7 +254,7 @@ abstract sealed class PreNorm extends Layer
     }
 
     @Override
-    public final String explain(Tensor x, Pass pass) {
+    protected final String explanation(Tensor x, Pass pass) {
         return explain(x, NormPlace.ALONE, pass);
     }
 

@@ -120,7 +120,7 @@ public final class Recomputed extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         return name() + ": recomputed in backward\n"
                 + inner.explain(x, pass).indent(2).stripTrailing();
     }

@@ -34,7 +34,7 @@ public final class SavedPool<S extends Saved> {
      * @return the object, for forward to fill; null while the pass saves nothing
      */
     public @Nullable S push(Pass pass) {
-        return pass.isSaving() ? pushAlways(pass) : null;
+        return Checks.given("pass", pass).isSaving() ? pushAlways(pass) : null;
     }
 
     S pushAlways(Pass pass) {
@@ -47,7 +47,7 @@ public final class SavedPool<S extends Saved> {
     S take() {
         Saved object = free;
         if (object == null) {
-            object = maker.get();
+            object = Checks.given("maker.get()", maker.get());
             object.pool = this;
         } else {
             free = object.below;
@@ -74,7 +74,7 @@ public final class SavedPool<S extends Saved> {
      * @throws IllegalStateException when another forward call came last: its backward must be called first
      */
     public S pop(Pass pass) {
-        S object = peek(pass);
+        S object = peek(Checks.given("pass", pass));
         pass.saved().pop();
         pass.gradients().backwardAccepted();
         recycle(object);

@@ -5,7 +5,6 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import java.util.List;
 import java.util.function.IntFunction;
-import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -41,8 +40,23 @@ public final class Sequential extends Layer {
     /** Puts {@code count} layers one after another, each made by {@code maker} from its number. */
     public static Sequential of(int count, IntFunction<? extends Layer> maker) {
         Checks.given("maker", maker);
-        return new Sequential(
-                "layers", IntStream.range(0, count).mapToObj(maker).toArray(Layer[]::new));
+        if (count < 0) {
+            throw new IllegalArgumentException("count: expected no negative number, got " + count);
+        }
+        Layer[] made = new Layer[count];
+        for (int i = 0; i < count; i++) {
+            made[i] = layer(maker.apply(i), i);
+        }
+        return new Sequential("layers", made);
+    }
+
+    /** What a maker that was cast returns may be anything. */
+    private static Layer layer(Object made, int number) {
+        if (Checks.given("maker.apply(" + number + ")", made) instanceof Layer layer) {
+            return layer;
+        }
+        throw new IllegalArgumentException("maker: expected a layer for " + number + ", got a "
+                + made.getClass().getName());
     }
 
     /** Returns the layers, first to last. */
@@ -131,7 +145,7 @@ public final class Sequential extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         StringBuilder text = new StringBuilder(name());
         for (Layer layer : layers) {
             text.append('\n').append(layer.explain(x, pass).indent(2).stripTrailing());

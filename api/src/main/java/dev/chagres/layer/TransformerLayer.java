@@ -213,7 +213,7 @@ public final class TransformerLayer extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         String branches = order == BranchOrder.SEQUENTIAL
                 ? ""
                 : "\n" + name() + ": both branches read one input, and ops_add sums what they give";

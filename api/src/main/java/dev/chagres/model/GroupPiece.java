@@ -23,13 +23,13 @@ public record GroupPiece(DType dtype, long weightOffset, long gradientOffset, lo
 
     /** Returns whether {@code parameter} belongs to this. */
     public boolean holds(Parameter parameter) {
-        long offset = parameter.weightOffset();
+        long offset = Checks.given("parameter", parameter).weightOffset();
         return parameter.placedType() == dtype && offset >= weightOffset && offset < weightOffset + count;
     }
 
     /** Returns the first element of {@code parameter} in this. */
     public long offset(Parameter parameter) {
-        return parameter.weightOffset() - weightOffset;
+        return Checks.given("parameter", parameter).weightOffset() - weightOffset;
     }
 
     /** Returns whether the parameters are trained. */

@@ -162,7 +162,7 @@ public final class TensorParallel {
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public void gather(Tensor part, Tensor whole, Stream stream) {
-        if (whole.count() > 0) {
+        if (Checks.given("whole", whole).count() > 0) {
             group().allGather(part, whole, stream);
         }
     }
@@ -176,7 +176,7 @@ public final class TensorParallel {
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public void reduceScatter(Tensor whole, Tensor part, Stream stream) {
-        if (whole.count() > 0) {
+        if (Checks.given("whole", whole).count() > 0) {
             group().reduceScatter(whole, part, Reduction.SUM, stream);
         }
     }

@@ -25,8 +25,8 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
 
     /** Copies the lists. */
     public Agreement {
-        ranks = List.copyOf(ranks);
-        values = List.copyOf(values);
+        ranks = Checks.givenAll("ranks", ranks);
+        values = Checks.givenAll("values", values);
     }
 
     /**

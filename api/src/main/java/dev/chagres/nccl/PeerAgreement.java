@@ -34,8 +34,8 @@ public interface PeerAgreement {
     record Proposal(List<Integer> members, List<Integer> missed, String why, long value, Duration timeout) {
         /** Copies the lists. */
         public Proposal {
-            members = List.copyOf(members);
-            missed = List.copyOf(missed);
+            members = Checks.givenAll("members", members);
+            missed = Checks.givenAll("missed", missed);
             Checks.given("why", why);
             Checks.given("timeout", timeout);
         }
@@ -52,8 +52,8 @@ public interface PeerAgreement {
     record Outcome(SortedMap<Integer, Long> left, byte[] id) {
         /** Copies both. */
         public Outcome {
-            left = Collections.unmodifiableSortedMap(new TreeMap<>(left));
-            id = id.clone();
+            left = Collections.unmodifiableSortedMap(new TreeMap<>(Checks.given("left", left)));
+            id = Checks.given("id", id).clone();
         }
 
         /** Returns a copy. */

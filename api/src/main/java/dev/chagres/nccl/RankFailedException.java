@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.internal.Checks;
 import java.io.Serial;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -19,7 +20,7 @@ public final class RankFailedException extends RuntimeException {
     /** Says what happened, to which ranks, and what they threw where that is known. */
     public RankFailedException(String message, List<Integer> ranks, @Nullable Throwable cause) {
         super(message, cause);
-        this.ranks = List.copyOf(ranks);
+        this.ranks = Checks.givenAll("ranks", ranks);
     }
 
     /**

@@ -48,10 +48,11 @@ public final class Attention {
      */
     public static void forward(
             AttentionProblem problem, AttentionTensors tensors, AttentionScores scores, Stream stream) {
-        tensors.checkForward(problem, stream);
+        Checks.given("scores", scores);
+        Checks.given("tensors", tensors).checkForward(problem, stream);
         checkPlain(problem);
         checkHeads(tensors);
-        Checks.given("scores", scores).checkForward(tensors, stream);
+        scores.checkForward(tensors, stream);
         if (tensors.output().count() == 0) {
             return;
         }
@@ -83,12 +84,13 @@ public final class Attention {
      */
     public static void backward(
             AttentionProblem problem, AttentionTensors tensors, AttentionScores scores, Tensor delta, Stream stream) {
-        tensors.checkBackward(problem, stream);
+        Checks.given("scores", scores);
+        Checks.given("tensors", tensors).checkBackward(problem, stream);
         checkPlain(problem);
         checkHeads(tensors);
         Checks.like(stream, "delta", delta, tensors.statistics());
         tensors.checkApart("delta", delta);
-        Checks.given("scores", scores).checkBackward(tensors, stream);
+        scores.checkBackward(tensors, stream);
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
         struct.describe(problem, tensors, scores);
         struct.describeGradients(problem, tensors, delta);

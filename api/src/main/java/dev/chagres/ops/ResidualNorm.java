@@ -32,8 +32,9 @@ public final class ResidualNorm {
 
     /** Returns whether rows like those of {@code x} are taken: not empty, whole 16-byte packs, at most 16 KiB. */
     public static boolean takes(Tensor x) {
-        long rowBytes =
-                x.rank() == 2 && x.dtype().isFloat() ? x.size(1) * x.dtype().byteSize() : 0;
+        long rowBytes = Checks.given("x", x).rank() == 2 && x.dtype().isFloat()
+                ? x.size(1) * x.dtype().byteSize()
+                : 0;
         return rowBytes > 0 && rowBytes % PACK_BYTES == 0 && rowBytes <= MOST_ROW_BYTES;
     }
 

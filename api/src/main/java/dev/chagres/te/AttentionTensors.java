@@ -2,6 +2,7 @@ package dev.chagres.te;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -311,7 +312,7 @@ public final class AttentionTensors {
      * @throws IllegalArgumentException when it does
      */
     public void checkApart(String argument, Tensor tensor) {
-        memory.written(argument, tensor, tensor.byteSize());
+        memory.written(argument, tensor, Checks.given(argument, tensor).byteSize());
     }
 
     /**
@@ -320,7 +321,7 @@ public final class AttentionTensors {
      * @throws IllegalArgumentException when it does
      */
     public void checkRead(String argument, Tensor tensor) {
-        memory.readApart(argument, tensor);
+        memory.readApart(argument, Checks.given(argument, tensor));
     }
 
     private static Tensor given(String name, @Nullable Tensor tensor) {

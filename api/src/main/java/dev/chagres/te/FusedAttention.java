@@ -46,7 +46,7 @@ public final class FusedAttention {
      * @throws dev.chagres.bindings.TransformerEngineException when cuDNN does not take the problem: see {@link #refusal}
      */
     public static void forward(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
-        tensors.checkForward(problem, stream);
+        Checks.given("tensors", tensors).checkForward(problem, stream);
         if (tensors.output().count() == 0) {
             return;
         }
@@ -66,7 +66,7 @@ public final class FusedAttention {
      * @throws dev.chagres.bindings.TransformerEngineException when cuDNN does not take the problem: see {@link #refusal}
      */
     public static void backward(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
-        tensors.checkBackward(problem, stream);
+        Checks.given("tensors", tensors).checkBackward(problem, stream);
         if (tensors.output().count() == 0 || tensors.key().count() == 0) {
             AttentionPlaces.zeroGradients(problem.layout(), tensors, stream);
             zero(tensors.biasGradient(), stream);
@@ -84,7 +84,8 @@ public final class FusedAttention {
 
     /** Returns the shape of the statistics of these queries: [T, h, 1] packed, else [B, h, S, 1]. */
     public static Shape statisticsShape(AttentionProblem problem, AttentionTensors tensors) {
-        Tensor query = tensors.query();
+        Checks.given("problem", problem);
+        Tensor query = Checks.given("tensors", tensors).query();
         long heads = query.size(query.rank() - 2);
         return problem.layout().format() == QkvFormat.THD
                 ? Shape.of(query.size(0), heads, 1)
@@ -93,7 +94,8 @@ public final class FusedAttention {
 
     /** Hands out memory for the statistics of these queries, FLOAT32 of {@link #statisticsShape}. */
     public static Tensor statistics(AttentionProblem problem, AttentionTensors tensors, Scope scope) {
-        Tensor query = tensors.query();
+        Checks.given("problem", problem);
+        Tensor query = Checks.given("tensors", tensors).query();
         long heads = query.size(query.rank() - 2);
         return problem.layout().format() == QkvFormat.THD
                 ? scope.tensor(DType.FLOAT32, query.size(0), heads, 1)
@@ -129,7 +131,7 @@ public final class FusedAttention {
 
     private static @Nullable String ask(
             AttentionProblem problem, DType dtype, DType gradientType, AttentionSizes sizes, Device device) {
-        DeviceState state = Inside.state(device);
+        DeviceState state = Inside.state(Checks.given("device", device));
         state.ensureCurrent();
         return state.get(FusedAttentionAnswers.ATTACHMENT).refusal(problem, dtype, gradientType, sizes);
     }

@@ -1,6 +1,7 @@
 package dev.chagres.te;
 
 import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
 
 /**
  * How query, key and value lie in memory.
@@ -87,7 +88,7 @@ public enum QkvLayout {
 
     /** Returns the layout of one buffer that holds query, key and value of every token side by side. */
     public static QkvLayout packed(QkvFormat format) {
-        return switch (format) {
+        return switch (Checks.given("format", format)) {
             case SBHD -> SB3HD;
             case BSHD -> BS3HD;
             case THD -> T3HD;
@@ -96,7 +97,7 @@ public enum QkvLayout {
 
     /** Returns the layout of a query alone and one buffer that holds key and value of every token side by side. */
     public static QkvLayout packedKeyValue(QkvFormat format) {
-        return switch (format) {
+        return switch (Checks.given("format", format)) {
             case SBHD -> SBHD_SB2HD;
             case BSHD -> BSHD_BS2HD;
             case THD -> THD_T2HD;
@@ -105,7 +106,7 @@ public enum QkvLayout {
 
     /** Returns the layout of three buffers. */
     public static QkvLayout separate(QkvFormat format) {
-        return switch (format) {
+        return switch (Checks.given("format", format)) {
             case SBHD -> SBHD_SBHD_SBHD;
             case BSHD -> BSHD_BSHD_BSHD;
             case THD -> THD_THD_THD;

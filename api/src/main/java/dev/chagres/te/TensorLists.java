@@ -103,7 +103,9 @@ public final class TensorLists implements AutoCloseable {
      */
     public static TensorLists ofRange(Scope scope, long offset, long count, Tensor... buffers) {
         Checks.given("scope", scope);
-        Checks.givenAll("buffers", buffers);
+        if (Checks.givenAll("buffers", buffers).length == 0) {
+            throw new IllegalArgumentException("buffers: expected at least one, got none");
+        }
         if (count < 0) {
             throw new IllegalArgumentException("count: expected no negative number, got " + count);
         }

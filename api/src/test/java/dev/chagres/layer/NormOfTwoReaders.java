@@ -35,7 +35,7 @@ final class NormOfTwoReaders extends Layer {
     }
 
     @Override
-    public String explain(Tensor x, Pass pass) {
+    protected String explanation(Tensor x, Pass pass) {
         return layer.explain(x, pass);
     }
 }

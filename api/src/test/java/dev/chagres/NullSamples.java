@@ -1,0 +1,199 @@
+package dev.chagres;
+
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.Llama3Scaling;
+import dev.chagres.attention.RotaryConfig;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Bias;
+import dev.chagres.layer.BranchOrder;
+import dev.chagres.layer.CrossAttentionConfig;
+import dev.chagres.layer.Dropout;
+import dev.chagres.layer.FanOut;
+import dev.chagres.layer.Layer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.MlpConfig;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.NormPlacement;
+import dev.chagres.layer.ParallelMode;
+import dev.chagres.layer.QkNorm;
+import dev.chagres.layer.ResidualSource;
+import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.EightBitWeight;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterRange;
+import dev.chagres.model.ParameterShard;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.QuantizerSite;
+import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.model.State;
+import dev.chagres.model.TensorParallel;
+import dev.chagres.model.WeightStorage;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.UniqueId;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.optim.LossScaler;
+import dev.chagres.optim.ParameterGroup;
+import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Format;
+import dev.chagres.recipe.Recipe;
+import dev.chagres.recipe.Recording;
+import dev.chagres.te.Activation;
+import dev.chagres.te.AttentionProblem;
+import dev.chagres.te.ClampedSwiglu;
+import dev.chagres.te.FusedRope;
+import dev.chagres.te.Gemm;
+import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.Normalization;
+import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QuantizationConfig;
+import dev.chagres.te.RecipeUpdates;
+import dev.chagres.te.SoftmaxType;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Consumer;
+import java.util.function.IntFunction;
+import java.util.function.LongConsumer;
+import java.util.function.LongSupplier;
+import java.util.function.Predicate;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+
+/** A usable value of each type that public methods take, all of one device. */
+final class NullSamples implements AutoCloseable {
+    private final Map<Class<?>, Supplier<?>> samples = new HashMap<>();
+    private final Device device;
+    private final Parameters parameters;
+    private final Communicator communicator;
+
+    NullSamples() {
+        device = Device.open();
+        Scope scope = device.openScope();
+        ModelPlan plan = new ModelPlan();
+        Parameter weight = plan.declare("weight", Initializer.zeros(), 8, 8);
+        parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+        AttentionConfig attention = AttentionConfig.of(8, 8, AttentionMask.none());
+        CuSeqlens lengths = CuSeqlens.ofLengths(scope, 8);
+        communicator = Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
+        sample(Communicator.class, communicator);
+        sample(TensorParallel.class, TensorParallel.none());
+        sample(ContextParallel.class, ContextParallel.none());
+        sample(ParallelMode.class, ParallelMode.NONE);
+        sample(Shape.class, Shape.of(8));
+        sample(Device.class, device);
+        sample(Scope.class, scope);
+        sample(dev.chagres.Stream.class, device.stream());
+        sample(Tensor.class, weight.weight());
+        QuantizedTensor copies = scope.quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 8, 8);
+        sample(QuantizedTensor.class, copies);
+        sample(Consumer.class, (Consumer<Tensor>) x -> {});
+        sample(EightBitWeight.class, new EightBitWeight(copies, DType.FLOAT16, x -> {}));
+        sample(Parameters.class, parameters);
+        sample(Parameter.class, weight);
+        sample(DType.class, DType.FLOAT32);
+        sample(QkvFormat.class, QkvFormat.BSHD);
+        sample(CuSeqlens.class, lengths);
+        sample(Bias.class, Bias.PRESENT);
+        sample(ClampedSwiglu.class, ClampedSwiglu.standard());
+        sample(BranchOrder.class, BranchOrder.PARALLEL);
+        sample(ResidualSource.class, ResidualSource.INPUT);
+        sample(NormPlacement.class, NormPlacement.INPUT);
+        sample(CrossAttentionConfig.class, CrossAttentionConfig.of(8, attention));
+        sample(Activation.class, Activation.GELU);
+        sample(AttentionConfig.class, attention);
+        sample(AttentionMask.class, AttentionMask.none());
+        sample(AttentionMask.Kind.class, AttentionMask.Kind.NONE);
+        sample(Dropout.class, Dropout.none());
+        sample(FanOut.class, new FanOut("fan"));
+        sample(Initializer.class, Initializer.ones());
+        sample(MlpConfig.class, MlpConfig.gelu(8));
+        sample(MlpConfig.Recomputation.class, MlpConfig.Recomputation.NONE);
+        sample(NormConfig.class, NormConfig.layerNorm(8));
+        sample(NormConfig.Kind.class, NormConfig.Kind.RMS_NORM);
+        sample(TransformerLayerConfig.class, TransformerLayerConfig.encoder(8, attention));
+        sample(ParameterRange.Decay.class, ParameterRange.Decay.KEPT);
+        sample(State[].class, new State[] {parameters.state()});
+        sample(AdamW.Config.class, AdamW.Config.standard());
+        sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
+        sample(WeightDecay.class, WeightDecay.DECOUPLED);
+        sample(BiasCorrection.class, BiasCorrection.YES);
+        sample(WeightStorage.class, WeightStorage.MODEL_TYPE);
+        sample(Normalization.Gamma.class, Normalization.Gamma.PLAIN);
+        sample(QkNorm.class, QkNorm.none());
+        sample(QkNorm.Kind.class, QkNorm.Kind.RMS_NORM);
+        sample(QkNorm.Place.class, QkNorm.Place.AFTER_ROTATION);
+        sample(AttentionProblem.Order.class, AttentionProblem.Order.FASTEST);
+        sample(FusedRope.Pairing.class, FusedRope.Pairing.HALVES);
+        sample(Llama3Scaling.class, Llama3Scaling.llama31());
+        sample(RotaryConfig.class, RotaryConfig.of(8));
+        sample(ParameterShard.class, new ParameterShard(new ParameterShard.Part(0, 1), null));
+        sample(ParameterShard.Part.class, new ParameterShard.Part(0, 1));
+        sample(ParameterGroup.class, ParameterGroup.of("group", member -> true));
+        sample(List.class, List.of());
+        sample(Predicate.class, (Predicate<Parameter>) member -> true);
+        sample(Float.class, 0.5f);
+        sample(LossScaler.Config.class, LossScaler.Config.standard());
+        sample(LossScaler.class, new LossScaler(parameters, LossScaler.Config.standard()));
+        sample(LearningRateSchedule.Decay.class, LearningRateSchedule.Decay.LINEAR);
+        sample(String.class, "name");
+        sample(Object.class, "owner");
+        sample(int[].class, new int[] {8});
+        sample(float[].class, new float[] {0.5f});
+        sample(SoftmaxType.class, SoftmaxType.VANILLA);
+        sample(int.class, 8);
+        sample(long.class, 8L);
+        sample(float.class, 0.5f);
+        sample(double.class, 0.5);
+        sample(Runnable.class, (Runnable) () -> {});
+        sample(Role.class, Role.INPUT);
+        sample(QuantizerSite.class, new ModelPlan().quantizer("site", Role.INPUT));
+        sample(Recipe.class, Float8CurrentScaling.standard());
+        sample(Recipe.Product.class, Recipe.Product.FORWARD);
+        sample(Set.class, Set.of());
+        sample(Format.class, Format.HYBRID);
+        sample(BackwardOverride.class, BackwardOverride.NONE);
+        sample(Recording.class, Recording.OFF);
+        sample(QuantizationConfig.class, QuantizationConfig.standard());
+        sample(QuantizationConfig.Scales.class, QuantizationConfig.Scales.FLOAT32);
+        sample(Gemm.Accumulator.class, Gemm.Accumulator.FAST);
+        sample(RecipeUpdates.AmaxAlgorithm.class, RecipeUpdates.AmaxAlgorithm.MAX);
+        sample(IntFunction.class, (IntFunction<Layer>) i -> layer());
+        sample(Supplier.class, (Supplier<Object>) () -> "saved");
+        sample(LongSupplier.class, (LongSupplier) () -> 1);
+        sample(LongConsumer.class, (LongConsumer) value -> {});
+        samples.put(ModelPlan.class, ModelPlan::new);
+        samples.put(Layer.class, NullSamples::layer);
+        samples.put(Layer[].class, () -> new Layer[] {layer()});
+    }
+
+    private static Layer layer() {
+        return new Linear(8, 8, Initializer.zeros(), new ModelPlan());
+    }
+
+    private void sample(Class<?> type, Object value) {
+        samples.put(type, () -> value);
+    }
+
+    /** Returns a sample; null where there is none. */
+    @Nullable
+    Object of(Class<?> type) {
+        Supplier<?> made = samples.get(type);
+        return made == null ? null : made.get();
+    }
+
+    @Override
+    public void close() {
+        parameters.close();
+        communicator.close();
+        device.close();
+    }
+}
