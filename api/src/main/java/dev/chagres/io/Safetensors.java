@@ -51,12 +51,12 @@ public final class Safetensors {
     }
 
     /**
-     * Reads everything in {@code state} from a file that has exactly that, and waits until it is on the device. Names, types
+     * Reads everything in {@code state} from a file that has exactly that, or more that the state leaves out, and waits until it is on the device. Names, types
      * and shapes are compared first, then the host's numbers and the elements of tensors that are limited are read: where any does
      * not fit nothing is loaded, and the error lists all names, types and shapes. Weights in eight bits alone come last, one after another:
      * the file has them in FLOAT32, BFLOAT16 or FLOAT16, and they are cast with the scales that the state, too, may have.
      *
-     * @throws SafetensorsException when the file cannot be read, does not have exactly the state's names, types and shapes, or has
+     * @throws SafetensorsException when the file cannot be read, has other names, types and shapes than the state, or has
      *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0
      */
     public static void load(Path file, State state, Stream stream) {
@@ -83,7 +83,7 @@ public final class Safetensors {
     }
 
     /**
-     * For sharding: checks that a file has exactly what {@code shared} and {@code state} name, and numbers and elements that {@code
+     * For sharding: checks that a file has exactly what {@code shared} and {@code state} name, or more that the state leaves out, and numbers and elements that {@code
      * state} may have, as {@link #load} does before it loads anything.
      *
      * @param shared tensors whose elements lie on several ranks
@@ -102,7 +102,7 @@ public final class Safetensors {
             throw new IllegalArgumentException(
                     "host: expected at least " + Long.BYTES + " bytes, got " + memory.byteSize());
         }
-        Checks.given("file", file).entriesExactly(expected);
+        Checks.given("file", file).ensureHolds(expected, entry -> isLeftOut(entry, state));
         Map<String, Long> numbers = numbers(file, state, memory.asSlice(0, Long.BYTES));
         state.tensors()
                 .keySet()
@@ -119,6 +119,11 @@ public final class Safetensors {
         state.eightBits().forEach((name, weight) -> specs.add(DequantizedWeight.spec(name, weight)));
         state.numbers().keySet().forEach(name -> specs.add(number(name)));
         return specs;
+    }
+
+    private static boolean isLeftOut(SafetensorsEntry entry, State state) {
+        boolean isNumber = entry.fits(number(entry.name()));
+        return isNumber ? state.leavesOutNumbers() : state.leavesOut(entry.name());
     }
 
     /** Returns the spec of a weight that is cast, in the type that the file has of it where that can be cast. */

@@ -18,6 +18,7 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -163,13 +164,18 @@ public final class SafetensorsFile implements AutoCloseable {
      * @throws IllegalArgumentException when a name is expected twice
      */
     public List<SafetensorsEntry> entriesExactly(List<TensorSpec> expected) {
-        Differences differences = Differences.between(Checks.givenAll("expected", expected), entries);
-        if (!differences.isEmpty()) {
-            throw SafetensorsException.of(path, differences.text(), null);
-        }
+        ensureHolds(Checks.givenAll("expected", expected), entry -> false);
         List<SafetensorsEntry> found = new ArrayList<>(expected.size());
         expected.forEach(spec -> found.add(entry(spec.name())));
         return Collections.unmodifiableList(found);
+    }
+
+    /** Checks that the file holds what {@code expected} names, and beside that nothing but what {@code leftOut} takes. */
+    void ensureHolds(List<TensorSpec> expected, Predicate<SafetensorsEntry> leftOut) {
+        Differences differences = Differences.between(expected, entries, leftOut);
+        if (!differences.isEmpty()) {
+            throw SafetensorsException.of(path, differences.text(), null);
+        }
     }
 
     MemorySegment bytes(Header.Entry entry) {

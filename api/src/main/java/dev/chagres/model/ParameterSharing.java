@@ -73,6 +73,20 @@ public final class ParameterSharing {
     }
 
     /**
+     * Returns what {@link Parameters#weightState()} has beside weights: what is left out of a file, and what is done after loading.
+     *
+     * @param model where these are the parameters of a part of a model, the whole of it; else null
+     */
+    public State weightStepState(@Nullable ModelPlan model) {
+        return parameters.withoutStep(
+                new State.Builder(),
+                model == null
+                        ? parameters.all()
+                        : model.groups().values().stream().flatMap(List::stream).toList(),
+                model == null ? parameters.quantizers() : model.quantizers());
+    }
+
+    /**
      * Tells {@code newUse} from now on when weights are read and gradients written.
      *
      * @throws IllegalStateException when another one is told
@@ -217,7 +231,7 @@ public final class ParameterSharing {
     public void ensureAllStages() {
         if (stages != null && stages.size() > 1) {
             throw new IllegalStateException("state: expected parameters of the whole model, got those of " + stages
-                    + "; ask PipelineParallel.state, which has those of all stages");
+                    + "; ask PipelineParallel.state or weightState, which have those of all stages");
         }
     }
 

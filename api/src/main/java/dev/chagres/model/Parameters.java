@@ -375,9 +375,34 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when weights lie in parts on several ranks, or are kept QUANTIZED_ONLY and have no quantizers yet
      */
     public State state() {
+        return withStep(listed());
+    }
+
+    /**
+     * Lists the weights alone, each by its name, to begin with those that were trained before. They are loaded from a file of weights, and
+     * from that of a whole run, of which everything else is left out: numbers such as that of the steps, what an optimizer keeps, the
+     * scales of a recipe, the loss scale. A tensor that belongs to no weight of this model is refused. Of weights of 16 bits those bits are
+     * taken that passes multiply; an optimizer makes its masters of them before its next step.
+     *
+     * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="one"}
+     *
+     * @throws IllegalStateException when weights lie in parts on several ranks, which load them by {@code Strategy.weightState}, {@code
+     *     TensorParallelState.ofWeights} or {@code PipelineParallel.weightState}; or as {@link #state()}
+     */
+    public State weightState() {
+        if (tensorParallel.isSplit()) {
+            throw new IllegalStateException("weightState: expected whole layers, got those of " + tensorParallel
+                    + "; ask TensorParallelState.ofWeights, which has those of all ranks");
+        }
+        sharing.ensureAllStages();
+        return withoutStep(listed(), all, quantizers);
+    }
+
+    private State.Builder listed() {
         if (!hasWholeWeights()) {
             throw new IllegalStateException(
-                    "state: expected whole weights, got parts of them; gather them with" + " FullySharded.gatherState");
+                    "state: expected whole weights, got a rank's parts of them; save and load"
+                            + " them with Strategy.weightState(), or with Strategy.state(optimizer) and what the optimizer keeps");
         }
         State.Builder state = new State.Builder();
         for (Parameter parameter : all) {
@@ -387,7 +412,7 @@ public final class Parameters implements AutoCloseable {
                 state.tensor(parameter.name(), parameter.weight());
             }
         }
-        return withStep(state);
+        return state;
     }
 
     State stepState() {
@@ -396,6 +421,12 @@ public final class Parameters implements AutoCloseable {
 
     private State withStep(State.Builder state) {
         return state.number("step", steps::step, steps::restore, Long.MAX_VALUE - 1)
+                .afterLoading(this::restored)
+                .build();
+    }
+
+    State withoutStep(State.Builder state, List<Parameter> ofModel, List<QuantizerSite> places) {
+        return state.leaveOut(new BesideWeights(ofModel, places))
                 .afterLoading(this::restored)
                 .build();
     }

@@ -10,6 +10,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.LongConsumer;
 import java.util.function.LongSupplier;
+import java.util.function.Predicate;
+import org.jspecify.annotations.Nullable;
 
 /**
  * What must be saved to go on exactly: named tensors on the device, and named numbers that the host keeps.
@@ -70,6 +72,8 @@ public final class State {
     private final List<Runnable> beforeSharing;
     private final List<Runnable> afterLoading;
     private final List<Runnable> lastAfterLoading;
+    /** Null where a file must have nothing else. */
+    private final @Nullable Predicate<String> leftOut;
 
     private State(Builder builder) {
         tensors = Collections.unmodifiableMap(new LinkedHashMap<>(builder.tensors));
@@ -79,6 +83,7 @@ public final class State {
         beforeSharing = List.copyOf(builder.beforeSharing);
         afterLoading = List.copyOf(builder.afterLoading);
         lastAfterLoading = List.copyOf(builder.lastAfterLoading);
+        leftOut = builder.leftOut;
     }
 
     /**
@@ -95,6 +100,9 @@ public final class State {
             part.beforeSharing.forEach(all::beforeSharing);
             part.afterLoading.forEach(all::afterLoading);
             part.lastAfterLoading.forEach(all::lastAfterLoading);
+            if (part.leftOut != null) {
+                all.leaveOut(part.leftOut);
+            }
         }
         return all.build();
     }
@@ -125,6 +133,16 @@ public final class State {
     /** Returns the weights by name, in order, that exist in eight bits alone: saved as their values, and cast while they are loaded. */
     public Map<String, EightBitWeight> eightBits() {
         return eightBits;
+    }
+
+    /** Returns whether a file from which this is loaded may have numbers of its own, which are left out. */
+    public boolean leavesOutNumbers() {
+        return leftOut != null;
+    }
+
+    /** Returns whether a file from which this is loaded may have a tensor of this name, which is not here and is left out. */
+    public boolean leavesOut(String name) {
+        return leftOut != null && leftOut.test(Checks.given("name", name));
     }
 
     /**
@@ -182,6 +200,7 @@ public final class State {
         private final List<Runnable> beforeSharing = new ArrayList<>();
         private final List<Runnable> afterLoading = new ArrayList<>();
         private final List<Runnable> lastAfterLoading = new ArrayList<>();
+        private @Nullable Predicate<String> leftOut;
 
         /** Begins an empty state. */
         public Builder() {}
@@ -242,6 +261,13 @@ public final class State {
         /** Adds a check that throws when the state is of this rank alone, and not of all ranks that train together. */
         public Builder beforeSharing(Runnable check) {
             beforeSharing.add(Checks.given("check", check));
+            return this;
+        }
+
+        /** Lets files from which this is loaded have more: numbers, and tensors with names that {@code names} takes. All of it is left out. */
+        public Builder leaveOut(Predicate<String> names) {
+            Predicate<String> present = leftOut;
+            leftOut = present == null ? Checks.given("names", names) : present.or(names);
             return this;
         }
 

@@ -371,8 +371,8 @@ public final class AdamW implements AutoCloseable {
     public State state() {
         ensureOpen();
         if (parameters.sharing().shard() != null) {
-            throw new IllegalStateException("state: expected that of whole weights, got that of a rank's part; gather"
-                    + " it with FullySharded.gatherState");
+            throw new IllegalStateException("state: expected that of whole weights, got that of a rank's part; save"
+                    + " and load it with Strategy.state(optimizer)");
         }
         State.Builder state = new State.Builder();
         for (Parameter parameter : parameters.all()) {

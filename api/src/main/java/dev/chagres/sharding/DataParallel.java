@@ -262,6 +262,11 @@ public final class DataParallel extends Strategy {
         return new ShardedState(this, List.of(), State.of(parameters.state(), optimizer.state(), others));
     }
 
+    @Override
+    ShardedState stateOfWeights(State others) {
+        return new ShardedState(this, List.of(), State.of(parameters.weightState(), others));
+    }
+
     /** Says which buckets are summed, in which order, and how many of them while backward ran in this step. */
     @Override
     public String explain() {

@@ -345,6 +345,12 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
+    ShardedState stateOfWeights(State others) {
+        List<SharedTensor> shared = new SharedTensors(parameters, ranks, stage()).of(List.of());
+        return new ShardedState(this, shared, State.of(parameters.sharing().weightStepState(null), others));
+    }
+
+    @Override
     void loaded() {
         if (weights != null) {
             weights.changed();

@@ -13,7 +13,6 @@ import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
-import dev.chagres.optim.AdamW;
 import dev.chagres.optim.StateVector;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -64,8 +63,11 @@ final class MeshState {
         return new MeshState(copies.parameters().all(), parameter -> first, copies, mesh);
     }
 
-    /** Each rank calls it, for where a parameter lies is known to the ranks of its stages alone. */
-    List<StateTensor> of(AdamW optimizer) {
+    /**
+     * Returns the weights, and what {@code vectors} have of each trained one. Each rank calls it, for where a parameter lies is known to the
+     * ranks of its stages alone.
+     */
+    List<StateTensor> of(List<StateVector> vectors) {
         long[] places = places();
         List<StateTensor> tensors = new ArrayList<>();
         for (int i = 0; i < all.size(); i++) {
@@ -75,7 +77,7 @@ final class MeshState {
         }
         for (int i = 0; i < all.size(); i++) {
             Parameter parameter = all.get(i);
-            for (StateVector vector : optimizer.vectors()) {
+            for (StateVector vector : vectors) {
                 if (!parameter.isFrozen() && vector.isFor(type(parameter))) {
                     TensorSpec spec = new TensorSpec(
                             parameter.name() + vector.ending(),

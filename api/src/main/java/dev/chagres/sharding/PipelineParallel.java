@@ -224,8 +224,32 @@ public final class PipelineParallel implements AutoCloseable {
                     "strategy, optimizer: expected those of the pipeline's parameters, got those of others");
         }
         strategy.ensureOpen();
-        List<StateTensor> tensors = MeshState.ofStages(plan, strategy, mesh).of(optimizer);
+        List<StateTensor> tensors = MeshState.ofStages(plan, strategy, mesh).of(optimizer.vectors());
         State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), State.of(others));
+        return new ShardedState(strategy, mesh.world(), tensors, own);
+    }
+
+    /**
+     * Returns the weights of all stages alone, as {@link Strategy#weightState} does of a model that each rank has all layers of. Each rank
+     * calls it.
+     *
+     * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="stages"}
+     *
+     * @param strategy as in {@link #state}
+     * @param others as in {@link Strategy#weightState}
+     * @throws IllegalArgumentException when the strategy is that of other parameters, or has another mesh, or two states have a name in
+     *     common
+     * @throws IllegalStateException when something is closed
+     */
+    public ShardedState weightState(Strategy strategy, State... others) {
+        ensureOpen();
+        if (Checks.given("strategy", strategy).parameters() != parameters) {
+            throw new IllegalArgumentException(
+                    "strategy: expected that of the pipeline's parameters, got that of others: " + strategy);
+        }
+        strategy.ensureOpen();
+        List<StateTensor> tensors = MeshState.ofStages(plan, strategy, mesh).of(List.of());
+        State own = State.of(parameters.sharing().weightStepState(plan.whole()), State.of(others));
         return new ShardedState(strategy, mesh.world(), tensors, own);
     }
 

@@ -43,7 +43,7 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress
             throw new IllegalStateException("weight of " + parameter.name()
                     + ": shared out among " + strategy.communicator.ranks()
                     + " ranks, it is whole in layers' calls of a pass that FullySharded follows alone; call follow(pass),"
-                    + " or gatherState");
+                    + " or weightState(), which saves and loads all");
         }
     }
 }

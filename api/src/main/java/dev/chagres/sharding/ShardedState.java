@@ -31,6 +31,8 @@ import java.util.zip.CRC32C;
  * optimizer.state(), …)} on one rank with the same numbers, byte for byte. So it is loaded by as many ranks as there are then, under any
  * {@link Strategy}, or by {@link Safetensors#load} on one.
  *
+ * <p>That of {@link Strategy#weightState} has the weights alone, as {@code parameters.weightState()} on one rank.
+ *
  * <p>Rank 0 has the file. Tensors travel one after another, in pieces of at most 16 MB, so that no device and no host ever has more of
  * the model than it keeps.
  *
@@ -101,7 +103,7 @@ public final class ShardedState {
     }
 
     /**
-     * Reads a file on rank 0 that has exactly what {@link #specs} names, and gives each rank its parts. Each rank calls it and waits.
+     * Reads a file on rank 0 that has exactly what {@link #specs} names, and for weights alone more, which is left out, and gives each rank its parts. Each rank calls it and waits.
      * Names, types and shapes are compared first, then numbers and the elements of tensors that are limited are read: where any does not
      * fit nothing is loaded, and the error lists all names, types and shapes.
      *

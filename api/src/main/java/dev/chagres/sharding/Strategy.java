@@ -280,16 +280,46 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
             throw new IllegalArgumentException(
                     "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
         }
-        if (parameters.tensorParallel().isSplit()) {
-            throw new IllegalStateException("state: expected whole layers, got those of " + parameters.tensorParallel()
-                    + "; ask TensorParallelState.of, which has those of all ranks");
-        }
-        parameters.sharing().ensureAllStages();
+        ensureWholeLayers("state", "TensorParallelState.of");
+        return stateOf(optimizer, ofAllRanks(others));
+    }
+
+    /**
+     * Returns the weights alone, with the names, types and shapes of {@link Parameters#weightState()}, to begin with those that were trained
+     * before, or to save those that were trained now. Each rank calls it.
+     *
+     * <p>They are loaded from a file of weights, and from that of a whole run, whatever ranks saved it: what it has of an optimizer, a
+     * recipe and numbers is left out. Of weights of 16 bits those bits are taken that passes multiply; the optimizer makes its masters, or
+     * remainders, of them before its next step, and its moments and the number of its steps stay.
+     *
+     * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="shared"}
+     *
+     * @param others what else is saved and loaded, as in {@link #state}: the scales of {@link Quantizers#state()}, so that evaluation in
+     *     eight bits has those of the run
+     * @throws IllegalArgumentException when weights are kept {@code QUANTIZED_ONLY}, or two states have a name in common
+     * @throws IllegalStateException when this is closed, layers are split among tensor-parallel ranks, the parameters are those of one of
+     *     several ranks of a pipeline, or {@code others} has scales that are not reduced over the ranks
+     */
+    public final ShardedState weightState(State... others) {
+        ensureOpen();
+        ensureWholeLayers("weightState", "TensorParallelState.ofWeights");
+        return stateOfWeights(ofAllRanks(others));
+    }
+
+    private State ofAllRanks(State... others) {
         State rest = State.of(others);
         if (communicator.ranks() > 1) {
             rest.ensureOfAllRanks();
         }
-        return stateOf(optimizer, rest);
+        return rest;
+    }
+
+    private void ensureWholeLayers(String call, String other) {
+        if (parameters.tensorParallel().isSplit()) {
+            throw new IllegalStateException(call + ": expected whole layers, got those of "
+                    + parameters.tensorParallel() + "; ask " + other + ", which has those of all ranks");
+        }
+        parameters.sharing().ensureAllStages();
     }
 
     /** Everything was loaded: what this has made of the old weights and gradients is of no use. */
@@ -350,6 +380,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /** Returns the whole state of the model and of {@code others}. */
     abstract ShardedState stateOf(AdamW optimizer, State others);
+
+    /** Returns the weights of the whole model, and {@code others}. */
+    abstract ShardedState stateOfWeights(State others);
 
     /** Weights were loaded, each rank's own. */
     void loaded() {}

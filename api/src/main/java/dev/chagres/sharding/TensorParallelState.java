@@ -13,6 +13,7 @@ import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.Rows;
 import dev.chagres.optim.AdamW;
 import java.util.Arrays;
+import java.util.List;
 import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 
@@ -47,22 +48,46 @@ public final class TensorParallelState {
      * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
      */
     public static ShardedState of(Strategy copies, AdamW optimizer, Mesh mesh, State... others) {
-        Checks.given("copies", copies).ensureOpen();
-        Parameters parameters = copies.parameters();
+        Parameters parameters = Checks.given("copies", copies).parameters();
+        copies.ensureOpen();
         if (Checks.given("optimizer", optimizer).parameters() != parameters) {
             throw new IllegalArgumentException(
                     "optimizer: expected that of the parameters of copies, got that of others: " + optimizer);
         }
+        ensureMesh(parameters, mesh);
+        State own = State.of(
+                parameters.sharing().stepState(), optimizer.stepState(), State.of(Checks.given("others", others)));
+        return new ShardedState(
+                copies, mesh.world(), MeshState.ofLayers(copies, mesh).of(optimizer.vectors()), own);
+    }
+
+    /**
+     * Returns the weights alone, as {@link Strategy#weightState} does of layers that are whole. Each rank of the mesh calls it.
+     *
+     * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="split"}
+     *
+     * @param copies as in {@link #of}
+     * @param mesh as in {@link #of}
+     * @param others as in {@link Strategy#weightState}
+     * @throws IllegalArgumentException when the mesh is another one, also than that of {@code copies}, or two states have a name in common
+     * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
+     */
+    public static ShardedState ofWeights(Strategy copies, Mesh mesh, State... others) {
+        Parameters parameters = Checks.given("copies", copies).parameters();
+        copies.ensureOpen();
+        ensureMesh(parameters, mesh);
+        State own = State.of(parameters.sharing().weightStepState(null), State.of(Checks.given("others", others)));
+        return new ShardedState(
+                copies, mesh.world(), MeshState.ofLayers(copies, mesh).of(List.of()), own);
+    }
+
+    private static void ensureMesh(Parameters parameters, Mesh mesh) {
         TensorParallel ranks = parameters.tensorParallel();
         if (Checks.given("mesh", mesh).size(MeshDimension.TENSOR) != ranks.size()
                 || mesh.coordinate(MeshDimension.TENSOR) != ranks.rank()) {
             throw new IllegalArgumentException("mesh: expected that of " + ranks + ", got " + mesh);
         }
         parameters.sharing().ensureAllStages();
-        State own = State.of(
-                parameters.sharing().stepState(), optimizer.stepState(), State.of(Checks.given("others", others)));
-        return new ShardedState(
-                copies, mesh.world(), MeshState.ofLayers(copies, mesh).of(optimizer), own);
     }
 
     /**

@@ -140,21 +140,22 @@ class FullyShardedMisuseTest {
             assertThrown(
                     IllegalStateException.class,
                     "weight of layer.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
-                            + " FullySharded follows alone; call follow(pass), or gatherState",
+                            + " FullySharded follows alone; call follow(pass), or weightState(), which saves and loads all",
                     () -> layer.weight().weight());
             assertThrown(
                     IllegalStateException.class,
                     "weight of layer.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
-                            + " FullySharded follows alone; call follow(pass), or gatherState",
+                            + " FullySharded follows alone; call follow(pass), or weightState(), which saves and loads all",
                     () -> microBatch(pass.begin()));
             assertThrown(
                     IllegalStateException.class,
-                    "state: expected whole weights, got parts of them; gather them with FullySharded.gatherState",
+                    "state: expected whole weights, got a rank's parts of them; save and load them with"
+                            + " Strategy.weightState(), or with Strategy.state(optimizer) and what the optimizer keeps",
                     parameters::state);
             assertThrown(
                     IllegalStateException.class,
-                    "state: expected that of whole weights, got that of a rank's part; gather it with"
-                            + " FullySharded.gatherState",
+                    "state: expected that of whole weights, got that of a rank's part; save and load it with"
+                            + " Strategy.state(optimizer)",
                     optimizer::state);
             List<ParameterGroup> groups = List.of(ParameterGroup.of("all", parameter -> true));
             assertThrown(

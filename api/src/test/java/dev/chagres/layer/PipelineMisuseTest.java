@@ -117,7 +117,7 @@ class PipelineMisuseTest {
                 assertThrown(
                         IllegalStateException.class,
                         "state: expected parameters of the whole model, got those of rank " + rank.index()
-                                + " of a pipeline of 2; ask PipelineParallel.state, which has those of all stages",
+                                + " of a pipeline of 2; ask PipelineParallel.state or weightState, which have those of all stages",
                         () -> copies.state(optimizer));
                 assertTrue(setting.pipeline.state(copies, optimizer).specs().stream()
                         .anyMatch(spec -> spec.name().startsWith("layers.1.")));

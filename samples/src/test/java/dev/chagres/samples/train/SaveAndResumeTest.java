@@ -8,12 +8,23 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.DType;
+import dev.chagres.Device;
 import dev.chagres.bindings.Provider;
+import dev.chagres.io.Safetensors;
+import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsFile;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.samples.esm.Esm2;
+import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.samples.esm.Esm2Size;
 import java.awt.image.BufferedImage;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
@@ -195,6 +206,30 @@ class SaveAndResumeTest {
         for (String same : new String[] {"--steps=3", "--steps=3 --warm-up-steps=1"}) {
             train(same, "--resume=" + file);
             assertFalse(told().contains("schedule"), told());
+        }
+    }
+
+    /** What a run has saved is evaluated without its optimizer, recipe and data: the weights alone are read. */
+    @ParameterizedTest
+    @CsvSource({"bf16, BFLOAT16", "fp8-delayed, BFLOAT16", "fp16, FLOAT16", "fp32, FLOAT32"})
+    void weightsOfARunAreLoadedAlone(String recipe, DType dtype) throws IOException {
+        Path file = folder.resolve("run");
+        train("--steps=2 --recipe=" + recipe, "--save=" + file);
+        try (Device device = Device.open();
+                Esm2 model = new Esm2(device, Esm2Config.of(Esm2Size.TINY, 64), dtype, 1);
+                SafetensorsFile saved = SafetensorsFile.open(file);
+                Arena arena = Arena.ofConfined()) {
+            Parameters parameters = model.parameters();
+            Safetensors.load(file, parameters.weightState(), device.stream());
+            for (Parameter parameter : parameters.all()) {
+                SafetensorsEntry entry = saved.entry(parameter.name());
+                byte[] expected = new byte[Math.toIntExact(entry.byteSize())];
+                entry.copyTo(MemorySegment.ofArray(expected));
+                MemorySegment loaded = arena.allocate(expected.length);
+                parameter.weight().copyTo(device.stream(), loaded);
+                device.stream().synchronize();
+                assertArrayEquals(expected, loaded.toArray(JAVA_BYTE), parameter.name());
+            }
         }
     }
 
