@@ -12,6 +12,7 @@ import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.StateVector;
 import dev.chagres.recipe.Quantizers;
@@ -51,6 +52,9 @@ public final class FullySharded extends Strategy {
     /** Null where ranks share out one copy of the model. */
     private final @Nullable Mesh mesh;
 
+    /** Null where ranks may compute other numbers of micro-batches. */
+    private final @Nullable EqualMicroBatches microBatches;
+
     private final SharedSteps steps;
     private final SharedNorm norm;
     private final UpdatedWeights updated;
@@ -71,12 +75,15 @@ public final class FullySharded extends Strategy {
         this.ranks = ranks;
         this.mesh = mesh;
         steps = new SharedSteps(ranks.world(), stream, completedSteps);
-        norm = new SharedNorm(new NormOverRanks(parameters.scope(), ranks.updating()), steps);
+        norm = new SharedNorm(new NormOverRanks(parameters.scope(), ranks.updating()), steps, this::explained);
         Communicator copy = ranks.copy();
         gathers = copy.split(0, copy.rank(), copy.config().withName("weights"));
         weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, bytes) : null;
         reads = weights == null ? null : new ShardedReads(this, weights, progress);
         gradients = new ShardedGradients(parameters, ranks, config, bytes);
+        microBatches = weights == null || ranks.updating().ranks() == 1
+                ? null
+                : new EqualMicroBatches(ranks.updating(), parameters);
         updated = new UpdatedWeights(parameters, ranks, stage(), gathers, bytes);
     }
 
@@ -91,7 +98,7 @@ public final class FullySharded extends Strategy {
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
      * @throws IllegalStateException when a parameter has memory already, or ranks have other parameters: other names, shapes, types or
      *     seeds, or others frozen; or another stage
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws RankFailedException when another rank failed or did not come
      */
     public static FullySharded allocate(
             ModelPlan plan, DType dtype, long seed, ZeroStage stage, Communicator communicator) {
@@ -116,7 +123,7 @@ public final class FullySharded extends Strategy {
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
      * @throws IllegalStateException when a parameter has memory already, or ranks have other parameters, as in {@link
      *     #allocate(ModelPlan, DType, long, ZeroStage, Communicator)}, or another configuration
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws RankFailedException when another rank failed or did not come
      */
     public static FullySharded allocate(ModelPlan plan, DType dtype, long seed, FullyShardedConfig config, Mesh mesh) {
         Checks.given("config", config);
@@ -150,6 +157,11 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
+    RankFailedException explained(RankFailedException failed) {
+        return microBatches == null ? failed : microBatches.explained(failed);
+    }
+
+    @Override
     void gather(Quantizers quantizers) {
         if (weights != null && reads != null) {
             weights.gatherInEightBits(quantizers, reads);
@@ -163,19 +175,37 @@ public final class FullySharded extends Strategy {
 
     @Override
     void finish() {
-        gradients.finish();
+        try {
+            if (microBatches != null) {
+                microBatches.ensureSame();
+            }
+            gradients.finish();
+        } catch (RankFailedException failed) {
+            throw explained(failed);
+        }
     }
 
     @Override
     void restart() {
         steps.restart();
+        if (microBatches != null) {
+            microBatches.restart();
+        }
         gradients.restart();
     }
 
     @Override
     void complete(int group) {
-        if (isLast() || stage() == ZeroStage.THREE) {
+        if (!isLast() && stage() != ZeroStage.THREE) {
+            return;
+        }
+        try {
             gradients.complete(group, isLast() ? MicroBatch.LAST : MicroBatch.EARLIER);
+        } catch (RankFailedException failed) {
+            throw explained(failed);
+        }
+        if (microBatches != null) {
+            microBatches.completed(group);
         }
     }
 
@@ -217,7 +247,7 @@ public final class FullySharded extends Strategy {
      * @param optimizer of these parameters
      * @param sink is handed each tensor on every rank, until it returns
      * @throws IllegalStateException when this or the optimizer is closed
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws RankFailedException when another rank failed or did not come
      */
     public void gatherState(AdamW optimizer, BiConsumer<String, Tensor> sink) {
         ensureOpen();
@@ -238,7 +268,7 @@ public final class FullySharded extends Strategy {
      * A failure is so thrown before the step, or the step counts on all ranks that are left: {@link #shrink} needs that.
      *
      * @throws IllegalStateException when this is closed
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws RankFailedException when another rank failed or did not come
      */
     public void awaitGradients() {
         ensureOpen();
@@ -255,7 +285,7 @@ public final class FullySharded extends Strategy {
     }
 
     /**
-     * Goes on with the copies of the model that have all their ranks, after a {@link dev.chagres.nccl.RankFailedException}: each rank that is
+     * Goes on with the copies of the model that have all their ranks, after a {@link RankFailedException}: each rank that is
      * left calls this. They agree on who is left; ranks of a copy that has lost one leave with an exception, the others shrink the
      * mesh along {@link MeshDimension#REPLICATE}. All have completed the same steps. This is closed after; the step that failed is forgotten,
      * and to be made again by the new number of ranks.
@@ -269,7 +299,7 @@ public final class FullySharded extends Strategy {
      * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among ranks,
      *     or a step was taken without {@link #awaitGradients}; when no rank has
      *     failed; or when no whole copy is left: the text says which parts went
-     * @throws dev.chagres.nccl.RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
+     * @throws RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */
     public FullySharded shrink(AdamW optimizer) {
         return new CopyShrink(this, ranks, config, steps).shrink(optimizer);
@@ -310,7 +340,7 @@ public final class FullySharded extends Strategy {
     /**
      * Says what went with ranks that have failed.
      *
-     * @param ranks as {@link dev.chagres.nccl.RankFailedException#ranks()} names them
+     * @param ranks as {@link RankFailedException#ranks()} names them
      * @return which parts, of which parameters, and who else has them
      * @throws IllegalArgumentException when there is no such rank
      */
@@ -369,6 +399,9 @@ public final class FullySharded extends Strategy {
             weights.close();
         }
         gradients.close();
+        if (microBatches != null) {
+            microBatches.close();
+        }
         steps.close();
         if (ownsParameters) {
             parameters.close();

@@ -64,7 +64,7 @@ public final class PipelineParallel implements AutoCloseable {
             passes.add(Pass.training(stream));
         }
         run = new PipelineRun(plan, parameters.dtype(), width, communicator, stream, passes);
-        counts = new SameMicroBatches(communicator, stream);
+        counts = new SameMicroBatches(parameters.scope(), communicator, stream);
     }
 
     /**
@@ -154,7 +154,8 @@ public final class PipelineParallel implements AutoCloseable {
             outOfStep = plan.ranks() > 1;
             if (!counts.areSame(microBatches)) {
                 outOfStep = false; // All ranks know of it.
-                throw counts.refusal();
+                throw new IllegalArgumentException(
+                        "microBatches: expected the same on all ranks of the pipeline, got " + counts.difference());
             }
             run.run(schedule, stage);
             outOfStep = false;
@@ -272,7 +273,6 @@ public final class PipelineParallel implements AutoCloseable {
         ensureNoneRuns("close");
         Inside.state(stream).ensureCloses();
         closed = true;
-        counts.close();
         run.close();
         passes.reversed().forEach(Pass::close);
         tiedRanks.reversed().forEach(Communicator::close);

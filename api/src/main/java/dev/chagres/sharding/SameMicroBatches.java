@@ -7,28 +7,29 @@ import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
 
 /**
- * Compares the numbers of micro-batches of a pipeline's ranks, in the first run and in each run in which a rank's own number is another
+ * Compares the numbers of micro-batches of ranks, in the first run and in each run in which a rank's own number is another
  * one than before: while none changes, all stay the same.
  *
  * <p>Threading: the device's thread.
  */
-final class SameMicroBatches implements AutoCloseable {
+final class SameMicroBatches {
+    private static final int UNKNOWN = -1;
+
     private final Communicator ranks;
     private final Stream stream;
-    private final Scope scope;
     private final Tensor own;
     private final Tensor all;
-    /** The number that all ranks had when they were compared last; 0 where it is not known. */
-    private int agreed;
+    /** The number that all ranks had when they were compared last. */
+    private int agreed = UNKNOWN;
 
     private long[] gathered = new long[0];
 
-    SameMicroBatches(Communicator ranks, Stream stream) {
+    /** Takes a few bytes of {@code memory}, which outlives this: a scope of its own would take a whole chunk of the device's. */
+    SameMicroBatches(Scope memory, Communicator ranks, Stream stream) {
         this.ranks = ranks;
         this.stream = stream;
-        scope = stream.device().openScope(stream);
-        own = scope.tensor(DType.INT64, 1);
-        all = scope.tensor(DType.INT64, ranks.ranks());
+        own = memory.tensor(DType.INT64, 1);
+        all = memory.tensor(DType.INT64, ranks.ranks());
     }
 
     /** Returns whether all ranks have {@code microBatches}; waits for the device where that is not known. */
@@ -36,7 +37,7 @@ final class SameMicroBatches implements AutoCloseable {
         if (microBatches == agreed || ranks.ranks() == 1) {
             return true;
         }
-        agreed = 0;
+        agreed = UNKNOWN;
         own.set(stream, (long) microBatches);
         ranks.allGather(own, all, stream);
         ranks.synchronize(stream);
@@ -50,18 +51,12 @@ final class SameMicroBatches implements AutoCloseable {
         return true;
     }
 
-    /** Returns what to throw on ranks that are not the same. */
-    IllegalArgumentException refusal() {
+    /** Returns which numbers differ, after {@link #areSame} has said so. */
+    String difference() {
         int other = 1;
         while (gathered[other] == gathered[0]) {
             other++;
         }
-        return new IllegalArgumentException("microBatches: expected the same on all ranks of the pipeline, got "
-                + gathered[other] + " on rank " + other + " and " + gathered[0] + " on rank 0");
-    }
-
-    @Override
-    public void close() {
-        scope.close();
+        return gathered[other] + " on rank " + other + " and " + gathered[0] + " on rank 0";
     }
 }

@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.Tensor;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.QuantizerSite;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.recipe.GatheredWeights;
 
 /**
@@ -21,7 +22,11 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress
     private void use(int group, WeightForm form) {
         if (progress.uses(group, form)) {
             strategy.ensureEnqueues();
-            weights.use(group, form, progress.pass(), progress.direction());
+            try {
+                weights.use(group, form, progress.pass(), progress.direction());
+            } catch (RankFailedException failed) {
+                throw strategy.explained(failed);
+            }
         }
     }
 

@@ -3,17 +3,24 @@ package dev.chagres.sharding;
 import dev.chagres.Tensor;
 import dev.chagres.model.NormOverRanks;
 import dev.chagres.model.ShardedStep;
+import dev.chagres.nccl.RankFailedException;
+import java.util.function.UnaryOperator;
 
 /**
  * The norm over ranks of which each has a part of the gradients. It comes before the ranks wait for each other's update.
  *
  * <p>Threading: the device's thread.
  */
-record SharedNorm(NormOverRanks norm, SharedSteps steps) implements ShardedStep, AutoCloseable {
+record SharedNorm(NormOverRanks norm, SharedSteps steps, UnaryOperator<RankFailedException> explained)
+        implements ShardedStep, AutoCloseable {
     @Override
     public void normOverRanks(Tensor value, Tensor skip) {
         steps.ensureNotAwaited();
-        norm.normOverRanks(value, skip);
+        try {
+            norm.normOverRanks(value, skip);
+        } catch (RankFailedException failed) {
+            throw explained.apply(failed);
+        }
     }
 
     @Override

@@ -13,6 +13,7 @@ import dev.chagres.model.ParameterUse;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.AdamW;
 import dev.chagres.recipe.Quantizers;
@@ -135,20 +136,25 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * @param labelled INT32 [1]: the labelled tokens of this rank, of all its micro-batches
      * @throws IllegalArgumentException when the type, the count or the device does not fit
      * @throws IllegalStateException when this is closed
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws RankFailedException when another rank failed or did not come
      */
     public final void sumOverRanks(Tensor labelled) {
         ensureOpen();
         Checks.vector(stream, "labelled", labelled, DType.INT32, 1);
-        communicator.allReduce(labelled, labelled, Reduction.SUM, stream);
+        try {
+            communicator.allReduce(labelled, labelled, Reduction.SUM, stream);
+        } catch (RankFailedException failed) {
+            throw explained(failed);
+        }
     }
 
     /**
      * Enqueues what is left of the sum of all ranks' gradients, after the last micro-batch's backward and before the norm and the
      * optimizer, which wait for all of it on the device. What no backward pass of this rank has written counts as 0.
      *
-     * @throws IllegalStateException when they were summed since the last step, or this is closed
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     * @throws IllegalStateException when they were summed since the last step, this is closed, or ranks that communicate in each
+     *     micro-batch have computed other numbers of them
+     * @throws RankFailedException when another rank failed or did not come
      */
     public final void sumGradients() {
         ensureOpen();
@@ -362,6 +368,11 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /** Refuses to be captured where that is not possible. */
     void ensureEnqueues() {}
+
+    /** Returns {@code failed}, with the likely reason where this knows of one. */
+    RankFailedException explained(RankFailedException failed) {
+        return failed;
+    }
 
     /** Sums what is left. */
     abstract void finish();

@@ -27,7 +27,9 @@ import dev.chagres.optim.ParameterGroup;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.ZeroStage;
+import java.time.Duration;
 import java.util.List;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -234,5 +236,48 @@ class FullyShardedMisuseTest {
                 }));
         String text = String.valueOf(failure.getCause().getMessage());
         assertEquals("seed: expected the same on all ranks, got 1 on rank 1 and 0 on rank 0", text);
+    }
+
+    /** On each rank one micro-batch more than on the one before. */
+    private static RankFailedException unequal(Consumer<ModelPlan> declared) {
+        CommunicatorConfig config = CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(2));
+        return assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).withConfig(config).each(rank -> {
+                    ModelPlan own = new ModelPlan();
+                    Linear linear = new Linear(HIDDEN, HIDDEN, Initializer.normal(0.1f), own.group("layer"));
+                    declared.accept(own);
+                    try (FullySharded training =
+                                    FullySharded.allocate(own, DType.FLOAT32, 1, ZeroStage.THREE, rank.communicator());
+                            Pass pass = Pass.training(rank.device())) {
+                        training.follow(pass);
+                        for (int i = 0; i <= rank.index(); i++) {
+                            pass.begin();
+                            Tensor x = pass.scope().tensor(DType.FLOAT32, 2, HIDDEN);
+                            x.zero(pass.stream());
+                            linear.backward(linear.forward(x, pass), pass);
+                        }
+                        training.sumGradients();
+                    }
+                }));
+    }
+
+    @Test
+    void otherNumbersOfMicroBatchesAreNamed() {
+        DevicesNeeded.assume(2);
+        String text = String.valueOf(unequal(own -> {}).getMessage());
+        assertTrue(
+                text.matches(
+                        "(?s).*did not come; in ZeRO stage 3 all ranks compute equally many micro-batches in a step, of"
+                                + " which rank [01] had completed 1: count those of the others; a rank without sequences computes a"
+                                + " token without a label \\(Strategy.needsEqualMicroBatches\\)"),
+                text);
+        // Nothing is summed of frozen weights, so that both ranks come to the end of the step.
+        Throwable cause = unequal(ModelPlan::freeze).getCause();
+        assertEquals(
+                "sumGradients: expected equally many micro-batches on all ranks, which gather weights in each, got 2 on rank"
+                        + " 1 and 1 on rank 0; a rank without sequences computes a token without a label"
+                        + " (Strategy.needsEqualMicroBatches)",
+                cause.getMessage());
     }
 }

@@ -1,0 +1,84 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Stream;
+import dev.chagres.model.Parameters;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
+import java.util.Arrays;
+
+/**
+ * Sees that ranks which communicate in each micro-batch compute equally many of them in a step. They are compared before the sums of a step
+ * are used, where this rank's number is another one than in the step before, on a stream and with a communicator of their own: no call
+ * of another micro-batch keeps it waiting on the device.
+ *
+ * <p>Ranks that wait on the host in each collective do not come so far: what they throw then says so.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class EqualMicroBatches implements AutoCloseable {
+    private static final String WITHOUT_SEQUENCES =
+            "a rank without sequences computes a token without a label (Strategy.needsEqualMicroBatches)";
+
+    private final Communicator ranks;
+    private final Stream stream;
+    private final SameMicroBatches same;
+    /** By group: how often backward has completed it in this step. */
+    private final int[] completed;
+
+    private int count;
+
+    EqualMicroBatches(Communicator among, Parameters parameters) {
+        ranks = among.split(
+                0,
+                among.rank(),
+                among.config().withName("micro-batches").withMinCtas(0).withMaxCtas(1));
+        stream = parameters.scope().device().openStream();
+        same = new SameMicroBatches(parameters.scope(), ranks, stream);
+        completed = new int[parameters.sharing().groups().size()];
+    }
+
+    /** Says that backward of a micro-batch has completed a group: the one that is completed most often has been in each. */
+    void completed(int group) {
+        count = Math.max(count, ++completed[group]);
+    }
+
+    /** A step begins, or its gradients are forgotten. */
+    void restart() {
+        Arrays.fill(completed, 0);
+        count = 0;
+    }
+
+    /**
+     * Compares the ranks' numbers.
+     *
+     * @throws IllegalStateException on each rank that compares them, when they differ
+     */
+    void ensureSame() {
+        if (!same.areSame(count)) {
+            throw new IllegalStateException("sumGradients: expected equally many micro-batches on all ranks, which"
+                    + " gather weights in each, got " + same.difference() + "; " + WITHOUT_SEQUENCES);
+        }
+    }
+
+    /** Returns {@code failed}, where ranks have waited for each other in vain with the likely reason. */
+    RankFailedException explained(RankFailedException failed) {
+        if (failed.getCause() != null || ranks.ranks() == 1) {
+            return failed;
+        }
+        RankFailedException explained = new RankFailedException(
+                failed.getMessage()
+                        + "; in ZeRO stage 3 all ranks compute equally many micro-batches in a step, of which rank "
+                        + ranks.rank() + " had completed " + count + ": count those of the others; "
+                        + WITHOUT_SEQUENCES,
+                failed.ranks(),
+                null);
+        explained.setStackTrace(failed.getStackTrace());
+        return explained;
+    }
+
+    @Override
+    public void close() {
+        stream.close();
+        ranks.close();
+    }
+}
