@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.Safetensors;
@@ -284,6 +285,40 @@ class TrainedWeightsTest {
                     SafetensorsException.class, () -> Safetensors.load(file, parameters.state(), device.stream()));
             assertContains(strict, "nothing was loaded; to load weights alone, ask for weightState()\n  unexpected:");
         }
+    }
+
+    /** Scales of the run come along where they are asked for, also to ranks that gather weights in eight bits. */
+    @Test
+    void scalesOfARunComeWithItsWeights() {
+        DevicesNeeded.assume(2);
+        Path file = folder.resolve("run.safetensors");
+        float[] scales;
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, linear(16, "layer"), DType.BFLOAT16, TRAINED_SEED);
+                AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                Quantizers quantizers = Quantizers.allocate(parameters, DelayedScaling.standard())) {
+            State state = quantizers.state();
+            state.tensors().get("layer.weight.scale").set(device.stream(), 3f);
+            state.loaded();
+            scales = state.tensors().get("layer.weight.scale").toFloats(device.stream());
+            State run = State.of(parameters.state(), optimizer.state(), state);
+            Safetensors.save(file, run, device.stream(), Map.of());
+        }
+        Ranks.local(2).each(rank -> {
+            try (FullySharded strategy = FullySharded.allocate(
+                            linear(16, "layer"), DType.BFLOAT16, OTHER_SEED, ZeroStage.THREE, rank.communicator());
+                    Quantizers quantizers = Quantizers.allocate(strategy.parameters(), DelayedScaling.standard())) {
+                assertThrown(
+                        IllegalStateException.class,
+                        "state: expected scales that are those of all ranks, got those of this rank alone; call"
+                                + " reduceAmax(quantizers) of the strategy before the first step",
+                        () -> strategy.weightState(quantizers.state()));
+                strategy.reduceAmax(quantizers);
+                strategy.weightState(quantizers.state()).load(file);
+                Tensor scale = quantizers.state().tensors().get("layer.weight.scale");
+                assertArrayEquals(scales, scale.toFloats(rank.device().stream()));
+            }
+        });
     }
 
     private static void assertContains(Exception failure, String text) {
