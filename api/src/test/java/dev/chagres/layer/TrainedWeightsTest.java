@@ -151,7 +151,7 @@ class TrainedWeightsTest {
         }
     }
 
-    /** Loads weights, takes a step that leaves masters and so weights as they are, saves weights, and returns the loss. */
+    /** Trains other weights, loads those, takes a step that leaves masters and so weights as they are, saves weights, and returns the loss. */
     private static float rank(Rank rank, Division division, DType dtype, Masters masters, Path file, Path saved) {
         AtomicReference<Strategy> made = new AtomicReference<>();
         Device device = rank.device();
@@ -173,22 +173,32 @@ class TrainedWeightsTest {
                             : PipelineParallel.of(model.stages(), model.parameters, PipelineModel.HIDDEN, mesh);
                     AdamW optimizer =
                             new AdamW(model.parameters, AdamW.Config.standard().withMasters(masters))) {
-                ShardedState weights = weights(strategy, pipeline, mesh);
-                weights.load(file);
                 if (pipeline == null) {
                     strategy.follow(pass);
-                    compute(model, pass, 2);
-                } else {
-                    model.begin(5, 2, MICRO_BATCHES);
-                    pipeline.run(model, MICRO_BATCHES);
                 }
-                strategy.sumGradients();
+                step(model, strategy, pipeline, pass, 0);
+                optimizer.step(1e-2f);
+                step(model, strategy, pipeline, pass, 1); // gathers weights, and is forgotten
+                ShardedState weights = weights(strategy, pipeline, mesh);
+                weights.load(file);
+                step(model, strategy, pipeline, pass, 2);
                 optimizer.step(0);
                 weights.save(saved, Map.of());
-                assertEquals(1, model.parameters.step(), "that of the file is left out");
+                assertEquals(2, model.parameters.step(), "that of the file is left out");
                 return model.loss();
             }
         }
+    }
+
+    private static void step(
+            PipelineModel model, Strategy strategy, @Nullable PipelineParallel pipeline, Pass pass, int step) {
+        if (pipeline == null) {
+            compute(model, pass, step);
+        } else {
+            model.begin(5, step, MICRO_BATCHES);
+            pipeline.run(model, MICRO_BATCHES);
+        }
+        strategy.sumGradients();
     }
 
     private static ShardedState weights(Strategy strategy, @Nullable PipelineParallel pipeline, Mesh mesh) {
