@@ -109,6 +109,7 @@ public record Float8CurrentScaling(
 
     /** Returns the same with the sums of one product carried otherwise. */
     public Float8CurrentScaling withAccumulator(Product product, Accumulator accumulator) {
+        Checks.given("accumulator", accumulator);
         return new Float8CurrentScaling(
                 format,
                 input,

@@ -19,6 +19,9 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.recipe.Recipe.Product;
+import dev.chagres.te.Gemm.Accumulator;
+import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 import java.util.Set;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -48,6 +51,37 @@ class QuantizersMisuseTest {
                 NullPointerException.class,
                 "role: expected a value, got null",
                 () -> Float8BlockScaling.standard().withQuantization(null, null));
+    }
+
+    @Test
+    void eachProductSumsAsTheRecipeSays() {
+        for (Product other : Product.values()) {
+            DelayedScaling delayed = DelayedScaling.standard().withAccumulator(other, Accumulator.SPLIT);
+            Float8CurrentScaling current = Float8CurrentScaling.standard().withAccumulator(other, Accumulator.FAST);
+            for (Product product : Product.values()) {
+                Accumulator standard = product == Product.FORWARD ? Accumulator.FAST : Accumulator.SPLIT;
+                assertEquals(standard, DelayedScaling.standard().accumulator(product));
+                assertEquals(product == other ? Accumulator.SPLIT : standard, delayed.accumulator(product));
+                assertEquals(product == other ? Accumulator.FAST : standard, current.accumulator(product));
+            }
+        }
+        DelayedScaling margin = DelayedScaling.standard()
+                .withAccumulator(Product.WEIGHT_GRADIENT, Accumulator.FAST)
+                .withMargin(1)
+                .withFormat(Format.E4M3)
+                .withAmaxHistoryLength(4)
+                .withAmaxComputeAlgorithm(AmaxAlgorithm.MOST_RECENT)
+                .withAttention(AttentionPrecision.FP8_DPA);
+        assertEquals(Accumulator.FAST, margin.accumulator(Product.WEIGHT_GRADIENT));
+        assertEquals(Accumulator.SPLIT, margin.accumulator(Product.INPUT_GRADIENT));
+        assertThrown(
+                NullPointerException.class,
+                "product: expected a value, got null",
+                () -> DelayedScaling.standard().withAccumulator(null, Accumulator.FAST));
+        assertThrown(
+                NullPointerException.class,
+                "accumulator: expected a value, got null",
+                () -> DelayedScaling.standard().withAccumulator(Product.FORWARD, null));
     }
 
     @Test

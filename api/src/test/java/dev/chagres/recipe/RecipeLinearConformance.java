@@ -11,6 +11,8 @@ import dev.chagres.layer.Pass;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.recipe.Recipe.Product;
+import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.QuantizationConfig.Scales;
 import dev.chagres.witness.Float8Witness;
 import dev.chagres.witness.LinearWitness;
@@ -44,6 +46,7 @@ class RecipeLinearConformance {
         return List.of(
                 DelayedScaling.standard(),
                 DelayedScaling.standard().withFormat(Format.E4M3).withMargin(2),
+                withFastSums(),
                 Float8CurrentScaling.standard(),
                 Float8CurrentScaling.standard().withScales(Scales.POWER_OF_2),
                 Float8BlockScaling.standard(),
@@ -51,6 +54,14 @@ class RecipeLinearConformance {
                 Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION),
                 Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED),
                 Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION));
+    }
+
+    private static Recipe withFastSums() {
+        DelayedScaling recipe = DelayedScaling.standard();
+        for (Product product : Product.values()) {
+            recipe = recipe.withAccumulator(product, Accumulator.FAST);
+        }
+        return recipe;
     }
 
     static List<Case> cases() {
@@ -149,7 +160,11 @@ class RecipeLinearConformance {
         boolean whole = c.recipe.backwardOverride() != BackwardOverride.NONE;
         boolean dequantized = c.recipe.backwardOverride() == BackwardOverride.DEQUANTIZED;
         RealMatrix backwardWeight = whole && !dequantized ? weights.get("weight") : weight;
-        open.assertClose("dx", (whole ? dy : gradient.rows).multiply(backwardWeight), dx, rounded);
+        // Dequantized weights are rounded to the model's type, and the product, too.
+        Tolerance backward = dequantized
+                ? new Tolerance("product of dequantized weights", rounded.frobenius(), 2 * rounded.element())
+                : rounded;
+        open.assertClose("dx", (whole ? dy : gradient.rows).multiply(backwardWeight), dx, backward);
         RealMatrix backwardInput = dequantized ? input.rows : whole ? x : input.columns;
         open.assertClose(
                 "gradient of weight",

@@ -8,6 +8,8 @@ import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
+import dev.chagres.recipe.Recipe.Product;
+import dev.chagres.te.Gemm.Accumulator;
 import org.jspecify.annotations.Nullable;
 
 /** The recipes under which layers are measured. */
@@ -20,6 +22,11 @@ public enum LayerRecipe {
     FP8_DELAYED_DPA(DelayedScaling.standard().withAttention(AttentionPrecision.FP8_DPA)),
     /** The same, and the products around attention hand it eight bits. */
     FP8_DELAYED_MHA(DelayedScaling.standard().withAttention(AttentionPrecision.FP8_MHA)),
+    /** The same, and sums of backward that the tensor cores carry, as those of forward. */
+    FP8_DELAYED_MHA_FAST(DelayedScaling.standard()
+            .withAttention(AttentionPrecision.FP8_MHA)
+            .withAccumulator(Product.INPUT_GRADIENT, Accumulator.FAST)
+            .withAccumulator(Product.WEIGHT_GRADIENT, Accumulator.FAST)),
     /** Products in eight bits, scaled by what each tensor holds. */
     FP8_CURRENT(Float8CurrentScaling.standard()),
     /** Products in eight bits, scaled by blocks. */

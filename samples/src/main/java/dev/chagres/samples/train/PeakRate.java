@@ -55,7 +55,7 @@ final class PeakRate {
         return switch (recipe) {
             case BF16, FP16 -> 1;
             case FP32 -> 0.5;
-            case FP8_DELAYED, FP8_CURRENT, FP8_BLOCK -> 2;
+            case FP8_DELAYED, FP8_DELAYED_FAST, FP8_CURRENT, FP8_BLOCK -> 2;
         };
     }
 }

@@ -68,7 +68,7 @@ final class TrainOptions {
     @Option(
             names = "--recipe",
             converter = OptionWords.OfRecipe.class,
-            paramLabel = "bf16|fp16|fp32|fp8-delayed|fp8-current|fp8-block",
+            paramLabel = "bf16|fp16|fp32|fp8-delayed|fp8-delayed-fast|fp8-current|fp8-block",
             description = "precision of the layers (default: bf16 on a GPU, fp32 on a CPU)")
     private @Nullable TrainingRecipe recipe;
 

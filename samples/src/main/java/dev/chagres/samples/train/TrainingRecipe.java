@@ -5,6 +5,7 @@ import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Recipe;
+import dev.chagres.te.Gemm.Accumulator;
 import java.util.Locale;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
@@ -19,6 +20,12 @@ public enum TrainingRecipe {
     FP32(DType.FLOAT32, null),
     /** As BF16, with the products of the layers in eight bits, scaled by earlier steps. */
     FP8_DELAYED(DType.BFLOAT16, DelayedScaling.standard()),
+    /** As FP8_DELAYED; the products of backward sum as those of forward do, in the accumulators of the tensor cores. */
+    FP8_DELAYED_FAST(
+            DType.BFLOAT16,
+            DelayedScaling.standard()
+                    .withAccumulator(Recipe.Product.INPUT_GRADIENT, Accumulator.FAST)
+                    .withAccumulator(Recipe.Product.WEIGHT_GRADIENT, Accumulator.FAST)),
     /** As BF16, with the products of the layers in eight bits, scaled by what each tensor holds. */
     FP8_CURRENT(DType.BFLOAT16, Float8CurrentScaling.standard()),
     /** As BF16, with the products of the layers in eight bits, scaled by blocks. */

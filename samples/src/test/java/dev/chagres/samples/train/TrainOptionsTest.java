@@ -46,7 +46,7 @@ class TrainOptionsTest {
                 "--model 9M | Invalid value for option '--model': expected one of tiny, 8M, 35M, 150M, 650M, 3B, 15B,"
                         + " got 9M",
                 "--packing yes | Invalid value for option '--packing': expected one of on, off, got yes",
-                "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-current, fp8-block, got fp8",
+                "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-delayed-fast, fp8-current, fp8-block, got fp8",
                 "--product-plans best | Invalid value for option '--product-plans': expected one of first, measured, got best",
                 "--graph yes | Invalid value for option '--graph': expected one of on, off, auto, got yes",
                 "--fp8-statistics -1 | --fp8-statistics: expected at least 0, got -1",
