@@ -148,6 +148,7 @@ inline bool norm_kind(Arguments &arguments, const OpsResidualNorm *norm) {
   if (!norm_shape(arguments, norm->rows, norm->columns, norm->dtype)) return false;
   return !arguments.between("kind", norm->kind, OPS_LAYER_NORM, OPS_RMS_NORM)
               .between("center", norm->center, 0, 1)
+              .between("multiprocessors", norm->multiprocessors, 0, INT32_MAX)
               .wrong();
 }
 

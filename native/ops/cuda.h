@@ -16,7 +16,8 @@ struct Dim3 { /* dim3 */
   unsigned x, y, z;
 };
 
-constexpr int kComputeCapabilityMajor = 75; /* enum cudaDeviceAttr */
+constexpr int kMultiprocessorCount = 16; /* enum cudaDeviceAttr, as the next two */
+constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
 constexpr int kMaxDynamicSharedMemorySize = 8; /* enum cudaFuncAttribute */
 

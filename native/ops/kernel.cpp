@@ -69,6 +69,19 @@ int current_device(const char *function, int &device) {
                                      device, kDevices - 1));
 }
 
+int multiprocessors_of_device(const char *function, int &count) {
+  static std::atomic<int> counts[kDevices] = {};
+  int device = 0;
+  const int status = current_device(function, device);
+  if (status != OPS_SUCCESS) return status;
+  count = counts[device].load(std::memory_order_relaxed);
+  if (count != 0) return OPS_SUCCESS;
+  const int error = libraries()->cuda.device_get_attribute(&count, kMultiprocessorCount, device);
+  if (error != 0) return cuda_failure(function, "cudaDeviceGetAttribute", error);
+  counts[device].store(count, std::memory_order_relaxed);
+  return OPS_SUCCESS;
+}
+
 int launch_kernel(const char *function, Kernel &kernel, const Grid &grid, void **arguments, OpsStream stream) {
   int device = 0;
   int status = current_device(function, device);

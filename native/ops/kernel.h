@@ -20,6 +20,9 @@ constexpr int kThreads = 256;
 /* The calling thread's CUDA device, below kDevices. */
 int current_device(const char *function, int &device);
 
+/* The multiprocessors of that device, asked for once a device. */
+int multiprocessors_of_device(const char *function, int &count);
+
 /* Put one in static memory for each kernel. */
 class Kernel {
  public:

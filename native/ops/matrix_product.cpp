@@ -68,8 +68,7 @@ std::mutex devices_mutex;
 
 /* Name and multiprocessors, or what CUDA refused. */
 int describe_device(const cublas::Library &library, int device, std::string &text) {
-  constexpr int kMultiprocessorCount = 16; /* enum cudaDeviceAttr */
-  alignas(16) char properties[8192] = {};  /* cudaDeviceProp, which begins with char name[256], and room for later ones */
+  alignas(16) char properties[8192] = {}; /* cudaDeviceProp, which begins with char name[256], and room for later ones */
   int multiprocessors = 0;
   int error = library.device_properties(properties, device);
   if (error == 0) error = libraries()->cuda.device_get_attribute(&multiprocessors, kMultiprocessorCount, device);

@@ -18,9 +18,8 @@ constexpr int ring_bytes(int packs, int tensors) { return kRingStages * tensors 
 constexpr int kForwardTensors = 2, kBackwardTensors = 3;
 /* Blocks that a multiprocessor's registers suffice for, by packs. */
 constexpr int kForwardBlocks[] = {4, 3, 2}, kTransposingBlocks[] = {2, 2, 1};
-/* What an H200 has: multiprocessors, and shared memory of each, of which every block takes a KiB more than it asks for. Kernels
- * have a little shared memory besides. */
-constexpr int64_t kMultiprocessors = 132;
+/* Shared memory of a multiprocessor of an H200, of which every block takes a KiB more than it asks for. Kernels have a little
+ * shared memory besides. */
 constexpr int kSharedOfMultiprocessor = 228 * 1024, kSharedOfBlock = kSharedOfMultiprocessor - 2048;
 
 #define NORM_KERNELS(name, shared)                                                                  \
@@ -56,11 +55,19 @@ Split split(int64_t columns, int dtype) {
   return result;
 }
 
-/* A block for each of `tiles`, but no more than run at once: a block asks for its next tile while it computes one. */
-Grid persistent(int64_t tiles, int blocks, int shared_bytes) {
+/* How many multiprocessors the norm's kernels are to fill, at most those of the current device. */
+int to_fill(const char *function, const OpsResidualNorm &norm, int &multiprocessors) {
+  const int status = multiprocessors_of_device(function, multiprocessors);
+  if (norm.multiprocessors != 0) multiprocessors = std::min(multiprocessors, norm.multiprocessors);
+  return status;
+}
+
+/* A block for each of `tiles`, but no more than `multiprocessors` run at once: a block asks for its next tile while it computes
+ * one. */
+Grid persistent(int64_t tiles, int multiprocessors, int blocks, int shared_bytes) {
   Grid grid;
   const int at_once = std::min(blocks, kSharedOfMultiprocessor / (shared_bytes + 1024));
-  grid.x = static_cast<unsigned>(std::min(tiles, kMultiprocessors * at_once));
+  grid.x = static_cast<unsigned>(std::min(tiles, int64_t{multiprocessors} * at_once));
   grid.shared_bytes = static_cast<size_t>(shared_bytes);
   return grid;
 }
@@ -115,8 +122,11 @@ int turn(const char *function, const OpsResidualNorm &norm, OpsStream stream) {
 
 int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try {
   const char *function = "ops_residual_norm_forward";
-  const int status = check_residual_norm_forward(norm);
+  int status = check_residual_norm_forward(norm);
   if (status != OPS_SUCCESS || norm->rows == 0) return status;
+  int multiprocessors = 0;
+  status = to_fill(function, *norm, multiprocessors);
+  if (status != OPS_SUCCESS) return status;
   const Split by = split(norm->columns, norm->dtype);
   NormArguments arguments = arguments_of(*norm, by);
   const int kernel = by.packs - kLeastPacks, type = float_index(norm->dtype);
@@ -127,25 +137,29 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try
   arguments.tile_bytes = static_cast<int>(arguments.tile_rows * row);
   const bool apart = norm->y8_transposed != nullptr && turns_apart(*norm, arguments.tile_bytes + ring);
   if (norm->y8_transposed == nullptr || apart) {
-    const Grid grid = persistent(divide_up(norm->rows, kThreads / by.lanes), kForwardBlocks[kernel], ring);
+    const Grid grid =
+        persistent(divide_up(norm->rows, kThreads / by.lanes), multiprocessors, kForwardBlocks[kernel], ring);
     const int launched = launch(function, forward[kernel][type], grid, stream, arguments);
     return launched != OPS_SUCCESS || !apart ? launched : turn(function, *norm, stream);
   }
-  const Grid grid = persistent(divide_up(norm->filled_rows, arguments.tile_rows), kTransposingBlocks[kernel],
-                               arguments.tile_bytes + ring);
+  const Grid grid = persistent(divide_up(norm->filled_rows, arguments.tile_rows), multiprocessors,
+                               kTransposingBlocks[kernel], arguments.tile_bytes + ring);
   return launch(function, transposing[kernel][type], grid, stream, arguments);
 } OPS_CATCH
 
 int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream) try {
   const char *function = "ops_residual_norm_backward";
-  const int status = check_residual_norm_backward(norm);
+  int status = check_residual_norm_backward(norm);
+  if (status != OPS_SUCCESS) return status;
+  int multiprocessors = 0;
+  status = to_fill(function, *norm, multiprocessors);
   if (status != OPS_SUCCESS) return status;
   const int64_t rows = norm->rows, columns = norm->columns;
   const Split by = split(columns, norm->dtype);
-  /* Two blocks a multiprocessor of an H200, as long as the partial sums fit. */
+  /* Two blocks a multiprocessor, as long as the partial sums fit. */
   const int64_t fitting = static_cast<int64_t>(kWorkspaceBytes / sizeof(float)) / (2 * columns);
   const int64_t blocks = std::max(
-      std::min({divide_up(rows, kThreads / by.lanes), 2 * kMultiprocessors, fitting}), int64_t{1});
+      std::min({divide_up(rows, kThreads / by.lanes), int64_t{2} * multiprocessors, fitting}), int64_t{1});
   const Workspace workspace(function, stream);
   if (workspace.status() != OPS_SUCCESS) return workspace.status();
   NormArguments arguments = arguments_of(*norm, by);

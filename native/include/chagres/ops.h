@@ -200,6 +200,7 @@ typedef struct OpsResidualNorm {
   int32_t kind;        /* OpsNorm */
   int32_t center;      /* 0; 1: the factor is 1 + gamma */
   int32_t dtype;
+  int32_t multiprocessors; /* how many of the device the kernels are to fill; 0, or more than it has: all */
 } OpsResidualNorm;
 
 /* h = x + residual, or x, and its norm in one pass: with i = 1 / sqrt(average of (h - m)^2 over the row + epsilon), m the
@@ -210,7 +211,8 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream);
 /* dh = dresidual + the gradient of the norm's input; with n = (h - mean) * inverse and g = dy * (gamma + center):
  * dh[r, c] = dresidual[r, c] + inverse[r] * (g[r, c] - average of g over the row - n[r, c] * average of g * n), where
  * OPS_RMS_NORM has no average of g. dgamma[c] = accumulate * dgamma[c] + sum over r of dy * n, dbeta[c] = accumulate *
- * dbeta[c] + sum over r of dy. Fixed order of sums. */
+ * dbeta[c] + sum over r of dy. The order of sums is fixed; on a GPU that of dgamma and dbeta
+ * depends on how many multiprocessors are filled, and no other result does. */
 int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream);
 
 /* y[i] = beta * y[i] + x[i]; x of dtype, y FP32; beta 0 writes without reading. */

@@ -317,8 +317,8 @@ bool vary(const OpsResidualNorm *&value, int index) {
   for (int64_t *each : {&n.rows, &n.columns, &n.filled_rows}) fields.field(*each);
   fields.field(n.epsilon);
   fields.field(n.accumulate);
-  for (int32_t *each : {&n.kind, &n.center, &n.dtype}) fields.field(*each);
-  static_assert(sizeof(OpsResidualNorm) == 18 * 8 + 3 * 8 + 2 * 4 + 3 * 4 + 4, "a field without extremes");
+  for (int32_t *each : {&n.kind, &n.center, &n.dtype, &n.multiprocessors}) fields.field(*each);
+  static_assert(sizeof(OpsResidualNorm) == 18 * 8 + 3 * 8 + 2 * 4 + 4 * 4, "a field without extremes");
   value = index == 0 ? nullptr : &n;
   return index == 0 || fields.done();
 }

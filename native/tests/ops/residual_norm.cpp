@@ -1,5 +1,6 @@
 /* residual_norm_forward and residual_norm_backward: both norms, with and without what may be left out. */
 #include <limits>
+#include <utility>
 
 #include "harness/report.h"
 
@@ -22,12 +23,13 @@ struct Shape {
   int64_t rows, columns;
   int kind = OPS_LAYER_NORM, center = 0;
   Sum sum = Sum::kResidual;
+  int multiprocessors = 0;
   bool centered() const { return kind == OPS_LAYER_NORM; }
   int64_t filled() const { return (rows + 15) / 16 * 16; }
   size_t at(int64_t row, int64_t column) const { return static_cast<size_t>(row * columns + column); }
   std::string text() const {
     return shape_text({{"rows", rows}, {"columns", columns}, {"kind", kind}, {"center", center},
-                       {"residual", sum == Sum::kResidual}});
+                       {"residual", sum == Sum::kResidual}, {"multiprocessors", multiprocessors}});
   }
 };
 
@@ -142,6 +144,7 @@ void forward_case(Session &session, const Shape &shape, Cast cast) {
   norm.kind = shape.kind;
   norm.center = shape.center;
   norm.dtype = shape.dtype;
+  norm.multiprocessors = shape.multiprocessors;
   if (!test.run({&h, &y, &mean, &inverse, &y8, &transposed, &amax, &scale_inverse},
                 [&] { return session.ops.residual_norm_forward(&norm, session.memory.stream()); }))
     return;
@@ -250,6 +253,7 @@ void backward_case(Session &session, const Shape &shape, float factor) {
   norm.kind = shape.kind;
   norm.center = shape.center;
   norm.dtype = shape.dtype;
+  norm.multiprocessors = shape.multiprocessors;
   if (!test.run({&dh, &dgamma, &dbeta},
                 [&] { return session.ops.residual_norm_backward(&norm, session.memory.stream()); }))
     return;
@@ -298,6 +302,9 @@ void norm_mistakes(Session &session) {
   bad.center = -1;
   refused(&bad, "center is -1; expected 0 to 1");
   bad = good;
+  bad.multiprocessors = -1;
+  refused(&bad, "multiprocessors is -1; expected 0 to 2147483647");
+  bad = good;
   bad.y = nullptr;
   refused(&bad, "y is null; expected y, y8 or y8_transposed");
   bad = good;
@@ -336,7 +343,20 @@ void residual_norm_cases(Session &session) {
   forward_case(session, {6, 19, 4096, OPS_RMS_NORM, 0, Sum::kResidual}, Cast::kBothAlone);
   forward_case(session, {6, 40, 8192, OPS_LAYER_NORM, 1, Sum::kNone}, Cast::kBoth);
   forward_case(session, {6, 150, 3600, OPS_LAYER_NORM, 0, Sum::kResidual}, Cast::kBoth); /* turned by a kernel of its own */
+  /* One multiprocessor, some, all but one of an emulated device and of an H200, more than there are. */
+  for (int multiprocessors : {1, 2, 3, 16, 131, INT32_MAX})
+    for (const auto &[rows, columns] : {std::pair<int64_t, int64_t>{67, 48}, {41, 1280}, {5, 4096}}) {
+      const Shape shape{6, rows, columns, OPS_LAYER_NORM, 0, Sum::kResidual, multiprocessors};
+      forward_case(session, shape, Cast::kAmax);
+      forward_case(session, shape, Cast::kBoth);
+      backward_case(session, shape, 1);
+    }
   if (session.large) {
+    for (int multiprocessors : {1, 116, 131}) {
+      const Shape shape{6, 4099, 1280, OPS_RMS_NORM, 1, Sum::kResidual, multiprocessors};
+      forward_case(session, shape, Cast::kBoth);
+      backward_case(session, shape, 0);
+    }
     forward_case(session, {6, 4099, 1280, OPS_LAYER_NORM, 0, Sum::kResidual}, Cast::kBothAlone);
     forward_case(session, {6, 4099, 4096, OPS_LAYER_NORM, 0, Sum::kResidual}, Cast::kBoth);
   }

@@ -41,6 +41,7 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
  *     int32_t kind;
  *     int32_t center;
  *     int32_t dtype;
+ *     int32_t multiprocessors;
  * }
  * }
  */
@@ -77,7 +78,7 @@ public class OpsResidualNorm {
         Ops.C_INT.withName("kind"),
         Ops.C_INT.withName("center"),
         Ops.C_INT.withName("dtype"),
-        MemoryLayout.paddingLayout(4)
+        Ops.C_INT.withName("multiprocessors")
     ).withName("OpsResidualNorm");
 
     /**
@@ -1229,6 +1230,50 @@ public class OpsResidualNorm {
      */
     public static void dtype(MemorySegment struct, int fieldValue) {
         struct.set(dtype$LAYOUT, dtype$OFFSET, fieldValue);
+    }
+
+    private static final OfInt multiprocessors$LAYOUT = (OfInt)$LAYOUT.select(groupElement("multiprocessors"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * int32_t multiprocessors
+     * }
+     */
+    public static final OfInt multiprocessors$layout() {
+        return multiprocessors$LAYOUT;
+    }
+
+    private static final long multiprocessors$OFFSET = $LAYOUT.byteOffset(groupElement("multiprocessors"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * int32_t multiprocessors
+     * }
+     */
+    public static final long multiprocessors$offset() {
+        return multiprocessors$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * int32_t multiprocessors
+     * }
+     */
+    public static int multiprocessors(MemorySegment struct) {
+        return struct.get(multiprocessors$LAYOUT, multiprocessors$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * int32_t multiprocessors
+     * }
+     */
+    public static void multiprocessors(MemorySegment struct, int fieldValue) {
+        struct.set(multiprocessors$LAYOUT, multiprocessors$OFFSET, fieldValue);
     }
 
     /**
