@@ -24,6 +24,7 @@ constexpr int kInvalidValue = 1, kInvalidDevice = 101, kNoImage = 209, kSymbolNo
 constexpr int kAlwaysAllowed = 47 * 1024;
 constexpr int kDevices = 3; /* two of one architecture */
 constexpr int kCapability[kDevices] = {90, 90, 80};
+constexpr int kMultiprocessorCount[kDevices] = {4, 4, 6};
 
 Faults faults;
 thread_local int current_device = 0;
@@ -83,7 +84,9 @@ EXPORT int cudaSetDevice(int device) {
 EXPORT int cudaDeviceGetAttribute(int *value, int attribute, int device) {
   constexpr int kMajor = 75, kMinor = 76, kMultiprocessors = 16;
   if (attribute != kMajor && attribute != kMinor && attribute != kMultiprocessors) return failed(kInvalidValue);
-  *value = attribute == kMajor ? kCapability[device] / 10 : attribute == kMinor ? kCapability[device] % 10 : 4;
+  *value = attribute == kMajor   ? kCapability[device] / 10
+           : attribute == kMinor ? kCapability[device] % 10
+                                 : kMultiprocessorCount[device];
   return 0;
 }
 
@@ -141,6 +144,7 @@ EXPORT int cudaLaunchKernel(const void *handle, Index grid, Index block, void **
   const Launch launch = {grid, block, {0, 0, 0}, shared_bytes};
   const auto work = [launch, body = loaded->kernel->adapter(arguments)] { run(launch, body); };
   ++faults.launches;
+  if (grid.x > faults.blocks) faults.blocks = grid.x;
   if (capturing != nullptr) {
     capturing->launches.emplace_back(work);
     return 0;

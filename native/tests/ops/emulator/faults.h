@@ -9,6 +9,7 @@ struct Faults {
   std::atomic<int> compiles{0};
   std::atomic<int> loads{0};
   std::atomic<int> launches{0};
+  std::atomic<unsigned> blocks{0}; /* most of one launch; a test sets it back to 0 */
   std::atomic<int> allocations{0};
   std::atomic<int> heuristics{0};  /* questions that cuBLASLt was asked */
   std::atomic<int> products{0};    /* that it was given */

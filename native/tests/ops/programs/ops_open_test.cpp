@@ -3,6 +3,7 @@
  * are in emulator/faults.h. One test a process, as ops_open works once.
  * usage: ops_open_test TEST OPS_LIBRARY EMULATED_CUDA CACHE_FOLDER NUMBER_OF_SOURCES
  */
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -203,12 +204,45 @@ void test_threads(const Emulation &e) {
   EXPECT_EQUAL(e.faults->allocations, 12);
 }
 
+/* A norm's blocks follow from the multiprocessors of its device, and from how many of them it is told to fill. */
+void test_multiprocessors(const Emulation &e) {
+  EXPECT_EQUAL(e.open(), OPS_SUCCESS);
+  constexpr int64_t rows = 1000, columns = 64; /* 125 tiles of 8 rows */
+  std::vector<float> x(rows * columns, 1), y(x), gamma(columns, 1), inverse(rows), dgamma(columns);
+  OpsResidualNorm norm = {};
+  norm.x = norm.h = x.data();
+  norm.dy = norm.dh = norm.y = y.data();
+  norm.gamma = gamma.data();
+  norm.inverse = inverse.data();
+  norm.dgamma = dgamma.data();
+  norm.rows = rows;
+  norm.columns = columns;
+  norm.epsilon = 1;
+  norm.kind = OPS_RMS_NORM;
+  norm.dtype = 4;
+  for (const int device : {0, 2}) {
+    EXPECT_EQUAL(e.set_device(device), 0);
+    const int all = device == 0 ? 4 : 6;
+    for (const int told : {0, 1, 3, all - 1, all, all + 1, INT32_MAX}) {
+      const unsigned filled = static_cast<unsigned>(told == 0 ? all : std::min(told, all));
+      norm.multiprocessors = told;
+      e.faults->blocks = 0;
+      EXPECT_EQUAL(e.ops.residual_norm_forward(&norm, nullptr), OPS_SUCCESS);
+      EXPECT_EQUAL(e.faults->blocks, 4 * filled);
+      e.faults->blocks = 0;
+      EXPECT_EQUAL(e.ops.residual_norm_backward(&norm, nullptr), OPS_SUCCESS);
+      EXPECT_EQUAL(e.faults->blocks, std::max(2 * filled, 3u)); /* 3 of the kernel that adds up 64 columns */
+    }
+  }
+}
+
 }  // namespace
 
 int main(int count, char **arguments) {
   const std::map<std::string, void (*)(const Emulation &)> tests = {
       {"refusals", test_refusals}, {"cache", test_cache},     {"failures", test_failures},
-      {"devices", test_devices},   {"streams", test_streams}, {"threads", test_threads}};
+      {"devices", test_devices},   {"streams", test_streams}, {"threads", test_threads},
+      {"multiprocessors", test_multiprocessors}};
   if (count != 6 || tests.count(arguments[1]) == 0) stop(__FILE__, __LINE__, "see the usage in this file");
   void *cuda = open_shared(arguments[3]);
   Emulation emulation = {open_library(arguments[2]),
