@@ -34,6 +34,7 @@ public final class Device implements AutoCloseable {
     private final Set<AutoCloseable> opened = new LinkedHashSet<>();
     private final Leaks.@Nullable Trace trace;
     private final Stream stream;
+    private MultiprocessorMargin multiprocessorMargin = MultiprocessorMargin.NONE;
 
     private Device(int index) {
         state = new DeviceState(index);
@@ -95,7 +96,30 @@ public final class Device implements AutoCloseable {
 
     /** Returns the number of streaming multiprocessors, or of cores on the reference. */
     public int multiprocessorCount() {
-        return state.multiprocessorCount();
+        return state.multiprocessors().count();
+    }
+
+    /**
+     * Leaves multiprocessors free, from here on: norms and products that are enqueued then are for {@link #multiprocessorCount()}
+     * less the margin. {@link MultiprocessorMargin#NONE} until it is called. A graph keeps the margin that it was captured with.
+     *
+     * <p>Transformer Engine keeps, for each thread and shape, how many multiprocessors its first norm was for. So a thread
+     * computes {@link dev.chagres.te.Normalization} with one margin only, whatever the device: set it before the first one. With another
+     * margin they throw an {@link IllegalStateException}. {@link dev.chagres.ops.ResidualNorm} and products take any at any time.
+     *
+     * @throws IllegalArgumentException when a margin is the device's number of multiprocessors or more
+     * @throws IllegalStateException when the device is closed
+     */
+    public void multiprocessorMargin(MultiprocessorMargin margin) {
+        state.ensureCurrent();
+        Given.given("margin", margin).requireBelow(this);
+        state.multiprocessors().leave(margin.norms(), margin.products());
+        multiprocessorMargin = margin;
+    }
+
+    /** Returns how many multiprocessors norms and products leave free. */
+    public MultiprocessorMargin multiprocessorMargin() {
+        return multiprocessorMargin;
     }
 
     /** Returns ten times the major plus the minor compute capability: 90 for Hopper. */

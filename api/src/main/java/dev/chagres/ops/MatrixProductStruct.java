@@ -9,6 +9,7 @@ import dev.chagres.bindings.ops.OpsMatrixProduct;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Multiprocessors;
 import dev.chagres.internal.memory.Workspace;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
@@ -27,9 +28,11 @@ final class MatrixProductStruct implements AutoCloseable {
             new DeviceState.Attachment<>(MatrixProductStruct::new);
 
     private final MemorySegment segment;
+    private final Multiprocessors multiprocessors;
 
     private MatrixProductStruct(DeviceState device) {
         segment = OpsMatrixProduct.allocate(device.arena());
+        multiprocessors = device.multiprocessors();
     }
 
     /** Returns the device's struct with checked operands that are not FP8, and no epilogue. */
@@ -79,7 +82,7 @@ final class MatrixProductStruct implements AutoCloseable {
         OpsMatrixProduct.k(segment, inner);
         OpsMatrixProduct.accumulate(segment, 0);
         OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_NONE());
-        OpsMatrixProduct.multiprocessors(segment, 0);
+        OpsMatrixProduct.multiprocessors(segment, multiprocessors.ofProducts());
     }
 
     MatrixProductStruct output(Output output) {

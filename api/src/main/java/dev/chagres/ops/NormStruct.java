@@ -6,6 +6,7 @@ import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsResidualNorm;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.Multiprocessors;
 import dev.chagres.ops.NormFunction.Kind;
 import dev.chagres.te.Normalization.Gamma;
 import java.lang.foreign.MemorySegment;
@@ -22,16 +23,18 @@ final class NormStruct implements AutoCloseable {
     static final DeviceState.Attachment<NormStruct> ATTACHMENT = new DeviceState.Attachment<>(NormStruct::new);
 
     private final MemorySegment segment;
+    private final Multiprocessors multiprocessors;
 
     private NormStruct(DeviceState device) {
         segment = OpsResidualNorm.allocate(device.arena());
+        multiprocessors = device.multiprocessors();
     }
 
     MemorySegment segment() {
         return segment;
     }
 
-    /** Fills in the norm and the shape of {@code rows}. */
+    /** Fills in the norm, the shape of {@code rows}, and how many multiprocessors are filled. */
     void describe(NormFunction norm, Tensor rows) {
         OpsResidualNorm.kind(segment, norm.kind() == Kind.LAYER_NORM ? Ops.OPS_LAYER_NORM() : Ops.OPS_RMS_NORM());
         OpsResidualNorm.center(segment, norm.gamma() == Gamma.ZERO_CENTERED ? 1 : 0);
@@ -39,6 +42,7 @@ final class NormStruct implements AutoCloseable {
         OpsResidualNorm.rows(segment, rows.size(0));
         OpsResidualNorm.columns(segment, rows.size(1));
         OpsResidualNorm.dtype(segment, rows.dtype().code());
+        OpsResidualNorm.multiprocessors(segment, multiprocessors.ofNorms());
     }
 
     /** Fills in what both directions have. */

@@ -68,7 +68,8 @@ public final class Gemm {
         }
         DeviceState device = Inside.state(stream);
         MemorySegment beta = output == Output.OVERWRITE ? device.zero() : device.one();
-        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, beta, MemorySegment.NULL, stream);
+        MemorySegment config = configs(stream).plain(Accumulator.FAST);
+        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, beta, config, stream);
     }
 
     /**
@@ -298,6 +299,6 @@ public final class Gemm {
     }
 
     private static GemmConfigs configs(Stream stream) {
-        return Inside.state(stream).get(CONFIGS);
+        return Inside.state(stream).get(CONFIGS).current();
     }
 }

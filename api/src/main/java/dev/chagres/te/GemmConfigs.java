@@ -19,10 +19,12 @@ final class GemmConfigs implements AutoCloseable {
     private static final int WITH_GELU = TransformerEngine.kNVTEMatmulConfigWithGELUEpilogue();
     private static final int WITH_GELU_GRADIENT = TransformerEngine.kNVTEMatmulConfigWithDGELUEpilogue();
     private static final int SPLIT_ACCUMULATOR = TransformerEngine.kNVTEMatmulConfigUseSplitAccumulator();
+    private static final int MULTIPROCESSORS = TransformerEngine.kNVTEMatmulConfigSMCount();
     private static final int AUXILIARY = TransformerEngine.kNVTEMatmulConfigEpilogueAuxTensor();
 
     private final DeviceState device;
     private final MemorySegment value;
+    private final MemorySegment fast;
     private final MemorySegment bias;
     private final MemorySegment gelu;
     private final MemorySegment biasGelu;
@@ -30,10 +32,14 @@ final class GemmConfigs implements AutoCloseable {
     private final MemorySegment biasGradient;
     private final MemorySegment split;
     private final MemorySegment splitBias;
+    private final MemorySegment[] all;
+    /** What the configurations say now; 0 for all. */
+    private int multiprocessors;
 
     GemmConfigs(DeviceState device) {
         this.device = device;
         value = device.arena().allocate(8, 8);
+        fast = create();
         bias = create();
         gelu = create();
         biasGelu = create();
@@ -41,11 +47,25 @@ final class GemmConfigs implements AutoCloseable {
         biasGradient = create();
         split = create();
         splitBias = create();
+        all = new MemorySegment[] {fast, bias, gelu, biasGelu, geluGradient, biasGradient, split, splitBias};
         flag(gelu, WITH_GELU);
         flag(biasGelu, WITH_GELU);
         flag(geluGradient, WITH_GELU_GRADIENT);
         flag(split, SPLIT_ACCUMULATOR);
         flag(splitBias, SPLIT_ACCUMULATOR);
+    }
+
+    /** Returns these with the number of multiprocessors that the device's products are for. */
+    GemmConfigs current() {
+        int now = device.multiprocessors().ofProducts();
+        if (now != multiprocessors) {
+            value.set(ValueLayout.JAVA_INT, 0, now);
+            for (MemorySegment config : all) {
+                set(config, MULTIPROCESSORS, Integer.BYTES);
+            }
+            multiprocessors = now;
+        }
+        return this;
     }
 
     MemorySegment bias(Tensor added) {
@@ -57,7 +77,7 @@ final class GemmConfigs implements AutoCloseable {
     }
 
     MemorySegment plain(Gemm.Accumulator accumulator) {
-        return accumulator == Gemm.Accumulator.SPLIT ? split : MemorySegment.NULL;
+        return accumulator == Gemm.Accumulator.SPLIT ? split : fast;
     }
 
     MemorySegment gelu(Tensor preGelu) {
@@ -84,16 +104,19 @@ final class GemmConfigs implements AutoCloseable {
 
     private MemorySegment with(MemorySegment config, int attribute, Tensor tensor) {
         value.set(ValueLayout.JAVA_LONG, 0, tensor.handle().address());
-        Status.te(
-                TransformerEngine.te_set_matmul_config_attribute(config, attribute, value, 8),
-                "te_set_matmul_config_attribute");
+        set(config, attribute, 8);
         return config;
     }
 
     private void flag(MemorySegment config, int attribute) {
         value.set(ValueLayout.JAVA_BYTE, 0, (byte) 1);
+        set(config, attribute, 1);
+    }
+
+    /** Sets an attribute to what {@code value} holds. */
+    private void set(MemorySegment config, int attribute, long bytes) {
         Status.te(
-                TransformerEngine.te_set_matmul_config_attribute(config, attribute, value, 1),
+                TransformerEngine.te_set_matmul_config_attribute(config, attribute, value, bytes),
                 "te_set_matmul_config_attribute");
     }
 
@@ -104,12 +127,8 @@ final class GemmConfigs implements AutoCloseable {
 
     @Override
     public void close() {
-        TransformerEngine.te_destroy_matmul_config(bias);
-        TransformerEngine.te_destroy_matmul_config(gelu);
-        TransformerEngine.te_destroy_matmul_config(biasGelu);
-        TransformerEngine.te_destroy_matmul_config(geluGradient);
-        TransformerEngine.te_destroy_matmul_config(biasGradient);
-        TransformerEngine.te_destroy_matmul_config(split);
-        TransformerEngine.te_destroy_matmul_config(splitBias);
+        for (MemorySegment config : all) {
+            TransformerEngine.te_destroy_matmul_config(config);
+        }
     }
 }

@@ -4,7 +4,6 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
-import dev.chagres.internal.Inside;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -25,6 +24,7 @@ final class NormCalls {
             Tensor mu,
             Tensor rsigma,
             MemorySegment workspace,
+            int multiprocessors,
             Normalization.Gamma gammaKind,
             Stream stream) {
         Status.te(
@@ -37,7 +37,7 @@ final class NormCalls {
                         mu.handle(),
                         rsigma.handle(),
                         workspace,
-                        Inside.state(stream).multiprocessorCount(),
+                        multiprocessors,
                         gammaKind == Normalization.Gamma.ZERO_CENTERED,
                         stream.handle()),
                 "te_layernorm_fwd");
@@ -53,6 +53,7 @@ final class NormCalls {
             Tensor dgamma,
             Tensor dbeta,
             MemorySegment workspace,
+            int multiprocessors,
             Normalization.Gamma gammaKind,
             Stream stream) {
         Status.te(
@@ -66,7 +67,7 @@ final class NormCalls {
                         dgamma.handle(),
                         dbeta.handle(),
                         workspace,
-                        Inside.state(stream).multiprocessorCount(),
+                        multiprocessors,
                         gammaKind == Normalization.Gamma.ZERO_CENTERED,
                         stream.handle()),
                 "te_layernorm_bwd");
@@ -79,6 +80,7 @@ final class NormCalls {
             MemorySegment z,
             Tensor rsigma,
             MemorySegment workspace,
+            int multiprocessors,
             Normalization.Gamma gammaKind,
             Stream stream) {
         Status.te(
@@ -89,7 +91,7 @@ final class NormCalls {
                         z,
                         rsigma.handle(),
                         workspace,
-                        Inside.state(stream).multiprocessorCount(),
+                        multiprocessors,
                         gammaKind == Normalization.Gamma.ZERO_CENTERED,
                         stream.handle()),
                 "te_rmsnorm_fwd");
@@ -103,6 +105,7 @@ final class NormCalls {
             Tensor dx,
             Tensor dgamma,
             MemorySegment workspace,
+            int multiprocessors,
             Normalization.Gamma gammaKind,
             Stream stream) {
         Status.te(
@@ -114,7 +117,7 @@ final class NormCalls {
                         dx.handle(),
                         dgamma.handle(),
                         workspace,
-                        Inside.state(stream).multiprocessorCount(),
+                        multiprocessors,
                         gammaKind == Normalization.Gamma.ZERO_CENTERED,
                         stream.handle()),
                 "te_rmsnorm_bwd");

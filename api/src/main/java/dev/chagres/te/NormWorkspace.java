@@ -20,26 +20,35 @@ final class NormWorkspace {
     private @Nullable DType gamma;
     private @Nullable DType output;
     private Normalization.@Nullable Gamma kind;
+    private int multiprocessors;
     private long bytes;
 
-    /** Returns whether the last {@link #remember} was of a norm like this one. */
-    boolean isKnown(Tensor x, Tensor newGamma, DType newOutput, Normalization.Gamma newKind) {
+    /** Returns whether the last {@link #remember} was of a norm like this one, for as many multiprocessors. */
+    boolean isKnown(Tensor x, Tensor newGamma, DType newOutput, Normalization.Gamma newKind, int newMultiprocessors) {
         return x.size(0) == rows
                 && x.size(1) == columns
                 && x.dtype() == input
                 && newGamma.dtype() == gamma
                 && newOutput == output
-                && newKind == kind;
+                && newKind == kind
+                && newMultiprocessors == multiprocessors;
     }
 
     /** Remembers what was asked for, of this norm, through {@link Workspace#asking}. */
-    void remember(Tensor x, Tensor newGamma, DType newOutput, Normalization.Gamma newKind, Workspace workspace) {
+    void remember(
+            Tensor x,
+            Tensor newGamma,
+            DType newOutput,
+            Normalization.Gamma newKind,
+            int newMultiprocessors,
+            Workspace workspace) {
         rows = x.size(0);
         columns = x.size(1);
         input = x.dtype();
         gamma = newGamma.dtype();
         output = newOutput;
         kind = newKind;
+        multiprocessors = newMultiprocessors;
         bytes = workspace.asked();
     }
 

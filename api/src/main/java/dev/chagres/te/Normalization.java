@@ -127,13 +127,37 @@ public final class Normalization {
             return;
         }
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormBwd;
+        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind)) {
-            NormCalls.layernormBwd(dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, workspace.asking(), gammaKind, stream);
-            known.remember(x, gamma, dz.dtype(), gammaKind, workspace);
+        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors)) {
+            NormCalls.layernormBwd(
+                    dz,
+                    x,
+                    mu,
+                    rsigma,
+                    gamma,
+                    dx,
+                    dgamma,
+                    dbeta,
+                    workspace.asking(),
+                    multiprocessors,
+                    gammaKind,
+                    stream);
+            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, workspace);
         }
         NormCalls.layernormBwd(
-                dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, known.provided(workspace), gammaKind, stream);
+                dz,
+                x,
+                mu,
+                rsigma,
+                gamma,
+                dx,
+                dgamma,
+                dbeta,
+                known.provided(workspace),
+                multiprocessors,
+                gammaKind,
+                stream);
     }
 
     /**
@@ -201,12 +225,15 @@ public final class Normalization {
             return;
         }
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormBwd;
+        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind)) {
-            NormCalls.rmsnormBwd(dz, x, rsigma, gamma, dx, dgamma, workspace.asking(), gammaKind, stream);
-            known.remember(x, gamma, dz.dtype(), gammaKind, workspace);
+        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors)) {
+            NormCalls.rmsnormBwd(
+                    dz, x, rsigma, gamma, dx, dgamma, workspace.asking(), multiprocessors, gammaKind, stream);
+            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, workspace);
         }
-        NormCalls.rmsnormBwd(dz, x, rsigma, gamma, dx, dgamma, known.provided(workspace), gammaKind, stream);
+        NormCalls.rmsnormBwd(
+                dz, x, rsigma, gamma, dx, dgamma, known.provided(workspace), multiprocessors, gammaKind, stream);
     }
 
     private static void layernormFwd(
@@ -221,12 +248,15 @@ public final class Normalization {
             Gamma gammaKind,
             Stream stream) {
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormFwd;
+        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, output, gammaKind)) {
-            NormCalls.layernormFwd(x, gamma, beta, epsilon, z, mu, rsigma, workspace.asking(), gammaKind, stream);
-            known.remember(x, gamma, output, gammaKind, workspace);
+        if (!known.isKnown(x, gamma, output, gammaKind, multiprocessors)) {
+            NormCalls.layernormFwd(
+                    x, gamma, beta, epsilon, z, mu, rsigma, workspace.asking(), multiprocessors, gammaKind, stream);
+            known.remember(x, gamma, output, gammaKind, multiprocessors, workspace);
         }
-        NormCalls.layernormFwd(x, gamma, beta, epsilon, z, mu, rsigma, known.provided(workspace), gammaKind, stream);
+        NormCalls.layernormFwd(
+                x, gamma, beta, epsilon, z, mu, rsigma, known.provided(workspace), multiprocessors, gammaKind, stream);
     }
 
     private static void rmsnormFwd(
@@ -239,11 +269,13 @@ public final class Normalization {
             Gamma gammaKind,
             Stream stream) {
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormFwd;
+        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, output, gammaKind)) {
-            NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, workspace.asking(), gammaKind, stream);
-            known.remember(x, gamma, output, gammaKind, workspace);
+        if (!known.isKnown(x, gamma, output, gammaKind, multiprocessors)) {
+            NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, workspace.asking(), multiprocessors, gammaKind, stream);
+            known.remember(x, gamma, output, gammaKind, multiprocessors, workspace);
         }
-        NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, known.provided(workspace), gammaKind, stream);
+        NormCalls.rmsnormFwd(
+                x, gamma, epsilon, z, rsigma, known.provided(workspace), multiprocessors, gammaKind, stream);
     }
 }

@@ -38,7 +38,7 @@ public final class DeviceState {
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
     private final BasicTensor basicTensor = new BasicTensor(this);
     private final HostWaits waits = new HostWaits();
-    private final int multiprocessorCount;
+    private final Multiprocessors multiprocessors;
     /** Who drives the device, or did last. */
     private volatile Driver driver = DRIVERS.get();
     /** Whether the driver has given the device up. */
@@ -65,7 +65,7 @@ public final class DeviceState {
         refuseVirtual();
         this.index = index;
         ensureCurrent();
-        multiprocessorCount = attribute(CudaRuntime.cudaDevAttrMultiProcessorCount());
+        multiprocessors = new Multiprocessors(index, attribute(CudaRuntime.cudaDevAttrMultiProcessorCount()));
     }
 
     /** Returns CUDA's number of this device. */
@@ -78,9 +78,9 @@ public final class DeviceState {
         return arena;
     }
 
-    /** Returns the number of streaming multiprocessors, or of cores on the reference. */
-    public int multiprocessorCount() {
-        return multiprocessorCount;
+    /** Returns the multiprocessors, and how many of them kernels fill. */
+    public Multiprocessors multiprocessors() {
+        return multiprocessors;
     }
 
     /** Returns what CUDA says of the device; {@code attribute} is a {@code cudaDeviceAttr}. */

@@ -72,6 +72,11 @@ final class DevicePlatform implements Platform {
     }
 
     @Override
+    public int multiprocessors() {
+        return device.multiprocessorCount();
+    }
+
+    @Override
     public String device() {
         return device.name();
     }
@@ -104,11 +109,13 @@ final class DevicePlatform implements Platform {
 
     /** Makes the model of a plan, as one rank has it. */
     static Esm2Training training(Device device, Esm2Config config, TrainingPlan plan) {
+        device.multiprocessorMargin(plan.margin());
         return begin(new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed()), plan);
     }
 
     /** Makes what one of several ranks has of the model of a plan. */
     static Esm2Training training(Rank rank, Esm2Config config, TrainingPlan plan) {
+        rank.device().multiprocessorMargin(plan.margin());
         return begin(Esm2Training.ranked(rank, config, plan), plan);
     }
 

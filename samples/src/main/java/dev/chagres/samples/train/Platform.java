@@ -38,6 +38,9 @@ interface Platform extends AutoCloseable {
     /** Returns how many devices there are, each of which a rank can have. */
     int devices();
 
+    /** Returns how many multiprocessors, or cores, the device has. */
+    int multiprocessors();
+
     /** Returns the device's name. */
     String device();
 

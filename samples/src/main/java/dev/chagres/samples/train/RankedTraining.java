@@ -93,6 +93,8 @@ final class RankedTraining implements TrainingModel {
                 "--recipe " + plan.recipe(),
                 "--strategy, --mesh " + plan.layout(),
                 "--product-plans " + plan.productPlan(),
+                "--sm-margin " + plan.margin().norms(),
+                "--product-sm-margin " + plan.margin().products(),
                 "--graph, steps " + plan.enqueuing(),
                 "--steps " + plan.steps(),
                 "--learning-rate " + schedule.peak(),

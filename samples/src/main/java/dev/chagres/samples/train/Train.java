@@ -150,6 +150,7 @@ public final class Train implements Callable<Integer> {
 
     private TrainingPlan plan(Platform platform) {
         try {
+            options.requireDevice(platform.multiprocessors());
             return options.plan(platform.isGpu(), platform.devices());
         } catch (IllegalArgumentException e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);

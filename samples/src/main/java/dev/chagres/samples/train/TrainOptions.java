@@ -80,6 +80,9 @@ final class TrainOptions {
                     + " before the first step (default: measured where steps are captured, for their sizes come again)")
     private @Nullable ProductPlan productPlan;
 
+    @Mixin
+    private final MarginOptions margins = new MarginOptions();
+
     @Option(
             names = "--graph",
             converter = OptionWords.OfGraph.class,
@@ -157,6 +160,7 @@ final class TrainOptions {
         batches.check();
         ranks.check();
         batches.check(ranks);
+        margins.check();
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
                     "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps of ranks that share out"
@@ -218,6 +222,15 @@ final class TrainOptions {
         }
     }
 
+    /**
+     * Checks what depends on the device.
+     *
+     * @throws IllegalArgumentException when an option does not fit it; the text names it
+     */
+    void requireDevice(int multiprocessors) {
+        margins.requireBelow(multiprocessors);
+    }
+
     private Steps steps(boolean gpu) {
         boolean captured = graph == GraphChoice.ON
                 || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && ranks.count() == 1);
@@ -247,6 +260,7 @@ final class TrainOptions {
                 shape,
                 precision,
                 productPlan != null ? productPlan : defaultProductPlan(enqueuing),
+                margins.margin(),
                 ranks.layout(),
                 enqueuing,
                 fp8Statistics,

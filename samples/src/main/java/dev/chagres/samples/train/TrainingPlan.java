@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.MultiprocessorMargin;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
@@ -18,6 +19,7 @@ import org.jspecify.annotations.Nullable;
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
  * @param productPlan by which of cuBLASLt's kernels products are computed
+ * @param margin how many multiprocessors norms and products leave free
  * @param layout the ranks, and what each keeps of the model
  * @param enqueuing how the work of a step gets to the device
  * @param fp8Statistics casts to eight bits are measured in steps whose number, from 0, divides by it; 0 for none
@@ -34,6 +36,7 @@ record TrainingPlan(
         BatchShape shape,
         TrainingRecipe recipe,
         ProductPlan productPlan,
+        MultiprocessorMargin margin,
         RankLayout layout,
         Steps enqueuing,
         int fp8Statistics,

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.Device;
+import dev.chagres.MultiprocessorMargin;
 import dev.chagres.bindings.Provider;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
@@ -47,6 +48,7 @@ class CapturedRanksTest {
                 new BatchShape(BatchLayout.PACKED, 384, CONTEXT, microBatches),
                 recipe,
                 ProductPlan.FIRST,
+                MultiprocessorMargin.NONE,
                 RankLayout.of(RankedSteps.mesh(1, copies, 1, 1, tensor)),
                 enqueuing,
                 0,

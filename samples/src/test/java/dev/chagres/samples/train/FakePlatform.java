@@ -24,6 +24,11 @@ final class FakePlatform implements Platform {
     }
 
     @Override
+    public int multiprocessors() {
+        return gpu ? 132 : 2;
+    }
+
+    @Override
     public String device() {
         return gpu ? "NVIDIA H200" : "CPU";
     }

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.Device;
+import dev.chagres.MultiprocessorMargin;
 import dev.chagres.bindings.Provider;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
@@ -50,6 +51,7 @@ final class RankedSteps {
                 shape,
                 recipe,
                 ProductPlan.FIRST,
+                MultiprocessorMargin.NONE,
                 layout,
                 Steps.ENQUEUED,
                 0,

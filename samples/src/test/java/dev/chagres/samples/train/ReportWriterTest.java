@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.MultiprocessorMargin;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.ops.ProductPlan;
@@ -37,6 +38,7 @@ class ReportWriterTest {
             new BatchShape(BatchLayout.PACKED, 512, 256),
             TrainingRecipe.BF16,
             ProductPlan.FIRST,
+            MultiprocessorMargin.NONE,
             new RankOptions().layout(),
             Steps.ENQUEUED,
             0,

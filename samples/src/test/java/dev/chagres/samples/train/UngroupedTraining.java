@@ -45,6 +45,11 @@ final class UngroupedTraining {
         }
 
         @Override
+        public int multiprocessors() {
+            return opened.multiprocessorCount();
+        }
+
+        @Override
         public String device() {
             return opened.name();
         }

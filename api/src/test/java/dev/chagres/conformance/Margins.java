@@ -1,0 +1,20 @@
+package dev.chagres.conformance;
+
+import dev.chagres.Device;
+import java.util.List;
+import java.util.stream.IntStream;
+
+/** The margins that tests of norms and products try on a device. */
+public final class Margins {
+    private Margins() {}
+
+    /** Returns 0, 1, 16, and all multiprocessors but one: those of them that the device has. */
+    public static List<Integer> of(Device device) {
+        int most = device.multiprocessorCount() - 1;
+        return IntStream.of(0, 1, 16, most)
+                .filter(margin -> margin <= most)
+                .distinct()
+                .boxed()
+                .toList();
+    }
+}
