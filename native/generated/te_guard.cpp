@@ -5101,6 +5101,7 @@ TE_EXPORT int te_layernorm_fwd(
     if (!check.handle("mu", Kind::tensor, mu)) return TE_REFUSED;
     if (!check.handle("rsigma", Kind::tensor, rsigma)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
+    if (!check.at_least("multiprocessorCount", multiprocessorCount, 1)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     if (!elements_if_transposed(check, "x", x, z)) return TE_REFUSED;
     call(x, gamma, beta, epsilon, z, mu, rsigma, workspace, multiprocessorCount, zero_centered_gamma, stream);
@@ -5128,6 +5129,7 @@ TE_EXPORT int te_layernorm_bwd(
     if (!check.handle("dgamma", Kind::tensor, dgamma)) return TE_REFUSED;
     if (!check.handle("dbeta", Kind::tensor, dbeta)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
+    if (!check.at_least("multiprocessorCount", multiprocessorCount, 1)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, workspace, multiprocessorCount, zero_centered_gamma, stream);
     return TE_SUCCESS;
@@ -5149,6 +5151,7 @@ TE_EXPORT int te_rmsnorm_fwd(
     if (!check.handle("z", Kind::tensor, z)) return TE_REFUSED;
     if (!check.handle("rsigma", Kind::tensor, rsigma)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
+    if (!check.at_least("multiprocessorCount", multiprocessorCount, 1)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     if (!elements_if_transposed(check, "x", x, z)) return TE_REFUSED;
     call(x, gamma, epsilon, z, rsigma, workspace, multiprocessorCount, zero_centered_gamma, stream);
@@ -5173,6 +5176,7 @@ TE_EXPORT int te_rmsnorm_bwd(
     if (!check.handle("dx", Kind::tensor, dx)) return TE_REFUSED;
     if (!check.handle("dgamma", Kind::tensor, dgamma)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
+    if (!check.at_least("multiprocessorCount", multiprocessorCount, 1)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(dz, x, rsigma, gamma, dx, dgamma, workspace, multiprocessorCount, zero_centered_gamma, stream);
     return TE_SUCCESS;
@@ -5198,6 +5202,7 @@ TE_EXPORT int te_rmsnorm_bwd_add(
     if (!check.handle("dx", Kind::tensor, dx)) return TE_REFUSED;
     if (!check.handle("dgamma", Kind::tensor, dgamma)) return TE_REFUSED;
     if (!check.handle("workspace", Kind::tensor, workspace)) return TE_REFUSED;
+    if (!check.at_least("multiprocessorCount", multiprocessorCount, 1)) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
     call(dz, x, add, rsigma, gamma, dx, dgamma, workspace, multiprocessorCount, zero_centered_gamma, stream);
     return TE_SUCCESS;

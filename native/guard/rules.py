@@ -110,8 +110,10 @@ COUNT = {
 }
 COUNT_NAMES = ["N", "num_tensors", "num_gemms", "num_outputs"]
 
-# Smallest value that does not lead to a division by zero or to reading before the start of an array.
+# Smallest value that does not lead to a division by zero or to reading before the start of an array. Of multiprocessors a
+# norm keeps the first number by thread and shape: with 0 none of that shape would run again on the thread.
 LEAST = {
+    "*.multiprocessorCount": 1,
     "*.chunk_size": 1,
     "*.num_tensor_lists": 1,
     "*.num_tensors_per_list": 1,

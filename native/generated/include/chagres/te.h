@@ -1195,22 +1195,25 @@ int te_newton_schulz(
 
 /* ---- normalization.h ---- */
 
-/* x not empty where z has columnwise data. */
+/* 1 <= multiprocessorCount. x not empty where z has columnwise data. */
 int te_layernorm_fwd(
     NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu,
     NVTETensor rsigma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
     cudaStream_t stream);
+/* 1 <= multiprocessorCount. */
 int te_layernorm_bwd(
     NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
     NVTETensor dgamma, NVTETensor dbeta, NVTETensor workspace, int multiprocessorCount,
     bool zero_centered_gamma, cudaStream_t stream);
-/* x not empty where z has columnwise data. */
+/* 1 <= multiprocessorCount. x not empty where z has columnwise data. */
 int te_rmsnorm_fwd(
     NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma, NVTETensor workspace,
     int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream);
+/* 1 <= multiprocessorCount. */
 int te_rmsnorm_bwd(
     NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx, NVTETensor dgamma,
     NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream);
+/* 1 <= multiprocessorCount. */
 int te_rmsnorm_bwd_add(
     NVTETensor dz, NVTETensor x, NVTETensor add, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
     NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,

@@ -1,11 +1,15 @@
 package dev.chagres.te;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.MultiprocessorMargin;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.TransformerEngineException;
 import dev.chagres.conformance.Comparison;
 import dev.chagres.conformance.Margins;
 import dev.chagres.conformance.OpenDevice;
@@ -17,6 +21,7 @@ import dev.chagres.te.Normalization.Gamma;
 import dev.chagres.witness.NormWitness;
 import dev.chagres.witness.Rounding;
 import dev.chagres.witness.Weights;
+import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.commons.math3.linear.RealMatrix;
@@ -43,6 +48,26 @@ class NormalizationMarginConformance {
         }
         for (int margin : margins) {
             OwnThread.run("margin " + margin, () -> new Run().norms(margin));
+        }
+    }
+
+    /** Transformer Engine would keep a grid without blocks for this shape, as long as the thread lives. */
+    @Test
+    void theGuardRefusesNoMultiprocessors() {
+        try (Device device = Device.open();
+                Scope scope = device.openScope()) {
+            Tensor x = scope.tensor(DType.FLOAT32, 2, 8);
+            Tensor vector = scope.tensor(DType.FLOAT32, 8);
+            Tensor row = scope.tensor(DType.FLOAT32, 2);
+            MemorySegment none = Inside.workspace(device.stream()).asking();
+            for (int count : new int[] {0, -1, Integer.MIN_VALUE}) {
+                TransformerEngineException refused = assertThrows(
+                        TransformerEngineException.class,
+                        () -> NormCalls.rmsnormBwd(
+                                x, x, row, vector, x, vector, none, count, Gamma.PLAIN, device.stream()));
+                String expected = "te_rmsnorm_bwd: argument multiprocessorCount: expected at least 1, got " + count;
+                assertTrue(refused.getMessage().contains(expected), refused.getMessage());
+            }
         }
     }
 
