@@ -100,12 +100,13 @@ public final class Device implements AutoCloseable {
     }
 
     /**
-     * Leaves multiprocessors free, from here on: norms and products that are enqueued then are for {@link #multiprocessorCount()}
-     * less the margin. {@link MultiprocessorMargin#NONE} until it is called. A graph keeps the margin that it was captured with.
+     * Sets how many multiprocessors norms and products leave free that are enqueued from here on. It is
+     * {@link MultiprocessorMargin#NONE} until this is called. A graph keeps the margin that it was captured with.
      *
-     * <p>Transformer Engine keeps, for each thread and shape, how many multiprocessors its first norm was for. So a thread
-     * computes {@link dev.chagres.te.Normalization} with one margin only, whatever the device: set it before the first one. With another
-     * margin they throw an {@link IllegalStateException}. {@link dev.chagres.ops.ResidualNorm} and products take any at any time.
+     * <p>Transformer Engine keeps how many multiprocessors a norm is for, by thread and shape, and takes no later number. So a
+     * thread computes {@link dev.chagres.te.Normalization}, which some layers call, with one margin, whatever the device: set it before the
+     * first one. With another margin such a norm throws an {@link IllegalStateException}, and nothing is enqueued.
+     * {@link dev.chagres.ops.ResidualNorm} and products take another margin at any time.
      *
      * @throws IllegalArgumentException when a margin is the device's number of multiprocessors or more
      * @throws IllegalStateException when the device is closed

@@ -1,17 +1,16 @@
 package dev.chagres;
 
 /**
- * How many of a device's streaming multiprocessors norms and products leave to kernels that run beside them, such as those of
- * collectives on another stream (SM margin).
+ * How many of a device's streaming multiprocessors norms and products leave to kernels that run beside them (TE: SM margin).
  *
- * <p>Kernels of norms are as many blocks as the multiprocessors run at once, and each block goes on with row after row. Where
- * NCCL's kernels, a block for each of their channels, hold some multiprocessors, those of the norm's blocks that find no place wait until the others are
- * done, and the norm takes twice as long. With a margin of at least NCCL's blocks all have a place. Without a collective beside it
- * a norm has that many multiprocessors less. CUDA spreads the fewer blocks over all multiprocessors, so that none stays empty for a collective that
- * begins later. A margin for products has cuBLASLt choose and launch kernels for fewer multiprocessors.
+ * <p>A norm's kernel is as many blocks as the multiprocessors run at once, and each block computes row after row. NCCL's kernels hold
+ * some multiprocessors for as long as a collective on another stream lasts. Blocks of the norm that find no place then run when the
+ * others are done, and the norm takes up to twice as long. With a margin of as many multiprocessors as NCCL has blocks, all blocks have a
+ * place. Where no collective runs, a margin costs time. It reserves nothing: CUDA spreads the fewer blocks over all multiprocessors. A margin for
+ * products has cuBLASLt choose and launch kernels for fewer multiprocessors.
  *
- * <p>Results: a margin for norms changes the order in which a GPU adds up the gradients of gamma and beta, nothing else; one for products
- * may choose another kernel. The reference computes the same bits with every margin.
+ * <p>On a GPU the order in which the gradients of gamma and beta are added up depends on the margin for norms, and which kernel
+ * computes a product may depend on the one for products: results differ by rounding. The reference gives the same bits with every margin.
  *
  * <p>Threading: immutable.
  *

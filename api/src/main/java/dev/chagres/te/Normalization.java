@@ -18,6 +18,9 @@ import java.lang.foreign.MemorySegment;
  * <p>Types: gamma, beta and their gradients have the type of x and, forward, of z. Where x is FLOAT32 there is more: z may
  * have another type, and backward gamma, beta, dz and their gradients may have one of 16 bits.
  *
+ * <p>Each method throws an {@link IllegalStateException} when the thread has computed such norms with another margin of
+ * {@link dev.chagres.Device#multiprocessorMargin(dev.chagres.MultiprocessorMargin)}.
+ *
  * <p>Threading: the device's thread.
  *
  * <p>Source: Ba et al., Layer normalization (2016); Zhang and Sennrich, Root mean square layer normalization (2019); TE's
