@@ -1,0 +1,142 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.MultiprocessorMargin;
+import dev.chagres.Tensor;
+import dev.chagres.ops.MatrixProduct;
+import dev.chagres.ops.NormFunction;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.ops.ResidualNorm;
+import dev.chagres.te.Gemm.Transpose;
+import dev.chagres.te.Normalization;
+import dev.chagres.te.Normalization.Gamma;
+import dev.chagres.te.Output;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+import org.openjdk.jmh.annotations.Param;
+
+/**
+ * What do norms and products of BFLOAT16 cost that leave multiprocessors to others, while nobody takes them? For a GPU
+ * {@code -p margin=0,8,16,32}.
+ */
+@NullUnmarked
+public class MultiprocessorMarginBenchmark extends OperationBenchmark {
+    private static final float EPSILON = 1e-5f;
+    private static final NormFunction NORM = new NormFunction(NormFunction.Kind.LAYER_NORM, Gamma.PLAIN, EPSILON);
+
+    /** Multiprocessors that are left. */
+    @Param({"0"})
+    public int margin;
+
+    private Tensor x;
+    private Tensor residual;
+    private Tensor gamma;
+    private Tensor beta;
+    private Tensor h;
+    private Tensor y;
+    private Tensor mean;
+    private Tensor inverse;
+    private Tensor dh;
+    private Tensor dgamma;
+    private Tensor dbeta;
+    private Tensor dgammaOfType;
+    private Tensor dbetaOfType;
+    private Tensor weight;
+    private Tensor product;
+
+    /** For JMH. */
+    public MultiprocessorMarginBenchmark() {}
+
+    @Override
+    void prepare() {
+        device.multiprocessorMargin(new MultiprocessorMargin(margin, margin));
+        long tokens = shape.tokens();
+        long hidden = shape.hidden();
+        x = normal(DType.BFLOAT16, tokens, hidden);
+        residual = zeros(DType.BFLOAT16, tokens, hidden);
+        gamma = normal(DType.BFLOAT16, hidden);
+        beta = zeros(DType.BFLOAT16, hidden);
+        h = empty(DType.BFLOAT16, tokens, hidden);
+        y = empty(DType.BFLOAT16, tokens, hidden);
+        mean = empty(DType.FLOAT32, tokens);
+        inverse = empty(DType.FLOAT32, tokens);
+        dh = empty(DType.BFLOAT16, tokens, hidden);
+        dgamma = empty(DType.FLOAT32, hidden);
+        dbeta = empty(DType.FLOAT32, hidden);
+        dgammaOfType = empty(DType.BFLOAT16, hidden);
+        dbetaOfType = empty(DType.BFLOAT16, hidden);
+        weight = normal(DType.BFLOAT16, hidden, hidden);
+        product = empty(DType.BFLOAT16, tokens, hidden);
+        check(Math.toIntExact(hidden));
+    }
+
+    private void check(int hidden) {
+        float[] values = read(x);
+        double sum = 0;
+        double squares = 0;
+        for (int i = 0; i < hidden; i++) {
+            sum += values[i] / (double) hidden;
+            squares += values[i] * (double) values[i] / hidden;
+        }
+        double expected = (values[0] - sum) / Math.sqrt(squares - sum * sum + EPSILON) * read(gamma)[0];
+        residualNormForward();
+        near("residualNormForward", expected, read(y)[0], 0.02);
+        layernormFwd();
+        near("layernormFwd", expected, read(y)[0], 0.02);
+        double column = 0;
+        float[] gradient = read(y);
+        for (int token = 0; token < shape.tokens(); token++) {
+            column += gradient[token * hidden];
+        }
+        residualNormBackward();
+        near("residualNormBackward", column, read(dbeta)[0], 0.02);
+        layernormBwd();
+        near("layernormBwd", column, read(dbetaOfType)[0], 0.05);
+        float[] weights = read(weight);
+        double inner = 0;
+        for (int i = 0; i < hidden; i++) {
+            inner += values[i] * (double) weights[i];
+        }
+        product();
+        near("product", inner, read(product)[0], 0.02);
+    }
+
+    /** Sum and norm. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void residualNormForward() {
+        repeat(() -> ResidualNorm.forward(NORM, x, residual, gamma, beta, h, y, null, mean, inverse, stream));
+    }
+
+    /** Their gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void residualNormBackward() {
+        repeat(() -> ResidualNorm.backward(
+                NORM, y, h, mean, inverse, gamma, residual, dh, dgamma, dbeta, Output.OVERWRITE, stream));
+    }
+
+    /** Transformer Engine's layer norm. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void layernormFwd() {
+        repeat(() -> Normalization.layernormFwd(x, gamma, beta, EPSILON, y, mean, inverse, Gamma.PLAIN, stream));
+    }
+
+    /** Its gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void layernormBwd() {
+        repeat(() -> Normalization.layernormBwd(
+                y, x, mean, inverse, gamma, dh, dgammaOfType, dbetaOfType, Gamma.PLAIN, stream));
+    }
+
+    /** A product by a square weight. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void product() {
+        repeat(() -> MatrixProduct.product(
+                x, Transpose.NO, weight, Transpose.YES, product, Output.OVERWRITE, ProductPlan.FIRST, stream));
+    }
+}
