@@ -50,6 +50,36 @@ struct Buffers {
   size_t receive_elements;
 };
 
+bool is_summed_by_symmetric_kernels(const Signature &signature) {
+  switch (signature.dtype) {
+    case kNcclFloat16:
+    case kNcclFloat32:
+    case kNcclBfloat16:
+    case kNcclFloat8e4m3:
+    case kNcclFloat8e5m2:
+      return signature.op == kNcclSum;
+    default:
+      return false;
+  }
+}
+
+/* What peers reach of this rank's memory in the symmetric kernels of NCCL 2.28.9, which it takes where both buffers lie in windows: a gather
+ * writes into the peers' memory, a reduce-scatter reads theirs. */
+SymmetricPlaces symmetric_places(const Comm &comm, const Signature &signature, const Buffers &buffers) {
+  const WindowPlace send = window_place(comm, buffers.send), receive = window_place(comm, buffers.receive);
+  if (send.window == 0 || receive.window == 0 || signature.count == 0 || comm.world->ranks() == 1) return {};
+  switch (signature.kind) {
+    case Collective::AllGather:
+      return {{}, receive};
+    case Collective::ReduceScatter:
+      return is_summed_by_symmetric_kernels(signature) ? SymmetricPlaces{send, {}} : SymmetricPlaces{};
+    case Collective::AllReduce:
+      return is_summed_by_symmetric_kernels(signature) ? SymmetricPlaces{send, receive} : SymmetricPlaces{};
+    default:
+      return {};
+  }
+}
+
 int collective(const Call &call, Collective kind, const Buffers &buffers, int op, int root) {
   Comm *comm;
   int code = check_call(call, &comm);
@@ -75,8 +105,9 @@ int collective(const Call &call, Collective kind, const Buffers &buffers, int op
   const Signature signature{kind, call.count, call.dtype, premultiplied ? static_cast<int>(kNcclPreMulSum) : op, root};
   /* The operation may be destroyed as soon as this returns, so its factor goes along. */
   const PreMulSum sum = premultiplied ? made->second : PreMulSum{};
+  const SymmetricPlaces places = symmetric_places(*comm, signature, buffers);
   return submit({comm, [=](std::shared_ptr<Pending> *pending) {
-                   Contribution given{buffers.send, buffers.receive, sum.factor};
+                   Contribution given{buffers.send, buffers.receive, sum.factor, 0, 0, places};
                    if (sum.on_device != nullptr) {
                      std::memcpy(given.factor.bytes, sum.on_device, nccl_dtype_size(signature.dtype));
                    }

@@ -21,6 +21,13 @@ struct PreMulSum {
   const void *on_device;
 };
 
+/* A symmetric window. As NCCL's its handle is memory of the device. */
+struct Window {
+  size_t size;
+  uint64_t number; /* of those that the communicator was given, from 1 */
+  std::shared_ptr<void> handle;
+};
+
 struct Comm {
   std::shared_ptr<World> world;
   int rank = 0;
@@ -28,6 +35,8 @@ struct Comm {
   bool finalized = false;
   int next_op = kNcclOps;
   std::map<int, PreMulSum> ops; /* by ncclRedOp_t */
+  std::multimap<const void *, Window> windows{}; /* by their first byte */
+  uint64_t window_count = 0;                     /* that there ever were */
 };
 
 Objects<Comm> &comms();
@@ -50,6 +59,9 @@ class NewComm {
 
 /* Whether a communicator may have this configuration (ncclConfig_t of 2.28.9); NULL is the default. */
 Outcome check_config(const void *config);
+
+/* Where an address lies in a window of the communicator; nowhere: all 0. */
+WindowPlace window_place(const Comm &comm, const void *address);
 
 /* Keeps the text for ncclGetLastError of this thread and returns the code. */
 int nccl_status(const Outcome &outcome);

@@ -1,5 +1,8 @@
 /* Memory that NCCL hands out, registered buffers and windows, and what a communicator may be configured to. */
+#include <algorithm>
 #include <climits>
+#include <cstdlib>
+#include <cstring>
 #include <set>
 
 #include "nccl/nccl.h"
@@ -32,13 +35,14 @@ std::set<const void *> &memory() {
   return *addresses;
 }
 
-bool is_from_nccl(const void *address, size_t size) {
+/* Returns where the memory begins that ncclMemAlloc has handed out and that has these bytes; null where there is none. */
+const void *from_nccl(const void *address, size_t size) {
   std::lock_guard<std::mutex> lock(memory_mutex);
   const auto next = memory().upper_bound(address);
-  if (next == memory().begin()) return false;
+  if (next == memory().begin()) return nullptr;
   const void *first = *std::prev(next);
   const auto before = static_cast<size_t>(static_cast<const char *>(address) - static_cast<const char *>(first));
-  return accessible_bytes(first) >= before + size;
+  return accessible_bytes(first) >= before + size ? first : nullptr;
 }
 
 /* A registered range; `comm` is only compared. */
@@ -49,20 +53,21 @@ Objects<Registered> &registered() {
   static auto *objects = new Objects<Registered>;
   return *objects;
 }
-Objects<Registered> &windows() {
-  static auto *objects = new Objects<Registered>;
-  return *objects;
+/* As where ranks cannot reach each other's memory. */
+bool has_windows() {
+  const char *wanted = std::getenv("NCCL_WIN_ENABLE");
+  return wanted == nullptr || std::strcmp(wanted, "0") != 0;
 }
 
-int deregister(Objects<Registered> &objects, const char *function, const void *comm, const void *handle) {
-  Registered *found = objects.find(handle);
+int deregister(const char *function, const void *comm, const void *handle) {
+  Registered *found = registered().find(handle);
   if (comms().find(comm) == nullptr) {
     return refuse(kNcclInvalidArgument, function, ": argument \"comm\" is no living communicator");
   }
   if (found == nullptr || found->comm != comm) {
     return refuse(kNcclInvalidArgument, function, ": nothing is registered with this communicator under the handle");
   }
-  objects.remove(handle);
+  registered().remove(handle);
   return kNcclSuccess;
 }
 
@@ -77,7 +82,24 @@ int check_registration(const char *function, const void *comm, const void *buffe
   return kNcclSuccess;
 }
 
+void *register_buffer(const void *comm) {
+  Registered *made = registered().add();
+  made->comm = comm;
+  return made;
+}
+
+constexpr size_t kWindowBytes = 256;
+constexpr uintptr_t kWindowAlignment = 4096; /* NCCL_WIN_REQUIRED_ALIGNMENT, from the beginning of what ncclMemAlloc gave */
+
 }  // namespace
+
+WindowPlace window_place(const Comm &comm, const void *address) {
+  const auto next = comm.windows.upper_bound(address);
+  if (next == comm.windows.begin()) return {};
+  const auto &[first, window] = *std::prev(next);
+  const auto offset = static_cast<size_t>(static_cast<const char *>(address) - static_cast<const char *>(first));
+  return offset < window.size ? WindowPlace{window.number, offset} : WindowPlace{};
+}
 
 Outcome check_config(const void *given) {
   if (given == nullptr) return {};
@@ -130,17 +152,16 @@ CHAGRES_EXPORT ncclResult_t ncclMemFree(void *pointer) try {
 CHAGRES_EXPORT ncclResult_t ncclCommRegister(const void *comm, void *buffer, size_t size, void **handle) try {
   const int code = check_registration("ncclCommRegister", comm, buffer, size, handle);
   if (code != kNcclSuccess) return code;
-  Registered *made = registered().add();
-  made->comm = comm;
-  *handle = made;
+  *handle = register_buffer(comm);
   return kNcclSuccess;
 } CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclCommDeregister(const void *comm, void *handle) try {
-  return deregister(registered(), "ncclCommDeregister", comm, handle);
+  return deregister("ncclCommDeregister", comm, handle);
 } CHAGRES_NCCL_CATCH
 
-/* As NCCL does, answers success without a window for memory that ncclMemAlloc has not handed out. */
+/* As NCCL does, answers success without a window for memory that ncclMemAlloc has not handed out, and with a registered buffer in place of a
+ * window where there are no windows (NCCL_WIN_ENABLE=0). */
 CHAGRES_EXPORT ncclResult_t ncclCommWindowRegister(const void *comm, void *buffer, size_t size, void **window,
                                                    int flags) try {
   const int code = check_registration("ncclCommWindowRegister", comm, buffer, size, window);
@@ -149,13 +170,36 @@ CHAGRES_EXPORT ncclResult_t ncclCommWindowRegister(const void *comm, void *buffe
     return refuse(kNcclInvalidArgument, "ncclCommWindowRegister: argument \"winFlags\" must be 0 or 1, got ", flags);
   }
   *window = nullptr;
-  if (!is_from_nccl(buffer, size)) return kNcclSuccess;
-  Registered *made = windows().add();
-  made->comm = comm;
-  *window = made;
+  if (!has_windows()) {
+    *window = register_buffer(comm);
+    return kNcclSuccess;
+  }
+  const void *allocated = from_nccl(buffer, size);
+  if (allocated == nullptr) return kNcclSuccess;
+  if ((static_cast<const char *>(buffer) - static_cast<const char *>(allocated)) % kWindowAlignment != 0) {
+    return refuse(kNcclInvalidArgument, "ncclCommWindowRegister: a window must begin at a multiple of ", kWindowAlignment,
+                  " bytes of its memory");
+  }
+  void *handle;
+  const int out = allocate_device_memory(&handle, kWindowBytes);
+  if (out != kCudaSuccess) return refuse(kNcclUnhandledCudaError, "ncclCommWindowRegister: the CUDA runtime answered ", out);
+  std::shared_ptr<void> owned(handle, [](void *memory) { release_device_memory(memory); });
+  Comm *owner = comms().find(comm);
+  owner->windows.emplace(buffer, Window{size, owner->window_count + 1, std::move(owned)});
+  ++owner->window_count;
+  *window = handle;
   return kNcclSuccess;
 } CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclCommWindowDeregister(const void *comm, void *window) try {
-  return deregister(windows(), "ncclCommWindowDeregister", comm, window);
+  Comm *owner = comms().find(comm);
+  if (owner != nullptr) {
+    auto &windows = owner->windows;
+    const auto found = std::find_if(windows.begin(), windows.end(), [&](const auto &one) { return one.second.handle.get() == window; });
+    if (found != windows.end()) {
+      windows.erase(found);
+      return kNcclSuccess;
+    }
+  }
+  return deregister("ncclCommWindowDeregister", comm, window);
 } CHAGRES_NCCL_CATCH

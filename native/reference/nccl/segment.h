@@ -30,6 +30,7 @@ struct SharedCall {
   uint64_t count;
   Factor factor;
   int32_t color, key;
+  SymmetricPlaces places;
 };
 
 struct alignas(64) SharedMember {

@@ -20,7 +20,7 @@ bool root_reads(Collective kind) { return kind == Collective::Reduce || kind == 
 
 SharedCall call_of(const Signature &signature, const Contribution &given) {
   return {static_cast<int32_t>(signature.kind), signature.dtype, signature.op, signature.root, signature.count,
-          given.factor,                         given.color,     given.key};
+          given.factor,                         given.color,     given.key,      given.places};
 }
 
 Signature signature_of(const SharedCall &call) {
@@ -92,8 +92,13 @@ class SharedCollective : public SharedPending {
     for (int other = 0; other < segment.ranks(); ++other) {
       const Signature theirs = signature_of(call(other));
       factors_.push_back(call(other).factor);
-      if (same(theirs, signature_)) continue;
       const int later = std::max(rank, other), earlier = std::min(rank, other);
+      if (same(theirs, signature_)) {
+        const std::string difference = symmetric_difference(earlier, call(earlier).places, later, call(later).places);
+        if (difference.empty()) continue;
+        segment.fail(kNcclInvalidUsage, text(signature_text(signature_), ": ", difference));
+        return false;
+      }
       segment.fail(kNcclInvalidUsage, text("Ranks disagree about collective ", first_, ": rank ", earlier, " called ",
                                            signature_text(earlier == rank ? signature_ : theirs), ", rank ", later,
                                            " called ", signature_text(later == rank ? signature_ : theirs)));

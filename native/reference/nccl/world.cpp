@@ -60,6 +60,16 @@ std::string signature_text(const Signature &signature) {
   return out;
 }
 
+std::string symmetric_difference(int rank, const SymmetricPlaces &places, int other, const SymmetricPlaces &others) {
+  if (places.send == others.send && places.receive == others.receive) return "";
+  const auto side = [](const SymmetricPlaces &of) {
+    const WindowPlace &place = of.receive.window != 0 ? of.receive : of.send;
+    return place.window == 0 ? std::string("no window") : text("window ", place.window, " at byte ", place.offset);
+  };
+  return text("symmetric memory must lie at the same place of the same window on all ranks: rank ", rank, " has ",
+              side(places), ", rank ", other, " has ", side(others));
+}
+
 const char *collective_name(Collective kind) {
   static const char *const names[] = {"AllReduce", "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AlltoAll",
                                       "Gather",    "Scatter",   "Split"};
@@ -152,6 +162,11 @@ Outcome ThreadWorld::post(int rank, const Signature &signature, const Contributi
   round->posted[static_cast<size_t>(rank)] = true;
   *pending = round;
   if (++round->arrived < ranks()) return {};
+  for (int other = 1; other < ranks(); ++other) {
+    const std::string difference =
+        symmetric_difference(0, round->given[0].places, other, round->given[static_cast<size_t>(other)].places);
+    if (!difference.empty()) return fail_all(kNcclInvalidUsage, text(signature_text(signature), ": ", difference));
+  }
   lock.unlock();
   try {
     compute(*round);

@@ -85,6 +85,23 @@ bool same(const Signature &a, const Signature &b);
 std::string signature_text(const Signature &signature);
 const char *nccl_dtype_name(int dtype);
 
+/* Which window of a communicator, from 1; 0: none. */
+struct WindowPlace {
+  uint64_t window = 0, offset = 0;
+  bool operator==(const WindowPlace &other) const { return window == other.window && offset == other.offset; }
+};
+
+/*
+ * What NCCL's symmetric kernels reach on other ranks, at the place that it has on their own: all ranks must have it at the same place. All 0
+ * where a rank takes part without windows.
+ */
+struct SymmetricPlaces {
+  WindowPlace send, receive;
+};
+
+/* Says how two ranks' places differ; empty where they are the same. */
+std::string symmetric_difference(int rank, const SymmetricPlaces &places, int other, const SymmetricPlaces &others);
+
 class World;
 
 /* Where a rank of a communicator stands in one that is made from it; no world: the rank has no part in it. */
@@ -99,6 +116,7 @@ struct Contribution {
   void *receive = nullptr;
   Factor factor{};        /* of a pre-multiplied sum */
   int color = 0, key = 0; /* of a split */
+  SymmetricPlaces places{};
 };
 
 /* Something a rank waits for. */
