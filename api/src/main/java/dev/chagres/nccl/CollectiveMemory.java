@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.bindings.Status;
@@ -11,6 +12,7 @@ import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Device memory that NCCL has taken and knows: one allocation in one registered window, of which a scope hands out tensors. Where all
@@ -20,6 +22,10 @@ import java.lang.foreign.ValueLayout;
  * window. Collectives compute the same as without windows. On four H200 without multicast NCCL gathers 1.05 to 1.4 times faster so, and
  * reduces and scatters more than a few MiB at 0.7 to 0.9 of the speed: keep for gathers what gathers alone use.
  *
+ * <p>Nothing ends the wait of a symmetric kernel, or of a copy engine, for a rank that has failed: NCCL 2.28.9 looks at no sign of that there. Ranks
+ * that are {@linkplain Communicator#areThreads threads} never wait so. Of ranks that are processes the others are told of a failure, but the device
+ * of one that waits is busy until its process ends.
+ *
  * {@snippet file="dev/chagres/nccl/CollectiveMemoryTest.java" region="memory"}
  *
  * <p>Threading: the device's thread.
@@ -27,14 +33,23 @@ import java.lang.foreign.ValueLayout;
  * <p>Source: {@code ncclMemAlloc} and {@code ncclCommWindowRegister} of {@code nccl.h}.
  */
 public final class CollectiveMemory implements AutoCloseable {
-    private final Registration registration;
-    private final Scope scope;
+    private final DeviceState state;
+    private final MemorySegment memory;
     private final long byteSize;
+    private final Scope scope;
+    /** Null where no communicator knows the memory. */
+    private @Nullable Registration registration;
 
-    private CollectiveMemory(Registration registration, Scope scope, long byteSize) {
-        this.registration = registration;
-        this.scope = scope;
+    private boolean released;
+
+    private CollectiveMemory(
+            DeviceState state, MemorySegment memory, long byteSize, Registration registration, Stream stream) {
+        this.state = state;
+        this.memory = memory;
         this.byteSize = byteSize;
+        this.registration = registration;
+        Runnable release = () -> state.free(byteSize, this::release);
+        scope = Inside.openScope(stream, new DeviceMemory(state, stream.handle(), memory.address(), byteSize, release));
     }
 
     static CollectiveMemory of(Endpoint endpoint, long byteSize, Stream stream) {
@@ -50,7 +65,7 @@ public final class CollectiveMemory implements AutoCloseable {
             throw new IllegalArgumentException(
                     "byteSize: expected 1 to " + (Long.MAX_VALUE - DeviceMemory.ALIGNMENT) + ", got " + byteSize);
         }
-        long aligned = (byteSize + DeviceMemory.ALIGNMENT - 1) & -DeviceMemory.ALIGNMENT;
+        long aligned = aligned(byteSize);
         MemorySegment memory = take(state, aligned);
         Registration registration;
         try {
@@ -60,12 +75,17 @@ public final class CollectiveMemory implements AutoCloseable {
             throw failure;
         }
         state.hold(aligned);
-        Runnable release = () -> state.free(aligned, () -> {
-            registration.close();
-            give(memory);
-        });
-        DeviceMemory window = new DeviceMemory(state, stream.handle(), memory.address(), aligned, release);
-        return new CollectiveMemory(registration, Inside.openScope(stream, window), aligned);
+        return new CollectiveMemory(state, memory, aligned, registration, stream);
+    }
+
+    private static long aligned(long byteSize) {
+        return (byteSize + DeviceMemory.ALIGNMENT - 1) & -DeviceMemory.ALIGNMENT;
+    }
+
+    /** Returns how many bytes a tensor of {@code count} elements takes: a multiple of 256, and at least that. */
+    public static long byteSizeOf(DType dtype, long count) {
+        return Math.max(
+                DeviceMemory.ALIGNMENT, aligned(Checks.given("dtype", dtype).byteSize() * count));
     }
 
     private static MemorySegment take(DeviceState state, long byteSize) {
@@ -85,6 +105,20 @@ public final class CollectiveMemory implements AutoCloseable {
         return status == CudaRuntime.cudaSuccess() ? out.get(ValueLayout.JAVA_LONG, 0) : -1;
     }
 
+    /** NCCL takes memory away without waiting for work that still uses it, as {@code cudaFree} would. */
+    private void release() {
+        released = true;
+        try {
+            state.waits().begin();
+            int status = CudaRuntime.cudaDeviceSynchronize();
+            state.waits().end();
+            Status.cuda(status, "cudaDeviceSynchronize");
+            deregister();
+        } finally {
+            give(memory);
+        }
+    }
+
     private static void give(MemorySegment memory) {
         Status.nccl(Nccl.ncclMemFree(memory), "ncclMemFree");
     }
@@ -94,9 +128,18 @@ public final class CollectiveMemory implements AutoCloseable {
         return scope;
     }
 
-    /** Returns what NCCL made of it: {@code WINDOW}, or {@code BUFFER} where ranks cannot reach each other's memory. */
+    /**
+     * Returns what NCCL made of it: {@code WINDOW}, or {@code BUFFER} where ranks cannot reach each other's memory.
+     *
+     * @throws IllegalStateException after {@link #deregister}, before {@link #register}
+     */
     public Registration.Kind kind() {
-        return registration.kind();
+        Registration present = registration;
+        if (present == null) {
+            throw new IllegalStateException("kind: expected memory that a communicator knows, got " + this
+                    + "; call register(communicator) on each rank");
+        }
+        return present.kind();
     }
 
     /** Returns how many bytes there are. */
@@ -105,8 +148,46 @@ public final class CollectiveMemory implements AutoCloseable {
     }
 
     /**
-     * Closes the scope and gives the memory back, as closing the device does: when the graphs that may use it are closed. Each rank
-     * closes it, before the communicator. A second call does nothing.
+     * Lets another communicator know the memory instead of the one before, as after a {@link Communicator#shrink}. What lies in it stays.
+     * Each rank of {@code communicator} calls it, with as many bytes, and waits for the others.
+     *
+     * @throws IllegalArgumentException when the communicator is one of another device
+     * @throws IllegalStateException while a stream of the device captures, inside {@link Communicator#group}, or after {@link #close()}
+     * @throws RankFailedException when another rank failed or did not come
+     */
+    public void register(Communicator communicator) {
+        Endpoint endpoint = Checks.given("communicator", communicator).endpoint();
+        endpoint.ensureUsable();
+        state.ensureNotCapturing("register");
+        Group.refuse("register");
+        if (endpoint.state() != state) {
+            throw new IllegalArgumentException("communicator: expected one of " + scope.device() + ", got one of "
+                    + Checks.other(endpoint.device(), scope.device()));
+        }
+        if (released) {
+            throw new IllegalStateException(this + " is closed");
+        }
+        deregister();
+        registration = Registration.of(endpoint, memory, byteSize);
+    }
+
+    /**
+     * Takes the memory back from the communicator that knows it, before that is closed. The memory stays, and collectives move it as any
+     * other. It waits for no other rank, which may have failed. A second call does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
+     */
+    public void deregister() {
+        Registration present = registration;
+        if (present != null) {
+            present.close();
+            registration = null;
+        }
+    }
+
+    /**
+     * Closes the scope and gives the memory back, as closing the device does: when the graphs that may use it are closed. It waits for the
+     * device's work. Each rank closes it, before the communicator. A second call does nothing.
      *
      * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
      */
@@ -117,6 +198,8 @@ public final class CollectiveMemory implements AutoCloseable {
 
     @Override
     public String toString() {
-        return byteSize + " bytes of " + scope.device() + " in a " + kind();
+        Registration present = registration;
+        return byteSize + " bytes of " + scope.device()
+                + (present == null ? " that no communicator knows" : " in a " + present.kind());
     }
 }

@@ -52,6 +52,14 @@ public final class Communicator implements AutoCloseable {
         return endpoint.rank();
     }
 
+    /**
+     * Returns whether its ranks are threads of this program, known to each other: a collective is given to NCCL when all have come to it, so
+     * that none waits on the device for one that has failed.
+     */
+    public boolean areThreads() {
+        return endpoint.meeting() != null;
+    }
+
     /** Returns the device whose tensors take part. */
     public Device device() {
         return endpoint.device();

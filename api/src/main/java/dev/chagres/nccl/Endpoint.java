@@ -381,9 +381,9 @@ final class Endpoint implements AutoCloseable {
         revocation.begin();
     }
 
-    /** Waits a while for NCCL to come back from {@link #revokeFromOutside}. */
-    void awaitRevoked() {
-        revocation.await();
+    /** Waits a while for NCCL to come back from {@link #revokeFromOutside}; returns whether it has. */
+    boolean awaitRevoked() {
+        return revocation.await();
     }
 
     /** Destroys the handle, without waiting for ranks that failed. */

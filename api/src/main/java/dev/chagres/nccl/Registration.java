@@ -3,9 +3,12 @@ package dev.chagres.nccl;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.bindings.cuda.cudaPointerAttributes;
 import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
@@ -71,10 +74,23 @@ public final class Registration implements AutoCloseable {
         endpoint.end(status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
         MemorySegment window = out.get(ValueLayout.ADDRESS, 0);
         if (window.address() != 0) {
-            return new Registration(endpoint, window, Kind.WINDOW);
+            return new Registration(endpoint, window, kind(window));
         }
         Status.nccl(Nccl.ncclCommRegister(comm, address, bytes, out), "ncclCommRegister");
         return new Registration(endpoint, out.get(ValueLayout.ADDRESS, 0), Kind.BUFFER);
+    }
+
+    /**
+     * Ranks that cannot reach each other's memory get the handle of a registered buffer for a window's, and success. That lies on the host;
+     * a window is described on the device.
+     */
+    private static Kind kind(MemorySegment window) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment attributes = cudaPointerAttributes.allocate(arena);
+            Status.cuda(CudaRuntime.cudaPointerGetAttributes(attributes, window), "cudaPointerGetAttributes");
+            boolean onDevice = cudaPointerAttributes.type(attributes) == CudaRuntime.cudaMemoryTypeDevice();
+            return onDevice ? Kind.WINDOW : Kind.BUFFER;
+        }
     }
 
     /** Returns what NCCL made of the memory. */
@@ -82,7 +98,12 @@ public final class Registration implements AutoCloseable {
         return kind;
     }
 
-    /** Takes the registration back; the memory must still be there. A second call, or one after the communicator's close, does nothing. */
+    /**
+     * Takes the registration back; the memory must still be there. It waits for no other rank. A second call, or one after the communicator's
+     * close, does nothing.
+     *
+     * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
+     */
     @Override
     public void close() {
         if (closed || !endpoint.isOpen()) {
@@ -92,6 +113,9 @@ public final class Registration implements AutoCloseable {
         endpoint.state().ensureNotCapturing("close");
         Group.refuse("close");
         closed = true;
+        if (!endpoint.awaitRevoked()) {
+            return; // NCCL is left to itself, as where the communicator is closed.
+        }
         if (kind == Kind.WINDOW) {
             Status.nccl(Nccl.ncclCommWindowDeregister(comm, handle), "ncclCommWindowDeregister");
         } else {

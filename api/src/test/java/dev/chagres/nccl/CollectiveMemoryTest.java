@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -120,6 +121,63 @@ class CollectiveMemoryTest {
                                 rank.communicator().allocate(1024L * (1 + rank.index()), rank.device().stream())));
         String text = failed.getMessage() + " " + failed.getCause();
         assertTrue(text.contains("register of 1024 BYTE") && text.contains("register of 2048 BYTE"), text);
+    }
+
+    /** On GPUs ranks would write into the wrong tensors. */
+    @Test
+    void tensorsAtOtherPlacesAreRefused() {
+        assumeTrue(Provider.current() == Provider.REFERENCE, "NCCL does not compare places");
+        RankFailedException failed = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    Stream stream = rank.device().stream();
+                    CollectiveMemory memory = rank.communicator().allocate(16L * COUNT, stream);
+                    Tensor first = memory.scope().tensor(DType.FLOAT32, 64 * (1L + rank.index()));
+                    Tensor whole = memory.scope().tensor(DType.FLOAT32, COUNT);
+                    Tensor part = memory.scope().tensor(DType.FLOAT32, COUNT / 2);
+                    first.zero(stream);
+                    part.zero(stream);
+                    rank.communicator().allGather(part, whole, stream);
+                }));
+        String text = failed.getMessage() + " " + failed.getCause();
+        assertTrue(text.contains("symmetric memory must lie at the same place of the same window on all ranks"), text);
+    }
+
+    /** What lies in the memory stays when the communicator that knew it is closed, and another one gets to know it. */
+    @Test
+    void anotherCommunicatorGetsToKnowIt() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            Stream stream = rank.device().stream();
+            Communicator world = rank.communicator();
+            Communicator first = world.split(0, rank.index(), world.config().withName("first"));
+            long bytes = CollectiveMemory.byteSizeOf(DType.FLOAT32, COUNT)
+                    + CollectiveMemory.byteSizeOf(DType.FLOAT32, 2 * COUNT);
+            try (CollectiveMemory memory = first.allocate(bytes, stream)) {
+                assertEquals(bytes, memory.byteSize());
+                Tensor part = memory.scope().tensor(DType.FLOAT32, COUNT);
+                Tensor whole = memory.scope().tensor(DType.FLOAT32, 2 * COUNT);
+                part.set(stream, values(rank.index(), 3));
+                memory.deregister();
+                memory.deregister();
+                first.close();
+                assertFails(
+                        IllegalStateException.class,
+                        "kind: expected memory that a communicator knows, got " + memory.byteSize() + " bytes of "
+                                + rank.device()
+                                + " that no communicator knows; call register(communicator) on each rank",
+                        memory::kind);
+                world.allGather(part, whole, stream);
+                assertArrayEquals(all(2, 3), whole.toFloats(stream));
+                whole.zero(stream);
+                memory.register(world);
+                world.allGather(part, whole, stream);
+                assertArrayEquals(all(2, 3), whole.toFloats(stream));
+                assertEquals(memory.byteSize() + " bytes of " + rank.device() + " in a " + memory.kind(), memory + "");
+                memory.close();
+                assertFails(IllegalStateException.class, memory + " is closed", () -> memory.register(world));
+            }
+        });
     }
 
     @ParameterizedTest
