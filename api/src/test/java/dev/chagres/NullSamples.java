@@ -63,6 +63,7 @@ import java.util.Set;
 import java.util.function.Consumer;
 import java.util.function.IntFunction;
 import java.util.function.LongConsumer;
+import java.util.function.LongFunction;
 import java.util.function.LongSupplier;
 import java.util.function.Predicate;
 import java.util.function.Supplier;
@@ -154,6 +155,7 @@ final class NullSamples implements AutoCloseable {
         sample(float.class, 0.5f);
         sample(double.class, 0.5);
         sample(Runnable.class, (Runnable) () -> {});
+        sample(LongFunction.class, (LongFunction<Scope>) bytes -> scope);
         sample(Role.class, Role.INPUT);
         sample(QuantizerSite.class, new ModelPlan().quantizer("site", Role.INPUT));
         sample(Recipe.class, Float8CurrentScaling.standard());

@@ -4,8 +4,12 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.internal.Checks;
+import dev.chagres.model.ParameterShard.Part;
+import dev.chagres.nccl.CollectiveMemory;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
+import java.util.function.LongFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -22,7 +26,8 @@ final class ParameterAllocation {
             DType dtype,
             long seed,
             WeightStorage storage,
-            @Nullable ParameterShard shard) {
+            @Nullable ParameterShard shard,
+            @Nullable LongFunction<Scope> weightMemory) {
         Checks.given("device", device);
         Checks.given("plan", plan);
         Checks.given("storage", storage);
@@ -45,6 +50,7 @@ final class ParameterAllocation {
             }
         }
         Scope scope = device.openScope();
+        Scope weightScope = null;
         try {
             Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
             plan.groups()
@@ -52,7 +58,8 @@ final class ParameterAllocation {
                     .forEach(group -> group.forEach(parameter ->
                             parameter.keep(quantized.contains(parameter) ? storage : WeightStorage.MODEL_TYPE)));
             ParameterLayout layout = new ParameterLayout(plan, dtype);
-            Parameters parameters = new Parameters(scope, plan, dtype, layout, shard, seed);
+            weightScope = weightMemory == null ? null : weightMemory.apply(weightBytes(layout, shard));
+            Parameters parameters = new Parameters(scope, plan, dtype, layout, shard, seed, weightScope);
             try (FirstWeights first = new FirstWeights(scope)) {
                 for (Parameter parameter : parameters.all()) {
                     if (!parameter.isEightBitsOnly()) {
@@ -64,7 +71,20 @@ final class ParameterAllocation {
             return parameters;
         } catch (RuntimeException | Error failure) {
             scope.close();
+            if (weightScope != null) {
+                weightScope.close();
+            }
             throw failure;
         }
+    }
+
+    private static long weightBytes(ParameterLayout layout, @Nullable ParameterShard shard) {
+        Part part = shard == null ? null : shard.weights();
+        long parts = part == null ? 1 : part.count();
+        long bytes = 0;
+        for (Map.Entry<DType, Long> one : layout.weightCounts().entrySet()) {
+            bytes += CollectiveMemory.byteSizeOf(one.getKey(), one.getValue() / parts);
+        }
+        return bytes;
     }
 }

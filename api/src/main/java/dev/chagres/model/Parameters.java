@@ -11,6 +11,7 @@ import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.LongFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -54,8 +55,12 @@ public final class Parameters implements AutoCloseable {
             DType dtype,
             ParameterLayout layout,
             @Nullable ParameterShard shard,
-            long seed) {
+            long seed,
+            @Nullable Scope weightScope) {
         this.scope = scope;
+        if (weightScope != null) {
+            adopted.add(weightScope);
+        }
         this.seed = seed;
         this.shard = shard;
         this.dtype = dtype;
@@ -66,7 +71,7 @@ public final class Parameters implements AutoCloseable {
         long weightParts = weightPart == null ? 1 : weightPart.count();
         long gradientParts = shard == null ? 1 : shard.updated().count();
         layout.weightCounts().forEach((type, count) -> {
-            Tensor vector = scope.tensor(type, count / weightParts);
+            Tensor vector = (weightScope == null ? scope : weightScope).tensor(type, count / weightParts);
             vector.zero(scope.stream());
             weights.put(type, vector);
         });
@@ -138,7 +143,7 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when a parameter has memory already
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, WeightStorage storage) {
-        return ParameterAllocation.allocate(device, plan, dtype, seed, storage, null);
+        return ParameterAllocation.allocate(device, plan, dtype, seed, storage, null, null);
     }
 
     /**
@@ -150,12 +155,39 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when a parameter has memory already
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, ParameterShard shard) {
+        return allocateShard(device, plan, dtype, seed, shard, null);
+    }
+
+    /**
+     * For sharding: takes memory as {@link #allocate(Device, ModelPlan, DType, long, ParameterShard)} does, that of weights elsewhere.
+     *
+     * @param weightMemory is asked once for a scope of so many bytes, which these parameters close
+     * @throws IllegalArgumentException as without it
+     * @throws IllegalStateException when a parameter has memory already
+     */
+    public static Parameters allocate(
+            Device device,
+            ModelPlan plan,
+            DType dtype,
+            long seed,
+            ParameterShard shard,
+            LongFunction<Scope> weightMemory) {
+        return allocateShard(device, plan, dtype, seed, shard, Checks.given("weightMemory", weightMemory));
+    }
+
+    private static Parameters allocateShard(
+            Device device,
+            ModelPlan plan,
+            DType dtype,
+            long seed,
+            ParameterShard shard,
+            @Nullable LongFunction<Scope> weightMemory) {
         int parts = Checks.given("shard", shard).updated().count();
         if (Checks.given("plan", plan).ranks() % parts != 0) {
             throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
                     + "; call plan.padGroups(" + parts + ")");
         }
-        return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard);
+        return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard, weightMemory);
     }
 
     void write(Parameter parameter, FirstWeights first, long seed) {

@@ -18,7 +18,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig config, SharedSteps steps) {
+record CopyShrink(
+        FullySharded strategy, ShardedRanks ranks, GatherRanks gathers, FullyShardedConfig config, SharedSteps steps) {
     FullySharded shrink(AdamW optimizer) {
         ensureShrinks(optimizer);
         var successor = strategy.successor();
@@ -54,9 +55,11 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
         strategy.handOver();
         Mesh mesh = Mesh.of(from, shape);
         FullySharded next = null;
+        GatherRanks weights = null;
         try {
             ShardedRanks among = ShardedRanks.of(mesh, config.optimizer());
-            next = new FullySharded(config, strategy.parameters(), among, mesh, steps.completed());
+            weights = GatherRanks.of(among, gathers);
+            next = new FullySharded(config, strategy.parameters(), among, weights, mesh, steps.completed());
             next.gatherWeights();
             for (State each : scales) {
                 next.broadcast(each, 0); // A rank may have failed in the midst of their update.
@@ -65,6 +68,9 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
         } catch (RuntimeException failed) {
             if (next != null) {
                 next.free();
+            }
+            if (weights != null) {
+                weights.close();
             }
             mesh.close();
             throw failed;
@@ -119,6 +125,10 @@ record CopyShrink(FullySharded strategy, ShardedRanks ranks, FullyShardedConfig 
 
     private @Nullable String refused(Parameters parameters) {
         MeshShape shape = ranks.shape();
+        if (gathers.made() != WeightGather.DEVICE && !gathers.communicator().areThreads()) {
+            return "weights gathered in DEVICE memory where ranks are processes, got " + gathers.made()
+                    + ", in which NCCL ends no wait for a rank that has failed";
+        }
         if (shape.size(MeshDimension.REPLICATE) == 1) {
             return "copies of the model along REPLICATE, got one, of which each rank has a part";
         }

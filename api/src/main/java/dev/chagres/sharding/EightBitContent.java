@@ -204,6 +204,11 @@ final class EightBitContent implements GroupContent {
         return all;
     }
 
+    @Override
+    public boolean holds(int group) {
+        return hasProducts(group);
+    }
+
     /** Returns the number of the vector that has a piece whole, the bytes of one with products; what it keeps lies in the next one. */
     int vector(int group, int piece) {
         return vectors.get(group)[piece];

@@ -11,6 +11,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
+import dev.chagres.nccl.CollectiveMemory;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.recipe.BackwardOverride;
@@ -36,6 +37,9 @@ final class EightBitGroups extends GatheredGroups {
     private final EightBitContent content;
     private final WeightParts casts;
     private final Scope scope;
+    /** Where this rank's bytes lie; null where they lie in {@link #scope}. */
+    private final @Nullable CollectiveMemory window;
+
     private final Event cast;
     /** By group and piece: what this rank gathers, its bytes where there are products. */
     private final Tensor[][] parts;
@@ -47,7 +51,12 @@ final class EightBitGroups extends GatheredGroups {
     private @Nullable Buffer buffer;
 
     EightBitGroups(Quantizers quantizers, GatheredWeights gathered, GatherStreams streams, ByteCounts bytes) {
-        this(quantizers, gathered, streams, bytes, EightBitContent.of(quantizers, streams.communicator()));
+        this(
+                quantizers,
+                gathered,
+                streams,
+                bytes,
+                EightBitContent.of(quantizers, streams.ranks().communicator()));
     }
 
     private EightBitGroups(
@@ -62,6 +71,7 @@ final class EightBitGroups extends GatheredGroups {
         parameters = quantizers.parameters();
         cast = compute.device().openEvent();
         scope = compute.device().openScope(compute);
+        window = streams.ranks().take(ownBytes());
         int groups = parameters.sharing().groups().size();
         parts = new Tensor[groups][];
         sent = new Tensor[groups][];
@@ -72,8 +82,25 @@ final class EightBitGroups extends GatheredGroups {
         casts = quantizers.shareOut(own, gathered, this::maxOverRanks);
     }
 
+    private boolean isCast(int of, GroupPiece piece) {
+        return !content.products(of, piece).isEmpty();
+    }
+
+    private long ownBytes() {
+        long bytes = 0;
+        for (int i = 0; i < parameters.sharing().groups().size(); i++) {
+            for (GroupPiece piece : content.pieces(i)) {
+                bytes += isCast(i, piece)
+                        ? CollectiveMemory.byteSizeOf(content.dtype(), piece.count() / communicator.ranks())
+                        : 0;
+            }
+        }
+        return bytes;
+    }
+
     /** Takes memory for this rank's bytes of a group, and adds what it has of each weight there. */
     private void take(int of, List<WeightPart> own) {
+        Scope memory = window == null ? scope : window.scope();
         List<GroupPiece> pieces = content.pieces(of);
         Part part = new Part(communicator.rank(), communicator.ranks());
         Tensor[] whole = new Tensor[pieces.size()];
@@ -82,7 +109,7 @@ final class EightBitGroups extends GatheredGroups {
             GroupPiece piece = pieces.get(i);
             whole[i] = WholeGroups.part(parameters, piece, communicator.ranks());
             List<Parameter> products = content.products(of, piece);
-            gathered[i] = products.isEmpty() ? whole[i] : scope.tensor(content.dtype(), whole[i].count());
+            gathered[i] = isCast(of, piece) ? memory.tensor(content.dtype(), whole[i].count()) : whole[i];
             for (Parameter product : products) {
                 own.add(part(product, piece, part, whole[i], gathered[i]));
             }
@@ -190,7 +217,7 @@ final class EightBitGroups extends GatheredGroups {
 
     @Override
     long byteSize() {
-        return super.byteSize() + scope.usedBytes() + casts.byteSize();
+        return super.byteSize() + scope.usedBytes() + (window == null ? 0 : window.byteSize()) + casts.byteSize();
     }
 
     @Override
@@ -198,6 +225,9 @@ final class EightBitGroups extends GatheredGroups {
         casts.close();
         super.close();
         scope.close();
+        if (window != null) {
+            window.close();
+        }
         cast.close();
     }
 }

@@ -43,7 +43,7 @@ import org.jspecify.annotations.Nullable;
 public final class FullySharded extends Strategy {
     private final FullyShardedConfig config;
     private final ShardedRanks ranks;
-    private final Communicator gathers;
+    private final GatherRanks gathers;
     private final ShardedGradients gradients;
     /** Null where each rank has all weights. */
     private final @Nullable ShardedWeights weights;
@@ -68,6 +68,7 @@ public final class FullySharded extends Strategy {
             FullyShardedConfig config,
             Parameters parameters,
             ShardedRanks ranks,
+            GatherRanks gathers,
             @Nullable Mesh mesh,
             long completedSteps) {
         super(parameters, ranks.all());
@@ -76,15 +77,14 @@ public final class FullySharded extends Strategy {
         this.mesh = mesh;
         steps = new SharedSteps(ranks.world(), stream, completedSteps);
         norm = new SharedNorm(new NormOverRanks(parameters.scope(), ranks.updating()), steps, this::explained);
-        Communicator copy = ranks.copy();
-        gathers = copy.split(0, copy.rank(), copy.config().withName("weights"));
+        this.gathers = gathers;
         weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, bytes) : null;
         reads = weights == null ? null : new ShardedReads(this, weights, progress);
         gradients = new ShardedGradients(parameters, ranks, config, bytes);
         microBatches = weights == null || ranks.updating().ranks() == 1
                 ? null
                 : new EqualMicroBatches(ranks.updating(), parameters);
-        updated = new UpdatedWeights(parameters, ranks, stage(), gathers, bytes);
+        updated = new UpdatedWeights(parameters, ranks, stage(), gathers.communicator(), bytes);
     }
 
     /**
@@ -134,6 +134,11 @@ public final class FullySharded extends Strategy {
     /** Returns what is shared out. */
     public ZeroStage stage() {
         return config.stage();
+    }
+
+    /** Returns in which memory weights are gathered: as the configuration says, and {@code DEVICE} where NCCL could make no windows. */
+    public WeightGather weightGather() {
+        return gathers.made();
     }
 
     /** {@inheritDoc} True in stage 3. */
@@ -273,7 +278,7 @@ public final class FullySharded extends Strategy {
     public void awaitGradients() {
         ensureOpen();
         steps.await(() -> {
-            gathers.check();
+            gathers.communicator().check();
             gradients.check();
             ranks.check();
         });
@@ -297,12 +302,12 @@ public final class FullySharded extends Strategy {
      *     closed with it
      * @throws IllegalArgumentException when the optimizer is that of other parameters
      * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among ranks,
-     *     or a step was taken without {@link #awaitGradients}; when no rank has
+     *     weights are gathered in windows by ranks that are processes, or a step was taken without {@link #awaitGradients}; when no rank has
      *     failed; or when no whole copy is left: the text says which parts went
      * @throws RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */
     public FullySharded shrink(AdamW optimizer) {
-        return new CopyShrink(this, ranks, config, steps).shrink(optimizer);
+        return new CopyShrink(this, ranks, gathers, config, steps).shrink(optimizer);
     }
 
     boolean gathersEightBits() {
@@ -417,6 +422,7 @@ public final class FullySharded extends Strategy {
     public String toString() {
         Communicator copies = ranks.copies();
         return "ZeRO stage " + (stage().ordinal() + 1) + " on rank " + communicator.rank() + " of "
-                + communicator.ranks() + (copies == null ? "" : ", in " + copies.ranks() + " copies");
+                + communicator.ranks() + (copies == null ? "" : ", in " + copies.ranks() + " copies")
+                + gathers.explain();
     }
 }

@@ -12,8 +12,10 @@ import dev.chagres.internal.Checks;
  * @param optimizer among which ranks what the optimizer keeps is shared out
  * @param reduceType in which gradients travel and are summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. Each rank's own, and sums of
  *     micro-batches, stay FP32. With 16 bits half as many bytes travel, and each rank's gradient and each sum is rounded to them
+ * @param weightGather in which memory weights are gathered
  */
-public record FullyShardedConfig(ZeroStage stage, OptimizerSharding optimizer, DType reduceType) {
+public record FullyShardedConfig(
+        ZeroStage stage, OptimizerSharding optimizer, DType reduceType, WeightGather weightGather) {
     /**
      * Checks that everything is there.
      *
@@ -23,16 +25,17 @@ public record FullyShardedConfig(ZeroStage stage, OptimizerSharding optimizer, D
         Checks.given("stage", stage);
         Checks.given("optimizer", optimizer);
         GradientCasts.checked(reduceType);
+        Checks.given("weightGather", weightGather);
     }
 
-    /** Returns the configuration of a stage, with an optimizer for each copy of the model and sums in FP32. */
+    /** Returns the configuration of a stage, with an optimizer for each copy of the model, sums in FP32, and no windows. */
     public static FullyShardedConfig of(ZeroStage stage) {
-        return new FullyShardedConfig(stage, OptimizerSharding.EACH_COPY, DType.FLOAT32);
+        return new FullyShardedConfig(stage, OptimizerSharding.EACH_COPY, DType.FLOAT32, WeightGather.DEVICE);
     }
 
     /** Returns the same with what the optimizer keeps shared out among other ranks. */
     public FullyShardedConfig withOptimizer(OptimizerSharding newOptimizer) {
-        return new FullyShardedConfig(stage, newOptimizer, reduceType);
+        return new FullyShardedConfig(stage, newOptimizer, reduceType, weightGather);
     }
 
     /**
@@ -43,6 +46,11 @@ public record FullyShardedConfig(ZeroStage stage, OptimizerSharding optimizer, D
      * @throws IllegalArgumentException when it is not FLOAT32, BFLOAT16 or FLOAT16
      */
     public FullyShardedConfig withReduceType(DType newReduceType) {
-        return new FullyShardedConfig(stage, optimizer, newReduceType);
+        return new FullyShardedConfig(stage, optimizer, newReduceType, weightGather);
+    }
+
+    /** Returns the same with weights gathered in other memory. */
+    public FullyShardedConfig withWeightGather(WeightGather newWeightGather) {
+        return new FullyShardedConfig(stage, optimizer, reduceType, newWeightGather);
     }
 }

@@ -25,12 +25,12 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
     final ByteCounts bytes;
 
     GatheredGroups(Parameters parameters, GroupContent content, GatherStreams streams, ByteCounts bytes) {
-        communicator = streams.communicator();
+        communicator = streams.ranks().communicator();
         compute = streams.compute();
         gathers = streams.gathers();
         stepped = streams.stepped();
         this.bytes = bytes;
-        buffers = new GroupBuffers(parameters, content, BUFFERS);
+        buffers = new GroupBuffers(parameters, content, BUFFERS, streams.ranks());
     }
 
     /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. */

@@ -5,8 +5,10 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.model.Parameters;
+import dev.chagres.nccl.CollectiveMemory;
 import dev.chagres.sharding.GroupContent.Vector;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -54,18 +56,29 @@ final class GroupBuffers implements AutoCloseable {
     /** Groups whose vectors have the same types and lengths. */
     private static final class SizeClass {
         private final List<Buffer> buffers = new ArrayList<>();
+        /** Those that are ever held, and one of them. */
         private int groups;
+
+        private int group = NONE;
     }
 
     private final GroupContent content;
     private final int usual;
     private final Scope scope;
+    /** Where the usual buffers lie, all of them made at once; null where each is made when it is needed. */
+    private final @Nullable CollectiveMemory window;
+
     private final SizeClass[] classes;
     private final @Nullable Buffer[] held;
     private long turns;
 
     /** {@code usual}: buffers of one size before groups take turns; more are made where all are in use. */
     GroupBuffers(Parameters parameters, GroupContent content, int usual) {
+        this(parameters, content, usual, null);
+    }
+
+    /** Where {@code gathers} take windows the usual buffers lie in one; further ones, which are made in steps, in the device's memory. */
+    GroupBuffers(Parameters parameters, GroupContent content, int usual, @Nullable GatherRanks gathers) {
         this.content = content;
         this.usual = usual;
         Stream stream = parameters.scope().stream();
@@ -75,7 +88,41 @@ final class GroupBuffers implements AutoCloseable {
         Map<List<Vector>, SizeClass> bySize = new LinkedHashMap<>();
         for (int i = 0; i < classes.length; i++) {
             classes[i] = bySize.computeIfAbsent(content.vectors(i), key -> new SizeClass());
-            classes[i].groups++;
+            if (content.holds(i)) {
+                classes[i].groups++;
+                classes[i].group = i;
+            }
+        }
+        try {
+            window = gathers == null ? null : gathers.take(usualBytes(bySize));
+            if (window != null) {
+                fill(bySize.values(), window.scope());
+            }
+        } catch (RuntimeException | Error failure) {
+            scope.close();
+            throw failure;
+        }
+    }
+
+    private int usual(SizeClass one) {
+        return Math.min(usual, one.groups);
+    }
+
+    private long usualBytes(Map<List<Vector>, SizeClass> bySize) {
+        long bytes = 0;
+        for (Map.Entry<List<Vector>, SizeClass> one : bySize.entrySet()) {
+            for (Vector vector : one.getKey()) {
+                bytes += usual(one.getValue()) * CollectiveMemory.byteSizeOf(vector.dtype(), vector.count());
+            }
+        }
+        return bytes;
+    }
+
+    private void fill(Collection<SizeClass> all, Scope memory) {
+        for (SizeClass one : all) {
+            while (one.buffers.size() < usual(one)) {
+                make(one.group, memory);
+            }
         }
     }
 
@@ -88,7 +135,7 @@ final class GroupBuffers implements AutoCloseable {
     /** Gives {@code group} a buffer: one of its own where there are fewer than usual, else one that is not in use. */
     Buffer take(int group) {
         Buffer idle = idle(group);
-        return hold(group, idle == null ? make(group) : idle);
+        return hold(group, idle == null ? make(group, scope) : idle);
     }
 
     /** Gives {@code group} a buffer unless all that there usually are are in use; null then. */
@@ -100,8 +147,8 @@ final class GroupBuffers implements AutoCloseable {
 
     private @Nullable Buffer idle(int group) {
         SizeClass own = classes[group];
-        if (own.buffers.size() < Math.min(usual, own.groups)) {
-            return make(group);
+        if (own.buffers.size() < usual(own)) {
+            return make(group, scope);
         }
         Buffer oldest = null;
         for (int i = 0; i < own.buffers.size(); i++) {
@@ -113,11 +160,11 @@ final class GroupBuffers implements AutoCloseable {
         return oldest;
     }
 
-    private Buffer make(int group) {
+    private Buffer make(int group, Scope memory) {
         List<Vector> own = content.vectors(group);
         Tensor[] vectors = new Tensor[own.size()];
         for (int i = 0; i < vectors.length; i++) {
-            vectors[i] = scope.tensor(own.get(i).dtype(), own.get(i).count());
+            vectors[i] = memory.tensor(own.get(i).dtype(), own.get(i).count());
             vectors[i].zero(scope.stream());
         }
         Buffer made = new Buffer(
@@ -160,7 +207,7 @@ final class GroupBuffers implements AutoCloseable {
     void lendAll() {
         for (int group = 0; group < classes.length; group++) {
             if (classes[group].buffers.isEmpty()) {
-                make(group);
+                make(group, scope);
             }
             lend(group, classes[group].buffers.getFirst());
         }
@@ -192,7 +239,7 @@ final class GroupBuffers implements AutoCloseable {
 
     /** Returns the bytes of all buffers. */
     long byteSize() {
-        return scope.reservedBytes();
+        return scope.reservedBytes() + (window == null ? 0 : window.byteSize());
     }
 
     @Override
@@ -205,5 +252,8 @@ final class GroupBuffers implements AutoCloseable {
             one.buffers.clear();
         }
         scope.close();
+        if (window != null) {
+            window.close();
+        }
     }
 }

@@ -17,6 +17,11 @@ interface GroupContent {
     /** Returns what a group needs, the same each time. */
     List<Vector> vectors(int group);
 
+    /** Returns whether a group ever has memory of this. */
+    default boolean holds(int group) {
+        return true;
+    }
+
     /** Hands out what is seen of such memory for a group. */
     Tensor[] views(int group, Tensor[] vectors, Scope scope);
 

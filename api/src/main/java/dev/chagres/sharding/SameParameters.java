@@ -80,18 +80,41 @@ final class SameParameters {
                                     + " (" + values[at + 1] + " elements) than on rank 0 (" + values[1]
                                     + "); build the same plan, with the same types and the same parameters frozen, on each");
                 }
-                requireSame("seed", values[at + SEED], values[SEED], rank, Long::toString);
-                requireSame(setting, values[at + 2], values[2], rank, name);
+                requireSame("seed", values[at + SEED], values[SEED], rank, Long::toString, "");
+                requireSame(setting, values[at + 2], values[2], rank, name, "");
             }
             ensureSamePart(values, parameters.tensorParallel());
             ensureAllParts(values);
         }
     }
 
-    private static void requireSame(String what, long own, long first, int rank, LongFunction<String> name) {
+    private static void requireSame(
+            String what, long own, long first, int rank, LongFunction<String> name, String mend) {
         if (own != first) {
             throw new IllegalStateException(what + ": expected the same on all ranks, got " + name.apply(own)
-                    + " on rank " + rank + " and " + name.apply(first) + " on rank 0");
+                    + " on rank " + rank + " and " + name.apply(first) + " on rank 0" + mend);
+        }
+    }
+
+    /** Compares, before there are parameters, a setting by which ranks call other collectives. */
+    static void ensureSame(Communicator communicator, String setting, Enum<?> value) {
+        Enum<?>[] constants = value.getDeclaringClass().getEnumConstants();
+        ensureSame(communicator, setting, value.ordinal(), number -> constants[(int) number].toString(), "");
+    }
+
+    /** Compares a number that must be the same on all ranks before they go on; {@code mend} says what to do where it is not. */
+    static void ensureSame(Communicator communicator, String what, long value, LongFunction<String> name, String mend) {
+        Stream stream = communicator.device().stream();
+        try (Scope scope = stream.device().openScope(stream)) {
+            Tensor own = scope.tensor(DType.INT64, 1);
+            Tensor all = scope.tensor(DType.INT64, communicator.ranks());
+            own.set(stream, value);
+            communicator.allGather(own, all, stream);
+            communicator.synchronize(stream);
+            long[] values = all.toLongs(stream);
+            for (int rank = 1; rank < values.length; rank++) {
+                requireSame(what, values[rank], values[0], rank, name, mend);
+            }
         }
     }
 

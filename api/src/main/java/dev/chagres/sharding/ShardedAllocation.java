@@ -1,8 +1,10 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
+import dev.chagres.Device;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.ParameterShard;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
 import org.jspecify.annotations.Nullable;
@@ -16,10 +18,13 @@ record ShardedAllocation(ModelPlan plan, DType dtype, long seed, FullyShardedCon
     FullySharded on(ShardedRanks ranks, @Nullable Mesh mesh) {
         Communicator all = ranks.all();
         Checks.given("plan", plan).padGroups(all.ranks());
-        Parameters parameters = Parameters.allocate(all.device(), plan, dtype, seed, ranks.shard(config.stage()));
+        SameParameters.ensureSame(all, "weightGather", config.weightGather());
+        GatherRanks gathers = GatherRanks.of(ranks, config.weightGather());
+        Parameters parameters = null;
         FullySharded made = null;
         try {
-            made = new FullySharded(config, parameters, ranks, mesh, 0);
+            parameters = allocate(ranks, gathers);
+            made = new FullySharded(config, parameters, ranks, gathers, mesh, 0);
             SameParameters.ensure(parameters, all, seed, "stage", config.stage().ordinal() + 1L);
             SameParameters.ensure(parameters, all, seed, "optimizer", config.optimizer());
             SameParameters.ensure(parameters, all, seed, "reduceType", config.reduceType());
@@ -29,8 +34,19 @@ record ShardedAllocation(ModelPlan plan, DType dtype, long seed, FullyShardedCon
             if (made != null) {
                 made.free();
             }
-            parameters.close();
+            if (parameters != null) {
+                parameters.close();
+            }
+            gathers.close();
             throw failure;
         }
+    }
+
+    private Parameters allocate(ShardedRanks ranks, GatherRanks gathers) {
+        Device device = ranks.all().device();
+        ParameterShard shard = ranks.shard(config.stage());
+        return gathers.usesWindows()
+                ? Parameters.allocate(device, plan, dtype, seed, shard, gathers::takeForWeights)
+                : Parameters.allocate(device, plan, dtype, seed, shard);
     }
 }

@@ -8,7 +8,6 @@ import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite;
-import dev.chagres.nccl.Communicator;
 import dev.chagres.recipe.GatheredWeights;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.GroupBuffers.Buffer;
@@ -30,13 +29,13 @@ final class ShardedWeights implements AutoCloseable {
     /** Null where no pass computes in eight bits. */
     private @Nullable EightBitGroups eightBits;
 
-    ShardedWeights(Parameters parameters, Communicator communicator, ByteCounts bytes) {
+    ShardedWeights(Parameters parameters, GatherRanks ranks, ByteCounts bytes) {
         this.bytes = bytes;
         Stream compute = parameters.scope().stream();
         Stream gathers = compute.device().openStream();
         Event stepped = compute.device().openEvent();
         stepped.record(compute);
-        streams = new GatherStreams(communicator, compute, gathers, stepped);
+        streams = new GatherStreams(ranks, compute, gathers, stepped);
         groups = parameters.sharing().groups().size();
         lent = new Buffer[groups];
         whole = new WholeGroups(parameters, streams, bytes);

@@ -12,6 +12,7 @@ import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -22,16 +23,18 @@ import java.util.List;
 final class HybridShrinkProgram {
     private HybridShrinkProgram() {}
 
-    /** The file of the state from which the other copy goes on, the timeout, and the victim's rank, step and moment. */
+    /** The file of the state from which the other copy goes on, the timeout, the victim's rank, step and moment, and how weights are gathered. */
     public static void main(String[] arguments) {
         Path file = Path.of(arguments[0]);
         Duration timeout = Duration.ofMillis(Long.parseLong(arguments[1]));
+        FullyShardedConfig config =
+                FullyShardedConfig.of(ZeroStage.THREE).withWeightGather(WeightGather.valueOf(arguments[5]));
         Victim victim = new Victim(
                 Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]), Moment.valueOf(arguments[4]));
         try {
             System.out.println(Ranks.fromEnvironment()
                     .withConfig(CommunicatorConfig.standard().withTimeout(timeout))
-                    .run(rank -> text(train(rank, file, victim)))
+                    .run(rank -> text(train(rank, config, file, victim)))
                     .getFirst());
         } catch (RankFailedException failed) {
             System.out.println("ranks " + failed.ranks() + " " + failed.getMessage());
@@ -39,17 +42,11 @@ final class HybridShrinkProgram {
         }
     }
 
-    private static Trained train(Rank rank, Path file, Victim victim) throws Exception {
+    private static Trained train(Rank rank, FullyShardedConfig config, Path file, Victim victim) throws Exception {
         MeshShape shape = MeshShape.ofOne().with(MeshDimension.REPLICATE, 2).with(MeshDimension.SHARD, 2);
         try (Mesh mesh = Mesh.of(rank.communicator(), shape);
                 HybridShrinkTraining training = new HybridShrinkTraining(
-                        rank,
-                        FullyShardedConfig.of(ZeroStage.THREE),
-                        mesh,
-                        DType.FLOAT32,
-                        1e6f,
-                        List.of(victim),
-                        _ -> ShrinkProgram.signal("-KILL"))) {
+                        rank, config, mesh, DType.FLOAT32, 1e6f, List.of(victim), _ -> ShrinkProgram.signal("-KILL"))) {
             return training.train(mesh, file);
         }
     }

@@ -4,9 +4,11 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.Thrown;
 import dev.chagres.layer.HybridShrinkTraining.Moment;
 import dev.chagres.layer.HybridShrinkTraining.Trained;
@@ -24,6 +26,7 @@ import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.RankJvms;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -136,19 +139,39 @@ class HybridShrinkTest {
                 text);
     }
 
+    /** The weights that stay are registered with another communicator, where they lie. */
+    @ParameterizedTest
+    @CsvSource({
+        "3, THREE, 2, IN_FORWARD, WINDOW, BFLOAT16",
+        "2, ONE, 3, AFTER_THE_STEP, WINDOW, BFLOAT16",
+        "2, TWO, 0, BEFORE_THE_SUMS, COPY_ENGINE, FLOAT32"
+    })
+    void weightsThatAreGatheredInWindowsStay(
+            int copies, ZeroStage stage, int victim, Moment moment, WeightGather gather, DType dtype) {
+        MeshShape shape = shape(copies, 2);
+        DevicesNeeded.assume(shape.ranks());
+        FullyShardedConfig config = FullyShardedConfig.of(stage);
+        List<Victim> victims = List.of(new Victim(victim, 2, moment));
+        List<Trained> left = Ranks.local(shape.ranks())
+                .withConfig(CONFIG)
+                .run(rank -> train(rank, config.withWeightGather(gather), shape, dtype, victims));
+        assertEquals((copies - 1) * 2, left.size());
+        compare(left, config, shape(copies - 1, 2), dtype, maxNorm(shape));
+    }
+
     /** Also where gathers are of eight bits, and where a rank fails while the scales of a step are reduced. */
     @ParameterizedTest
     @CsvSource({
-        "THREE, 2, BEFORE_THE_SUMS, true",
-        "THREE, 1, AFTER_THE_STEP, true",
-        "TWO, 3, AFTER_THE_STEP, true",
-        "THREE, 0, BEFORE_THE_UPDATE, false"
+        "THREE, 2, BEFORE_THE_SUMS, true, DEVICE",
+        "THREE, 1, AFTER_THE_STEP, true, WINDOW",
+        "TWO, 3, AFTER_THE_STEP, true, DEVICE",
+        "THREE, 0, BEFORE_THE_UPDATE, false, DEVICE"
     })
-    void scalesOfAllRanksGoOn(ZeroStage stage, int victim, Moment moment, boolean delayed) {
+    void scalesOfAllRanksGoOn(ZeroStage stage, int victim, Moment moment, boolean delayed, WeightGather gather) {
         MeshShape shape = shape(2, 2);
         DevicesNeeded.assume(shape.ranks());
         Recipe recipe = delayed ? DelayedScaling.standard().withAmaxHistoryLength(4) : Float8CurrentScaling.standard();
-        FullyShardedConfig config = FullyShardedConfig.of(stage);
+        FullyShardedConfig config = FullyShardedConfig.of(stage).withWeightGather(gather);
         List<Trained> left = Ranks.local(shape.ranks()).withConfig(CONFIG).run(rank -> {
             List<Victim> victims = List.of(new Victim(victim, 3, moment));
             try (Mesh mesh = Mesh.of(rank.communicator(), shape);
@@ -273,7 +296,7 @@ class HybridShrinkTest {
     @Test
     void wholeCopiesOfProcessesGoOn() throws Exception {
         DevicesNeeded.assume(4);
-        String[] arguments = {file().toString(), "60000", "1", "2", "BEFORE_THE_SUMS"};
+        String[] arguments = {file().toString(), "60000", "1", "2", "BEFORE_THE_SUMS", "DEVICE"};
         try (RankJvms jvms = new RankJvms(folder, 4, HybridShrinkProgram.class, arguments)) {
             jvms.awaitEnd(2, 0);
             jvms.awaitEnd(3, 0);
@@ -285,6 +308,25 @@ class HybridShrinkTest {
                     .run(rank ->
                             HybridShrinkProgram.text(resume(rank, config, shape(1, 2), DType.FLOAT32, NO_CLIPPING, 2)));
             assertEquals(expected, List.of(jvms.last(2), jvms.last(3)));
+        }
+    }
+
+    /** On GPUs a device could wait in a window without an end. */
+    @Test
+    void processesThatGatherInWindowsDoNotGoOn() throws Exception {
+        assumeTrue(Provider.current() == Provider.REFERENCE, "a process could not close what its device waits in");
+        String[] arguments = {file().toString(), "60000", "1", "2", "BEFORE_THE_SUMS", "WINDOW"};
+        try (RankJvms jvms = new RankJvms(folder, 4, HybridShrinkProgram.class, arguments)) {
+            for (int rank : new int[] {0, 2, 3}) {
+                jvms.awaitEnd(rank, 3);
+                String told = jvms.last(rank);
+                assertTrue(
+                        told.contains(
+                                "shrink: expected weights gathered in DEVICE memory where ranks are processes, got"
+                                        + " WINDOW, in which NCCL ends no wait for a rank that has failed; start again from a saved"
+                                        + " state"),
+                        told);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /** Ranks that are processes of a test, and what they write. */
@@ -21,6 +22,12 @@ public final class RankJvms implements AutoCloseable {
 
     /** Starts {@code count} ranks that run {@code program}. */
     public RankJvms(Path folder, int count, Class<?> program, String... arguments) throws IOException {
+        this(folder, count, Map.of(), program, arguments);
+    }
+
+    /** Starts them with further variables. */
+    public RankJvms(Path folder, int count, Map<String, String> environment, Class<?> program, String... arguments)
+            throws IOException {
         this.folder = folder;
         int port;
         try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
@@ -37,6 +44,7 @@ public final class RankJvms implements AutoCloseable {
             builder.environment().put("CHAGRES_THREADS", "1");
             builder.environment().put("CHAGRES_STORE_PORT", Integer.toString(port));
             builder.environment().put("CHAGRES_STORE_SECRET", "a secret of this test alone");
+            builder.environment().putAll(environment);
             processes.add(builder.start());
         }
     }

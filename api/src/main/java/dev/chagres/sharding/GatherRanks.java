@@ -1,0 +1,157 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.nccl.CollectiveMemory;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.CtaPolicy;
+import dev.chagres.nccl.Registration;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The ranks that gather weights, and memory in windows of their communicator, where a {@link WeightGather} asks for it. NCCL's ranks write into
+ * each other's windows at the place that their own has, so all of them take the same memory in the same order, and hand the same tensors out.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class GatherRanks implements AutoCloseable {
+    private final WeightGather gather;
+    private final Communicator communicator;
+    private final List<CollectiveMemory> windows = new ArrayList<>();
+    /** Those of the windows that have the parameters' weights, null before they are taken and where there are none. */
+    private @Nullable CollectiveMemory weights;
+    /** How they are gathered, as NCCL made of the memory what it could. */
+    private WeightGather made = WeightGather.DEVICE;
+
+    private GatherRanks(WeightGather gather, Communicator communicator) {
+        this.gather = gather;
+        this.communicator = communicator;
+    }
+
+    /** Each rank of a copy calls it. */
+    static GatherRanks of(ShardedRanks ranks, WeightGather gather) {
+        Communicator copy = ranks.copy();
+        CommunicatorConfig config = copy.config().withName("weights");
+        GatherRanks made = new GatherRanks(
+                gather,
+                copy.split(
+                        0,
+                        copy.rank(),
+                        gather == WeightGather.COPY_ENGINE ? config.withCtaPolicy(CtaPolicy.ZERO) : config));
+        try {
+            if (gather == WeightGather.COPY_ENGINE) {
+                made.gatherOnce();
+            }
+            return made;
+        } catch (RuntimeException | Error failure) {
+            made.close();
+            throw failure;
+        }
+    }
+
+    /** Returns those of other ranks, which gather the weights that {@code former} have gathered, where they lie. */
+    static GatherRanks of(ShardedRanks ranks, GatherRanks former) {
+        GatherRanks made = of(ranks, former.gather);
+        CollectiveMemory kept = former.weights;
+        if (kept == null) {
+            return made;
+        }
+        try {
+            made.windows.add(kept);
+            kept.register(made.communicator);
+            made.keep(kept);
+            return made;
+        } catch (RuntimeException | Error failure) {
+            made.close();
+            throw failure;
+        }
+    }
+
+    /** NCCL takes what copy engines need when they gather first: now rather than in a step. */
+    private void gatherOnce() {
+        Stream stream = communicator.device().stream();
+        long count = CollectiveMemory.byteSizeOf(DType.BYTE, 1);
+        try (CollectiveMemory memory = communicator.allocate(count * (1 + communicator.ranks()), stream)) {
+            Tensor part = memory.scope().tensor(DType.BYTE, count);
+            part.zero(stream);
+            communicator.allGather(part, memory.scope().tensor(DType.BYTE, count * communicator.ranks()), stream);
+            communicator.synchronize(stream);
+        }
+    }
+
+    Communicator communicator() {
+        return communicator;
+    }
+
+    boolean usesWindows() {
+        return gather != WeightGather.DEVICE;
+    }
+
+    /** Returns a window for what gathers read and write, null where they use the device's memory. Each rank calls it, with the same size. */
+    @Nullable
+    CollectiveMemory take(long byteSize) {
+        if (!usesWindows() || byteSize == 0) {
+            return null;
+        }
+        SameParameters.ensureSame(
+                communicator,
+                "window of weights",
+                byteSize,
+                bytes -> bytes + " bytes",
+                "; build the same plan, with the same types and strategy, on each");
+        CollectiveMemory taken = communicator.allocate(byteSize, communicator.device().stream());
+        windows.add(taken);
+        return taken;
+    }
+
+    /** Returns a window for the parameters' weights. */
+    Scope takeForWeights(long byteSize) {
+        CollectiveMemory taken = take(byteSize);
+        if (taken == null) {
+            throw new IllegalStateException("weights: expected some that are gathered in windows, got " + byteSize
+                    + " bytes that are gathered in " + gather + " memory");
+        }
+        keep(taken);
+        return taken.scope();
+    }
+
+    private void keep(CollectiveMemory ofWeights) {
+        weights = ofWeights;
+        made = ofWeights.kind() == Registration.Kind.WINDOW ? gather : WeightGather.DEVICE;
+    }
+
+    /** Returns in which memory weights are gathered, as NCCL made it. */
+    WeightGather made() {
+        return made;
+    }
+
+    /** Says where weights are gathered; empty for memory of the device. */
+    String explain() {
+        return switch (made) {
+            case WINDOW -> ", weights gathered in registered windows";
+            case COPY_ENGINE -> ", weights gathered in registered windows by copy engines";
+            case DEVICE ->
+                usesWindows()
+                        ? ", weights gathered without windows, for NCCL made none: ranks cannot reach each other's memory"
+                        : "";
+        };
+    }
+
+    /** Memory that is still there belongs to no communicator any more. */
+    @Override
+    public void close() {
+        try {
+            for (CollectiveMemory window : windows) {
+                window.deregister();
+            }
+            windows.clear();
+        } finally {
+            communicator.close();
+        }
+    }
+}

@@ -1,0 +1,25 @@
+package dev.chagres.layer;
+
+import dev.chagres.DType;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.WeightGather;
+import dev.chagres.sharding.ZeroStage;
+
+/** What a rank's process runs in {@link WeightGatherTest}. */
+final class WeightGatherProgram {
+    private WeightGatherProgram() {}
+
+    /** The stage, how weights are gathered, and the number of copies. */
+    public static void main(String[] arguments) {
+        FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.valueOf(arguments[0]))
+                .withWeightGather(WeightGather.valueOf(arguments[1]));
+        int copies = Integer.parseInt(arguments[2]);
+        var trained = Ranks.fromEnvironment()
+                .run(rank ->
+                        WeightGatherTraining.train(rank, config, copies, DType.BFLOAT16, DelayedScaling.standard()))
+                .getFirst();
+        System.out.println(trained.described() + "; " + trained.made() + " " + trained.digest());
+    }
+}
