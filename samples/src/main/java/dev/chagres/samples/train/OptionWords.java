@@ -4,6 +4,7 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.WeightGather;
 import java.util.Arrays;
 import java.util.Locale;
 import java.util.stream.Collectors;
@@ -67,6 +68,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     static final class OfOptimizerSharding extends OptionWords<OptimizerSharding> {
         OfOptimizerSharding() {
             super(OptimizerSharding.class);
+        }
+    }
+
+    static final class OfWeightGather extends OptionWords<WeightGather> {
+        OfWeightGather() {
+            super(WeightGather.class);
         }
     }
 

@@ -10,6 +10,7 @@ import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -180,6 +181,15 @@ record RankLayout(
                 + (sequenceParallel ? ", sequence-parallel" : "")
                 + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "")
                 + (exchange == CpCommType.A2A ? "" : ", keys passed on")
-                + (reduceType == DType.FLOAT32 ? "" : ", gradients summed in " + reduceType);
+                + (reduceType == DType.FLOAT32 ? "" : ", gradients summed in " + reduceType)
+                + gathers();
+    }
+
+    private String gathers() {
+        return switch (zero == null ? WeightGather.DEVICE : zero.weightGather()) {
+            case DEVICE -> "";
+            case WINDOW -> ", weights gathered in windows";
+            case COPY_ENGINE -> ", weights gathered by copy engines";
+        };
     }
 }

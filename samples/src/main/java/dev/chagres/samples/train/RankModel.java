@@ -63,8 +63,17 @@ record RankModel(
                         mesh.along(MeshDimension.REPLICATE, MeshDimension.CONTEXT),
                         DataParallelConfig.standard()
                                 .withReduceType(plan.layout().reduceType()))
-                : FullySharded.allocate(declared, plan.recipe().dtype(), plan.seed(), zero, mesh);
+                : shared(FullySharded.allocate(declared, plan.recipe().dtype(), plan.seed(), zero, mesh), zero, mesh);
         made.set(strategy);
         return strategy.parameters();
+    }
+
+    private static Strategy shared(FullySharded strategy, FullyShardedConfig asked, Mesh mesh) {
+        if (mesh.world().rank() == 0 && strategy.weightGather() != asked.weightGather()) {
+            System.err.println(
+                    "train: --weight-gather: NCCL made no windows, for the ranks cannot reach each other's memory;"
+                            + " weights are gathered as with device");
+        }
+        return strategy;
     }
 }

@@ -5,6 +5,7 @@ import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -78,6 +79,16 @@ final class RankOptions {
                     "with several ranks, the type in which gradients travel between them and are summed; each rank's own are FP32"
                             + " (default: fp32)")
     private @Nullable ReduceType reduceType;
+
+    @Option(
+            names = "--weight-gather",
+            converter = OptionWords.OfWeightGather.class,
+            paramLabel = "device|window|copy-engine",
+            description =
+                    "with --strategy zero1, zero2 or zero3, or ranks along shard, in which memory weights are gathered: each"
+                            + " device's own, windows that NCCL has registered, or those by the devices' copy engines"
+                            + " (default: device)")
+    private @Nullable WeightGather weightGather;
 
     @Option(
             names = "--cp-comm-type",
@@ -181,7 +192,8 @@ final class RankOptions {
         }
         return FullyShardedConfig.of(stage)
                 .withOptimizer(optimizer != null ? optimizer : OptimizerSharding.EACH_COPY)
-                .withReduceType(reduceType().dtype());
+                .withReduceType(reduceType().dtype())
+                .withWeightGather(weightGather != null ? weightGather : WeightGather.DEVICE);
     }
 
     /**
@@ -219,6 +231,11 @@ final class RankOptions {
             throw new IllegalArgumentException(
                     "--reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got "
                             + (count() == 1 ? "one rank" : layout()));
+        }
+        if (weightGather != null && layout().zero() == null) {
+            throw new IllegalArgumentException(
+                    "--weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along shard, beside it, which gather"
+                            + " weights, got " + (count() == 1 ? "one rank" : layout()));
         }
         if (exchange != null && context == 1) {
             throw new IllegalArgumentException(
