@@ -38,10 +38,14 @@ public enum LayerRecipe {
         this.recipe = recipe;
     }
 
-    /** Makes {@code pass} compute by this recipe. */
-    void begin(Parameters parameters, Pass pass) {
-        if (recipe != null) {
-            pass.autocast(Quantizers.allocate(parameters, recipe));
+    /** Makes {@code pass} compute by this recipe; returns its state, null where there is none. */
+    @Nullable
+    Quantizers begin(Parameters parameters, Pass pass) {
+        if (recipe == null) {
+            return null;
         }
+        Quantizers quantizers = Quantizers.allocate(parameters, recipe);
+        pass.autocast(quantizers);
+        return quantizers;
     }
 }

@@ -39,7 +39,7 @@ final class LayerStep implements AutoCloseable {
         ModelPlan plan = new ModelPlan();
         layer = new TransformerLayer(config(), plan);
         parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
-        recipe.begin(parameters, pass);
+        var _ = recipe.begin(parameters, pass);
         sequences = layout.sequences(inputs, shape);
         x = normal(inputs, 1);
         dy = normal(inputs, 2);
