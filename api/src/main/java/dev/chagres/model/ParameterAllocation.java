@@ -5,9 +5,7 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ParameterShard.Part;
-import dev.chagres.nccl.CollectiveMemory;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import java.util.function.LongFunction;
 import org.jspecify.annotations.Nullable;
@@ -50,7 +48,7 @@ final class ParameterAllocation {
             }
         }
         Scope scope = device.openScope();
-        Scope weightScope = null;
+        Scope weightScope = scope;
         try {
             Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
             plan.groups()
@@ -58,33 +56,38 @@ final class ParameterAllocation {
                     .forEach(group -> group.forEach(parameter ->
                             parameter.keep(quantized.contains(parameter) ? storage : WeightStorage.MODEL_TYPE)));
             ParameterLayout layout = new ParameterLayout(plan, dtype);
-            weightScope = weightMemory == null ? null : weightMemory.apply(weightBytes(layout, shard));
-            Parameters parameters = new Parameters(scope, plan, dtype, layout, shard, seed, weightScope);
+            weightScope =
+                    weightMemory == null ? scope : weightMemory.apply(ParameterVectors.weightBytes(layout, shard));
+            ParameterVectors vectors = new ParameterVectors(scope, weightScope, layout, shard);
+            Parameters parameters = new Parameters(plan, dtype, layout, vectors, seed);
             try (FirstWeights first = new FirstWeights(scope)) {
                 for (Parameter parameter : parameters.all()) {
                     if (!parameter.isEightBitsOnly()) {
-                        parameters.write(parameter, first, seed);
+                        write(parameter, parameters.sharing(), first, seed);
                     }
                 }
             }
-            parameters.begun();
+            vectors.countChanges();
             return parameters;
         } catch (RuntimeException | Error failure) {
             scope.close();
-            if (weightScope != null) {
-                weightScope.close();
-            }
+            weightScope.close();
             throw failure;
         }
     }
 
-    private static long weightBytes(ParameterLayout layout, @Nullable ParameterShard shard) {
+    /** Writes the first values of what is kept here of {@code parameter}. */
+    private static void write(Parameter parameter, ParameterSharing sharing, FirstWeights first, long seed) {
+        ParameterShard shard = sharing.shard();
         Part part = shard == null ? null : shard.weights();
-        long parts = part == null ? 1 : part.count();
-        long bytes = 0;
-        for (Map.Entry<DType, Long> one : layout.weightCounts().entrySet()) {
-            bytes += CollectiveMemory.byteSizeOf(one.getKey(), one.getValue() / parts);
+        if (part == null) {
+            first.write(parameter, seed);
+            return;
         }
-        return bytes;
+        for (GroupPiece piece : sharing.groups().get(parameter.group()).pieces()) {
+            if (piece.holds(parameter)) {
+                ShardRanges.write(parameter, piece, part, sharing.vector(piece.dtype()), first, seed);
+            }
+        }
     }
 }

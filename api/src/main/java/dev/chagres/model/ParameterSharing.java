@@ -64,12 +64,12 @@ public final class ParameterSharing {
      * @throws NullPointerException when no parameter has the type
      */
     public Tensor vector(DType type) {
-        return parameters.vector(type);
+        return parameters.vectors.weights(type);
     }
 
     /** Returns what {@link Parameters#state()} has beside weights: the number of steps, and what is done after loading. */
     public State stepState() {
-        return parameters.stepState();
+        return parameters.states.step();
     }
 
     /**
@@ -78,8 +78,7 @@ public final class ParameterSharing {
      * @param model where these are the parameters of a part of a model, the whole of it; else null
      */
     public State weightStepState(@Nullable ModelPlan model) {
-        return parameters.withoutStep(
-                new State.Builder(),
+        return parameters.states.besideWeights(
                 model == null
                         ? parameters.all()
                         : model.groups().values().stream().flatMap(List::stream).toList(),

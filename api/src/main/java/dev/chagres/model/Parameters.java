@@ -6,11 +6,9 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.model.ParameterShard.Part;
+import dev.chagres.internal.memory.Closing;
 import java.util.ArrayList;
-import java.util.EnumMap;
 import java.util.List;
-import java.util.Map;
 import java.util.function.LongFunction;
 import org.jspecify.annotations.Nullable;
 
@@ -26,97 +24,60 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class Parameters implements AutoCloseable {
-    private final Scope scope;
+    final ParameterVectors vectors;
     private final List<Parameter> all;
     private final DType dtype;
     private final long seed;
-    private final Map<DType, Tensor> weights = new EnumMap<>(DType.class);
-    private final Tensor[] vectors;
-    private final Tensor gradients;
-    /** The issue number of the tensor that holds the gradients. */
-    private final int issue;
-
     private final List<ParameterRange> ranges;
     private final ParameterSharing sharing;
-    /** Null where this process has the whole model. */
-    private final @Nullable ParameterShard shard;
-
     private final TensorParallel tensorParallel;
-    final PartialGradients partials;
     private final List<QuantizerSite> quantizers;
-    private final List<AutoCloseable> adopted = new ArrayList<>();
-    private boolean closed;
     private final StepCount steps;
-    private int version;
+    final PartialGradients partials;
+    final ParameterStates states;
+    /** What is closed before the memory goes. */
+    private final List<AutoCloseable> adopted = new ArrayList<>();
 
-    Parameters(
-            Scope scope,
-            ModelPlan plan,
-            DType dtype,
-            ParameterLayout layout,
-            @Nullable ParameterShard shard,
-            long seed,
-            @Nullable Scope weightScope) {
-        this.scope = scope;
-        if (weightScope != null) {
-            adopted.add(weightScope);
-        }
-        this.seed = seed;
-        this.shard = shard;
+    private boolean closed;
+
+    Parameters(ModelPlan plan, DType dtype, ParameterLayout layout, ParameterVectors vectors, long seed) {
+        this.vectors = vectors;
         this.dtype = dtype;
-        steps = new StepCount(scope.stream(), this::ensureOpen);
+        this.seed = seed;
+        Scope scope = vectors.scope();
+        if (vectors.weightScope() != scope) {
+            adopted.add(vectors.weightScope());
+        }
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
         tensorParallel = plan.tensorParallel();
-        Part weightPart = shard == null ? null : shard.weights();
-        long weightParts = weightPart == null ? 1 : weightPart.count();
-        long gradientParts = shard == null ? 1 : shard.updated().count();
-        layout.weightCounts().forEach((type, count) -> {
-            Tensor vector = (weightScope == null ? scope : weightScope).tensor(type, count / weightParts);
-            vector.zero(scope.stream());
-            weights.put(type, vector);
-        });
-        vectors = weights.values().toArray(Tensor[]::new);
         quantizers = List.copyOf(plan.quantizers());
-        gradients = scope.tensor(DType.FLOAT32, layout.gradientCount() / gradientParts);
-        issue = Inside.issue(gradients);
-        gradients.zero(scope.stream());
-        sharing = new ParameterSharing(this, layout.groups(), shard, plan.contextParallel());
+        steps = new StepCount(scope.stream(), this::ensureOpen);
+        states = new ParameterStates(all, vectors, steps);
+        sharing = new ParameterSharing(this, layout.groups(), vectors.shard(), plan.contextParallel());
         partials = new PartialGradients(all, tensorParallel, scope, sharing::gradient);
-        List<PlacedGroup> groups = sharing.groups();
-        ranges = shard != null
-                ? ShardRanges.of(groups, shard, this::vector)
-                : layout.stretches().stream()
-                        .map(s -> new ParameterRange(vector(s.dtype()), s.weight(), s.gradient(), s.count(), s.decay()))
-                        .toList();
-        for (int i = 0; i < groups.size(); i++) {
-            int group = i;
-            groups.get(i).members().forEach(parameter -> parameter.group(group));
-        }
+        ranges = vectors.ranges(layout);
         if (tensorParallel.isSplit()) {
             NormOverRanks norm = new NormOverRanks(scope, tensorParallel.group());
             adopted.add(norm);
             sharing.step(norm);
         }
+        place(layout);
+    }
+
+    /** Tells each parameter of its group, and where it lies. */
+    private void place(ParameterLayout layout) {
+        List<PlacedGroup> groups = sharing.groups();
+        for (int i = 0; i < groups.size(); i++) {
+            int group = i;
+            groups.get(i).members().forEach(parameter -> parameter.group(group));
+        }
         all.stream().filter(Parameter::isEightBitsOnly).forEach(parameter -> parameter.awaitQuantizers(this));
         layout.places().forEach((parameter, place) -> {
             parameter.lie(place);
-            if (hasWholeWeights()) {
-                boolean whole = shard == null && place.isTrained();
-                parameter.place(
-                        this,
-                        scope.view(vector(place.dtype()), place.weight(), parameter.shape()),
-                        whole ? scope.view(gradients, place.gradient(), parameter.shape()) : null);
+            if (vectors.hasWholeWeights()) {
+                parameter.place(this, vectors.weight(parameter, place), vectors.gradient(parameter, place));
             }
         });
-    }
-
-    /** First weights are no change. */
-    void begun() {
-        version -= version();
-    }
-
-    private boolean hasWholeWeights() {
-        return shard == null || shard.weights() == null;
     }
 
     /**
@@ -190,19 +151,6 @@ public final class Parameters implements AutoCloseable {
         return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard, weightMemory);
     }
 
-    void write(Parameter parameter, FirstWeights first, long seed) {
-        Part part = shard == null ? null : shard.weights();
-        if (part == null) {
-            first.write(parameter, seed);
-            return;
-        }
-        for (GroupPiece piece : sharing.groups().get(parameter.group()).pieces()) {
-            if (piece.holds(parameter)) {
-                ShardRanges.write(parameter, piece, part, vector(piece.dtype()), first, seed);
-            }
-        }
-    }
-
     /**
      * For recipes: writes the first values of a parameter, as it was declared, and waits for that.
      *
@@ -210,14 +158,10 @@ public final class Parameters implements AutoCloseable {
      */
     public void drawFirst(Parameter parameter, Tensor target) {
         Checks.given("parameter", parameter);
-        Checks.given("target", target).zero(scope.stream());
-        try (FirstWeights first = new FirstWeights(scope)) {
+        Checks.given("target", target).zero(scope().stream());
+        try (FirstWeights first = new FirstWeights(scope())) {
             first.write(parameter, seed, target);
         }
-    }
-
-    Tensor vector(DType type) {
-        return Checks.given("weights", weights.get(type));
     }
 
     /** Returns the parameters, group by group in the order of their declaration. */
@@ -250,7 +194,7 @@ public final class Parameters implements AutoCloseable {
      */
     public Tensor weights() {
         ensureOpen();
-        Tensor vector = weights.get(dtype);
+        Tensor vector = vectors.weightsOrNull(dtype);
         if (vector == null) {
             throw new IllegalStateException("weights: every parameter was declared with a type of its own"
                     + (all.stream().anyMatch(Parameter::isEightBitsOnly) ? " or is kept in eight bits" : "")
@@ -267,7 +211,7 @@ public final class Parameters implements AutoCloseable {
      */
     public Tensor gradients() {
         ensureOpen();
-        return gradients;
+        return vectors.gradients();
     }
 
     /**
@@ -279,7 +223,7 @@ public final class Parameters implements AutoCloseable {
         if (closed) {
             throw new IllegalStateException("the parameters are closed; make others with Parameters.allocate");
         }
-        if (Inside.issue(gradients) != issue) {
+        if (!vectors.isLive()) {
             throw new IllegalStateException(
                     "the parameters have lost their memory: their scope was restarted; close them"
                             + " and call Parameters.allocate again");
@@ -322,13 +266,12 @@ public final class Parameters implements AutoCloseable {
 
     /** Returns the bytes of weights and gradients; what is kept {@link WeightStorage#QUANTIZED_ONLY} lies with the quantizers. */
     public long byteSize() {
-        return gradients.byteSize()
-                + weights.values().stream().mapToLong(Tensor::byteSize).sum();
+        return vectors.byteSize();
     }
 
     /** Returns the scope that owns the memory; what an optimizer enqueues runs on its stream. */
     public Scope scope() {
-        return scope;
+        return vectors.scope();
     }
 
     /** Returns the number of steps taken: of calls of {@link #nextStep}, and what a loaded state said. */
@@ -343,8 +286,8 @@ public final class Parameters implements AutoCloseable {
      */
     public void completeGradients() {
         sharing.stepping();
-        for (int i = 0; shard == null && i < all.size(); i++) { // Whoever sums parts has completed them.
-            all.get(i).completeGradient(scope.stream());
+        for (int i = 0; vectors.shard() == null && i < all.size(); i++) { // Whoever sums parts has completed them.
+            all.get(i).completeGradient(scope().stream());
         }
         partials.sum(steps.generation());
     }
@@ -356,7 +299,7 @@ public final class Parameters implements AutoCloseable {
 
     /** Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them. */
     public void nextStep() {
-        Inside.state(scope.stream()).ensureCurrent();
+        Inside.state(scope().stream()).ensureCurrent();
         steps.next();
     }
 
@@ -377,7 +320,7 @@ public final class Parameters implements AutoCloseable {
 
     /** Abandons the gradients of this step, such as those of a backward pass that failed: the next one overwrites them. */
     public void forgetGradients() {
-        Inside.state(scope.stream()).ensureCurrent();
+        Inside.state(scope().stream()).ensureCurrent();
         steps.forgetGradients();
     }
 
@@ -387,16 +330,12 @@ public final class Parameters implements AutoCloseable {
      * needs it.
      */
     public void changed() {
-        version++;
+        vectors.changed();
     }
 
     /** Returns a number that is another one after {@link #changed}, and after a method of {@link Tensor} has written weights. */
     public int version() {
-        int sum = version;
-        for (Tensor vector : vectors) {
-            sum += Inside.writes(vector);
-        }
-        return sum;
+        return vectors.version();
     }
 
     /**
@@ -407,7 +346,7 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when weights lie in parts on several ranks, or are kept QUANTIZED_ONLY and have no quantizers yet
      */
     public State state() {
-        return withStep(listed());
+        return states.weightsAndStep();
     }
 
     /**
@@ -427,45 +366,7 @@ public final class Parameters implements AutoCloseable {
                     + "; ask TensorParallelState.ofWeights, which has those of all ranks");
         }
         sharing.ensureAllStages();
-        return withoutStep(listed(), all, quantizers);
-    }
-
-    private State.Builder listed() {
-        if (!hasWholeWeights()) {
-            throw new IllegalStateException(
-                    "state: expected whole weights, got a rank's parts of them; save and load"
-                            + " them with Strategy.weightState(), or with Strategy.state(optimizer) and what the optimizer keeps");
-        }
-        State.Builder state = new State.Builder();
-        for (Parameter parameter : all) {
-            if (parameter.isEightBitsOnly()) {
-                state.eightBits(parameter.name(), parameter.eightBits());
-            } else {
-                state.tensor(parameter.name(), parameter.weight());
-            }
-        }
-        return state;
-    }
-
-    State stepState() {
-        return withStep(new State.Builder());
-    }
-
-    private State withStep(State.Builder state) {
-        return state.number("step", steps::step, steps::restore, Long.MAX_VALUE - 1)
-                .afterLoading(this::restored)
-                .build();
-    }
-
-    State withoutStep(State.Builder state, List<Parameter> ofModel, List<QuantizerSite> places) {
-        return state.leaveOut(new BesideWeights(ofModel, places))
-                .afterLoading(this::restored)
-                .build();
-    }
-
-    private void restored() {
-        changed();
-        steps.renew();
+        return states.weightsAlone(quantizers);
     }
 
     int generation() {
@@ -499,27 +400,14 @@ public final class Parameters implements AutoCloseable {
     /** Frees weights and gradients. A second call does nothing. */
     @Override
     public void close() {
-        Inside.state(scope.stream()).ensureCloses();
-        RuntimeException first = null;
+        Inside.state(scope().stream()).ensureCloses();
         List<AutoCloseable> children = List.copyOf(adopted);
         adopted.clear();
-        for (AutoCloseable child : children.reversed()) {
-            try {
-                child.close();
-            } catch (Exception failure) {
-                RuntimeException later =
-                        failure instanceof RuntimeException runtime ? runtime : new IllegalStateException(failure);
-                if (first == null) {
-                    first = later;
-                } else {
-                    first.addSuppressed(later);
-                }
-            }
-        }
-        closed = true;
-        scope.close();
-        if (first != null) {
-            throw first;
+        try {
+            Closing.newestFirst(children);
+        } finally {
+            closed = true;
+            scope().close();
         }
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.internal.memory.Closing;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.HostWaits;
 import java.util.ArrayList;
@@ -51,20 +52,6 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
     /** Closes them, newest first. */
     @Override
     public void close() {
-        RuntimeException first = null;
-        for (Endpoint endpoint : List.copyOf(open).reversed()) {
-            try {
-                endpoint.close();
-            } catch (RuntimeException failure) {
-                if (first == null) {
-                    first = failure;
-                } else {
-                    first.addSuppressed(failure);
-                }
-            }
-        }
-        if (first != null) {
-            throw first;
-        }
+        Closing.newestFirst(open);
     }
 }

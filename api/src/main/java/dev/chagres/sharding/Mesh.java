@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Closing;
 import dev.chagres.nccl.Communicator;
 import java.util.ArrayList;
 import java.util.EnumMap;
@@ -149,25 +150,11 @@ public final class Mesh implements AutoCloseable {
     @Override
     public void close() {
         Inside.state(device).ensureCloses();
-        RuntimeException first = null;
         List<Communicator> open = new ArrayList<>(communicators.values());
         open.addAll(combined.values());
         communicators.clear();
         combined.clear();
-        for (Communicator communicator : open.reversed()) {
-            try {
-                communicator.close();
-            } catch (RuntimeException failure) {
-                if (first == null) {
-                    first = failure;
-                } else {
-                    first.addSuppressed(failure);
-                }
-            }
-        }
-        if (first != null) {
-            throw first;
-        }
+        Closing.newestFirst(open);
     }
 
     @Override
