@@ -1,6 +1,5 @@
 package dev.chagres.sharding;
 
-import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
@@ -62,7 +61,11 @@ record CopyShrink(
             next = new FullySharded(config, strategy.parameters(), among, weights, mesh, steps.completed());
             next.gatherWeights();
             for (State each : scales) {
-                next.broadcast(each, 0); // A rank may have failed in the midst of their update.
+                StateBroadcast.run(
+                        each,
+                        0,
+                        next.communicator,
+                        next.stream); // A rank may have failed in the midst of their update.
             }
             return next;
         } catch (RuntimeException failed) {
@@ -111,12 +114,8 @@ record CopyShrink(
         strategy.ensureOpen();
         Inside.state(strategy.stream).ensureNotCapturing("shrink");
         Inside.state(strategy.stream).ensureNotGrouping("shrink");
-        Parameters parameters = strategy.parameters();
-        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
-            throw new IllegalArgumentException(
-                    "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
-        }
-        String refused = refused(parameters);
+        strategy.ensureOwn(optimizer);
+        String refused = refused(strategy.parameters());
         if (refused != null) {
             throw new IllegalStateException("shrink: expected " + refused + "; start again from a saved state");
         }

@@ -157,7 +157,7 @@ public final class DataParallel extends Strategy {
                 next.steps = Collections.max(left.values());
                 // Where this fails half-way, what the rank has is of no step.
                 steps = steps < next.steps ? NO_STEP : steps;
-                next.broadcast(state, left.placeOfLargest());
+                StateBroadcast.run(state, left.placeOfLargest(), next.communicator, stream);
                 steps = next.steps;
                 next.join();
                 successor.accept(next);
@@ -190,10 +190,7 @@ public final class DataParallel extends Strategy {
         ensureOpen();
         Inside.state(stream).ensureNotCapturing("shrink");
         Inside.state(stream).ensureNotGrouping("shrink");
-        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
-            throw new IllegalArgumentException(
-                    "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
-        }
+        ensureOwn(optimizer);
         if (parameters.tensorParallel().isSplit()) {
             throw new IllegalStateException(
                     "shrink: expected ranks that have whole layers, got " + parameters.tensorParallel()

@@ -1,7 +1,6 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -50,7 +49,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     private final Runnable atNextStep = this::endStep;
     private final Runnable atForgetting = this::beginStep;
     private final List<Pass> followed = new ArrayList<>();
-    private final List<Quantizers> reduced = new ArrayList<>();
+    private final AmaxOverRanks amaxes;
     /** Whether the micro-batch under way, or the next one, is the step's last. */
     private boolean last;
 
@@ -61,6 +60,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         this.parameters = parameters;
         this.communicator = communicator;
         stream = parameters.scope().stream();
+        amaxes = new AmaxOverRanks(parameters, communicator, bytes);
         progress = new GroupProgress(this, parameters.sharing().groups().size(), this::complete, this::release);
     }
 
@@ -186,25 +186,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
             throw new IllegalArgumentException(
                     "quantizers: expected those of this strategy's parameters, got " + quantizers + " of others");
         }
-        if (reduced.contains(quantizers)) {
-            throw new IllegalStateException(
-                    "reduceAmax: expected quantizers that are not reduced yet, got " + quantizers);
-        }
-        quantizers.reduceAmax(this::maxOverRanks);
-        reduced.add(quantizers);
+        amaxes.add(quantizers);
         gather(quantizers);
-    }
-
-    private void maxOverRanks(List<Tensor> amaxes) {
-        Communicator.group(() -> {
-            for (int i = 0; i < amaxes.size(); i++) {
-                Tensor amax = amaxes.get(i);
-                bytes.allReduce(amax);
-                communicator.allReduce(amax, amax, Reduction.MAX, stream);
-            }
-        });
-        parameters.tensorParallel().max(amaxes, stream);
-        parameters.sharing().maxOverStages(amaxes);
     }
 
     /** Returns the bytes that each collective has moved since this was asked last; those of labelled tokens and norms do not count. */
@@ -218,8 +201,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Returns what makes another strategy work for the passes and quantizers of this one, once it is closed. */
     final Consumer<Strategy> successor() {
         List<Pass> passes = List.copyOf(followed);
-        List<Quantizers> quantizers =
-                reduced.stream().filter(Quantizers::isOpen).toList();
+        List<Quantizers> quantizers = amaxes.open();
         return next -> {
             passes.forEach(next::follow);
             quantizers.forEach(next::reduceAmax);
@@ -228,35 +210,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /** Returns the scales that are reduced over the ranks. */
     final List<State> reducedScales() {
-        return reduced.stream()
-                .filter(Quantizers::isOpen)
-                .map(Quantizers::state)
-                .toList();
-    }
-
-    /** Gives all ranks what {@code from} has. */
-    final void broadcast(State state, int from) {
-        try (Scope scope = stream.device().openScope(stream)) {
-            List<State.Number> numbers = List.copyOf(state.numbers().values());
-            Tensor values = scope.tensor(DType.INT64, Math.max(1, numbers.size()));
-            values.set(
-                    stream,
-                    numbers.isEmpty()
-                            ? new long[1]
-                            : numbers.stream()
-                                    .mapToLong(number -> number.reader().getAsLong())
-                                    .toArray());
-            Communicator.group(() -> {
-                communicator.broadcast(values, values, from, stream);
-                state.tensors().values().forEach(tensor -> communicator.broadcast(tensor, tensor, from, stream));
-            });
-            communicator.synchronize(stream);
-            long[] given = values.toLongs(stream);
-            for (int i = 0; i < numbers.size(); i++) {
-                numbers.get(i).writer().accept(given[i]);
-            }
-        }
-        state.loaded();
+        return amaxes.states();
     }
 
     final boolean isLast() {
@@ -266,6 +220,14 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     final void ensureOpen() {
         if (closed) {
             throw new IllegalStateException("the " + this + " is closed");
+        }
+    }
+
+    /** Checks that an optimizer updates the parameters of this strategy. */
+    final void ensureOwn(AdamW optimizer) {
+        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
+            throw new IllegalArgumentException(
+                    "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
         }
     }
 
@@ -282,10 +244,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      */
     public final ShardedState state(AdamW optimizer, State... others) {
         ensureOpen();
-        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
-            throw new IllegalArgumentException(
-                    "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
-        }
+        ensureOwn(optimizer);
         ensureWholeLayers("state", "TensorParallelState.of");
         return stateOf(optimizer, ofAllRanks(others));
     }
@@ -417,11 +376,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         Inside.state(stream).ensureCloses();
         closed = true;
         followed.forEach(pass -> pass.calls().forget(progress));
-        for (Quantizers quantizers : reduced) {
-            if (quantizers.isOpen()) {
-                quantizers.reduceAmax(null);
-            }
-        }
+        amaxes.end();
         parameters.sharing().forget(use);
         parameters.forget(atNextStep);
         parameters.forget(atForgetting);

@@ -1,0 +1,71 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import dev.chagres.recipe.AmaxReduction;
+import dev.chagres.recipe.Quantizers;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The quantizers whose scales are those of all ranks: {@code amax = max over ranks of amax} at the end of each step.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class AmaxOverRanks implements AmaxReduction {
+    private final Parameters parameters;
+    private final Communicator communicator;
+    private final ByteCounts bytes;
+    private final Stream stream;
+    private final List<Quantizers> reduced = new ArrayList<>();
+
+    AmaxOverRanks(Parameters parameters, Communicator communicator, ByteCounts bytes) {
+        this.parameters = parameters;
+        this.communicator = communicator;
+        this.bytes = bytes;
+        stream = parameters.scope().stream();
+    }
+
+    /** Reduces those of {@code quantizers} from now on. */
+    void add(Quantizers quantizers) {
+        if (reduced.contains(quantizers)) {
+            throw new IllegalStateException(
+                    "reduceAmax: expected quantizers that are not reduced yet, got " + quantizers);
+        }
+        quantizers.reduceAmax(this);
+        reduced.add(quantizers);
+    }
+
+    /** Over these ranks in one call, then over those that split layers, and over a pipeline's. */
+    @Override
+    public void max(List<Tensor> amaxes) {
+        Communicator.group(() -> {
+            for (int i = 0; i < amaxes.size(); i++) {
+                Tensor amax = amaxes.get(i);
+                bytes.allReduce(amax);
+                communicator.allReduce(amax, amax, Reduction.MAX, stream);
+            }
+        });
+        parameters.tensorParallel().max(amaxes, stream);
+        parameters.sharing().maxOverStages(amaxes);
+    }
+
+    /** Returns those quantizers that are open. */
+    List<Quantizers> open() {
+        return reduced.stream().filter(Quantizers::isOpen).toList();
+    }
+
+    /** Returns the states of those quantizers that are open. */
+    List<State> states() {
+        return open().stream().map(Quantizers::state).toList();
+    }
+
+    /** Leaves the quantizers to their own rank. */
+    void end() {
+        open().forEach(quantizers -> quantizers.reduceAmax(null));
+    }
+}
