@@ -66,11 +66,11 @@ final class CallComparison {
         if (isAlone()) {
             return;
         }
-        endpoint.compares(this);
+        endpoint.peerWait().compares(this);
         try {
             meeting.comparisons().compare(endpoint, key, waiting, callers);
         } finally {
-            endpoint.compares(null);
+            endpoint.peerWait().compares(null);
         }
     }
 

@@ -6,7 +6,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * The collective or transfer that a communicator was called for last.
  *
- * <p>Threading: written on the device's thread before {@link Endpoint#enter} publishes it; read by any thread after that.
+ * <p>Threading: written on the device's thread before {@link PeerWait#begin} publishes it; read by any thread after that.
  */
 final class CurrentCall {
     private static final String PREMULTIPLIED = "pre-multiplied sum";

@@ -12,8 +12,6 @@ import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Leaks;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.lang.invoke.MethodHandles;
-import java.lang.invoke.VarHandle;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -23,16 +21,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread, but for what says otherwise.
  */
 final class Endpoint implements AutoCloseable {
-    private static final VarHandle WAITING;
-
-    static {
-        try {
-            WAITING = MethodHandles.lookup().findVarHandle(Endpoint.class, "waiting", long.class);
-        } catch (ReflectiveOperationException impossible) {
-            throw new ExceptionInInitializerError(impossible);
-        }
-    }
-
     private final Device device;
     private final DeviceState state;
     private final CommunicatorConfig config;
@@ -50,21 +38,12 @@ final class Endpoint implements AutoCloseable {
     private final Revocation revocation;
     private final CurrentCall call = new CurrentCall();
     private final CallCounts counts;
+    private final PeerWait peerWait;
+    private final CaptureMode captureMode;
     private final CallRecords records;
     private int shrinks;
-    private long waits;
-    /** The number of the wait that the thread is in, 0 outside; {@link Watch} reads it. */
-    @SuppressWarnings("unused") // through WAITING
-    private long waiting;
-    /** What the thread waits to compare with its peers' calls, null outside. */
-    private volatile @Nullable CallComparison compared;
-    /** When the thread came to the call that it is in, or was in last. */
-    private long waitsSince;
     /** Graphs that have recorded calls of this communicator. */
     private int graphs;
-
-    /** How CUDA treats the thread's calls while one of its streams captures, before NCCL was called; -1 outside of such a call. */
-    private int modeBefore = -1;
 
     /** {@code meeting} is where its ranks meet that are threads of this program, {@code elsewhere} what is known of those that are not. */
     Endpoint(
@@ -86,6 +65,8 @@ final class Endpoint implements AutoCloseable {
         rank = out.get(ValueLayout.JAVA_INT, 0);
         revocation = new Revocation(handle, rank);
         counts = new CallCounts(meeting, ranks, rank);
+        peerWait = new PeerWait(counts);
+        captureMode = new CaptureMode(state);
         records = new CallRecords(device, config.name(), rank, ranks);
         trace = Leaks.opened(toString());
         if (meeting != null) {
@@ -213,10 +194,9 @@ final class Endpoint implements AutoCloseable {
 
     /** Waits until the peers have come to what was published. The wait that {@link Watch} ends begins here, and goes on in NCCL. */
     void meet() {
-        waitsSince = System.nanoTime();
-        WAITING.setRelease(this, ++waits);
+        peerWait.begin();
         if (state.capture() != null) {
-            modeBefore = CaptureModes.exchange(state, CaptureModes.RELAXED);
+            captureMode.relax();
             return;
         }
         counts.meet();
@@ -230,11 +210,8 @@ final class Endpoint implements AutoCloseable {
 
     /** Says that the thread waits for no other rank any more. */
     void leave() {
-        WAITING.setRelease(this, 0L);
-        if (modeBefore >= 0) {
-            var _ = CaptureModes.exchange(state, modeBefore);
-            modeBefore = -1;
-        }
+        peerWait.end();
+        captureMode.restore();
     }
 
     void keepForGraph() {
@@ -290,47 +267,22 @@ final class Endpoint implements AutoCloseable {
 
     /** Returns what the rank is in, or was in last, and how long it has waited. */
     String called() {
-        if (waits == 0) {
-            return toString();
-        }
-        long millis = (System.nanoTime() - waitsSince) / 1_000_000;
-        return this + ", " + (waiting() == 0 ? "after " + call() : "in " + call() + " waited " + millis + " ms");
+        return peerWait.describe(toString(), call);
     }
 
-    /** Returns the number of the wait that the thread is in, 0 outside. Any thread. */
-    long waiting() {
-        return (long) WAITING.getAcquire(this);
+    /** Returns the thread's waiting for its peers. Any thread. */
+    PeerWait peerWait() {
+        return peerWait;
     }
 
     /**
-     * Returns the same, or below 0 the wait for work of the device where ranks in other processes may keep it from ending. Threads of
-     * one program give their calls to NCCL when all have come. Any thread.
+     * Returns the number of the wait that other ranks may keep from ending, 0 outside of one. Below 0 it is a wait for work of the device:
+     * ranks in other processes may keep that from ending, but threads of one program, which give their calls to NCCL when all have come,
+     * do not. Any thread.
      */
     long waitingForPeers() {
-        long inside = waiting();
+        long inside = peerWait.number();
         return inside != 0 || elsewhere == null ? inside : -state.waits().present();
-    }
-
-    /** Says what the thread waits to compare with its peers' calls, null when it goes on. */
-    void compares(@Nullable CallComparison comparison) {
-        compared = comparison;
-    }
-
-    /** Returns whether the thread waits for other ranks. Any thread. */
-    boolean waits() {
-        return waiting() != 0 || compared != null;
-    }
-
-    /** Returns the ranks whose calls make one with what this one waits for. Any thread. */
-    List<Integer> awaited() {
-        CallComparison present = compared;
-        return present == null ? counts.awaited() : present.callers();
-    }
-
-    /** Returns those of them that have not come. Any thread. */
-    List<Integer> missing() {
-        CallComparison present = compared;
-        return present == null ? counts.missing() : present.missing();
     }
 
     /** Ends the wait of this rank, and of its peers where they are known: the time is up. Any thread. */
@@ -341,11 +293,13 @@ final class Endpoint implements AutoCloseable {
             fail(RankFailure.late(this + ", in " + call(), missing, millis));
         } else {
             // Whoever does not come here is missed by the communicators that this was split from, too.
-            meeting.root().fail(RankFailure.late(this + ", in " + call(), Blame.of(this, meeting, missing()), millis));
+            meeting.root()
+                    .fail(RankFailure.late(
+                            this + ", in " + call(), Blame.of(this, meeting, peerWait.missing()), millis));
         }
     }
 
-    /** Does so where ranks in other processes are behind: else the device has long work of its own. Any thread. */
+    /** Ends the wait for work of the device where ranks in other processes are behind: else that work is long. Any thread. */
     void timeOutIfAnyIsBehind() {
         List<Integer> behind = elsewhere == null || failure != null ? List.of() : elsewhere.behind(this);
         if (!behind.isEmpty()) {

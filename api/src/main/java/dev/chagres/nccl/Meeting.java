@@ -100,7 +100,7 @@ final class Meeting {
         lock.lock();
         try {
             for (Endpoint endpoint : endpoints) {
-                if (number(endpoint.rank()) == number && endpoint.waits()) {
+                if (number(endpoint.rank()) == number && endpoint.peerWait().isUnderWay()) {
                     return endpoint;
                 }
             }

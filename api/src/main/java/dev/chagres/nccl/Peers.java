@@ -115,7 +115,8 @@ final class Peers {
         lock.lock();
         try {
             for (Endpoint endpoint : endpoints) {
-                waits |= endpoint.waiting() != 0 || endpoint.state().waits().present() != 0;
+                waits |= endpoint.peerWait().number() != 0
+                        || endpoint.state().waits().present() != 0;
                 PeerPlace known = endpoint.elsewhere();
                 asked = known != null && known.name().equals(place) ? endpoint : asked;
             }

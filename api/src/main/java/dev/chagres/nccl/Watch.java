@@ -61,7 +61,7 @@ final class Watch {
                 late = firstLate(System.nanoTime());
             }
             if (late != null) {
-                if (late.waiting() != 0) {
+                if (late.peerWait().number() != 0) {
                     late.timeOut();
                 } else {
                     late.timeOutIfAnyIsBehind();

@@ -14,14 +14,35 @@ import java.lang.foreign.ValueLayout;
  *
  * <p>Source: {@code cudaThreadExchangeStreamCaptureMode} of the CUDA runtime.
  */
-final class CaptureModes {
+final class CaptureMode {
     /** {@code cudaStreamCaptureModeRelaxed}. */
-    static final int RELAXED = 2;
+    private static final int RELAXED = 2;
 
-    private CaptureModes() {}
+    private static final int NONE = -1;
+
+    private final DeviceState state;
+    /** The thread's mode before {@link #relax}; NONE where it is that mode. */
+    private int before = NONE;
+
+    CaptureMode(DeviceState state) {
+        this.state = state;
+    }
+
+    /** Allows the thread every call, until {@link #restore}. */
+    void relax() {
+        before = exchange(RELAXED);
+    }
+
+    /** Sets the thread's mode before {@link #relax} again; nothing where that was not called. */
+    void restore() {
+        if (before != NONE) {
+            var _ = exchange(before);
+            before = NONE;
+        }
+    }
 
     /** Sets the thread's mode and returns the one before. */
-    static int exchange(DeviceState state, int mode) {
+    private int exchange(int mode) {
         MemorySegment inOut = state.out();
         inOut.set(ValueLayout.JAVA_INT, 0, mode);
         Status.cuda(CudaRuntime.cudaThreadExchangeStreamCaptureMode(inOut), "cudaThreadExchangeStreamCaptureMode");

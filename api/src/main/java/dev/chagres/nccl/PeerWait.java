@@ -1,0 +1,84 @@
+package dev.chagres.nccl;
+
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One rank's waiting for its peers, in the api and in NCCL, as other threads see it: {@link Watch} ends a wait whose time is up, and
+ * {@link Blame} follows who waits for whom.
+ *
+ * <p>Threading: begun and ended on the device's thread; read by any thread where it says so.
+ */
+final class PeerWait {
+    private static final VarHandle UNDER_WAY;
+
+    static {
+        try {
+            UNDER_WAY = MethodHandles.lookup().findVarHandle(PeerWait.class, "underWay", long.class);
+        } catch (ReflectiveOperationException impossible) {
+            throw new ExceptionInInitializerError(impossible);
+        }
+    }
+
+    private final CallCounts counts;
+    /** How many waits have begun. */
+    private long begun;
+    /** The number of the wait that the thread is in, from 1 on; 0 outside. */
+    @SuppressWarnings("unused") // through UNDER_WAY
+    private long underWay;
+    /** When the wait began that the thread is in, or was in last. */
+    private long sinceNanos;
+    /** What the thread waits to compare with its peers' calls, null outside. */
+    private volatile @Nullable CallComparison compared;
+
+    PeerWait(CallCounts counts) {
+        this.counts = counts;
+    }
+
+    void begin() {
+        sinceNanos = System.nanoTime();
+        UNDER_WAY.setRelease(this, ++begun);
+    }
+
+    void end() {
+        UNDER_WAY.setRelease(this, 0L);
+    }
+
+    /** Says what the thread waits to compare with its peers' calls, null when it goes on. */
+    void compares(@Nullable CallComparison comparison) {
+        compared = comparison;
+    }
+
+    /** Returns the number of the wait that the thread is in, 0 outside and while it compares calls. Any thread. */
+    long number() {
+        return (long) UNDER_WAY.getAcquire(this);
+    }
+
+    /** Returns whether the thread waits for other ranks. Any thread. */
+    boolean isUnderWay() {
+        return number() != 0 || compared != null;
+    }
+
+    /** Returns the ranks whose calls make one with what this one waits for. Any thread. */
+    List<Integer> awaited() {
+        CallComparison present = compared;
+        return present == null ? counts.awaited() : present.callers();
+    }
+
+    /** Returns those of them that have not come. Any thread. */
+    List<Integer> missing() {
+        CallComparison present = compared;
+        return present == null ? counts.missing() : present.missing();
+    }
+
+    /** Returns {@code caller}, and what it is in, or was in last: {@code call}; in a wait how long that has taken. */
+    String describe(String caller, CurrentCall call) {
+        if (begun == 0) {
+            return caller;
+        }
+        long millis = (System.nanoTime() - sinceNanos) / 1_000_000;
+        return caller + ", " + (number() == 0 ? "after " + call : "in " + call + " waited " + millis + " ms");
+    }
+}
