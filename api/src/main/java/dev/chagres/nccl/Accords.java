@@ -8,37 +8,41 @@ import java.util.stream.IntStream;
 /**
  * The agreements of ranks that are threads of one program, one after another.
  *
- * <p>Threading: thread-safe, under the lock of the {@link Meeting}.
+ * <p>Threading: thread-safe, under the {@link Monitor} of the {@link Meeting}.
  */
 final class Accords {
     private final Meeting meeting;
+    private final Monitor monitor;
+    private final Arrivals arrivals;
     private final List<Accord> accords = new ArrayList<>();
     /** In how many a rank has taken part. */
     private final int[] taken;
 
     Accords(Meeting meeting) {
         this.meeting = meeting;
+        monitor = meeting.monitor();
+        arrivals = meeting.arrivals();
         taken = new int[meeting.ranks()];
     }
 
     /** Waits until it is decided which ranks are left; returns what each of them said. */
     SortedMap<Integer, Long> agree(int rank, long value, String waiting, long timeoutMillis) {
-        meeting.lock();
+        monitor.lock();
         try {
             Accord accord = next(rank);
             if (!meeting.isMissed(rank)) {
                 accord.come(rank, value);
             }
-            meeting.changed();
+            monitor.changed();
             // Who has not come when the time is up is not left.
-            var _ = meeting.waitUntil(() -> accord.decide(meeting::isGone), timeoutMillis);
+            var _ = monitor.waitUntil(() -> accord.decide(meeting::isGone), timeoutMillis);
             SortedMap<Integer, Long> decided = accord.decideNow();
             if (!decided.containsKey(rank)) {
                 throw tooLate(rank, waiting, List.copyOf(decided.keySet()));
             }
             return decided;
         } finally {
-            meeting.unlock();
+            monitor.unlock();
         }
     }
 
@@ -64,13 +68,13 @@ final class Accords {
 
     /** Returns whether {@code rank} takes part in an agreement, or goes on after it, here or where ranks went on before. */
     boolean goesOn(int rank) {
-        meeting.lock();
+        monitor.lock();
         try {
-            if (meeting.isLeft(rank) || accords.isEmpty() || !accords.getLast().has(rank)) {
+            if (arrivals.isLeft(rank) || accords.isEmpty() || !accords.getLast().has(rank)) {
                 return false;
             }
         } finally {
-            meeting.unlock();
+            monitor.unlock();
         }
         for (Meeting rest : meeting.descendants().shrunk()) {
             int place = rest.place(meeting.number(rank));

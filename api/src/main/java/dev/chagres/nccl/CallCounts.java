@@ -36,7 +36,9 @@ final class CallCounts {
         }
     }
 
-    private final @Nullable Meeting meeting;
+    /** Null where ranks are no threads of one program. */
+    private final @Nullable Arrivals arrivals;
+
     private final int rank;
     /** Collectives called, those of an open group included. */
     private long called;
@@ -52,8 +54,8 @@ final class CallCounts {
     private boolean transfersAwaited;
     private long announced;
 
-    CallCounts(@Nullable Meeting meeting, int ranks, int rank) {
-        this.meeting = meeting;
+    CallCounts(@Nullable Arrivals arrivals, int ranks, int rank) {
+        this.arrivals = arrivals;
         this.rank = rank;
         calledTransfers = new long[ranks];
         givenTransfers = new long[ranks];
@@ -90,18 +92,18 @@ final class CallCounts {
         awaited = called == given ? 0 : given + 1;
         given = called;
         transfersAwaited = !Arrays.equals(calledTransfers, givenTransfers);
-        if (meeting != null) {
-            meeting.entered(rank, given);
+        if (arrivals != null) {
+            arrivals.entered(rank, given);
         }
         if (transfersAwaited) {
-            publishTransfers(meeting);
+            publishTransfers(arrivals);
         }
-        if (meeting != null) {
-            meeting.wake(rank);
+        if (arrivals != null) {
+            arrivals.wake(rank);
         }
     }
 
-    private void publishTransfers(@Nullable Meeting where) {
+    private void publishTransfers(@Nullable Arrivals where) {
         for (int peer = 0; peer < givenTransfers.length; peer++) {
             boolean isCalled = calledTransfers[peer] != givenTransfers[peer];
             awaitedTransfers[peer] = isCalled ? givenTransfers[peer] + 1 : 0;
@@ -122,13 +124,13 @@ final class CallCounts {
 
     /** Waits for the peers of what was published. */
     void meet() {
-        if (meeting == null) {
+        if (arrivals == null) {
             return;
         }
-        meeting.awaitCollectives(rank, awaited);
+        arrivals.await(rank, Arrivals.ALL, awaited);
         if (transfersAwaited) {
             for (int peer = 0; peer < awaitedTransfers.length; peer++) {
-                meeting.awaitTransfers(rank, peer, awaitedTransfers[peer]);
+                arrivals.await(rank, peer, awaitedTransfers[peer]);
             }
         }
     }
@@ -146,12 +148,12 @@ final class CallCounts {
 
     /** Returns the ranks that have not come to what this one waits for. Any thread. */
     List<Integer> missing() {
-        if (meeting == null) {
+        if (arrivals == null) {
             return List.of();
         }
-        Set<Integer> missing = new TreeSet<>(meeting.behind(rank, awaited));
+        Set<Integer> missing = new TreeSet<>(arrivals.behind(rank, awaited));
         for (int peer = 0; transfersAwaited && peer < awaitedTransfers.length; peer++) {
-            if (!meeting.hasTransferred(rank, peer, awaitedTransfers[peer])) {
+            if (!arrivals.haveCome(rank, peer, awaitedTransfers[peer])) {
                 missing.add(peer);
             }
         }

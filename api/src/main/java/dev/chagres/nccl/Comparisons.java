@@ -8,10 +8,12 @@ import org.jspecify.annotations.Nullable;
 /**
  * What ranks, as threads of one program, are about to call, until all of them have compared it.
  *
- * <p>Threading: thread-safe, under the lock of the {@link Meeting}.
+ * <p>Threading: thread-safe, under the {@link Monitor} of the {@link Meeting}.
  */
 final class Comparisons {
     private final Meeting meeting;
+    private final Monitor monitor;
+    private final Arrivals arrivals;
     private final Map<String, Comparison> open = new HashMap<>();
     private final Map<String, Long> transfers = new HashMap<>();
 
@@ -30,33 +32,35 @@ final class Comparisons {
 
     Comparisons(Meeting meeting) {
         this.meeting = meeting;
+        monitor = meeting.monitor();
+        arrivals = meeting.arrivals();
     }
 
     /** Returns the number of a transfer, the same on both ends: their own counts of them. */
     long nextTransfer(int from, int to, boolean sends) {
-        meeting.lock();
+        monitor.lock();
         try {
             return transfers.merge((sends ? "send " : "receive ") + from + " " + to, 1L, Long::sum);
         } finally {
-            meeting.unlock();
+            monitor.unlock();
         }
     }
 
     /** Says what {@code rank} calls; {@code key} is the same on each of the {@code callers} that call it. */
     void announce(int rank, String key, int callers, String call) {
-        meeting.lock();
+        monitor.lock();
         try {
             Comparison comparison = open.computeIfAbsent(key, _ -> new Comparison(meeting.ranks(), callers));
             comparison.said[rank] = call;
             comparison.waiting--;
         } finally {
-            meeting.unlock();
+            monitor.unlock();
         }
     }
 
     /** Waits until all callers have said what they call, and compares. */
     void compare(Endpoint endpoint, String key, String waiting, List<Integer> callers) {
-        meeting.lock();
+        monitor.lock();
         try {
             Comparison comparison = open.get(key);
             if (comparison == null) {
@@ -64,14 +68,14 @@ final class Comparisons {
             }
             meeting.await(
                     () -> comparison.waiting == 0
-                            || missing(comparison, callers).stream().anyMatch(meeting::isLeft),
+                            || missing(comparison, callers).stream().anyMatch(arrivals::isLeft),
                     endpoint.config().timeout().toMillis(),
                     waiting,
                     () -> missing(comparison, callers),
                     late -> Blame.of(endpoint, meeting, late));
             if (comparison.waiting != 0) {
                 int gone = missing(comparison, callers).stream()
-                        .filter(meeting::isLeft)
+                        .filter(arrivals::isLeft)
                         .findFirst()
                         .orElseThrow();
                 throw meeting.closed(gone, waiting);
@@ -81,18 +85,18 @@ final class Comparisons {
             }
             throwDifference(key, comparison, callers);
         } finally {
-            meeting.unlock();
+            monitor.unlock();
         }
     }
 
     /** Returns which of the callers have not said what they call. */
     List<Integer> missing(String key, List<Integer> callers) {
-        meeting.lock();
+        monitor.lock();
         try {
             Comparison comparison = open.get(key);
             return comparison == null ? List.of() : missing(comparison, callers);
         } finally {
-            meeting.unlock();
+            monitor.unlock();
         }
     }
 

@@ -64,7 +64,7 @@ final class Endpoint implements AutoCloseable {
         Status.nccl(Nccl.ncclCommUserRank(handle, out), "ncclCommUserRank");
         rank = out.get(ValueLayout.JAVA_INT, 0);
         revocation = new Revocation(handle, rank);
-        counts = new CallCounts(meeting, ranks, rank);
+        counts = new CallCounts(meeting == null ? null : meeting.arrivals(), ranks, rank);
         peerWait = new PeerWait(counts);
         captureMode = new CaptureMode(state);
         records = new CallRecords(device, config.name(), rank, ranks);

@@ -4,9 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
@@ -27,23 +25,23 @@ final class Meeting {
     private static final int NOWHERE = -1;
 
     private final int ranks;
-    /** Null but where this was split from another. */
+    /** What this was split from; null where it was opened or shrunk. */
     private final @Nullable Meeting parent;
-    /** The ranks' numbers in the communicator that all are split from. */
+    /** Each rank's number in the {@link #root}, by which errors name it. */
     private final int[] numbers;
-    /** The same, or those in the communicator that this was shrunk from. */
-    private final int[] names;
+    /** Each rank's number where this comes from: in the root after a split, in the former communicator after a shrink. */
+    private final int[] origins;
 
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition changed = lock.newCondition();
+    private final Monitor monitor = new Monitor();
     private final boolean[] came;
     private final Arrivals arrivals;
     private final List<Endpoint> endpoints = new ArrayList<>();
-    private final Comparisons comparisons = new Comparisons(this);
+    private final Comparisons comparisons;
     private final Descendants descendants;
     private final Accords accords;
     private volatile @Nullable RankFailure failure;
-    private int present;
+    /** Ranks that have come. */
+    private int cameCount;
     /** Ranks whose communicator was added so far. */
     private int added;
     /** Takes this out of the meeting that it was made from, once every rank has closed its communicator. */
@@ -53,17 +51,22 @@ final class Meeting {
         this(() -> {}, null, IntStream.range(0, ranks).toArray());
     }
 
-    /** With a parent it was split from that, else shrunk, or neither. */
-    Meeting(Runnable atEnd, @Nullable Meeting parent, int... names) {
+    /**
+     * Makes one that was split from {@code parent}, or shrunk where that is null.
+     *
+     * @param origins each rank's number where it comes from
+     */
+    Meeting(Runnable atEnd, @Nullable Meeting parent, int... origins) {
         this.atEnd = atEnd;
         this.parent = parent;
-        this.names = names;
-        ranks = names.length;
-        numbers = parent == null ? IntStream.range(0, ranks).toArray() : names;
+        this.origins = origins;
+        ranks = origins.length;
+        numbers = parent == null ? IntStream.range(0, ranks).toArray() : origins;
+        arrivals = new Arrivals(this, ranks);
         descendants = new Descendants(this);
+        comparisons = new Comparisons(this);
         accords = new Accords(this);
         came = new boolean[ranks];
-        arrivals = new Arrivals(this, ranks);
     }
 
     int ranks() {
@@ -75,29 +78,30 @@ final class Meeting {
         return parent == null ? this : parent.root();
     }
 
-    /** Returns a rank's number there. */
+    /** Returns a rank's number in the {@link #root}. */
     int number(int rank) {
         return numbers[rank];
     }
 
-    /** Returns the rank here that has that number there, or where this was shrunk from; -1 when there is none. */
+    /** Returns the rank that has that number in the root, or after a shrink in the former communicator; -1 when there is none. */
     int place(int number) {
         for (int rank = 0; rank < ranks; rank++) {
-            if (names[rank] == number) {
+            if (origins[rank] == number) {
                 return rank;
             }
         }
         return NOWHERE;
     }
 
+    /** Returns the numbers of some ranks in the {@link #root}. */
     List<Integer> numbers(List<Integer> own) {
         return own.stream().map(this::number).toList();
     }
 
-    /** Returns the communicator in which the rank of that number waits for others, or null. */
+    /** Returns the communicator, this one or one split from it, in which the rank of that number in the root waits for others, or null. */
     @Nullable
     Endpoint waiting(int number) {
-        lock.lock();
+        monitor.lock();
         try {
             for (Endpoint endpoint : endpoints) {
                 if (number(endpoint.rank()) == number && endpoint.peerWait().isUnderWay()) {
@@ -105,7 +109,7 @@ final class Meeting {
                 }
             }
         } finally {
-            lock.unlock();
+            monitor.unlock();
         }
         return descendants.split().stream()
                 .map(child -> child.waiting(number))
@@ -124,20 +128,19 @@ final class Meeting {
         return comparisons;
     }
 
-    /** Begins to look at what ranks share. */
-    void lock() {
-        lock.lock();
+    /** Returns what guards all that ranks share here. */
+    Monitor monitor() {
+        return monitor;
     }
 
-    /** Ends that, and lets those who wait look again. */
-    void unlock() {
-        changed.signalAll();
-        lock.unlock();
+    /** Returns how far the ranks have come, and who has closed its communicator. */
+    Arrivals arrivals() {
+        return arrivals;
     }
 
     /** Waits until every rank has come. */
     void join(int rank, String waiting, long timeoutMillis) {
-        lock();
+        monitor.lock();
         try {
             throwFailure(waiting);
             if (came[rank]) {
@@ -145,11 +148,11 @@ final class Meeting {
                         "rank: expected one that has not opened this communicator, got " + rank + " a second time");
             }
             came[rank] = true;
-            present++;
-            changed.signalAll();
-            await(() -> present == ranks, timeoutMillis, waiting, this::absent, UnaryOperator.identity());
+            cameCount++;
+            monitor.changed();
+            await(() -> cameCount == ranks, timeoutMillis, waiting, this::absent, UnaryOperator.identity());
         } finally {
-            unlock();
+            monitor.unlock();
         }
     }
 
@@ -157,7 +160,7 @@ final class Meeting {
         List<Integer> absent = new ArrayList<>();
         for (int rank = 0; rank < ranks; rank++) {
             if (!came[rank]) {
-                absent.add(names[rank]);
+                absent.add(origins[rank]);
             }
         }
         return absent;
@@ -174,9 +177,11 @@ final class Meeting {
             Supplier<List<Integer>> missing,
             UnaryOperator<List<Integer>> blame) {
         long begin = System.nanoTime();
-        if (!waitUntil(() -> condition.getAsBoolean() || failure != null, timeoutMillis)) {
+        if (!monitor.waitUntil(() -> condition.getAsBoolean() || failure != null, timeoutMillis)) {
             List<Integer> late = missing.get();
-            unlocked(() -> root().fail(RankFailure.late(waiting, blame.apply(late), timeoutMillis)));
+            // A thread that fails the root from here, and one that fails this from the root, must not wait for each
+            // other's lock.
+            monitor.unlocked(() -> root().fail(RankFailure.late(waiting, blame.apply(late), timeoutMillis)));
         }
         if (condition.getAsBoolean()) {
             return; // A rank that has failed meanwhile had come, too.
@@ -193,84 +198,42 @@ final class Meeting {
 
     /** Adds the rank's communicator, which a failure revokes. */
     void add(Endpoint endpoint) {
-        lock.lock();
+        monitor.lock();
         try {
             endpoints.add(endpoint);
             added++;
         } finally {
-            lock.unlock();
+            monitor.unlock();
         }
     }
 
     void remove(Endpoint endpoint) {
         boolean last;
-        lock.lock();
+        monitor.lock();
         try {
             endpoints.remove(endpoint);
             arrivals.left(endpoint.rank());
-            changed.signalAll();
             last = added == ranks && endpoints.isEmpty();
         } finally {
-            lock.unlock();
+            monitor.unlock();
         }
         if (last) {
             atEnd.run();
         }
     }
 
-    /** Says that {@code rank} has come to the collective of that number; {@link #wake} follows. */
-    void entered(int rank, long number) {
-        arrivals.entered(rank, number);
-    }
-
-    /** Says that {@code rank} has come to the transfer of that number between it and {@code peer}; {@link #wake} follows. */
-    void transferred(int rank, int peer, long number) {
-        arrivals.transferred(rank, peer, number);
-    }
-
-    /** Lets the peers of {@code rank} look again. */
-    void wake(int rank) {
-        arrivals.wake(rank);
-    }
-
-    /** Waits until every rank has come to the collective of that number. */
-    void awaitCollectives(int rank, long number) {
-        arrivals.await(rank, Arrivals.ALL, number);
-    }
-
-    /** Waits until {@code peer} has come to the transfer of that number between it and {@code rank}. */
-    void awaitTransfers(int rank, int peer, long number) {
-        arrivals.await(rank, peer, number);
-    }
-
-    /** Returns whether {@code peer} has come to the transfer of that number between it and {@code rank}. */
-    boolean hasTransferred(int rank, int peer, long number) {
-        return arrivals.haveCome(rank, peer, number);
-    }
-
-    /** Returns whether {@code rank} has closed its communicator. */
-    boolean isLeft(int rank) {
-        return arrivals.isLeft(rank);
-    }
-
-    /** Returns the ranks that have not come to the collective of that number. */
-    List<Integer> behind(int rank, long number) {
-        return arrivals.behind(rank, number);
-    }
-
     /** Ends every wait of these ranks, here and in NCCL, for good. The first failure stays. No meeting's lock is held. */
     void fail(RankFailure first) {
         RankFailure told;
         List<Endpoint> revoked;
-        lock.lock();
+        monitor.lock();
         try {
             told = failure == null ? first.recorded(endpoints) : failure;
             failure = told;
-            changed.signalAll();
             arrivals.wakeAll();
             revoked = List.copyOf(endpoints);
         } finally {
-            lock.unlock();
+            monitor.unlock();
         }
         for (Endpoint endpoint : revoked) {
             endpoint.revokeFromOutside();
@@ -293,26 +256,8 @@ final class Meeting {
 
     /** Does so, with the lock held, and returns what {@code waiting} throws. */
     RankFailedException closed(int rank, String waiting) {
-        unlocked(() -> failAfterWord(rank));
+        monitor.unlocked(() -> failAfterWord(rank));
         return Objects.requireNonNull(failure).exception(waiting);
-    }
-
-    /**
-     * Runs {@code body}, which takes the locks of other meetings, without the lock that the thread holds: a rank that fails the communicator
-     * which this was split from, and one that fails it from there, would wait for each other's lock.
-     */
-    private void unlocked(Runnable body) {
-        int held = lock.getHoldCount();
-        for (int i = 0; i < held; i++) {
-            lock.unlock();
-        }
-        try {
-            body.run();
-        } finally {
-            for (int i = 0; i < held; i++) {
-                lock.lock();
-            }
-        }
     }
 
     /** Fails these ranks, and those that were shrunk from them with {@code rank} among them. */
@@ -335,11 +280,11 @@ final class Meeting {
 
     /** Says that {@code rank} comes no more, here and where it is one of those that this was split into or shrunk to. */
     void finished(int rank) {
-        lock();
+        monitor.lock();
         try {
             arrivals.left(rank);
         } finally {
-            unlock();
+            monitor.unlock();
         }
         for (Meeting other : descendants.all()) {
             int place = other.place(number(rank));
@@ -357,34 +302,9 @@ final class Meeting {
         return accords;
     }
 
-    /** Lets those who wait look again; the lock is held. */
-    void changed() {
-        changed.signalAll();
-    }
-
-    /** Waits, with the lock held, until the condition holds; returns whether it does. */
-    boolean waitUntil(BooleanSupplier condition, long timeoutMillis) {
-        long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
-        boolean interrupted = false;
-        boolean holds = condition.getAsBoolean();
-        while (!holds && left > 0) {
-            try {
-                left = changed.awaitNanos(left);
-            } catch (InterruptedException _) {
-                // The wait has an end of its own; the thread finds the interrupt after it.
-                interrupted = true;
-            }
-            holds = condition.getAsBoolean();
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
-        return holds;
-    }
-
     /** Returns whether a rank has ended, or was missed for the timeout already. */
     boolean isGone(int rank) {
-        return isMissed(rank) || isLeft(rank);
+        return isMissed(rank) || arrivals.isLeft(rank);
     }
 
     /** Returns whether a rank was missed for the timeout. */

@@ -8,8 +8,6 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.time.Duration;
 import java.util.List;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -20,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class Opening {
     /** How often it is asked whether a rank has failed meanwhile. */
-    private static final long LOOK_NANOS = 50_000_000;
+    private static final long LOOK_MILLIS = 50;
 
     private final int device;
     private final UniqueId id;
@@ -28,8 +26,7 @@ final class Opening {
     private final int rank;
     private final CommunicatorConfig config;
 
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition changed = lock.newCondition();
+    private final Monitor monitor = new Monitor();
     private @Nullable MemorySegment opened;
     private @Nullable Throwable thrown;
     /** Whether nobody waits any more. */
@@ -67,26 +64,21 @@ final class Opening {
      */
     MemorySegment within(Duration timeout) {
         Thread.ofPlatform().daemon().name("chagres-open-rank-" + rank).start(this::runOnItsThread);
-        boolean interrupted = false;
-        long left = timeout.toNanos();
-        lock.lock();
+        long end = System.nanoTime() + timeout.toNanos();
+        long left = timeout.toMillis();
+        monitor.lock();
         try {
-            while (opened == null && thrown == null && left > 0 && peerFailure() == null) {
-                try {
-                    long slice = Math.min(left, LOOK_NANOS);
-                    left += changed.awaitNanos(slice) - slice;
-                } catch (InterruptedException _) {
-                    // The wait has an end of its own; the thread finds the interrupt after it.
-                    interrupted = true;
-                }
+            while (left > 0 && !monitor.waitUntil(this::isDecided, Math.min(left, LOOK_MILLIS))) {
+                left = (end - System.nanoTime()) / 1_000_000;
             }
             return result(timeout);
         } finally {
-            lock.unlock();
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
+            monitor.unlock();
         }
+    }
+
+    private boolean isDecided() {
+        return opened != null || thrown != null || peerFailure() != null;
     }
 
     private Peers.@Nullable Failed peerFailure() {
@@ -129,17 +121,16 @@ final class Opening {
         } catch (RuntimeException | Error caught) { // Whoever waits throws it.
             failure = caught;
         }
-        lock.lock();
+        monitor.lock();
         try {
             opened = done;
             thrown = failure;
-            changed.signalAll();
             if (abandoned && done != null) {
                 // The rank has given up: the others, which have come after all, hear of it by their next call.
                 var _ = Nccl.ncclCommAbort(done);
             }
         } finally {
-            lock.unlock();
+            monitor.unlock();
         }
     }
 }

@@ -2,9 +2,6 @@ package dev.chagres.nccl;
 
 import dev.chagres.bindings.nccl.Nccl;
 import java.lang.foreign.MemorySegment;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * The revocation of one communicator. NCCL tells the kernels of that communicator to end, and waits for them. They may lie in a stream
@@ -16,7 +13,7 @@ import java.util.concurrent.locks.ReentrantLock;
  * <p>Source: {@code ncclCommRevoke} and {@code commRevokeAsync} of NCCL's {@code init.cc}.
  */
 final class Revocation {
-    private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(5);
+    private static final long PATIENCE_MILLIS = 5_000;
 
     private enum Progress {
         NONE,
@@ -24,8 +21,7 @@ final class Revocation {
         DONE
     }
 
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition changed = lock.newCondition();
+    private final Monitor monitor = new Monitor();
     private final MemorySegment handle;
     private final int rank;
     private Progress progress = Progress.NONE;
@@ -38,14 +34,14 @@ final class Revocation {
 
     /** Begins it, once, unless that was {@link #prevent}ed. */
     void begin() {
-        lock.lock();
+        monitor.lock();
         try {
             if (progress == Progress.NONE) {
                 progress = Progress.UNDER_WAY;
                 Thread.ofPlatform().daemon().name("chagres-revoke-rank-" + rank).start(this::revoke);
             }
         } finally {
-            lock.unlock();
+            monitor.unlock();
         }
     }
 
@@ -59,45 +55,32 @@ final class Revocation {
     }
 
     private void end() {
-        lock.lock();
+        monitor.lock();
         try {
             progress = Progress.DONE;
-            changed.signalAll();
         } finally {
-            lock.unlock();
+            monitor.unlock();
         }
     }
 
     /** Waits a while for NCCL to come back from one that has begun; returns whether it has. */
     boolean await() {
-        boolean interrupted = false;
-        lock.lock();
+        monitor.lock();
         try {
-            long left = PATIENCE_NANOS;
-            while (progress == Progress.UNDER_WAY && left > 0) {
-                try {
-                    left = changed.awaitNanos(left);
-                } catch (InterruptedException _) {
-                    interrupted = true; // The wait has an end of its own; the thread finds the interrupt after it.
-                }
-            }
-            return progress != Progress.UNDER_WAY;
+            return monitor.waitUntil(() -> progress != Progress.UNDER_WAY, PATIENCE_MILLIS);
         } finally {
-            lock.unlock();
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
+            monitor.unlock();
         }
     }
 
     /** Lets none begin any more, for the communicator is closed; returns whether none is under way. */
     boolean prevent() {
-        lock.lock();
+        monitor.lock();
         try {
             progress = progress == Progress.NONE ? Progress.DONE : progress;
             return await();
         } finally {
-            lock.unlock();
+            monitor.unlock();
         }
     }
 }

@@ -44,7 +44,7 @@ class MeetingTest {
     private static Thread start(
             Meeting meeting, String name, CyclicBarrier bothLate, AtomicReference<Throwable> thrown) {
         return Thread.ofPlatform().daemon().name("meets-in-" + name).start(() -> {
-            meeting.lock();
+            meeting.monitor().lock();
             try {
                 meeting.await(
                         () -> false,
@@ -58,7 +58,7 @@ class MeetingTest {
             } catch (Throwable failure) {
                 thrown.set(failure);
             } finally {
-                meeting.unlock();
+                meeting.monitor().unlock();
             }
         });
     }
