@@ -13,17 +13,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class AdamUpdate {
-    /**
-     * What the kernels work on.
-     *
-     * @param gradients FLOAT32 vector
-     * @param mean like the gradients, of the moments' type
-     * @param square like the mean
-     * @param numbers rates and number of the step
-     * @param scope hands out views, and its stream runs the kernels
-     */
-    record Memory(Tensor gradients, Tensor mean, Tensor square, StepNumbers numbers, Scope scope) {}
-
     private record Call(
             UpdateRange range,
             Tensor gradient,
@@ -34,28 +23,28 @@ final class AdamUpdate {
             Tensor rate) {}
 
     private final AdamW.Config config;
-    private final Memory memory;
+    private final AdamState state;
     private final List<Call> calls = new ArrayList<>();
 
-    AdamW.Config config() {
-        return config;
-    }
-
-    AdamUpdate(AdamW.Config config, List<UpdateRange> ranges, MasterCopies masters, Memory memory) {
+    AdamUpdate(AdamW.Config config, List<UpdateRange> ranges, Tensor gradients, AdamState state) {
         this.config = config;
-        this.memory = memory;
-        Scope scope = memory.scope();
+        this.state = state;
+        Scope scope = state.scope();
         for (UpdateRange range : ranges) {
             long offset = range.gradientOffset();
             calls.add(new Call(
                     range,
-                    scope.view(memory.gradients(), offset, range.count()),
+                    scope.view(gradients, offset, range.count()),
                     scope.view(range.weights(), range.weightOffset(), range.count()),
-                    scope.view(memory.mean(), offset, range.count()),
-                    scope.view(memory.square(), offset, range.count()),
-                    masters.of(range),
-                    memory.numbers().rate(range.group())));
+                    scope.view(state.mean(), offset, range.count()),
+                    scope.view(state.square(), offset, range.count()),
+                    state.masters().of(range),
+                    state.numbers().rate(range.group())));
         }
+    }
+
+    AdamW.Config config() {
+        return config;
     }
 
     /** Enqueues the step. */
@@ -69,7 +58,7 @@ final class AdamUpdate {
                     call.square,
                     call.master,
                     call.rate,
-                    memory.numbers().step(),
+                    state.numbers().step(),
                     gradientScale,
                     skip,
                     config.beta1(),
@@ -78,7 +67,7 @@ final class AdamUpdate {
                     call.range.weightDecay(),
                     config.decayMode(),
                     config.biasCorrection(),
-                    memory.scope().stream());
+                    state.scope().stream());
         }
     }
 

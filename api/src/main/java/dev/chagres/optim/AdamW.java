@@ -1,7 +1,6 @@
 package dev.chagres.optim;
 
 import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -169,13 +168,11 @@ public final class AdamW implements AutoCloseable {
     }
 
     private final Parameters parameters;
-    private final Scope scope;
-    private final MasterCopies masters;
-    private final Tensor mean;
-    private final Tensor square;
-    private final StepNumbers numbers;
+    private final AdamState state;
     private final AdamUpdate update;
+    /** FLOAT32 [1]: the gradient scale of a step without one. */
     private final Tensor one;
+    /** INT32 [1] of 0: a step without a norm is never skipped. */
     private final Tensor neverSkip;
 
     /**
@@ -208,27 +205,16 @@ public final class AdamW implements AutoCloseable {
             throw new IllegalArgumentException("groups: expected none, for a rank's part of the weights knows no"
                     + " parameters, got " + own.size());
         }
-        scope = stream.device().openScope(stream);
+        List<UpdateRange> ranges = UpdateRange.of(parameters, config, own);
+        state = new AdamState(parameters, config, ranges, own);
         try {
-            long count = parameters.gradients().count();
-            List<UpdateRange> ranges = UpdateRange.of(parameters, config, own);
-            mean = scope.tensor(config.momentDType, count);
-            square = scope.tensor(config.momentDType, count);
-            mean.zero(stream);
-            square.zero(stream);
-            one = scope.tensor(DType.FLOAT32, 1);
+            one = state.scope().tensor(DType.FLOAT32, 1);
             one.set(stream, 1f);
-            neverSkip = scope.tensor(DType.INT32, 1);
+            neverSkip = state.scope().tensor(DType.INT32, 1);
             neverSkip.zero(stream);
-            masters = config.masters == Masters.REMAINDER
-                    ? new Remainders(parameters, ranges, scope)
-                    : new MasterWeights(parameters, ranges, scope);
-            masters.take();
-            numbers = new StepNumbers(scope, own); // last of what can fail: the scope does not close it
-            AdamUpdate.Memory memory = new AdamUpdate.Memory(parameters.gradients(), mean, square, numbers, scope);
-            update = new AdamUpdate(config, ranges, masters, memory);
+            update = new AdamUpdate(config, ranges, parameters.gradients(), state);
         } catch (RuntimeException | Error failure) {
-            scope.close();
+            state.close();
             throw failure;
         }
     }
@@ -248,7 +234,7 @@ public final class AdamW implements AutoCloseable {
     @Override
     public String toString() {
         StringBuilder text = new StringBuilder("AdamW").append(update.config().text());
-        for (ParameterGroup group : numbers.groups()) {
+        for (ParameterGroup group : state.numbers().groups()) {
             text.append("\n  ").append(group);
         }
         return text.toString();
@@ -265,13 +251,13 @@ public final class AdamW implements AutoCloseable {
      * @throws IllegalStateException when this is closed
      */
     public long step() {
-        ensureOpen();
-        return numbers.taken();
+        state.ensureOpen();
+        return state.numbers().taken();
     }
 
     /** Returns the bytes of the state. */
     public long byteSize() {
-        return scope.reservedBytes();
+        return state.scope().reservedBytes();
     }
 
     /**
@@ -292,9 +278,9 @@ public final class AdamW implements AutoCloseable {
         norm.use();
         LossScaler scaler = norm.scaler();
         if (scaler == null) {
-            numbers.next(rate);
+            state.numbers().next(rate);
         } else {
-            numbers.next(rate, scaler, norm.skip());
+            state.numbers().next(rate, scaler, norm.skip());
         }
         advance(norm.scale(), norm.skip());
     }
@@ -320,7 +306,7 @@ public final class AdamW implements AutoCloseable {
      */
     public void step(float rate, Tensor gradientScale) {
         check(rate, gradientScale);
-        numbers.next(rate);
+        state.numbers().next(rate);
         advance(gradientScale, neverSkip);
     }
 
@@ -333,29 +319,22 @@ public final class AdamW implements AutoCloseable {
      * @throws IllegalStateException when this is closed
      */
     public void rate(float rate) {
-        ensureOpen();
-        numbers.checkRate(rate);
-        numbers.rate(rate);
-    }
-
-    private void ensureOpen() {
-        if (numbers.isClosed()) {
-            throw new IllegalStateException(
-                    "the AdamW of " + scope.device() + " is closed; make another with new AdamW(parameters, config)");
-        }
+        state.ensureOpen();
+        state.numbers().checkRate(rate);
+        state.numbers().rate(rate);
     }
 
     private void check(float rate, Tensor gradientScale) {
-        Stream stream = scope.stream();
+        Stream stream = state.scope().stream();
         Inside.state(stream).ensureCurrent();
-        ensureOpen();
+        state.ensureOpen();
         Checks.on(stream, "parameters", parameters.gradients());
         Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
-        numbers.checkRate(rate);
+        state.numbers().checkRate(rate);
     }
 
     private void advance(Tensor gradientScale, Tensor skip) {
-        Inside.eachStep(scope.stream(), masters);
+        Inside.eachStep(state.scope().stream(), state.masters());
         parameters.completeGradients();
         update.run(gradientScale, skip);
         parameters.nextStep();
@@ -369,21 +348,7 @@ public final class AdamW implements AutoCloseable {
      * @throws IllegalStateException when this is closed
      */
     public State state() {
-        ensureOpen();
-        if (parameters.sharing().shard() != null) {
-            throw new IllegalStateException("state: expected that of whole weights, got that of a rank's part; save"
-                    + " and load it with Strategy.state(optimizer)");
-        }
-        State.Builder state = new State.Builder();
-        for (Parameter parameter : parameters.all()) {
-            if (parameter.isTrained()) {
-                masters.addTo(state, parameter);
-                state.tensor(parameter.name() + ".exp_avg", masters.part(mean, parameter));
-                state.tensor(
-                        parameter.name() + ".exp_avg_sq", masters.part(square, parameter), State.Values.NOT_NEGATIVE);
-            }
-        }
-        return withStep(state);
+        return state.whole();
     }
 
     /**
@@ -392,14 +357,7 @@ public final class AdamW implements AutoCloseable {
      * @throws IllegalStateException when this is closed
      */
     public State stepState() {
-        ensureOpen();
-        return withStep(new State.Builder());
-    }
-
-    private State withStep(State.Builder state) {
-        return state.number("optimizer.step", numbers::taken, numbers::restore, Integer.MAX_VALUE)
-                .lastAfterLoading(masters::keepLoaded)
-                .build();
+        return state.step();
     }
 
     /** Returns the parameters that this updates. */
@@ -413,16 +371,12 @@ public final class AdamW implements AutoCloseable {
      * @throws IllegalStateException when this is closed
      */
     public List<StateVector> vectors() {
-        ensureOpen();
-        StateVector first = new StateVector(".exp_avg", mean, 1);
-        return List.of(masters.vector(), first, new StateVector(".exp_avg_sq", square, 1));
+        return state.vectors();
     }
 
     /** Frees the state. A second call does nothing. */
     @Override
     public void close() {
-        Inside.state(scope.stream()).ensureCloses();
-        numbers.close();
-        scope.close();
+        state.close();
     }
 }
