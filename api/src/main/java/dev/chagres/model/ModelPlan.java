@@ -4,16 +4,10 @@ import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.QuantizerSite.Role;
-import java.util.ArrayList;
-import java.util.Collections;
-import java.util.HashSet;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.function.Function;
 import java.util.function.Predicate;
-import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -27,36 +21,11 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: one thread at a time.
  */
 public final class ModelPlan {
-    /** Whose bytes can be counted, with some left to align each parameter. */
-    private static final long MOST_ELEMENTS = Long.MAX_VALUE / 16;
-
     private enum Grouping {
         ON,
+        /** A group is no more than a prefix of names. */
         OFF
     }
-
-    /** What all parts of one plan share. */
-    private static final class Shared {
-        private final Grouping grouping;
-        private final Map<String, List<Parameter>> groups = new LinkedHashMap<>();
-        private final List<Parameter> all = new ArrayList<>();
-        private final Set<String> names = new HashSet<>();
-        private final List<QuantizerSite> sites = new ArrayList<>();
-        private final TensorParallel tensorParallel;
-        private final ContextParallel contextParallel;
-        private int ranks = 1;
-
-        private Shared(Grouping grouping, TensorParallel tensorParallel, ContextParallel contextParallel) {
-            this.grouping = grouping;
-            this.tensorParallel = tensorParallel;
-            this.contextParallel = contextParallel;
-        }
-    }
-
-    private final String prefix;
-    private final String group;
-    private final Gradients gradients;
-    private final Shared shared;
 
     /** What a rank's gradients of parameters declared here are. */
     private enum Gradients {
@@ -65,6 +34,13 @@ public final class ModelPlan {
         /** A term of the sum over tensor-parallel ranks. */
         PARTIAL
     }
+
+    private final Grouping grouping;
+    private final String prefix;
+    private final String group;
+    private final Gradients gradients;
+    /** Those of all parts of the plan. */
+    private final Declarations declared;
 
     /** Begins an empty plan. */
     public ModelPlan() {
@@ -99,14 +75,15 @@ public final class ModelPlan {
     }
 
     private ModelPlan(Grouping grouping, TensorParallel tensorParallel, ContextParallel contextParallel) {
-        this("", "", Gradients.WHOLE, new Shared(grouping, tensorParallel, contextParallel));
+        this(grouping, "", "", Gradients.WHOLE, new Declarations(tensorParallel, contextParallel));
     }
 
-    private ModelPlan(String prefix, String group, Gradients gradients, Shared shared) {
+    private ModelPlan(Grouping grouping, String prefix, String group, Gradients gradients, Declarations declared) {
+        this.grouping = grouping;
         this.prefix = prefix;
         this.group = group;
         this.gradients = gradients;
-        this.shared = shared;
+        this.declared = declared;
     }
 
     /** Begins an empty plan whose {@link #group} is no more than {@link #child}: all parameters form one group. */
@@ -125,41 +102,28 @@ public final class ModelPlan {
     public ModelPlan part(Predicate<Parameter> chosen, Function<Parameter, ?> kind) {
         Checks.given("chosen", chosen);
         Checks.given("kind", kind);
-        ModelPlan part = new ModelPlan(Grouping.ON, shared.tensorParallel, shared.contextParallel);
-        shared.groups.forEach((name, members) -> {
-            Map<Object, List<Parameter>> kinds = members.stream()
-                    .filter(chosen)
-                    .collect(Collectors.groupingBy(
-                            one -> (Object) kind.apply(one), LinkedHashMap::new, Collectors.toList()));
-            kinds.forEach((same, kept) -> {
-                part.shared.groups.put(kinds.size() == 1 ? name : name + " " + same, kept);
-                part.shared.all.addAll(kept);
-            });
-        });
-        part.shared.sites.addAll(shared.sites);
-        part.shared.ranks = shared.ranks;
-        return part;
+        return new ModelPlan(Grouping.ON, "", "", Gradients.WHOLE, declared.part(chosen, kind));
     }
 
     /** Returns the part of this plan whose names begin with {@code name} and a dot, in the same group. */
     public ModelPlan child(String name) {
-        return new ModelPlan(prefix + Checks.given("name", name) + ".", group, gradients, shared);
+        return new ModelPlan(grouping, prefix + Checks.given("name", name) + ".", group, gradients, declared);
     }
 
     /** Returns the part of this plan whose names begin with {@code name} and a dot, as a group of its own. */
     public ModelPlan group(String name) {
         String full = prefix + Checks.given("name", name);
-        return new ModelPlan(full + ".", shared.grouping == Grouping.ON ? full : group, gradients, shared);
+        return new ModelPlan(grouping, full + ".", grouping == Grouping.ON ? full : group, gradients, declared);
     }
 
     /** Returns the ranks among which layers that are declared here are split. */
     public TensorParallel tensorParallel() {
-        return shared.tensorParallel;
+        return declared.tensorParallel();
     }
 
     /** Returns the ranks among which the tokens are shared out that layers declared here read. */
     public ContextParallel contextParallel() {
-        return shared.contextParallel;
+        return declared.contextParallel();
     }
 
     /**
@@ -167,8 +131,8 @@ public final class ModelPlan {
      * such as a norm of its heads. {@link Parameters#completeGradients} adds the terms up.
      */
     public ModelPlan withPartialGradients() {
-        Gradients summed = shared.tensorParallel.isSplit() ? Gradients.PARTIAL : Gradients.WHOLE;
-        return new ModelPlan(prefix, group, summed, shared);
+        Gradients summed = tensorParallel().isSplit() ? Gradients.PARTIAL : Gradients.WHOLE;
+        return new ModelPlan(grouping, prefix, group, summed, declared);
     }
 
     /** Returns the name of this part without the dot behind it, such as {@code layers.0}; empty for the whole plan. */
@@ -182,7 +146,7 @@ public final class ModelPlan {
      * {@code TransformerLayer}, say so of their own norms.
      */
     public ModelPlan forTokenParts() {
-        return shared.tensorParallel.isSequenceParallel() ? withPartialGradients() : this;
+        return tensorParallel().isSequenceParallel() ? withPartialGradients() : this;
     }
 
     /**
@@ -223,7 +187,7 @@ public final class ModelPlan {
     }
 
     private void ensureOwn(ParameterSplit split) {
-        TensorParallel own = shared.tensorParallel;
+        TensorParallel own = tensorParallel();
         if (Checks.given("split", split).rank() != own.rank() || split.ranks() != own.size()) {
             throw new IllegalArgumentException("split: expected the part of " + own + ", got that of rank "
                     + split.rank() + " of " + split.ranks());
@@ -259,28 +223,10 @@ public final class ModelPlan {
                 throw new IllegalArgumentException(full + ": expected positive sizes, got " + whole);
             }
         }
-        if (shape.rank() == 0 || isTooMany(shape)) {
-            throw new IllegalArgumentException(full + ": expected 1 to " + Shape.MAX_RANK
-                    + " dimensions and, with all declared before it, at most " + MOST_ELEMENTS + " elements, got "
-                    + shape);
-        }
-        if (!shared.names.add(full)) {
-            throw new IllegalArgumentException("name: " + full + " is declared already; give each layer a part"
-                    + " of the plan of its own, such as plan.child(\"fc1\")");
-        }
         Parameter parameter =
                 new Parameter(full, shape, initializer, dtype, split, split == null && gradients == Gradients.PARTIAL);
-        shared.all.add(parameter);
-        shared.groups.computeIfAbsent(group, key -> new ArrayList<>()).add(parameter);
+        declared.add(group, parameter);
         return parameter;
-    }
-
-    private boolean isTooMany(Shape shape) {
-        try {
-            return shape.count() > MOST_ELEMENTS - count();
-        } catch (ArithmeticException e) {
-            return true;
-        }
     }
 
     /**
@@ -294,22 +240,23 @@ public final class ModelPlan {
             throw new IllegalArgumentException(
                     "role: expected INPUT or GRADIENT, got WEIGHT; name the parameter instead");
         }
-        return add(new QuantizerSite(prefix + Checks.given("name", name), group, role, shared.sites.size(), null));
+        return declared.add(new QuantizerSite(
+                prefix + Checks.given("name", name),
+                group,
+                role,
+                declared.sites().size(),
+                null));
     }
 
     /** Declares a place where a recipe may cast {@code weight}. */
     public QuantizerSite quantizer(String name, Parameter weight) {
-        return add(QuantizerSite.ofWeight(prefix + Checks.given("name", name), group, shared.sites.size(), weight));
-    }
-
-    private QuantizerSite add(QuantizerSite site) {
-        shared.sites.add(site);
-        return site;
+        return declared.add(QuantizerSite.ofWeight(
+                prefix + Checks.given("name", name), group, declared.sites().size(), weight));
     }
 
     /** Returns the places of the whole plan where a recipe may cast, in the order of their declaration. */
     public List<QuantizerSite> quantizers() {
-        return Collections.unmodifiableList(shared.sites);
+        return declared.sites();
     }
 
     /** Freezes everything declared so far under this part's prefix: see {@link Parameter#freeze}. */
@@ -329,23 +276,21 @@ public final class ModelPlan {
         if (ranks < 1) {
             throw new IllegalArgumentException("ranks: expected at least 1, got " + ranks);
         }
-        shared.ranks = ranks;
+        declared.padFor(ranks);
     }
 
     int ranks() {
-        return shared.ranks;
+        return declared.ranks();
     }
 
     /** Returns what was declared so far under this part's prefix, in this order. */
     public List<Parameter> parameters() {
-        return prefix.isEmpty()
-                ? Collections.unmodifiableList(shared.all)
-                : shared.all.stream().filter(p -> p.name().startsWith(prefix)).toList();
+        return declared.parameters(prefix);
     }
 
     /** Returns the groups of the whole plan by name, in the order in which they were begun. */
     public Map<String, List<Parameter>> groups() {
-        return Collections.unmodifiableMap(shared.groups);
+        return declared.groups();
     }
 
     /** Returns the number of elements of {@link #parameters}. */
@@ -356,17 +301,6 @@ public final class ModelPlan {
     /** Returns a table of the groups: name, parameters, elements. */
     @Override
     public String toString() {
-        StringBuilder text = new StringBuilder();
-        shared.groups.forEach((name, members) -> text.append(String.format(
-                "%-24s %4d parameters %,15d elements%n",
-                name.isEmpty() ? "(no group)" : name,
-                members.size(),
-                members.stream().mapToLong(p -> p.shape().count()).sum())));
-        return text
-                + String.format(
-                        "%-24s %4d parameters %,15d elements",
-                        "all",
-                        shared.all.size(),
-                        shared.all.stream().mapToLong(p -> p.shape().count()).sum());
+        return declared.toString();
     }
 }

@@ -1,0 +1,152 @@
+package dev.chagres.model;
+
+import dev.chagres.Shape;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Function;
+import java.util.function.Predicate;
+import java.util.stream.Collectors;
+
+/**
+ * What was declared by all parts of one plan: parameters by group, and places where a recipe may cast.
+ *
+ * <p>Threading: one thread at a time.
+ */
+final class Declarations {
+    /** So many elements that their bytes, with those that align each parameter, are still counted by a long. */
+    private static final long MOST_ELEMENTS = Long.MAX_VALUE / 16;
+
+    private final TensorParallel tensorParallel;
+    private final ContextParallel contextParallel;
+    private final Map<String, List<Parameter>> groups = new LinkedHashMap<>();
+    private final List<Parameter> parameters = new ArrayList<>();
+    private final Set<String> names = new HashSet<>();
+    private final List<QuantizerSite> sites = new ArrayList<>();
+    private long count;
+    private int ranks = 1;
+
+    Declarations(TensorParallel tensorParallel, ContextParallel contextParallel) {
+        this.tensorParallel = tensorParallel;
+        this.contextParallel = contextParallel;
+    }
+
+    TensorParallel tensorParallel() {
+        return tensorParallel;
+    }
+
+    ContextParallel contextParallel() {
+        return contextParallel;
+    }
+
+    /**
+     * Adds a parameter to the group of that name.
+     *
+     * @throws IllegalArgumentException when its name is taken, or there would be too many elements
+     */
+    void add(String group, Parameter parameter) {
+        Shape shape = parameter.shape();
+        if (shape.rank() == 0 || isTooMany(shape)) {
+            throw new IllegalArgumentException(parameter.name() + ": expected 1 to " + Shape.MAX_RANK
+                    + " dimensions and, with all declared before it, at most " + MOST_ELEMENTS + " elements, got "
+                    + shape);
+        }
+        if (!names.add(parameter.name())) {
+            throw new IllegalArgumentException("name: " + parameter.name() + " is declared already; give each layer a"
+                    + " part of the plan of its own, such as plan.child(\"fc1\")");
+        }
+        addAll(group, List.of(parameter));
+    }
+
+    private boolean isTooMany(Shape shape) {
+        try {
+            return shape.count() > MOST_ELEMENTS - count;
+        } catch (ArithmeticException e) {
+            return true;
+        }
+    }
+
+    private void addAll(String group, List<Parameter> members) {
+        groups.computeIfAbsent(group, _ -> new ArrayList<>()).addAll(members);
+        parameters.addAll(members);
+        for (Parameter member : members) {
+            count += member.shape().count();
+        }
+    }
+
+    /** Adds a place where a recipe may cast, and returns it. */
+    QuantizerSite add(QuantizerSite site) {
+        sites.add(site);
+        return site;
+    }
+
+    /**
+     * Returns those of some parameters, the same objects, and all places. Nothing more is declared in either.
+     *
+     * @param kind parameters of a group whose kinds are not equal form groups of their own
+     */
+    Declarations part(Predicate<Parameter> chosen, Function<Parameter, ?> kind) {
+        Declarations part = new Declarations(tensorParallel, contextParallel);
+        groups.forEach((name, members) -> {
+            Map<Object, List<Parameter>> kinds = members.stream()
+                    .filter(chosen)
+                    .collect(Collectors.groupingBy(
+                            one -> (Object) kind.apply(one), LinkedHashMap::new, Collectors.toList()));
+            kinds.forEach((same, kept) -> part.addAll(kinds.size() == 1 ? name : name + " " + same, kept));
+        });
+        part.sites.addAll(sites);
+        part.ranks = ranks;
+        return part;
+    }
+
+    /** Returns the number of ranks for which groups are padded. */
+    int ranks() {
+        return ranks;
+    }
+
+    void padFor(int newRanks) {
+        ranks = newRanks;
+    }
+
+    /** Returns the parameters whose names begin with {@code prefix}, in the order of their declaration. */
+    List<Parameter> parameters(String prefix) {
+        return prefix.isEmpty()
+                ? Collections.unmodifiableList(parameters)
+                : parameters.stream()
+                        .filter(parameter -> parameter.name().startsWith(prefix))
+                        .toList();
+    }
+
+    /** Returns the groups by name, in the order in which they were begun. */
+    Map<String, List<Parameter>> groups() {
+        return Collections.unmodifiableMap(groups);
+    }
+
+    /** Returns the places where a recipe may cast, in the order of their declaration. */
+    List<QuantizerSite> sites() {
+        return Collections.unmodifiableList(sites);
+    }
+
+    /** Returns a table of the groups: name, parameters, elements. */
+    @Override
+    public String toString() {
+        StringBuilder text = new StringBuilder();
+        groups.forEach((name, members) ->
+                text.append(line(name.isEmpty() ? "(no group)" : name, members)).append(System.lineSeparator()));
+        return text + line("all", parameters);
+    }
+
+    private static String line(String name, List<Parameter> members) {
+        return String.format(
+                "%-24s %4d parameters %,15d elements",
+                name,
+                members.size(),
+                members.stream()
+                        .mapToLong(parameter -> parameter.shape().count())
+                        .sum());
+    }
+}
