@@ -24,19 +24,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public abstract class Layer {
-    /** One forward call: what its backward call is checked against. */
-    private static final class Call extends Saved {
-        /** Empty where the input dies with the call of the layer around this one. */
-        private final Kept x = new Kept("the input");
-
-        private final Kept y = new Kept("the output");
-        private boolean learns;
-        private boolean inputLearns;
-        private long inputColumns;
-    }
-
     private final String name;
-    private final SavedPool<Call> calls = new SavedPool<>(this, Call::new);
+    private final SavedPool<LayerCall> calls = new SavedPool<>(this, LayerCall::new);
 
     /**
      * For subclasses.
@@ -83,18 +72,18 @@ public abstract class Layer {
         keepInput(enqueue(x, y, pass), x);
     }
 
-    private static void keepInput(@Nullable Call call, Tensor x) {
+    private static void keepInput(@Nullable LayerCall call, Tensor x) {
         if (call != null) {
-            call.x.set(x);
+            call.keepInput(x);
         }
     }
 
     /** As {@link #forward(Tensor, Tensor, Pass)}, of an {@code x} in temporary memory, which nothing reads after the call. */
     final void forwardOfTemporary(Tensor x, Tensor y, Pass pass) {
         check(x, y, pass);
-        Call call = enqueue(x, y, pass);
+        LayerCall call = enqueue(x, y, pass);
         if (call != null) {
-            call.x.clear();
+            call.forgetInput();
         }
     }
 
@@ -111,7 +100,7 @@ public abstract class Layer {
      *
      * @return what backward is checked against, without its input; null while nothing is saved
      */
-    private @Nullable Call enqueue(Tensor x, Tensor y, Pass pass) {
+    private @Nullable LayerCall enqueue(Tensor x, Tensor y, Pass pass) {
         boolean saving = pass.isSaving();
         boolean learns = saving && (x.requiresGradient() || requiresGradient());
         Saved mark = pass.saved().top();
@@ -139,11 +128,8 @@ public abstract class Layer {
         if (!saving) {
             return null;
         }
-        Call call = calls.pushAlways(pass);
-        call.y.set(y);
-        call.learns = learns;
-        call.inputLearns = x.requiresGradient();
-        call.inputColumns = x.size(1);
+        LayerCall call = calls.pushAlways(pass);
+        call.set(x, y, learns);
         return call;
     }
 
@@ -174,18 +160,15 @@ public abstract class Layer {
      */
     public final Tensor backward(Tensor dy, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
-        Call call = calls.peek(pass);
-        if (!call.x.isEmpty()) {
-            call.x.get();
-        }
-        Tensor y = call.y.get();
-        Checks.like(pass.stream(), "dy", dy, y);
+        LayerCall call = calls.peek(pass);
+        call.ensureInput();
+        call.checkOutputGradient(dy, pass.stream());
         if (needsAlignment()) {
             Checks.aligned("dy", dy);
         }
-        Tensor dx = pass.temporary().tensor(y.dtype(), y.size(0), call.inputColumns);
+        Tensor dx = call.inputGradient(pass.temporary());
         enqueueGradient(call, dy, dx, pass);
-        if (!(call.learns && call.inputLearns)) {
+        if (!call.inputLearns()) {
             dx.zero(pass.stream());
         }
         return dx;
@@ -200,25 +183,19 @@ public abstract class Layer {
      */
     public final void backward(Tensor dy, Tensor dx, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
-        Call call = calls.peek(pass);
-        Tensor y = call.y.get();
-        Checks.like(pass.stream(), "dy", dy, y);
-        if (call.x.isEmpty()) {
-            Checks.matrix(pass.stream(), "dx", dx, y.dtype(), y.size(0), call.inputColumns);
-        } else {
-            Checks.like(pass.stream(), "dx", dx, call.x.get());
-        }
-        Checks.writable("dx", dx);
+        LayerCall call = calls.peek(pass);
+        call.checkOutputGradient(dy, pass.stream());
+        call.checkInputGradient(dx, pass.stream());
         checkPlaces("dx", dx, "dy", dy, worksInPlace());
-        checkApart(dx, call, y);
+        call.checkApart(dx);
         checkAligned("dy", dy, "dx", dx);
         enqueueGradient(call, dy, dx, pass);
     }
 
     /** Enqueues the gradients once arguments were checked. */
-    private void enqueueGradient(Call call, Tensor dy, Tensor dx, Pass pass) {
+    private void enqueueGradient(LayerCall call, Tensor dy, Tensor dx, Pass pass) {
         calls.pop(pass);
-        if (!call.learns) {
+        if (!call.learns()) {
             return;
         }
         Scope before = pass.memory().enter();
@@ -255,7 +232,7 @@ public abstract class Layer {
 
     /** Returns the columns of the input of the forward call that {@link #backward} would undo now. */
     final long inputColumnsOfLastCall(Pass pass) {
-        return calls.peek(pass).inputColumns;
+        return calls.peek(pass).inputColumns();
     }
 
     private void checkInput(Tensor x, Pass pass) {
@@ -274,14 +251,6 @@ public abstract class Layer {
         } else {
             Checks.apart(result, to, argument, from);
         }
-    }
-
-    /** The gradient must not overwrite what backward reads. */
-    private static void checkApart(Tensor dx, Call call, Tensor y) {
-        if (!call.x.isEmpty()) {
-            Checks.apart("dx", dx, "the input", call.x.get());
-        }
-        Checks.apart("dx", dx, "the output", y);
     }
 
     private void checkAligned(String argument, Tensor tensor, String result, Tensor to) {
@@ -365,7 +334,7 @@ public abstract class Layer {
     /**
      * Returns which kernels run for an input like that of {@code pass}, line by line, and why not the others.
      *
-     * @param pass tells type-independent facts such as sequences
+     * @param pass tells what the input does not, such as sequences and the recipe
      * @param x an input, of which only type and shape count
      */
     public final String explain(Tensor x, Pass pass) {

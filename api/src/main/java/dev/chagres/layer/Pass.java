@@ -39,7 +39,7 @@ public final class Pass implements AutoCloseable {
     private final PassGradients gradients;
     private final SavedStack saved = new SavedStack();
     private final Observers observers = new Observers();
-    private final SavingSwitch savingAgain = new SavingSwitch();
+    private final SavingSwitch savingSwitch = new SavingSwitch();
     private final PassCalls calls = new PassCalls(this);
     private final PassRing ring = new PassRing(this);
     private ProductPlan productPlan = ProductPlan.FIRST;
@@ -52,7 +52,7 @@ public final class Pass implements AutoCloseable {
         this.training = training;
         memory = new PassMemory(stream);
         draws = new Draws(stream);
-        recipe = new PassRecipe(stream);
+        recipe = new PassRecipe(stream, training);
         gradients = new PassGradients(stream);
         saving = training;
     }
@@ -127,7 +127,7 @@ public final class Pass implements AutoCloseable {
     private void giveBack() {
         saved.dropTo(null);
         boolean failed = gradients.end();
-        if (failed && training) {
+        if (failed) {
             recipe.forgetStep();
         }
         memory.restart();
@@ -195,11 +195,6 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalArgumentException when they are those of another device or stream
      */
     public void calibrate(Quantizers newQuantizers) {
-        if (!training) {
-            throw new IllegalStateException(
-                    "calibrate: expected a training pass, for evaluation records nothing; call it on"
-                            + " one from Pass.training, then parameters.nextStep()");
-        }
         recipe.calibrate(newQuantizers);
     }
 
@@ -234,7 +229,7 @@ public final class Pass implements AutoCloseable {
 
     /** For authors of layers: returns whether casts of this pass record: where it trains. */
     public Recording recording() {
-        return training ? Recording.ON : Recording.OFF;
+        return recipe.recording();
     }
 
     /**
@@ -310,13 +305,13 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException when saving was switched off already
      */
     public SavingSwitch withoutSaving() {
-        if (savingAgain.open) {
+        if (savingSwitch.open) {
             throw new IllegalStateException("saving is switched off already; close what withoutSaving returned first");
         }
-        savingAgain.open = true;
-        savingAgain.before = saving;
+        savingSwitch.open = true;
+        savingSwitch.before = saving;
         saving = false;
-        return savingAgain;
+        return savingSwitch;
     }
 
     /**

@@ -6,6 +6,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recording;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -17,14 +18,17 @@ import org.jspecify.annotations.Nullable;
  */
 final class PassRecipe {
     private final Stream stream;
+    private final boolean training;
     /** Since the pass was made. */
     private final List<Quantizers> recorded = new ArrayList<>();
 
     private @Nullable Quantizers quantizers;
     private boolean calibrating;
 
-    PassRecipe(Stream stream) {
+    /** Of a pass that trains, or else evaluates: that records nothing. */
+    PassRecipe(Stream stream, boolean training) {
         this.stream = stream;
+        this.training = training;
     }
 
     /** Computes by {@code given} from here on. */
@@ -35,6 +39,11 @@ final class PassRecipe {
 
     /** Records for {@code given} from here on. */
     void calibrate(Quantizers given) {
+        if (!training) {
+            throw new IllegalStateException(
+                    "calibrate: expected a training pass, for evaluation records nothing; call it on"
+                            + " one from Pass.training, then parameters.nextStep()");
+        }
         quantizers = here(given);
         calibrating = true;
     }
@@ -53,9 +62,15 @@ final class PassRecipe {
         return calibrating;
     }
 
+    Recording recording() {
+        return training ? Recording.ON : Recording.OFF;
+    }
+
     /** Forgets what a step has recorded that failed. */
     void forgetStep() {
-        recorded.forEach(Quantizers::forgetStep);
+        if (training) {
+            recorded.forEach(Quantizers::forgetStep);
+        }
     }
 
     /** Casts weights anew at their next use, as a graph does at each launch, which trusts the quantizers to be open. */
