@@ -111,9 +111,6 @@ class SharedCollective : public SharedPending {
   char *slot(int of, uint64_t step) const { return segment.slot(of, first_ + step); }
   bool is_root() const { return rank == signature_.root; }
 
-  static void copy(void *target, const void *source, size_t bytes) {
-    if (target != source && bytes > 0) std::memmove(target, source, bytes);
-  }
   const char *send(size_t element) const { return static_cast<const char *>(given_.send) + element * size_; }
   char *receive(size_t element) const { return static_cast<char *>(given_.receive) + element * size_; }
 
@@ -148,7 +145,7 @@ class SharedCollective : public SharedPending {
       const int targets = by_target(signature_.kind) ? segment.ranks() : 1;
       for (int to = 0; to < targets; ++to) {
         const size_t place = static_cast<size_t>(to);
-        copy(slot(rank, step) + place * piece_ * size_, send(place * signature_.count + begin), count * size_);
+        copy_bytes(slot(rank, step) + place * piece_ * size_, send(place * signature_.count + begin), count * size_);
       }
     }
   }
@@ -161,7 +158,7 @@ class SharedCollective : public SharedPending {
       case Collective::AllReduce:
         for (int from = 0; step % 2 == 1 && from < segment.ranks(); ++from) {
           const size_t first = share(count, from);
-          copy(receive(begin + first), slot(from, step), (share(count, from + 1) - first) * size_);
+          copy_bytes(receive(begin + first), slot(from, step), (share(count, from + 1) - first) * size_);
         }
         return;
       case Collective::Reduce:
@@ -170,15 +167,15 @@ class SharedCollective : public SharedPending {
         return reduce_elements(signature_.dtype, signature_.op, sources(step, own_place), 0, static_cast<int64_t>(count),
                                receive(begin));
       case Collective::Broadcast:
-        return copy(receive(begin), slot(signature_.root, step), count * size_);
+        return copy_bytes(receive(begin), slot(signature_.root, step), count * size_);
       case Collective::Scatter:
-        return copy(receive(begin), slot(signature_.root, step) + own_place * size_, count * size_);
+        return copy_bytes(receive(begin), slot(signature_.root, step) + own_place * size_, count * size_);
       case Collective::AllGather:
       case Collective::Gather:
       case Collective::AllToAll: {
         const size_t place = signature_.kind == Collective::AllToAll ? own_place : 0;
         for (int from = 0; from < segment.ranks(); ++from) {
-          copy(receive(static_cast<size_t>(from) * signature_.count + begin), slot(from, step) + place * size_, count * size_);
+          copy_bytes(receive(static_cast<size_t>(from) * signature_.count + begin), slot(from, step) + place * size_, count * size_);
         }
         return;
       }

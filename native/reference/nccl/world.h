@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -101,6 +102,11 @@ struct SymmetricPlaces {
 
 /* Says how two ranks' places differ; empty where they are the same. */
 std::string symmetric_difference(int rank, const SymmetricPlaces &places, int other, const SymmetricPlaces &others);
+
+/* Copies what one rank gives to where another wants it; nothing where that is the same place. */
+inline void copy_bytes(void *target, const void *source, size_t bytes) {
+  if (target != source && bytes > 0) std::memmove(target, source, bytes);
+}
 
 class World;
 
