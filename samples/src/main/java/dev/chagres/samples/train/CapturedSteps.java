@@ -51,6 +51,11 @@ final class CapturedSteps implements AutoCloseable {
         return uploads;
     }
 
+    /** Returns whether every step has one micro-batch, whose share of the loss is then 1. */
+    boolean haveOneMicroBatch() {
+        return losses.size() == 1;
+    }
+
     /** Enqueues a copy of a micro-batch's loss to where it stays until the step's result is read. */
     void keep(int microBatch, Tensor loss) {
         losses.get(microBatch).copyFrom(scope.stream(), loss);

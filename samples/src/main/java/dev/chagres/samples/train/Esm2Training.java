@@ -3,7 +3,6 @@ package dev.chagres.samples.train;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Stream;
-import dev.chagres.Tensor;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.State;
 import dev.chagres.ops.ProductPlan;
@@ -60,6 +59,7 @@ public final class Esm2Training implements TrainingModel {
     private final GradientNorm gradientNorm;
     private final AdamW optimizer;
     private final Pass pass;
+    private final StepGradients gradients;
     private final StepReadback readback;
     private UploadRing uploads;
     /** Null where each step is enqueued kernel by kernel. */
@@ -69,7 +69,9 @@ public final class Esm2Training implements TrainingModel {
 
     private final RankShare ranks;
 
+    /** Of the steps whose casts were measured and not asked for yet, the oldest first. */
     private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
+    /** Of the step that is captured; launches have rates of their own. */
     private float rate;
 
     private boolean closed;
@@ -113,6 +115,7 @@ public final class Esm2Training implements TrainingModel {
         uploads = UploadRing.ofPart(
                 device, shape, UPLOADS, model.parameters().sharing().contextParallel());
         readback = new StepReadback(stream, shape.microBatches(), UNREAD);
+        gradients = new StepGradients(model, pass, ranks, lossScaler);
         ranks.follow(pass);
     }
 
@@ -193,26 +196,9 @@ public final class Esm2Training implements TrainingModel {
         captured = made;
     }
 
-    /** What a graph holds. */
+    /** Enqueues a step of a graph: its rate is that of the launch. */
     private void enqueue(List<ModelInput> microBatches) {
-        CapturedSteps kept = Objects.requireNonNull(captured);
-        for (int i = 0; i < microBatches.size(); i++) {
-            ModelInput input = microBatches.get(i);
-            pass.begin();
-            if (ranks.isOwn(i)) {
-                ranks.announce(input);
-                Tensor loss = shape.microBatches() == 1
-                        ? gradients(input, input.share())
-                        : gradients(
-                                input,
-                                1,
-                                lossScaler == null ? input.deviceShare() : input.deviceShare(lossScaler, pass));
-                kept.keep(i, loss);
-            } else if (ranks.helps(i, input)) {
-                gradients(input, 0);
-            }
-        }
-        ranks.sumGradients();
+        gradients.compute(microBatches, Objects.requireNonNull(captured));
         gradientNorm.compute();
         optimizer.step(rate, gradientNorm);
     }
@@ -233,7 +219,7 @@ public final class Esm2Training implements TrainingModel {
         for (int i = 0; i < longest.length && !stopped.getAsBoolean(); i++) {
             new SequencePacker(shape, new MadeUpSequences(example.microBatch(0), longest[i])).fill(batch);
             uploads.upload(batch);
-            compute(null);
+            gradients.compute(uploads, null);
             gradientNorm.compute();
             model.parameters().forgetGradients();
         }
@@ -265,7 +251,7 @@ public final class Esm2Training implements TrainingModel {
             readback.finish(gradientNorm.norm());
             return;
         }
-        compute(readback);
+        gradients.compute(uploads, readback);
         gradientNorm.compute();
         Quantizers present = quantizers;
         if (present != null && present.measures(Recording.ON)) {
@@ -273,52 +259,6 @@ public final class Esm2Training implements TrainingModel {
         }
         optimizer.step(learningRate, gradientNorm);
         readback.finish(gradientNorm.norm());
-    }
-
-    /** Enqueues forward and backward of the micro-batches of a batch that are this rank's, and the sums over ranks. */
-    private void compute(@Nullable StepReadback losses) {
-        Esm2Pipeline pipeline = ranks.pipeline();
-        if (pipeline != null) {
-            pipeline.compute(uploads, ranks.own(), lossScaler, losses);
-            ranks.sumGradients();
-            return;
-        }
-        ModelInput input;
-        int microBatch = 0;
-        do {
-            pass.begin();
-            input = uploads.next(pass.scope());
-            if (ranks.isOwn(microBatch)) {
-                if (losses != null) {
-                    ranks.announce(input);
-                }
-                Tensor loss = gradients(input, input.share());
-                if (losses != null) {
-                    losses.addLoss(loss, input.share());
-                }
-            } else if (ranks.helps(microBatch, input)) {
-                gradients(input, 0);
-            }
-            microBatch++;
-        } while (!input.isLast());
-        ranks.sumGradients();
-    }
-
-    /** Enqueues forward and backward of a micro-batch and returns its loss, the mean over its own labelled tokens. */
-    private Tensor gradients(ModelInput input, double share) {
-        return gradients(input, share, lossScaler == null ? null : lossScaler.scale());
-    }
-
-    /** The same with gradients multiplied by {@code scale}, FLOAT32 [1], too. */
-    private Tensor gradients(ModelInput input, double share, @Nullable Tensor scale) {
-        pass.sequences(input.sequences());
-        Tensor loss = model.loss(input.ids(), input.labels(), pass);
-        if (scale == null) {
-            model.backward((float) share, pass);
-        } else {
-            model.backward((float) share, scale, pass);
-        }
-        return loss;
     }
 
     /**
