@@ -39,7 +39,9 @@ public final class Pass implements AutoCloseable {
     private final PassGradients gradients;
     private final SavedStack saved = new SavedStack();
     private final Observers observers = new Observers();
+    /** What {@link #withoutSaving} returns. */
     private final SavingSwitch savingSwitch = new SavingSwitch();
+
     private final PassCalls calls = new PassCalls(this);
     private final PassRing ring = new PassRing(this);
     private ProductPlan productPlan = ProductPlan.FIRST;
@@ -78,7 +80,7 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * Begins a micro-batch: what the pass handed out before is closed. When a backward call of the micro-batch before failed,
+     * Begins a micro-batch: what the pass handed out before is closed. Where a backward call of the previous micro-batch has failed,
      * or was refused and not repeated, the gradients of this step are forgotten: see {@link Parameters#forgetGradients}.
      *
      * @throws IllegalStateException inside a layer's call or {@code Communicator.group}, or when the pass, its stream or its device
@@ -359,12 +361,12 @@ public final class Pass implements AutoCloseable {
         return calls;
     }
 
-    /** Returns the most bytes that the pass has held at one time since it was made, scratch memory of the stream apart. */
+    /** Returns the most bytes that the pass has held at one time since it was made, without the scratch memory of the stream. */
     public long peakBytes() {
         return memory.own().peakBytes();
     }
 
-    // ---- for Layer, SavedPool, FanOut and Recomputed
+    // ---- for the layers of this package
 
     Observers observers() {
         return observers;

@@ -158,12 +158,12 @@ final class Endpoint implements AutoCloseable {
 
     /** Says that the call that {@link #begin} announced has returned. */
     void end(int status) {
-        String was = status == 0 ? "" : called();
+        String during = status == 0 ? "" : called();
         if (!Group.ofThread().isOpen()) {
             leave();
             given(status);
         }
-        settle(status, call.operation(), was);
+        settle(status, call.operation(), during);
     }
 
     /** Says what NCCL has returned for the call, or for the group of calls. */
@@ -202,9 +202,9 @@ final class Endpoint implements AutoCloseable {
         counts.meet();
         RankFailure present = meeting == null ? null : meeting.failure();
         if (present != null) {
-            String was = called();
+            String during = called();
             leave();
-            throw present.exception(was);
+            throw present.exception(during);
         }
     }
 
@@ -226,33 +226,33 @@ final class Endpoint implements AutoCloseable {
         return counts;
     }
 
-    /** Throws what a status says; {@code was} is what the rank was in. */
-    void settle(int status, Object function, String was) {
+    /** Throws what a status says; {@code during} is the call that the rank was in. */
+    void settle(int status, Object function, String during) {
         if (status == 0) {
             return;
         }
         RankFailure present = failure();
         if (present != null) {
-            throw present.exception(was);
+            throw present.exception(during);
         }
         try {
             Status.nccl(status, function instanceof Operation named ? named.function() : function.toString());
         } catch (NcclException refused) {
             throw elsewhere == null || status != Nccl.ncclRemoteError()
                     ? refused
-                    : lost(elsewhere.peers(), refused, was);
+                    : lost(elsewhere.peers(), refused, during);
         }
     }
 
     /** What a rank throws whose peers in other processes are gone: NCCL does not say which. */
-    private RankFailedException lost(Peers others, NcclException refused, String was) {
+    private RankFailedException lost(Peers others, NcclException refused, String during) {
         others.awaitWord(this);
         RankFailure told = failure();
         return (told != null
                         ? told
                         : new RankFailure(List.of(), String.valueOf(refused.getMessage()), refused)
                                 .recorded(List.of(this)))
-                .exception(was);
+                .exception(during);
     }
 
     /** Says that a process has failed; -1 when nobody knows which. Any thread. */

@@ -110,13 +110,14 @@ final class Group {
             throw failed;
         }
         int status = Nccl.ncclGroupEnd();
-        String was = status == 0 || members.isEmpty() ? "" : members.getFirst().called();
+        String during =
+                status == 0 || members.isEmpty() ? "" : members.getFirst().called();
         leave();
         for (int i = 0; i < members.size(); i++) {
             members.get(i).given(status);
         }
         for (int i = 0; i < members.size(); i++) {
-            members.get(i).settle(status, "ncclGroupEnd", was);
+            members.get(i).settle(status, "ncclGroupEnd", during);
         }
         if (members.isEmpty()) {
             Status.nccl(status, "ncclGroupEnd");

@@ -43,8 +43,8 @@ public final class AdamW implements AutoCloseable {
     /**
      * Numbers of the method.
      *
-     * @param beta1 memory of the mean, within [0, 1)
-     * @param beta2 memory of the square, within [0, 1)
+     * @param beta1 the share of the running mean that a step keeps, within [0, 1)
+     * @param beta2 the share of the running square that a step keeps, within [0, 1)
      * @param epsilon added to the root, positive
      * @param weightDecay of matrices, not negative
      * @param decayMode where the decay goes: beside the rate, or with L2, as in Adam itself, into the gradient
@@ -115,7 +115,7 @@ public final class AdamW implements AutoCloseable {
         }
 
         /**
-         * Returns this with other memories of mean and square.
+         * Returns this with other betas.
          *
          * @throws IllegalArgumentException when one is not within [0, 1)
          */
@@ -142,7 +142,7 @@ public final class AdamW implements AutoCloseable {
             return new Config(beta1, beta2, epsilon, newWeightDecay, decayMode, momentDType, masters, biasCorrection);
         }
 
-        /** Returns this with the decay elsewhere. */
+        /** Returns this with the decay beside the rate, or in the gradient. */
         public Config withDecayMode(WeightDecay newDecayMode) {
             return new Config(beta1, beta2, epsilon, weightDecay, newDecayMode, momentDType, masters, biasCorrection);
         }

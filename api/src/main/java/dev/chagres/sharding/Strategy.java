@@ -198,7 +198,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Says what is shared out, and how gradients and weights travel. */
     public abstract String explain();
 
-    /** Returns what makes another strategy work for the passes and quantizers of this one, once it is closed. */
+    /** Returns what hands the passes and quantizers of this one over to another strategy, once this one is closed. */
     final Consumer<Strategy> successor() {
         List<Pass> passes = List.copyOf(followed);
         List<Quantizers> quantizers = amaxes.open();
@@ -287,7 +287,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         parameters.sharing().ensureAllStages();
     }
 
-    /** Everything was loaded: what this has made of the old weights and gradients is of no use. */
+    /** Says that everything was loaded: forgets what was made of the old weights and gradients. */
     final void stateLoaded() {
         beginStep();
         loaded();
@@ -305,27 +305,27 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         stepped();
     }
 
-    /** No later backward call of the micro-batch writes gradients of {@code group}. */
+    /** Is told that no later backward call of the micro-batch writes gradients of {@code group}. */
     abstract void complete(int group);
 
-    /** Gathers in eight bits what passes read that these quantizers cast. */
+    /** Gathers the weights that these quantizers cast in eight bits from now on. */
     void gather(Quantizers quantizers) {}
 
-    /** A call has enqueued all that reads weights of {@code group}. */
+    /** Is told that a call has enqueued all that reads weights of {@code group} in this form. */
     void release(int group, WeightForm form) {}
 
     /** Returns whether gradients of {@code group} were summed in this step, so that no backward call may add to them. */
     abstract boolean isSummed(int group);
 
-    /** A call is about to read {@code parameter}. */
+    /** Is told that a call is about to read {@code parameter}. */
     void reading(Parameter parameter) {
         progress.uses(parameter.group(), WeightForm.WHOLE);
     }
 
-    /** A backward call is about to write the gradient of {@code parameter}. */
+    /** Is told that a backward call is about to write the gradient of {@code parameter}. */
     void writing(Parameter parameter) {}
 
-    /** Refuses to be captured where that is not possible. */
+    /** Throws while a stream captures, where a graph cannot hold what this enqueues. */
     void ensureEnqueues() {}
 
     /** Returns {@code failed}, with the likely reason where this knows of one. */
@@ -333,10 +333,10 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         return failed;
     }
 
-    /** Sums what is left. */
+    /** Enqueues what is left of the sums. */
     abstract void finish();
 
-    /** A step begins, or its gradients are forgotten. */
+    /** Is told that a step begins, or that its gradients are forgotten. */
     abstract void restart();
 
     /** Returns the part of the gradients, and of what the optimizer keeps, that a rank of the mesh has of what it holds. */
@@ -345,7 +345,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Returns the part of the weights that a rank of the mesh has of what it holds. */
     abstract Part weightsOf(int rank);
 
-    /** Checks that numbers of {@code mesh} are those that {@link #updatedBy} and {@link #weightsOf} mean. */
+    /** Checks that {@code mesh} numbers its ranks as {@link #updatedBy} and {@link #weightsOf} do. */
     void checkMesh(Mesh mesh) {}
 
     /** Returns the whole state of the model and of {@code others}. */
@@ -354,10 +354,10 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Returns the weights of the whole model, and {@code others}. */
     abstract ShardedState stateOfWeights(State others);
 
-    /** Weights were loaded, each rank's own. */
+    /** Is told that each rank has loaded its own weights. */
     void loaded() {}
 
-    /** An optimizer has updated the weights. */
+    /** Is told that an optimizer has updated the weights. */
     void stepped() {}
 
     /** Frees all that this has of its own. */

@@ -179,6 +179,20 @@ class ModelPlanTest {
     }
 
     @Test
+    void elementsAreCountedOverAllParts() {
+        ModelPlan plan = new ModelPlan();
+        long most = Long.MAX_VALUE / 16;
+        plan.group("a").declare("x", ZEROS, most - 1);
+        plan.group("b").declare("y", ZEROS, 1);
+        assertThrown(
+                ARGUMENT,
+                "c.z: expected 1 to 4 dimensions and, with all declared before it, at most " + most
+                        + " elements, got [1]",
+                () -> plan.group("c").declare("z", ZEROS, 1));
+        assertEquals(most, plan.count());
+    }
+
+    @Test
     void theTableNamesGroupsAndTotals() {
         ModelPlan plan = encoder();
         String line = "%-24s %4d parameters %,15d elements";
