@@ -8,7 +8,7 @@ import java.util.stream.IntStream;
  *
  * <p>Threading: the device's thread, but for what says otherwise.
  */
-final class CallComparison {
+final class CallComparison implements Awaited {
     private final Endpoint endpoint;
     private final Meeting meeting;
     private final Operation operation;
@@ -74,13 +74,13 @@ final class CallComparison {
         }
     }
 
-    /** Returns the ranks whose calls are compared with this one. Any thread. */
-    List<Integer> callers() {
+    @Override
+    public List<Integer> awaited() {
         return callers;
     }
 
-    /** Returns those of them that have not said what they call. Any thread. */
-    List<Integer> missing() {
+    @Override
+    public List<Integer> missing() {
         return meeting.comparisons().missing(key, callers);
     }
 

@@ -16,7 +16,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class CallCounts {
+final class CallCounts implements Awaited {
     /** Calls that are made together: those of a group, or of a captured graph. */
     static final class Together {
         private long collectives;
@@ -135,8 +135,8 @@ final class CallCounts {
         }
     }
 
-    /** Returns the ranks whose calls make one with what this one waits for. Any thread. */
-    List<Integer> awaited() {
+    @Override
+    public List<Integer> awaited() {
         List<Integer> all = new ArrayList<>();
         for (int peer = 0; peer < awaitedTransfers.length; peer++) {
             if (peer != rank && (awaited > 0 || (transfersAwaited && awaitedTransfers[peer] > 0))) {
@@ -146,8 +146,8 @@ final class CallCounts {
         return all;
     }
 
-    /** Returns the ranks that have not come to what this one waits for. Any thread. */
-    List<Integer> missing() {
+    @Override
+    public List<Integer> missing() {
         if (arrivals == null) {
             return List.of();
         }

@@ -22,7 +22,7 @@ final class PeerWait {
         }
     }
 
-    private final CallCounts counts;
+    private final Awaited calls;
     /** How many waits have begun. */
     private long begun;
     /** The number of the wait that the thread is in, from 1 on; 0 outside. */
@@ -31,10 +31,11 @@ final class PeerWait {
     /** When the wait began that the thread is in, or was in last. */
     private long sinceNanos;
     /** What the thread waits to compare with its peers' calls, null outside. */
-    private volatile @Nullable CallComparison compared;
+    private volatile @Nullable Awaited compared;
 
-    PeerWait(CallCounts counts) {
-        this.counts = counts;
+    /** {@code calls} are those that were given to NCCL. */
+    PeerWait(Awaited calls) {
+        this.calls = calls;
     }
 
     void begin() {
@@ -47,7 +48,7 @@ final class PeerWait {
     }
 
     /** Says what the thread waits to compare with its peers' calls, null when it goes on. */
-    void compares(@Nullable CallComparison comparison) {
+    void compares(@Nullable Awaited comparison) {
         compared = comparison;
     }
 
@@ -63,14 +64,17 @@ final class PeerWait {
 
     /** Returns the ranks whose calls make one with what this one waits for. Any thread. */
     List<Integer> awaited() {
-        CallComparison present = compared;
-        return present == null ? counts.awaited() : present.callers();
+        return present().awaited();
     }
 
     /** Returns those of them that have not come. Any thread. */
     List<Integer> missing() {
-        CallComparison present = compared;
-        return present == null ? counts.missing() : present.missing();
+        return present().missing();
+    }
+
+    private Awaited present() {
+        Awaited present = compared;
+        return present == null ? calls : present;
     }
 
     /** Returns {@code caller}, and what it is in, or was in last: {@code call}; in a wait how long that has taken. */
