@@ -44,7 +44,8 @@ final class ParameterVectors {
         this.shard = shard;
         long weightParts = weightParts(shard);
         long gradientParts = shard == null ? 1 : shard.updated().count();
-        layout.weightCounts().forEach((type, count) -> weights.put(type, zeros(weightScope, type, count / weightParts)));
+        layout.weightCounts()
+                .forEach((type, count) -> weights.put(type, zeros(weightScope, type, count / weightParts)));
         weightVectors = weights.values().toArray(Tensor[]::new);
         gradients = zeros(scope, DType.FLOAT32, layout.gradientCount() / gradientParts);
         issue = Inside.issue(gradients);
