@@ -30,6 +30,8 @@ public final class FanOut {
         private final Kept tensor = new Kept("the tensor with several readers");
         private final Pass pass;
         private long call;
+        /** The pass's number when it was given the tensor. */
+        private long microBatch;
 
         private Latest(Pass pass) {
             this.pass = pass;
@@ -63,7 +65,7 @@ public final class FanOut {
     public Tensor forward(Tensor x, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         Checks.floats(pass.stream(), "x", x);
-        Latest last = latestOf(pass);
+        Latest last = keptFor(pass);
         if (last == null) {
             latest.removeIf(other -> !other.pass.isBegun());
             last = new Latest(pass);
@@ -71,6 +73,7 @@ public final class FanOut {
         }
         last.tensor.set(x);
         last.call = ++calls;
+        last.microBatch = pass.microBatch();
         if (!pass.isSaving()) {
             return x;
         }
@@ -112,7 +115,13 @@ public final class FanOut {
         return last == null || last.tensor.isEmpty() ? null : last.tensor.get();
     }
 
+    /** Returns what forward was given last in this micro-batch of the pass, null where it was not called. */
     private @Nullable Latest latestOf(Pass pass) {
+        Latest last = keptFor(pass);
+        return last == null || last.microBatch != pass.microBatch() ? null : last;
+    }
+
+    private @Nullable Latest keptFor(Pass pass) {
         for (int i = 0; i < latest.size(); i++) {
             if (latest.get(i).pass == pass) {
                 return latest.get(i);
@@ -191,7 +200,8 @@ public final class FanOut {
         Fan fan = find(pass);
         if (fan == null) {
             throw new IllegalStateException(
-                    name + ": this pass holds no tensor with several readers; call forward(x, pass) first");
+                    name + ": expected a tensor with several readers in this micro-batch of the pass, got none; call "
+                            + "FanOut.forward(x, pass) first");
         }
         return fan;
     }

@@ -47,6 +47,7 @@ public final class Pass implements AutoCloseable {
     private ProductPlan productPlan = ProductPlan.FIRST;
     private boolean saving;
     private boolean begun;
+    private long microBatches;
     private @Nullable Sequences sequences;
 
     private Pass(Stream stream, boolean training) {
@@ -90,6 +91,7 @@ public final class Pass implements AutoCloseable {
         ensureBetweenCalls("begin");
         giveBack();
         begun = true;
+        microBatches++;
         draws.begin();
         Capture capture = Inside.capture(stream);
         if (capture != null) {
@@ -109,6 +111,12 @@ public final class Pass implements AutoCloseable {
         ensureBetweenCalls("end");
         giveBack();
         begun = false;
+        microBatches++;
+    }
+
+    /** Returns a number that is another one after {@link #begin()} and after {@link #end()}. */
+    long microBatch() {
+        return microBatches;
     }
 
     /**
