@@ -8,8 +8,10 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.recipe.AmaxReduction;
 import dev.chagres.recipe.Quantizers;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.zip.CRC32C;
 
 /**
  * The quantizers whose scales are those of all ranks: {@code amax = max over ranks of amax} at the end of each step.
@@ -36,8 +38,22 @@ final class AmaxOverRanks implements AmaxReduction {
             throw new IllegalStateException(
                     "reduceAmax: expected quantizers that are not reduced yet, got " + quantizers);
         }
+        ensureSame(quantizers);
         quantizers.reduceAmax(this);
         reduced.add(quantizers);
+    }
+
+    /** A rank with another recipe would cast its part of weights by scales that the others do not read it with. */
+    private void ensureSame(Quantizers quantizers) {
+        CRC32C checksum = new CRC32C();
+        String places = String.join(" ", quantizers.state().tensors().keySet());
+        checksum.update((quantizers.recipe() + " " + places).getBytes(StandardCharsets.UTF_8));
+        SameParameters.ensureSame(
+                communicator,
+                "quantizers: recipe and places, by their checksum",
+                checksum.getValue(),
+                Long::toHexString,
+                "; give Quantizers.allocate the same recipe and groups on each, here " + quantizers.recipe());
     }
 
     /** Over these ranks in one call, then over those that split layers, and over a pipeline's. */

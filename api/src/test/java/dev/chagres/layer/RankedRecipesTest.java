@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -221,6 +222,32 @@ class RankedRecipesTest {
                         () -> strategy.state(optimizer, quantizers.state()));
                 strategy.reduceAmax(quantizers);
                 strategy.state(optimizer, quantizers.state());
+            }
+        });
+    }
+
+    /** A rank with other scales would cast its part of weights as the others do not read it. */
+    @Test
+    void recipesOfRanksAreCompared() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            DelayedScaling recipe = DelayedScaling.standard().withMargin(rank.index());
+            try (Parameters parameters = Parameters.allocate(rank.device(), linear(), DType.BFLOAT16, 1);
+                    Quantizers others = Quantizers.allocate(parameters, recipe);
+                    Quantizers same = Quantizers.allocate(parameters, DelayedScaling.standard());
+                    Strategy strategy = DataParallel.of(parameters, rank.communicator())) {
+                IllegalStateException refusal =
+                        assertThrows(IllegalStateException.class, () -> strategy.reduceAmax(others));
+                assertTrue(
+                        refusal.getMessage()
+                                        .startsWith(
+                                                "quantizers: recipe and places, by their checksum: expected the same on all"
+                                                        + " ranks, got ")
+                                && refusal.getMessage()
+                                        .endsWith("; give Quantizers.allocate the same recipe and groups on each, here "
+                                                + recipe),
+                        refusal.getMessage());
+                strategy.reduceAmax(same);
             }
         });
     }
