@@ -89,7 +89,7 @@ public final class ShardedState {
     public void save(Path file, Map<String, String> metadata) {
         Checks.given("file", file);
         Checks.given("metadata", metadata);
-        transfer(transfer -> {
+        transfer(Call.SAVE, transfer -> {
             List<TensorSource> sources = new ArrayList<>();
             for (int i = 0; i < tensors.size(); i++) {
                 sources.add(new Gathered(i, tensors.get(i).spec(), transfer));
@@ -117,7 +117,7 @@ public final class ShardedState {
      */
     public void load(Path file) {
         Checks.given("file", file);
-        transfer(transfer -> {
+        transfer(Call.LOAD, transfer -> {
             try (SafetensorsFile opened = SafetensorsFile.open(file);
                     HostBuffer host = HostBuffer.pinned(strategy.stream.device(), StateTransfer.PIECE_BYTES)) {
                 Map<String, Long> numbers = Safetensors.ensureFits(opened, shared, own, host);
@@ -149,13 +149,20 @@ public final class ShardedState {
         void run(StateTransfer transfer);
     }
 
-    private void transfer(Leading leading) {
+    /** What ranks call together. */
+    private enum Call {
+        SAVE,
+        LOAD
+    }
+
+    private void transfer(Call call, Leading leading) {
         strategy.ensureOpen();
         Stream stream = strategy.stream;
         if (Inside.capture(stream) != null) {
             throw new CaptureException("ShardedState: expected a stream that does not capture, got " + stream
                     + "; save and load between steps");
         }
+        SameParameters.ensureSame(all, "state: call", call);
         ensureSame();
         List<State.Number> numbers = List.copyOf(own.numbers().values());
         try (StateTransfer transfer = new StateTransfer(all, stream, tensors, numbers)) {

@@ -426,6 +426,30 @@ class ShardedStateTest {
     }
 
     @Test
+    void savingAndLoadingAreNotOneCall() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            try (Strategy strategy =
+                    FullySharded.allocate(linear(16), DType.FLOAT32, SEED, ZeroStage.THREE, rank.communicator())) {
+                ShardedState weights = strategy.weightState();
+                Path file = folder.resolve("a");
+                assertThrown(
+                        IllegalStateException.class,
+                        "state: call: expected the same on all ranks, got LOAD on rank 1 and SAVE on rank 0",
+                        () -> {
+                            if (rank.index() == 0) {
+                                weights.save(file, Map.of());
+                            } else {
+                                weights.load(file);
+                            }
+                        });
+                weights.save(file, Map.of());
+                weights.load(file);
+            }
+        });
+    }
+
+    @Test
     void misuse() {
         DevicesNeeded.assume(2);
         RankFailedException failure = assertThrows(
