@@ -63,6 +63,16 @@ final class CollectiveArguments {
         }
     }
 
+    /** Checks a rank that a call sends to or receives from: to itself a rank sends what it receives in the same group alone. */
+    static void peer(Endpoint endpoint, String call, int peer) {
+        rank(endpoint, "peer", peer);
+        if (peer == endpoint.rank() && !Group.ofThread().isOpen()) {
+            throw new IllegalStateException(
+                    call + ": expected a call inside Communicator.group, beside the other half of the"
+                            + " transfer, for rank " + peer + " is this one, got one outside");
+        }
+    }
+
     /** Checks that the root has the tensor that only it needs. */
     static Tensor onRoot(String argument, @Nullable Tensor tensor) {
         if (tensor == null) {

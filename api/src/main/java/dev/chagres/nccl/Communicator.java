@@ -272,16 +272,16 @@ public final class Communicator implements AutoCloseable {
 
     /**
      * Enqueues a transfer of {@code tensor} to rank {@code peer}, which receives as many elements of the same type. Transfers
-     * that go both ways belong in one {@link #group}.
+     * that go both ways belong in one {@link #group}, as do both halves of a transfer to oneself.
      *
      * @param tensor any type
      * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
-     * @throws IllegalStateException as {@link #allReduce}
+     * @throws IllegalStateException as {@link #allReduce}, or when the peer is this rank and no group is open
      * @throws RankFailedException as {@link #allReduce}
      */
     public void send(Tensor tensor, int peer, Stream stream) {
         CollectiveArguments.source(endpoint, stream, "tensor", tensor);
-        CollectiveArguments.rank(endpoint, "peer", peer);
+        CollectiveArguments.peer(endpoint, "send", peer);
         int type = CollectiveArguments.movedType(tensor.dtype());
         endpoint.begin(Operation.SEND, tensor.count(), tensor.dtype(), null, peer, stream);
         endpoint.end(NcclCalls.send(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
@@ -292,12 +292,12 @@ public final class Communicator implements AutoCloseable {
      *
      * @param tensor any type
      * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
-     * @throws IllegalStateException as {@link #allReduce}
+     * @throws IllegalStateException as {@link #send}
      * @throws RankFailedException as {@link #allReduce}
      */
     public void receive(Tensor tensor, int peer, Stream stream) {
         CollectiveArguments.target(endpoint, stream, "tensor", tensor);
-        CollectiveArguments.rank(endpoint, "peer", peer);
+        CollectiveArguments.peer(endpoint, "receive", peer);
         int type = CollectiveArguments.movedType(tensor.dtype());
         endpoint.begin(Operation.RECEIVE, tensor.count(), tensor.dtype(), null, peer, stream);
         endpoint.end(

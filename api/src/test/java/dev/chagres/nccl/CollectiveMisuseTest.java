@@ -65,6 +65,16 @@ class CollectiveMisuseTest {
                 argument("root: expected a rank from 0 to 1, got 2", () -> world.broadcast(four, four, 2, stream));
                 argument("peer: expected a rank from 0 to 1, got -1", () -> world.send(four, -1, stream));
                 argument("peer: expected a rank from 0 to 1, got 2", () -> world.receive(four, 2, stream));
+                assertThrown(
+                        IllegalStateException.class,
+                        "send: expected a call inside Communicator.group, beside the other half of the transfer, for rank "
+                                + rank.index() + " is this one, got one outside",
+                        () -> world.send(four, rank.index(), stream));
+                assertThrown(
+                        IllegalStateException.class,
+                        "receive: expected a call inside Communicator.group, beside the other half of the transfer, for rank "
+                                + rank.index() + " is this one, got one outside",
+                        () -> world.receive(four, rank.index(), stream));
                 argument(
                         "send: expected a number of elements that the 2 ranks divide, got FLOAT32[3]",
                         () -> world.allToAll(odd, scope.like(odd), stream));
