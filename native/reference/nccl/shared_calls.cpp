@@ -99,7 +99,7 @@ class SharedCollective : public SharedPending {
         segment.fail(kNcclInvalidUsage, text(signature_text(signature_), ": ", difference));
         return false;
       }
-      segment.fail(kNcclInvalidUsage, text("Ranks disagree about collective ", first_, ": rank ", earlier, " called ",
+      segment.fail(kNcclInvalidUsage, text("Ranks disagree about a collective: rank ", earlier, " called ",
                                            signature_text(earlier == rank ? signature_ : theirs), ", rank ", later,
                                            " called ", signature_text(later == rank ? signature_ : theirs)));
       return false;

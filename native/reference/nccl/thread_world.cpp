@@ -74,7 +74,8 @@ Outcome ThreadWorld::post(int rank, const Signature &signature, const Contributi
   if (round->arrived == 0) {
     round->signature = signature;
   } else if (!same(round->signature, signature)) {
-    return fail_all(kNcclInvalidUsage, text("Ranks disagree about collective ", number, ": one called ",
+    const auto first = std::find(round->posted.begin(), round->posted.end(), true) - round->posted.begin();
+    return fail_all(kNcclInvalidUsage, text("Ranks disagree about collective ", number + 1, ": rank ", first, " called ",
                                             signature_text(round->signature), ", rank ", rank, " called ",
                                             signature_text(signature)));
   }
