@@ -68,7 +68,7 @@ int attribute(int number, int device) {
     case 5: return 2147483647;          /* MaxGridDimX */
     case 6: case 7: return 65535;       /* MaxGridDimY, Z */
     case 10: return 32;                 /* WarpSize */
-    case 16: return thread_count();     /* MultiProcessorCount */
+    case 16: return 132;                /* MultiProcessorCount, of an H200: no number depends on it */
     case 18: return 1;                  /* Integrated: device and host memory are one */
     case 19: return 1;                  /* CanMapHostMemory */
     case 31: return 1;                  /* ConcurrentKernels */

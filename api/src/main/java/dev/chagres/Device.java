@@ -94,7 +94,7 @@ public final class Device implements AutoCloseable {
         return name;
     }
 
-    /** Returns the number of streaming multiprocessors, or of cores on the reference. */
+    /** Returns the number of streaming multiprocessors; of the reference 132, as many as an H200 has. */
     public int multiprocessorCount() {
         return state.multiprocessors().count();
     }
