@@ -128,6 +128,12 @@ bool matmul_config(const Check &check, NVTEMatmulConfig config) {
   NVTETensor auxiliary = nullptr;
   std::size_t written = 0;
   ask.matmul_config(config, kNVTEMatmulConfigEpilogueAuxTensor, &auxiliary, sizeof(auxiliary), &written);
+  std::int32_t multiprocessors = 0;
+  ask.matmul_config(config, kNVTEMatmulConfigSMCount, &multiprocessors, sizeof(multiprocessors), &written);
+  /* cuBLASLt 13.0 divides by zero with one, which ends the process. */
+  if (multiprocessors < 0 || multiprocessors == 1) {
+    return check.refuse("config (its SM count)", "expected 0 for all, or at least 2, got %d", multiprocessors);
+  }
   return may_be_live(check, "config (its auxiliary tensor)", auxiliary);
 }
 

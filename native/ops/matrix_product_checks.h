@@ -125,6 +125,8 @@ inline int check_matrix_product(const OpsMatrixProduct *given) {
       .between("multiprocessors", p.multiprocessors, 0, INT32_MAX)
       .between("plan", p.plan, OPS_PLAN_FIRST, OPS_PLAN_MEASURED);
   if (arguments.wrong()) return arguments.status();
+  /* cuBLASLt 13.0 divides by zero then, which ends the process. */
+  if (p.multiprocessors == 1) return arguments.refuse("multiprocessors", "1", "0 for all, or at least 2").status();
   if (is_float8(p)) {
     check_product_float8(arguments, p);
   } else {

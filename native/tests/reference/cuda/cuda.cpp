@@ -128,7 +128,7 @@ TEST(attributes_and_properties) {
   EXPECT_EQUAL(cudaDeviceGetAttribute(&value, 75, 0), 0);
   EXPECT_EQUAL(value, 9);
   EXPECT_EQUAL(cudaDeviceGetAttribute(&value, 16, 0), 0);
-  EXPECT_EQUAL(value, thread_count());
+  EXPECT_EQUAL(value, 132);
   EXPECT_EQUAL(cudaDeviceGetAttribute(&value, 0, 0), 1);
   EXPECT_EQUAL(cudaDeviceGetAttribute(&value, 148, 0), 1);
   EXPECT_EQUAL(cudaDeviceGetAttribute(&value, 75, 99), 101);
@@ -138,7 +138,7 @@ TEST(attributes_and_properties) {
   EXPECT_EQUAL(std::string(reinterpret_cast<char *>(properties.bytes)), std::string("CPU reference"));
   EXPECT_EQUAL(properties.at<int>(360), 9);
   EXPECT_EQUAL(properties.at<int>(364), 0);
-  EXPECT_EQUAL(properties.at<int>(384), thread_count());
+  EXPECT_EQUAL(properties.at<int>(384), 132);
   EXPECT(properties.at<size_t>(288) > size_t{1} << 20);
   EXPECT_EQUAL(properties.at<int>(568), 8);
   EXPECT_EQUAL(cudaGetDeviceProperties(&properties, 8), 101);

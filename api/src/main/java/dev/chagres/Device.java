@@ -108,7 +108,7 @@ public final class Device implements AutoCloseable {
      * first one. With another margin such a norm throws an {@link IllegalStateException}, and nothing is enqueued.
      * {@link dev.chagres.ops.ResidualNorm} and products take another margin at any time.
      *
-     * @throws IllegalArgumentException when a margin is the device's number of multiprocessors or more
+     * @throws IllegalArgumentException when a margin leaves norms no multiprocessor, or products fewer than two
      * @throws IllegalStateException when the device is closed
      */
     public void multiprocessorMargin(MultiprocessorMargin margin) {

@@ -44,11 +44,12 @@ class MultiprocessorMarginTest {
             assertEquals(0, multiprocessors.ofProducts());
             int most = device.multiprocessorCount() - 1;
             for (int margin = 0; margin <= most; margin++) {
-                MultiprocessorMargin given = new MultiprocessorMargin(margin, most - margin);
+                int products = Math.max(0, most - 1 - margin);
+                MultiprocessorMargin given = new MultiprocessorMargin(margin, products);
                 device.multiprocessorMargin(given);
                 assertSame(given, device.multiprocessorMargin());
                 assertEquals(margin == 0 ? 0 : most + 1 - margin, multiprocessors.ofNorms());
-                assertEquals(margin == most ? 0 : 1 + margin, multiprocessors.ofProducts());
+                assertEquals(products == 0 ? 0 : most + 1 - products, multiprocessors.ofProducts());
             }
             device.multiprocessorMargin(MultiprocessorMargin.NONE);
             assertEquals(0, multiprocessors.ofNorms());
@@ -62,17 +63,21 @@ class MultiprocessorMarginTest {
             int count = device.multiprocessorCount();
             MultiprocessorMargin before = device.multiprocessorMargin();
             for (int margin : new int[] {count, count + 1, Integer.MAX_VALUE}) {
-                String expected = ": expected a margin from 0 to " + (count - 1) + ", for device 0 has " + count
-                        + " multiprocessors, got " + margin;
+                String expected = ", for device 0 has " + count + " multiprocessors, got " + margin;
                 assertThrown(
                         IllegalArgumentException.class,
-                        "norms" + expected,
+                        "norms: expected a margin from 0 to " + (count - 1) + expected,
                         () -> device.multiprocessorMargin(MultiprocessorMargin.NONE.withNorms(margin)));
                 assertThrown(
                         IllegalArgumentException.class,
-                        "products" + expected,
+                        "products: expected a margin from 0 to " + (count - 2) + expected,
                         () -> device.multiprocessorMargin(MultiprocessorMargin.NONE.withProducts(margin)));
             }
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "products: expected a margin from 0 to " + (count - 2) + ", for device 0 has " + count
+                            + " multiprocessors, got " + (count - 1),
+                    () -> device.multiprocessorMargin(MultiprocessorMargin.NONE.withProducts(count - 1)));
             assertThrown(
                     NullPointerException.class,
                     "margin: expected a value, got null",
@@ -110,7 +115,7 @@ class MultiprocessorMarginTest {
             try (Device device = Device.open()) {
                 count = device.multiprocessorCount();
                 norm(device);
-                device.multiprocessorMargin(MultiprocessorMargin.NONE.withProducts(count - 1));
+                device.multiprocessorMargin(MultiprocessorMargin.NONE.withProducts(count - 2));
                 norm(device);
                 if (count == 1) {
                     return; // There is no other margin.

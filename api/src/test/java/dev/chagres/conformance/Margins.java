@@ -10,7 +10,15 @@ public final class Margins {
 
     /** Returns 0, 1, 16, and all multiprocessors but one: those of them that the device has. */
     public static List<Integer> of(Device device) {
-        int most = device.multiprocessorCount() - 1;
+        return upTo(device.multiprocessorCount() - 1);
+    }
+
+    /** Returns the same for products, which need two multiprocessors. */
+    public static List<Integer> ofProducts(Device device) {
+        return upTo(device.multiprocessorCount() - 2);
+    }
+
+    private static List<Integer> upTo(int most) {
         return IntStream.of(0, 1, 16, most)
                 .filter(margin -> margin <= most)
                 .distinct()

@@ -31,17 +31,18 @@ final class MarginOptions {
     /**
      * Checks the margins against the device.
      *
-     * @throws IllegalArgumentException when one leaves no multiprocessor; the text names the option
+     * @throws IllegalArgumentException when one leaves norms no multiprocessor, or products fewer than two; the text names the option
      */
     void requireBelow(int multiprocessors) {
-        requireBelow("--sm-margin", norms, multiprocessors);
-        requireBelow("--product-sm-margin", products, multiprocessors);
+        requireLeft("--sm-margin", norms, multiprocessors, 1);
+        requireLeft("--product-sm-margin", products, multiprocessors, 2);
     }
 
-    private static void requireBelow(String option, int margin, int multiprocessors) {
-        if (margin >= multiprocessors) {
-            throw new IllegalArgumentException(option + ": expected 0 to " + (multiprocessors - 1)
-                    + ", one less than the device has multiprocessors, got " + margin);
+    private static void requireLeft(String option, int margin, int multiprocessors, int least) {
+        if (margin > multiprocessors - least) {
+            throw new IllegalArgumentException(option + ": expected 0 to " + (multiprocessors - least)
+                    + ", which leaves " + least + " of the device's " + multiprocessors + " multiprocessors, got "
+                    + margin);
         }
     }
 

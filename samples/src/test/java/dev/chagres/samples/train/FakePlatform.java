@@ -25,7 +25,7 @@ final class FakePlatform implements Platform {
 
     @Override
     public int multiprocessors() {
-        return gpu ? 132 : 2;
+        return 132;
     }
 
     @Override

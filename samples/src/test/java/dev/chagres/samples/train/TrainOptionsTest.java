@@ -49,10 +49,10 @@ class TrainOptionsTest {
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-delayed-fast, fp8-current, fp8-block, got fp8",
                 "--product-plans best | Invalid value for option '--product-plans': expected one of first, measured, got best",
                 "--sm-margin -1 | --sm-margin: expected at least 0, got -1",
-                "--sm-margin 2 | --sm-margin: expected 0 to 1, one less than the device has multiprocessors, got 2",
+                "--sm-margin 132 | --sm-margin: expected 0 to 131, which leaves 1 of the device's 132 multiprocessors, got 132",
                 "--product-sm-margin -1 | --product-sm-margin: expected at least 0, got -1",
-                "--product-sm-margin 3 | --product-sm-margin: expected 0 to 1, one less than the device has multiprocessors,"
-                        + " got 3",
+                "--product-sm-margin 131 | --product-sm-margin: expected 0 to 130, which leaves 2 of the device's 132"
+                        + " multiprocessors, got 131",
                 "--graph yes | Invalid value for option '--graph': expected one of on, off, auto, got yes",
                 "--fp8-statistics -1 | --fp8-statistics: expected at least 0, got -1",
                 "--fp8-statistics 10 | --fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block, whose casts"
