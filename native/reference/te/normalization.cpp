@@ -3,15 +3,14 @@
  *
  * One row is one token. y = (x - mu) rsigma (RMS: mu = 0), z = y g + beta with g = gamma, or 1 + gamma when centred on
  * zero. Backward, with dy = dz g: dx = rsigma (dy - y mean(dy y) - mean(dy)) (RMS: without the last term),
- * dgamma = sum of dz y, dbeta = sum of dz over rows.
+ * dgamma = sum of dz y, dbeta = sum of dz over rows. norm_switches.h has what switches change of g.
  */
 #include <algorithm>
 #include <cmath>
 #include <memory>
 
-#include "te/recorded.h"
 #include "runtime/sums.h"
-#include "te/quantized.h"
+#include "te/norm_switches.h"
 
 namespace chagres::reference {
 
@@ -101,16 +100,24 @@ void check_backward_dtypes(NVTEDType gamma, NVTEDType x, const Caller &caller) {
                     "; x must be Float32 or have gamma's dtype"));
 }
 
-/* Forward needs no workspace here; the size follows the shape so that a workspace of another shape is refused, as
- * Transformer Engine refuses it. */
-size_t forward_workspace(const View &x) { return static_cast<size_t>(x.rows) * 8 + 1; }
-size_t backward_workspace(const View &x) { return static_cast<size_t>(x.columns) * 8 + static_cast<size_t>(x.rows) * 8; }
+/* No workspace is needed here; the size follows the shape, and whether cuDNN is enabled, so that a workspace of another
+ * shape or implementation is refused, as Transformer Engine refuses it. */
+size_t forward_workspace(const View &x) { return static_cast<size_t>(x.rows) * 8 + (norm_switches().cudnn_forward ? 2 : 1); }
+size_t backward_workspace(const View &x) {
+  return static_cast<size_t>(x.columns) * 8 + static_cast<size_t>(x.rows) * 8 + (norm_switches().cudnn_backward ? 1 : 0);
+}
 
-/* gamma as FP32, with 1 added when it is centred on zero. */
-std::unique_ptr<Scratch> widen_gamma(const View &gamma, bool zero_centered) {
-  auto g = std::make_unique<Scratch>(gamma.count());
-  to_float(g->data(), gamma.data, gamma.dtype, gamma.count());
-  for (int64_t i = 0; zero_centered && i < gamma.count(); ++i) (*g)[i] += 1.0f;
+/* What columns are multiplied by, as FP32. */
+std::unique_ptr<Scratch> widen_gamma(const View &gamma, GammaFactor factor) {
+  const int64_t count = gamma.count();
+  auto g = std::make_unique<Scratch>(count);
+  to_float(g->data(), gamma.data, gamma.dtype, count);
+  for (int64_t i = 0; factor != GammaFactor::Gamma && i < count; ++i) (*g)[i] += 1.0f;
+  if (factor == GammaFactor::OnePlusGammaRounded) {
+    Scratch rounded(count); /* at most as large in gamma's type */
+    from_float(rounded.data(), g->data(), gamma.dtype, count);
+    to_float(g->data(), rounded.data(), gamma.dtype, count);
+  }
   return g;
 }
 
@@ -122,7 +129,7 @@ struct Forward {
   Quantized z;
   View mu, rsigma;
   float epsilon;
-  bool zero_centered;
+  GammaFactor factor;
 };
 
 /* Answers the largest magnitude: of FP8 before scaling, else of what was stored. */
@@ -148,9 +155,9 @@ Quantized described_z(NVTETensor z, const Caller &caller) {
 
 void run_forward(const Forward &call, Norm norm) {
   const int64_t columns = call.x.columns;
-  const auto g = widen_gamma(call.gamma, call.zero_centered);
+  const auto g = widen_gamma(call.gamma, call.factor);
   std::unique_ptr<Scratch> beta;
-  if (norm == Norm::Layer) beta = widen_gamma(call.beta, false);
+  if (norm == Norm::Layer) beta = widen_gamma(call.beta, GammaFactor::Gamma);
   const int64_t piece = rows_per_piece(call.x.rows);
   Scratch largest(call.x.rows / piece + 1);
   parallel_for(0, call.x.rows, piece, [&](int64_t first, int64_t last) {
@@ -174,13 +181,13 @@ void run_forward(const Forward &call, Norm norm) {
 
 struct Backward {
   View dz, x, mu, rsigma, gamma, add, dx, dgamma, dbeta; /* add: may be absent (null data) */
-  bool zero_centered;
+  GammaFactor factor;
 };
 
 void run_backward(const Backward &call, Norm norm) {
   const int64_t columns = call.x.columns;
   const bool centred = norm == Norm::Layer;
-  const auto g = widen_gamma(call.gamma, call.zero_centered);
+  const auto g = widen_gamma(call.gamma, call.factor);
   const int64_t piece = rows_per_piece(call.x.rows);
   const int64_t pieces = std::max<int64_t>(1, (call.x.rows + piece - 1) / piece);
   const int64_t width = columns * (centred ? 2 : 1);
@@ -226,6 +233,7 @@ Backward described_backward(NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTE
   call.gamma = described(gamma, "gamma", {}, caller);
   check_column_values(call.gamma, "gamma", call.x, call.gamma.dtype, caller);
   check_backward_dtypes(call.gamma.dtype, call.x.dtype, caller);
+  check_switched_backward(call.gamma.dtype, call.x.dtype, caller);
   call.dz = described(dz, "dz", {}, caller);
   expect_dtype(call.dz, "dz", call.gamma.dtype, caller);
   expect_same_shape(call.dz, "dz", call.x, "x", caller);
@@ -236,7 +244,7 @@ Backward described_backward(NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTE
   expect_same_shape(call.dx, "dx", call.x, "x", caller);
   call.dgamma = described(dgamma, "dgamma", {}, caller);
   check_column_values(call.dgamma, "dgamma", call.x, call.gamma.dtype, caller);
-  call.zero_centered = zero_centered;
+  call.factor = gamma_factor(zero_centered, norm_switches().cudnn_backward);
   return call;
 }
 
@@ -249,11 +257,12 @@ using namespace chagres::reference;
 void nvte_layernorm_fwd(NVTETensor x, NVTETensor gamma, NVTETensor beta, float epsilon, NVTETensor z, NVTETensor mu,
                         NVTETensor rsigma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
                         cudaStream_t stream) {
-  if (!asks(workspace) && recorded(nvte_layernorm_fwd, x, gamma, beta, epsilon, z, mu, rsigma, workspace,
+  if (!asks(workspace) && norm_recorded(nvte_layernorm_fwd, x, gamma, beta, epsilon, z, mu, rsigma, workspace,
                                    multiprocessorCount, zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
+  const GammaFactor factor = gamma_factor(zero_centered_gamma, norm_switches().cudnn_forward);
   const Forward call{described(x, "x"),   described(gamma, "gamma"),   described(beta, "beta"), described_z(z, caller),
-                     described(mu, "mu"), described(rsigma, "rsigma"), epsilon,                 zero_centered_gamma};
+                     described(mu, "mu"), described(rsigma, "rsigma"), epsilon,                 factor};
   check_matrix(call.x, "x", caller);
   check_column_values(call.gamma, "gamma", call.x, call.gamma.dtype, caller);
   check_column_values(call.beta, "beta", call.x, call.gamma.dtype, caller);
@@ -262,6 +271,7 @@ void nvte_layernorm_fwd(NVTETensor x, NVTETensor gamma, NVTETensor beta, float e
   check_row_values(call.mu, "mu", call.x, caller);
   check_row_values(call.rsigma, "rsigma", call.x, caller);
   check_forward_dtypes(call.gamma.dtype, call.x.dtype, call.z.rowwise.dtype, caller);
+  check_switched_forward(call.z, caller);
   if (workspace_query(workspace, "workspace", {forward_workspace(call.x)}, kNVTEByte)) return;
   expect_all_data({{&call.x, "x"}, {&call.gamma, "gamma"}, {&call.beta, "beta"}, {&call.mu, "mu"},
                    {&call.rsigma, "rsigma"}}, caller);
@@ -271,17 +281,19 @@ void nvte_layernorm_fwd(NVTETensor x, NVTETensor gamma, NVTETensor beta, float e
 
 void nvte_rmsnorm_fwd(NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor z, NVTETensor rsigma,
                       NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma, cudaStream_t stream) {
-  if (!asks(workspace) && recorded(nvte_rmsnorm_fwd, x, gamma, epsilon, z, rsigma, workspace, multiprocessorCount,
+  if (!asks(workspace) && norm_recorded(nvte_rmsnorm_fwd, x, gamma, epsilon, z, rsigma, workspace, multiprocessorCount,
                                    zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
+  const GammaFactor factor = gamma_factor(zero_centered_gamma, norm_switches().cudnn_forward);
   const Forward call{described(x, "x"), described(gamma, "gamma"),   {},      described_z(z, caller),
-                     {},                described(rsigma, "rsigma"), epsilon, zero_centered_gamma};
+                     {},                described(rsigma, "rsigma"), epsilon, factor};
   check_matrix(call.x, "x", caller);
   check_column_values(call.gamma, "gamma", call.x, call.gamma.dtype, caller);
   check_epsilon(epsilon, caller);
   expect_same_shape(call.z.rowwise, "z", call.x, "x");
   check_row_values(call.rsigma, "rsigma", call.x, caller);
   check_forward_dtypes(call.gamma.dtype, call.x.dtype, call.z.rowwise.dtype, caller);
+  check_switched_forward(call.z, caller);
   if (workspace_query(workspace, "workspace", {forward_workspace(call.x)}, kNVTEByte)) return;
   expect_all_data({{&call.x, "x"}, {&call.gamma, "gamma"}, {&call.rsigma, "rsigma"}}, caller);
   expect_data(call.z, "z");
@@ -292,7 +304,7 @@ void nvte_layernorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor r
                         NVTETensor dgamma, NVTETensor dbeta, NVTETensor workspace, int multiprocessorCount,
                         bool zero_centered_gamma,
                         cudaStream_t stream) {
-  if (!asks(workspace) && recorded(nvte_layernorm_bwd, dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, workspace,
+  if (!asks(workspace) && norm_recorded(nvte_layernorm_bwd, dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, workspace,
                                    multiprocessorCount, zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   Backward call = described_backward(dz, x, rsigma, gamma, dx, dgamma, zero_centered_gamma, caller);
@@ -309,7 +321,7 @@ void nvte_layernorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor r
 void nvte_rmsnorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTETensor gamma, NVTETensor dx,
                       NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount, bool zero_centered_gamma,
                       cudaStream_t stream) {
-  if (!asks(workspace) && recorded(nvte_rmsnorm_bwd, dz, x, rsigma, gamma, dx, dgamma, workspace, multiprocessorCount,
+  if (!asks(workspace) && norm_recorded(nvte_rmsnorm_bwd, dz, x, rsigma, gamma, dx, dgamma, workspace, multiprocessorCount,
                                    zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   const Backward call = described_backward(dz, x, rsigma, gamma, dx, dgamma, zero_centered_gamma, caller);
@@ -323,13 +335,14 @@ void nvte_rmsnorm_bwd_add(NVTETensor dz, NVTETensor x, NVTETensor add, NVTETenso
                           NVTETensor dx, NVTETensor dgamma, NVTETensor workspace, int multiprocessorCount,
                           bool zero_centered_gamma,
                           cudaStream_t stream) {
-  if (!asks(workspace) && recorded(nvte_rmsnorm_bwd_add, dz, x, add, rsigma, gamma, dx, dgamma, workspace,
+  if (!asks(workspace) && norm_recorded(nvte_rmsnorm_bwd_add, dz, x, add, rsigma, gamma, dx, dgamma, workspace,
                                    multiprocessorCount, zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   Backward call = described_backward(dz, x, rsigma, gamma, dx, dgamma, zero_centered_gamma, caller);
   call.add = described(add, "add");
   expect_dtype(call.add, "add", call.gamma.dtype);
   expect_same_shape(call.add, "add", call.x, "x");
+  check_switched_backward_add(caller);
   if (workspace_query(workspace, "workspace", {backward_workspace(call.x)}, kNVTEByte)) return;
   expect_all_data({{&call.dz, "dz"}, {&call.x, "x"}, {&call.add, "add"}, {&call.rsigma, "rsigma"},
                    {&call.gamma, "gamma"}, {&call.dx, "dx"}, {&call.dgamma, "dgamma"}}, caller);
