@@ -26,12 +26,9 @@ final class Sample10Float8Product {
             Tensor x = waves(scope, stream, 0.37, 64, 128);
             Tensor w = waves(scope, stream, 0.61, 256, 128);
             Tensor exact = scope.tensor(DType.BFLOAT16, 64, 256);
-            Tensor y = scope.like(exact);
-
             Gemm.gemm(x, Transpose.NO, w, Transpose.YES, exact, Output.OVERWRITE, stream);
-            QuantizedTensor x8 = quantized(scope, stream, x);
-            QuantizedTensor w8 = quantized(scope, stream, w);
-            Gemm.gemm(x8, Transpose.NO, w8, Transpose.YES, y, Output.OVERWRITE, Accumulator.FAST, stream);
+
+            Tensor y = product(x, w, scope, stream);
 
             // Each factor is off by up to 6%, either way, so that a sum of 128 products is off by less.
             double error = Tour.near("x W^T", exact.toFloats(stream), y.toFloats(stream), 0.06);
@@ -39,8 +36,18 @@ final class Sample10Float8Product {
         }
     }
 
+    // @start region="product"
+    /** Computes {@code y = x W^T} in FP8. */
+    private static Tensor product(Tensor x, Tensor w, Scope scope, Stream stream) {
+        QuantizedTensor x8 = quantized(x, scope, stream);
+        QuantizedTensor w8 = quantized(w, scope, stream);
+        Tensor y = scope.tensor(DType.BFLOAT16, x.size(0), w.size(0));
+        Gemm.gemm(x8, Transpose.NO, w8, Transpose.YES, y, Output.OVERWRITE, Accumulator.FAST, stream);
+        return y;
+    }
+
     /** Finds the scale that lets the largest element fill the type, and rounds. */
-    private static QuantizedTensor quantized(Scope scope, Stream stream, Tensor plain) {
+    private static QuantizedTensor quantized(Tensor plain, Scope scope, Stream stream) {
         QuantizedTensor tensor = scope.quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, plain.size(0), plain.size(1))
                 .allocateRowwise(scope)
                 .scale(scope.tensor(DType.FLOAT32, 1))
@@ -50,6 +57,7 @@ final class Sample10Float8Product {
         Cast.quantize(plain, tensor, stream);
         return tensor;
     }
+    // @end
 
     private static Tensor waves(Scope scope, Stream stream, double pace, int rows, int columns) {
         float[] values = new float[rows * columns];

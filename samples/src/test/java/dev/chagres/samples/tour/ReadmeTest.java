@@ -41,6 +41,20 @@ class ReadmeTest {
         assertEquals(find(version, PROJECT.resolve("pom.xml")), find(version, guide), "the version in docs/using.md");
     }
 
+    /** Short enough to copy: under 25 lines. */
+    @Test
+    void theProductByHandIsTheSamples() throws IOException {
+        String sample = find(
+                "// @start region=\"product\"\n(.*?) *// @end",
+                PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/Sample10Float8Product.java"));
+        String shown = find("## By hand\n.*?```java\n(.*?)```", PROJECT.resolve("docs/recipes.md"));
+        assertEquals(
+                sample.stripTrailing().stripIndent() + "\n",
+                shown,
+                "docs/recipes.md's product by hand and the region in Sample10Float8Product.java");
+        assertTrue(shown.lines().count() < 25, shown);
+    }
+
     @Test
     void theExampleRuns() {
         Readme.run();
