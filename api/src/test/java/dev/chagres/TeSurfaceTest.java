@@ -28,8 +28,19 @@ import org.junit.jupiter.api.Test;
 /** The table of arguments of TE for PyTorch, docs/te-surface.md, against the code. */
 @Tag("L0")
 class TeSurfaceTest {
-    private static final List<String> PACKAGES =
-            List.of("", "layer.", "attention.", "model.", "recipe.", "optim.", "sharding.", "te.", "ops.");
+    private static final List<String> PACKAGES = List.of(
+            "",
+            "layer.",
+            "attention.",
+            "model.",
+            "recipe.",
+            "optim.",
+            "sharding.",
+            "train.",
+            "te.",
+            "ops.",
+            "nccl.",
+            "bindings.");
     private static final Set<String> WITH_NAMES = Set.of("here", "partly");
     private static final Set<String> WITHOUT_NAMES = Set.of("absent", "not needed");
     private static final Pattern NAME = Pattern.compile("`([^`]+)`");
