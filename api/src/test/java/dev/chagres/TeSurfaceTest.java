@@ -6,16 +6,21 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.layer.Layer;
 import java.io.IOException;
+import java.io.InputStream;
 import java.lang.reflect.Member;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.net.URISyntaxException;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.regex.MatchResult;
 import java.util.regex.Pattern;
@@ -25,7 +30,7 @@ import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** The table of arguments of TE for PyTorch, docs/te-surface.md, against the code. */
+/** The table of arguments of TE for PyTorch, docs/te-surface.md, against the code and against the names that TE has. */
 @Tag("L0")
 class TeSurfaceTest {
     private static final List<String> PACKAGES = List.of(
@@ -103,7 +108,54 @@ class TeSurfaceTest {
                 assertFalse(row.note.isEmpty(), () -> row + " is " + row.state + " without a note");
             }
         }
-        assertTrue(seen.size() > 380, () -> "rows found: " + seen.size());
+    }
+
+    /** A section with a row for each argument of each of TE's functions, and one with each name of its modules. */
+    @Test
+    void eachFunctionAndEachNameOfTeStandsThere() throws IOException {
+        Set<String> modules = new TreeSet<>();
+        Set<String> ofTe = new TreeSet<>();
+        for (String line : surface()) {
+            String[] words = line.split(" ");
+            if (words[0].endsWith(":")) {
+                modules.add(words[0]);
+                Arrays.stream(words).skip(1).forEach(name -> ofTe.add(words[0] + " " + name));
+            } else {
+                ofTe.add(line);
+            }
+        }
+        assertTrue(modules.size() > 5 && ofTe.size() > 180, ofTe::toString);
+        Set<String> here = new TreeSet<>();
+        Map<String, Integer> arguments = new TreeMap<>();
+        for (Row row : rows()) {
+            String owner = quoted(row.owner).collect(Collectors.joining(" "));
+            if (modules.contains(owner + ":")) {
+                quoted(row.argument)
+                        .map(name -> owner + ": " + name)
+                        .forEach(name -> assertTrue(here.add(name), () -> name + " stands twice"));
+            } else {
+                arguments.merge(owner, 1, Integer::sum);
+            }
+        }
+        arguments.forEach((function, count) -> here.add(function + " " + count));
+        assertEquals(Set.of(), without(ofTe, here), "of TE, but not in docs/te-surface.md");
+        assertEquals(Set.of(), without(here, ofTe), "in docs/te-surface.md, but not of TE");
+    }
+
+    private static Set<String> without(Set<String> all, Set<String> some) {
+        Set<String> rest = new TreeSet<>(all);
+        rest.removeAll(some);
+        return rest;
+    }
+
+    private static List<String> surface() throws IOException {
+        try (InputStream file =
+                Objects.requireNonNull(TeSurfaceTest.class.getResourceAsStream("/te-surface.txt"), "te-surface.txt")) {
+            return new String(file.readAllBytes(), StandardCharsets.UTF_8)
+                    .lines()
+                    .filter(line -> !line.startsWith("#"))
+                    .toList();
+        }
     }
 
     @Test
