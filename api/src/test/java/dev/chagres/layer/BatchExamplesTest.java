@@ -1,0 +1,146 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Alibi;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.Sequences;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.te.QkvFormat;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.regex.MatchResult;
+import java.util.regex.Pattern;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** The examples of batches and scores in docs/passes.md. */
+@Tag("L0")
+@Tag("L1")
+class BatchExamplesTest {
+    private static final int HIDDEN = 64;
+    private static final Path PAGE = Path.of("docs/passes.md");
+
+    private final ModelPlan plan = new ModelPlan();
+    private final TransformerLayer layer = new TransformerLayer(
+            TransformerLayerConfig.encoder(HIDDEN, AttentionConfig.of(4, 16, AttentionMask.none())), plan);
+
+    private interface Body {
+        void run(Stream stream, Scope scope, Pass pass);
+    }
+
+    private void run(Body body) {
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 42);
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            assertTrue(parameters.count() > 0);
+            body.run(device.stream(), scope, pass);
+        }
+    }
+
+    private static Tensor input(Scope scope, long tokens, Stream stream) {
+        Tensor x = scope.tensor(DType.BFLOAT16, tokens, HIDDEN);
+        float[] values = new float[(int) x.count()];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = (float) Math.sin(i);
+        }
+        x.set(stream, values);
+        return x;
+    }
+
+    private void forwardAndBackward(Sequences sequences, int tokens, Pass pass, Stream stream) {
+        assertEquals(tokens, sequences.tokens());
+        pass.sequences(sequences);
+        Tensor y = layer.forward(input(pass.scope(), tokens, stream), pass);
+        assertEquals(y.shape(), layer.backward(y, pass).shape());
+    }
+
+    @Test
+    void batches() {
+        run((stream, scope, pass) -> {
+            pass.begin();
+            // @start region="batches"
+            Sequences packed = Sequences.packed(pass.scope(), 20, 33); // x has 53 rows
+            Sequences dense = Sequences.dense(pass.scope(), QkvFormat.BSHD, 2, 33); // 66 rows: batch, then length
+            CuSeqlens lengths = CuSeqlens.ofLengths(pass.scope(), 20, 33);
+            Sequences padded = Sequences.padded(QkvFormat.BSHD, lengths, 40); // 80 rows, of which 20 and 33 count
+            // @end
+            forwardAndBackward(packed, 53, pass, stream);
+            forwardAndBackward(dense, 66, pass, stream);
+            forwardAndBackward(padded, 80, pass, stream);
+        });
+    }
+
+    @Test
+    void alibi() {
+        run((stream, scope, pass) -> {
+            // @start region="alibi"
+            layer.alibi(Alibi.of(scope, 4)); // once, of a scope that lives as long as the layer
+            // @end
+            pass.begin();
+            forwardAndBackward(Sequences.packed(pass.scope(), 20, 33), 53, pass, stream);
+        });
+    }
+
+    @Test
+    void biasAndMask() {
+        run((stream, scope, pass) -> {
+            byte[] hidden = new byte[33 * 33];
+            hidden[1] = 1;
+            float[] values = new float[4 * 33 * 33];
+            values[2] = 1;
+            Tensor x = input(scope, 53, stream);
+            // @start region="scores"
+            FanOut bias = new FanOut("bias");
+            layer.bias(bias); // once
+            // and in each micro-batch:
+            pass.begin();
+            // [1 or batch, 1 or heads, longest query sequence, longest key sequence], and so the mask
+            Tensor biases = pass.scope().tensor(DType.BFLOAT16, 1, 4, 33, 33);
+            biases.set(stream, values);
+            Tensor mask = pass.scope().tensor(DType.BYTE, 1, 1, 33, 33);
+            mask.set(stream, hidden); // a query does not see a key where it is 1
+            pass.sequences(Sequences.packed(pass.scope(), 20, 33).withScoreMask(mask));
+            bias.forward(biases, pass);
+            Tensor y = layer.forward(x, pass); // x has 53 rows
+            Tensor dx = layer.backward(y, pass); // as if the loss were the sum of y^2 / 2
+            Tensor dbiases = bias.backward(pass);
+            // @end
+            assertEquals(x.shape(), dx.shape());
+            float[] gradient = dbiases.toFloats(stream);
+            assertEquals(values.length, gradient.length);
+            assertEquals(0, gradient[1], "a key that is not seen");
+            assertTrue(gradient[2] != 0, "a key that is seen");
+        });
+    }
+
+    /** Regions of this file stand in the page, letter by letter. */
+    @Test
+    void thePageShowsThem() throws IOException {
+        Path root = Path.of("").toAbsolutePath().getParent();
+        String page = Files.readString(root.resolve(PAGE));
+        String own = Files.readString(
+                root.resolve("api/src/test/java/dev/chagres/layer").resolve("BatchExamplesTest.java"));
+        List<MatchResult> regions = Pattern.compile(" {4}// @start region=\"(\\w+)\"\n(.*?)\n *// @end", Pattern.DOTALL)
+                .matcher(own)
+                .results()
+                .toList();
+        assertEquals(3, regions.size());
+        for (MatchResult region : regions) {
+            String shown = region.group(2).stripIndent();
+            assertTrue(
+                    page.contains(shown), () -> PAGE + " does not show the region " + region.group(1) + ":\n" + shown);
+        }
+    }
+}
