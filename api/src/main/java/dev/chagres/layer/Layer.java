@@ -334,8 +334,8 @@ public abstract class Layer {
     /**
      * Returns which kernels run for an input like that of {@code pass}, line by line, and why not the others.
      *
-     * @param pass tells what the input does not, such as sequences and the recipe
      * @param x an input, of which only type and shape count
+     * @param pass says how the sequences lie, which recipe computes the products, and whether it trains
      */
     public final String explain(Tensor x, Pass pass) {
         Checks.given("x", x);

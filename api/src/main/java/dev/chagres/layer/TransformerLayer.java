@@ -162,7 +162,8 @@ public final class TransformerLayer extends Layer {
      * Adds a bias to the scores of self-attention's forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
      * {@code pre_scale_bias}. It takes the place of a bias that was said before.
      *
-     * @throws IllegalArgumentException where heads are divided among ranks, or ranks gather keys
+     * @throws IllegalArgumentException where tensor-parallel ranks divide the heads, or context-parallel ranks attend with their own queries alone: it is taken where
+     *     they exchange heads
      */
     public void preScaleBias(FanOut biases) {
         attention.preScaleBias(biases);
