@@ -18,42 +18,81 @@ import java.util.stream.Stream;
  * @param hint what to do where what is kept beside a weight is on one side alone; else empty
  */
 record Differences(List<String> missing, List<String> unexpected, List<String> different, String hint) {
+    private static final int SHOWN = 20;
     private static final String WEIGHTS_ALONE = "; to load weights alone, ask for weightState()";
+    private static final String NOTHING_BESIDE =
+            "; the file has all weights, but lacks what was asked for beside weightState(): load weightState() alone; where"
+                    + " scales are missing, find them by Pass.calibrate, or load them from the file of a run";
 
     static Differences between(
-            List<TensorSpec> expected, Map<String, SafetensorsEntry> entries, Predicate<SafetensorsEntry> leftOut) {
-        Differences differences = new Differences(
-                new ArrayList<>(), new ArrayList<>(), new ArrayList<>(), hint(expected, entries, leftOut));
+            List<TensorSpec> expected,
+            Map<String, SafetensorsEntry> entries,
+            Predicate<SafetensorsEntry> leftOut,
+            Set<String> weightsAlone) {
+        Set<String> names = names(expected);
+        List<SafetensorsEntry> others = entries.values().stream()
+                .filter(entry -> !names.contains(entry.name()) && !leftOut.test(entry))
+                .toList();
+        List<String> missing = new ArrayList<>();
+        List<String> different = new ArrayList<>();
+        for (TensorSpec spec : expected) {
+            SafetensorsEntry entry = entries.get(spec.name());
+            if (entry == null) {
+                missing.add(described(spec));
+            } else if (!entry.fits(spec)) {
+                different.add("expected " + described(spec) + ", got " + entry);
+            }
+        }
+        String hint = weightsAlone.isEmpty()
+                ? hintOfRun(names, entries, others)
+                : hintOfWeights(names, entries, others, weightsAlone);
+        List<String> unexpected = (weightsAlone.isEmpty() ? others : withoutKept(others))
+                .stream().map(SafetensorsEntry::toString).toList();
+        return new Differences(missing, unexpected, different, hint);
+    }
+
+    private static Set<String> names(List<TensorSpec> expected) {
         Set<String> names = new HashSet<>();
         for (TensorSpec spec : expected) {
             if (!names.add(spec.name())) {
                 throw new IllegalArgumentException(
                         "expected: each name once, got " + Names.quoted(spec.name()) + " twice");
             }
-            SafetensorsEntry entry = entries.get(spec.name());
-            if (entry == null) {
-                differences.missing.add(described(spec));
-            } else if (!entry.fits(spec)) {
-                differences.different.add("expected " + described(spec) + ", got " + entry);
-            }
         }
-        entries.values().stream()
-                .filter(entry -> !names.contains(entry.name()) && !leftOut.test(entry))
-                .forEach(entry -> differences.unexpected.add(entry.toString()));
-        return differences;
+        return names;
     }
 
-    private static String hint(
-            List<TensorSpec> expected, Map<String, SafetensorsEntry> entries, Predicate<SafetensorsEntry> leftOut) {
-        Set<String> names = expected.stream().map(TensorSpec::name).collect(Collectors.toSet());
+    /** Leaves out what is kept for a tensor that is listed itself, such as an optimizer's moments. */
+    private static List<SafetensorsEntry> withoutKept(List<SafetensorsEntry> others) {
+        Set<String> listed = others.stream().map(SafetensorsEntry::name).collect(Collectors.toSet());
+        return others.stream()
+                .filter(entry -> !listed.contains(owner(entry.name())))
+                .toList();
+    }
+
+    private static String hintOfRun(
+            Set<String> names, Map<String, SafetensorsEntry> entries, List<SafetensorsEntry> others) {
         Stream<String> missing = names.stream().filter(name -> !entries.containsKey(name));
-        Stream<String> unexpected = entries.values().stream()
-                .filter(entry -> !names.contains(entry.name()) && !leftOut.test(entry))
-                .map(SafetensorsEntry::name);
-        boolean beside = Stream.concat(missing, unexpected)
-                .map(name -> name.substring(0, Math.max(0, name.lastIndexOf('.'))))
+        boolean beside = Stream.concat(missing, others.stream().map(SafetensorsEntry::name))
+                .map(Differences::owner)
                 .anyMatch(weight -> names.contains(weight) && entries.containsKey(weight));
         return beside ? WEIGHTS_ALONE : "";
+    }
+
+    private static String hintOfWeights(
+            Set<String> names,
+            Map<String, SafetensorsEntry> entries,
+            List<SafetensorsEntry> others,
+            Set<String> weightsAlone) {
+        List<String> missing =
+                names.stream().filter(name -> !entries.containsKey(name)).toList();
+        boolean hasWeights = missing.stream().noneMatch(weightsAlone::contains);
+        return !missing.isEmpty() && hasWeights && others.isEmpty() ? NOTHING_BESIDE : "";
+    }
+
+    /** Returns the name of the tensor for which one of this name may be kept. */
+    private static String owner(String name) {
+        return name.substring(0, Math.max(0, name.lastIndexOf('.')));
     }
 
     private static String described(TensorSpec spec) {
@@ -66,7 +105,7 @@ record Differences(List<String> missing, List<String> unexpected, List<String> d
         return missing.isEmpty() && unexpected.isEmpty() && different.isEmpty();
     }
 
-    /** Returns the numbers of differences, then each on a line of its own. */
+    /** Returns the numbers of differences, then the first of each kind, each on a line of its own. */
     String text() {
         StringBuilder text = new StringBuilder("the file holds other tensors than expected: ")
                 .append(missing.size())
@@ -76,9 +115,17 @@ record Differences(List<String> missing, List<String> unexpected, List<String> d
                 .append(different.size())
                 .append(" of another type or shape; nothing was loaded")
                 .append(hint);
-        missing.forEach(line -> text.append("\n  missing: ").append(line));
-        unexpected.forEach(line -> text.append("\n  unexpected: ").append(line));
-        different.forEach(line -> text.append("\n  different: ").append(line));
+        append(text, "missing", missing);
+        append(text, "unexpected", unexpected);
+        append(text, "different", different);
         return text.toString();
+    }
+
+    private static void append(StringBuilder text, String kind, List<String> lines) {
+        String begin = "\n  " + kind + ": ";
+        lines.stream().limit(SHOWN).forEach(line -> text.append(begin).append(line));
+        if (lines.size() > SHOWN) {
+            text.append(begin).append(lines.size() - SHOWN).append(" more");
+        }
     }
 }

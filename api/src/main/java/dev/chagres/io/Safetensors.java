@@ -53,7 +53,9 @@ public final class Safetensors {
     /**
      * Reads everything in {@code state} from a file that has exactly that, or more that the state leaves out, and waits until it is on the device. Names, types
      * and shapes are compared first, then the host's numbers and the elements of tensors that are limited are read: where any does
-     * not fit nothing is loaded, and the error lists all names, types and shapes. Weights in eight bits alone come last, one after another:
+     * not fit nothing is loaded, and the error lists the first names, types and shapes. Weights alone ({@link State#weightsAlone}) may be FLOAT32, BFLOAT16
+     * or FLOAT16 in the file, whichever of these the state has: numbers stay the same in a wider type, and become the nearest in a narrower one, of two that are
+     * as near the one whose last bit is even. Weights in eight bits alone come last, one after another:
      * the file has them in FLOAT32, BFLOAT16 or FLOAT16, and they are cast with the scales that the state, too, may have.
      *
      * @throws SafetensorsException when the file cannot be read, has other names, types and shapes than the state, or has
@@ -96,13 +98,13 @@ public final class Safetensors {
             SafetensorsFile file, List<TensorSpec> shared, State state, HostBuffer host) {
         List<TensorSpec> expected = new ArrayList<>(Checks.<TensorSpec>givenAll("shared", shared));
         expected.addAll(specs(state));
-        expected.replaceAll(spec -> state.eightBits().containsKey(spec.name()) ? asIn(file, spec) : spec);
+        expected.replaceAll(spec -> isConverted(spec, state) ? asIn(file, spec) : spec);
         MemorySegment memory = Checks.given("host", host).segment();
         if (memory.byteSize() < Long.BYTES) {
             throw new IllegalArgumentException(
                     "host: expected at least " + Long.BYTES + " bytes, got " + memory.byteSize());
         }
-        Checks.given("file", file).ensureHolds(expected, entry -> isLeftOut(entry, state));
+        Checks.given("file", file).ensureHolds(expected, entry -> isLeftOut(entry, state), state.weightsAlone());
         Map<String, Long> numbers = numbers(file, state, memory.asSlice(0, Long.BYTES));
         state.tensors()
                 .keySet()
@@ -126,12 +128,22 @@ public final class Safetensors {
         return isNumber ? state.leavesOutNumbers() : state.leavesOut(entry.name());
     }
 
-    /** Returns the spec of a weight that is cast, in the type that the file has of it where that can be cast. */
+    /** Returns whether a file may have a tensor in another type of floating-point numbers: elements that are limited keep theirs. */
+    private static boolean isConverted(TensorSpec spec, State state) {
+        String name = spec.name();
+        boolean isLimited = state.tensors().containsKey(name) && state.values(name) != Values.ANY;
+        return state.eightBits().containsKey(name)
+                || state.weightsAlone().contains(name) && spec.dtype().isFloat() && !isLimited;
+    }
+
+    /** Returns the spec of a weight that is converted, in the type that the file has of it where that can be converted. */
     private static TensorSpec asIn(SafetensorsFile file, TensorSpec spec) {
         return Optional.ofNullable(file.entries().get(spec.name()))
-                .flatMap(entry -> entry.type().dtype())
-                .filter(DType::isFloat)
-                .map(dtype -> new TensorSpec(spec.name(), dtype, spec.shape()))
+                .flatMap(entry -> entry.type()
+                        .dtype()
+                        .filter(DType::isFloat)
+                        .map(dtype -> new TensorSpec(spec.name(), dtype, spec.shape()))
+                        .filter(entry::fits))
                 .orElse(spec);
     }
 
@@ -162,7 +174,7 @@ public final class Safetensors {
             entry.copyTo(offset, piece);
             int size = entry.dtype().byteSize();
             for (long i = 0; i < piece.byteSize() / size; i++) {
-                float value = element(piece, entry.dtype(), i);
+                float value = ConvertedFloats.number(piece, entry.dtype(), i);
                 if (!may.takes(value)) {
                     throw SafetensorsException.of(
                             file,
@@ -175,19 +187,12 @@ public final class Safetensors {
         }
     }
 
-    /** {@code dtype}: FLOAT32 or BFLOAT16, to which {@link Values} are limited. */
-    private static float element(MemorySegment piece, DType dtype, long index) {
-        return dtype == DType.BFLOAT16
-                ? Float.intBitsToFloat(piece.getAtIndex(ValueLayout.JAVA_SHORT, index) << Short.SIZE)
-                : piece.getAtIndex(ValueLayout.JAVA_FLOAT, index);
-    }
-
     private static void read(SafetensorsEntry entry, Tensor tensor, HostBuffer host, Stream stream, Scope views) {
         long bytes = tensor.byteSize();
         for (long offset = 0; offset < bytes; offset += PIECE_BYTES) {
             long count = Math.min(PIECE_BYTES, bytes - offset);
             MemorySegment piece = host.segment().asSlice(0, count);
-            entry.copyTo(offset, piece);
+            entry.copyTo(tensor.dtype(), offset, piece);
             try (Scope one = views.open()) {
                 int size = tensor.dtype().byteSize();
                 one.view(tensor, offset / size, count / size).copyFrom(stream, piece);

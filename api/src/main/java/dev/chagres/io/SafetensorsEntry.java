@@ -2,8 +2,10 @@ package dev.chagres.io;
 
 import dev.chagres.DType;
 import dev.chagres.Shape;
+import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
+import java.util.Optional;
 
 /**
  * One tensor of a {@link SafetensorsFile}; usable until that is closed.
@@ -118,6 +120,45 @@ public final class SafetensorsEntry {
             throw new IllegalArgumentException("target: expected memory that can be written, got read-only memory");
         }
         file.read(entry, offset, target);
+    }
+
+    /**
+     * Fills {@code target} with the bytes from {@code offset} on that the tensor has in {@code dtype}: with its own, or with its
+     * floating-point numbers in another type. A wider type has the same numbers. A narrower one has the nearest, of two that are as near
+     * the one whose last bit is even; what is larger than it can hold becomes infinity.
+     *
+     * @param dtype that of the file, or one of FLOAT32, BFLOAT16 and FLOAT16 where the file has another one of them
+     * @param offset in bytes of {@code dtype}
+     * @param target memory, native or on the heap, of whole elements
+     * @throws IndexOutOfBoundsException when the tensor has not that many elements from there on
+     * @throws IllegalArgumentException when the type is another one, offset or target have no whole elements, or the target is
+     *     read-only
+     * @throws IllegalStateException when the file is closed
+     * @throws SafetensorsException when the file cannot be read, or has become shorter since it was opened
+     */
+    public void copyTo(DType dtype, long offset, MemorySegment target) {
+        if (entry.type().dtype().equals(Optional.of(Checks.given("dtype", dtype)))) {
+            copyTo(offset, target);
+            return;
+        }
+        if (!dtype.isFloat() || !dtype().isFloat()) {
+            throw new IllegalArgumentException("dtype: expected that of " + this
+                    + ", or FLOAT32, BFLOAT16 or FLOAT16 where it is another of these, got " + dtype);
+        }
+        int size = dtype.byteSize();
+        long bytes = byteSize() / dtype().byteSize() * size;
+        if (offset < 0 || offset > bytes - target.byteSize()) {
+            throw new IndexOutOfBoundsException("offset: expected " + target.byteSize() + " bytes within the " + bytes
+                    + " of " + this + " in " + dtype + ", got " + offset);
+        }
+        if (offset % size != 0 || target.byteSize() % size != 0) {
+            throw new IllegalArgumentException("offset and target: expected whole elements of " + size + " bytes, got "
+                    + target.byteSize() + " bytes from " + offset + " on");
+        }
+        if (target.isReadOnly()) {
+            throw new IllegalArgumentException("target: expected memory that can be written, got read-only memory");
+        }
+        ConvertedFloats.read(this, dtype, offset, target);
     }
 
     /** Returns whether type and shape are those of {@code spec}. */

@@ -72,6 +72,7 @@ final class ParameterStates {
 
     private State withoutStep(State.Builder state, List<Parameter> ofModel, List<QuantizerSite> places) {
         return state.leaveOut(new BesideWeights(ofModel, places))
+                .weightsAlone(ofModel.stream().map(Parameter::name).toList())
                 .afterLoading(this::loaded)
                 .build();
     }

@@ -352,8 +352,9 @@ public final class Parameters implements AutoCloseable {
     /**
      * Lists the weights alone, each by its name, to begin with those that were trained before. They are loaded from a file of weights, and
      * from that of a whole run, of which everything else is left out: numbers such as that of the steps, what an optimizer keeps, the
-     * scales of a recipe, the loss scale. A tensor that belongs to no weight of this model is refused. Of weights of 16 bits those bits are
-     * taken that passes multiply; an optimizer makes its masters of them before its next step.
+     * scales of a recipe, the loss scale. A tensor that belongs to no weight of this model is refused. The file may have the weights in FLOAT32,
+     * BFLOAT16 or FLOAT16, whichever of these the model has: in a wider type they stay the same numbers, in a narrower one they are rounded to nearest even. Of
+     * weights of 16 bits those bits are taken that passes multiply; an optimizer makes its masters of them before its next step.
      *
      * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="one"}
      *

@@ -5,9 +5,11 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.LongConsumer;
 import java.util.function.LongSupplier;
 import java.util.function.Predicate;
@@ -75,6 +77,8 @@ public final class State {
     /** Null where a file must have nothing else. */
     private final @Nullable Predicate<String> leftOut;
 
+    private final Set<String> weightsAlone;
+
     private State(Builder builder) {
         tensors = Collections.unmodifiableMap(new LinkedHashMap<>(builder.tensors));
         values = Map.copyOf(builder.values);
@@ -84,6 +88,7 @@ public final class State {
         afterLoading = List.copyOf(builder.afterLoading);
         lastAfterLoading = List.copyOf(builder.lastAfterLoading);
         leftOut = builder.leftOut;
+        weightsAlone = Set.copyOf(builder.weightsAlone);
     }
 
     /**
@@ -100,6 +105,7 @@ public final class State {
             part.beforeSharing.forEach(all::beforeSharing);
             part.afterLoading.forEach(all::afterLoading);
             part.lastAfterLoading.forEach(all::lastAfterLoading);
+            all.weightsAlone.addAll(part.weightsAlone);
             if (part.leftOut != null) {
                 all.leaveOut(part.leftOut);
             }
@@ -143,6 +149,14 @@ public final class State {
     /** Returns whether a file from which this is loaded may have a tensor of this name, which is not here and is left out. */
     public boolean leavesOut(String name) {
         return leftOut != null && leftOut.test(Checks.given("name", name));
+    }
+
+    /**
+     * Returns the names of weights that a model begins with, here or on the ranks that share them out: a file may have them in FLOAT32,
+     * BFLOAT16 or FLOAT16, whichever of these the model has. None where this goes on with a run, which keeps every bit.
+     */
+    public Set<String> weightsAlone() {
+        return weightsAlone;
     }
 
     /**
@@ -200,6 +214,7 @@ public final class State {
         private final List<Runnable> beforeSharing = new ArrayList<>();
         private final List<Runnable> afterLoading = new ArrayList<>();
         private final List<Runnable> lastAfterLoading = new ArrayList<>();
+        private final Set<String> weightsAlone = new HashSet<>();
         private @Nullable Predicate<String> leftOut;
 
         /** Begins an empty state. */
@@ -268,6 +283,12 @@ public final class State {
         public Builder leaveOut(Predicate<String> names) {
             Predicate<String> present = leftOut;
             leftOut = present == null ? Checks.given("names", names) : present.or(names);
+            return this;
+        }
+
+        /** Lets a file have weights of these names, which may lie on other ranks, in another type of floating-point numbers. */
+        public Builder weightsAlone(List<String> names) {
+            weightsAlone.addAll(Checks.givenAll("names", names));
             return this;
         }
 

@@ -105,7 +105,8 @@ public final class ShardedState {
     /**
      * Reads a file on rank 0 that has exactly what {@link #specs} names, and for weights alone more, which is left out, and gives each rank its parts. Each rank calls it and waits.
      * Names, types and shapes are compared first, then numbers and the elements of tensors that are limited are read: where any does not
-     * fit nothing is loaded, and the error lists all names, types and shapes.
+     * fit nothing is loaded, and the error lists the first names, types and shapes. Weights alone are converted as {@link Safetensors#load} does,
+     * on rank 0.
      *
      * <p>Gradients of the step under way are forgotten.
      *
@@ -135,11 +136,12 @@ public final class ShardedState {
     }
 
     private void read(int index, SafetensorsFile file, HostBuffer host, StateTransfer transfer) {
-        SafetensorsEntry entry = file.entry(tensors.get(index).spec().name());
-        for (long offset = 0; offset < entry.byteSize(); offset += StateTransfer.PIECE_BYTES) {
-            long bytes = Math.min(StateTransfer.PIECE_BYTES, entry.byteSize() - offset);
+        TensorSpec spec = tensors.get(index).spec();
+        SafetensorsEntry entry = file.entry(spec.name());
+        for (long offset = 0; offset < spec.byteSize(); offset += StateTransfer.PIECE_BYTES) {
+            long bytes = Math.min(StateTransfer.PIECE_BYTES, spec.byteSize() - offset);
             MemorySegment piece = host.segment().asSlice(0, bytes);
-            entry.copyTo(offset, piece);
+            entry.copyTo(spec.dtype(), offset, piece);
             transfer.scatter(index, offset, piece);
         }
     }

@@ -254,7 +254,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * before, or to save those that were trained now. Each rank calls it.
      *
      * <p>They are loaded from a file of weights, and from that of a whole run, whatever ranks saved it: what it has of an optimizer, a
-     * recipe and numbers is left out. Of weights of 16 bits those bits are taken that passes multiply; the optimizer makes its masters, or
+     * recipe and numbers is left out. Types may differ as with {@link Parameters#weightState()}. Of weights of 16 bits those bits are taken that passes multiply; the optimizer makes its masters, or
      * remainders, of them before its next step, and its moments and the number of its steps stay.
      *
      * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="shared"}
