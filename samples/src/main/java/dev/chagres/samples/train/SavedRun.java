@@ -12,7 +12,9 @@ import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Objects;
 import java.util.function.BooleanSupplier;
+import org.jspecify.annotations.Nullable;
 
 /**
  * How far the run was whose file a run begins with.
@@ -21,23 +23,30 @@ import java.util.function.BooleanSupplier;
  *
  * @param steps its updates
  * @param sequences what it took from the data
+ * @param otherSums its recipe, where it differs from that of the run that goes on in how products sum; else null
  */
-record SavedRun(int steps, long sequences) {
+record SavedRun(int steps, long sequences, @Nullable String otherSums) {
     /** The number of sequences in the file. */
     static final String SEQUENCES = "data.sequences";
 
     private static final String PROGRAM = "chagres train";
+    private static final String RECIPE = "recipe";
     private static final String STEPS = "step";
     private static final String UPDATES = "optimizer.step";
     private static final String SKIPPED = "loss_scaler.skipped_steps";
     private static final SavedRun NEW = new SavedRun(0, 0);
+
+    /** Of a run whose products summed as they go on to. */
+    SavedRun(int steps, long sequences) {
+        this(steps, sequences, null);
+    }
 
     /** Returns the texts of a file that a run of {@code plan} writes, by key. */
     static Map<String, String> description(TrainingPlan plan) {
         Map<String, String> texts = new LinkedHashMap<>();
         texts.put("program", PROGRAM);
         texts.put("model", plan.size().label());
-        texts.put("recipe", plan.recipe().toString());
+        texts.put(RECIPE, plan.recipe().toString());
         texts.put("seed", Long.toString(plan.seed()));
         texts.putAll(SavedSchedule.description(plan.schedule()));
         return texts;
@@ -46,8 +55,9 @@ record SavedRun(int steps, long sequences) {
     /**
      * Reads how far the run was that {@code plan} resumes.
      *
-     * @throws TrainingException when the file cannot be read, is none of {@code --save}, or is that of a run of another model, recipe or
-     *     seed, or of so many steps that none is left
+     * @throws WrongOptionException when the file is none of {@code --save}, or is that of a run of another model, recipe or seed, or of
+     *     so many steps that none is left
+     * @throws TrainingException when it cannot be read, or its numbers do not fit together
      */
     static SavedRun of(TrainingPlan plan) {
         Path path = plan.saving().resumed();
@@ -57,26 +67,35 @@ record SavedRun(int steps, long sequences) {
         try (SafetensorsFile file = SafetensorsFile.open(path)) {
             String program = file.metadata().get("program");
             if (!PROGRAM.equals(program)) {
-                throw new TrainingException("--resume: " + path + ": expected a file that --save has written, got "
+                throw new WrongOptionException("--resume: " + path + ": expected a file that --save has written, got "
                         + (program == null ? "another" : "one of " + program));
             }
-            for (String key : new String[] {"model", "recipe", "seed"}) {
-                String expected = description(plan).get(key);
-                String got = file.metadata().get(key);
-                if (got == null || !got.equals(expected)) {
-                    throw new TrainingException("--resume: " + path + ": expected a file of " + key + " " + expected
-                            + ", got "
-                            + (got == null ? "none that --save has written" : got + "; give --" + key + " " + got));
-                }
-            }
+            ensureSame(file, plan);
             long steps = number(file, STEPS);
             if (steps >= plan.steps()) {
-                throw new TrainingException("--steps: expected more than the " + steps + " that " + path
+                throw new WrongOptionException("--steps: expected more than the " + steps + " that " + path
                         + " has made already, for steps count in all, got " + plan.steps());
             }
-            return new SavedRun((int) steps, checked(file, steps));
+            String recipe = file.metadata().get(RECIPE);
+            boolean sameSums = plan.recipe().toString().equals(recipe);
+            return new SavedRun((int) steps, checked(file, steps), sameSums ? null : recipe);
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
+        }
+    }
+
+    private static void ensureSame(SafetensorsFile file, TrainingPlan plan) {
+        Map<String, String> own = description(plan);
+        for (String key : new String[] {"model", RECIPE, "seed"}) {
+            String expected = Objects.requireNonNull(own.get(key));
+            String got = file.metadata().get(key);
+            if (got == null
+                    || !got.equals(expected)
+                            && !(key.equals(RECIPE) && plan.recipe().goesOnFrom(got))) {
+                throw new WrongOptionException("--resume: " + file.path() + ": expected a file of " + key + " "
+                        + expected + ", got "
+                        + (got == null ? "none that --save has written" : got + "; give --" + key + " " + got));
+            }
         }
     }
 

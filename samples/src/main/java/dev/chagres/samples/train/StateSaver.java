@@ -82,13 +82,10 @@ final class StateSaver {
         }
     }
 
-    /** A file of another model differs in every tensor, each a line: the first one tells enough. */
+    /** A file of another model differs in every tensor, each a line: their number and the first one tell enough. */
     private static String oneLine(String text) {
         List<String> lines = text.lines().map(String::strip).toList();
-        int more = lines.size() - 2;
-        return lines.size() == 1
-                ? text
-                : lines.get(0) + "; " + lines.get(1) + (more == 0 ? "" : "; and " + more + " more");
+        return lines.size() == 1 ? text : lines.get(0) + "; the first is " + lines.get(1);
     }
 
     /** Returns whether the state is to be saved after so many steps, though the run goes on. */

@@ -127,6 +127,8 @@ public final class Train implements Callable<Integer> {
         try {
             train(interruption);
             return DONE;
+        } catch (WrongOptionException e) {
+            throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
         } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
             err.println("train: " + e.getMessage());
             return FAILED;

@@ -5,7 +5,7 @@ package dev.chagres.samples.train;
  *
  * <p>Threading: immutable.
  */
-final class TrainingException extends RuntimeException {
+sealed class TrainingException extends RuntimeException permits WrongOptionException {
     private static final long serialVersionUID = 1L;
 
     TrainingException(String message) {

@@ -6,6 +6,7 @@ import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Gemm.Accumulator;
+import java.util.Arrays;
 import java.util.Locale;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
@@ -47,6 +48,25 @@ public enum TrainingRecipe {
     /** Returns the recipe of the layers' products where they are computed in eight bits. */
     public Optional<Recipe> eightBit() {
         return Optional.ofNullable(eightBit);
+    }
+
+    /** Returns whether a run can go on from one of the recipe {@code label}: types and scales are the same, and at most sums differ. */
+    boolean goesOnFrom(String label) {
+        return Arrays.stream(values())
+                .filter(other -> other.toString().equals(label))
+                .anyMatch(other -> dtype == other.dtype && withFastSums().equals(other.withFastSums()));
+    }
+
+    private Optional<Recipe> withFastSums() {
+        return eightBit().map(recipe -> recipe instanceof DelayedScaling delayed ? withFastSums(delayed) : recipe);
+    }
+
+    private static Recipe withFastSums(DelayedScaling recipe) {
+        DelayedScaling fast = recipe;
+        for (Recipe.Product product : Recipe.Product.values()) {
+            fast = fast.withAccumulator(product, Accumulator.FAST);
+        }
+        return fast;
     }
 
     @Override

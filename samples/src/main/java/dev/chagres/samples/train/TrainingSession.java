@@ -106,6 +106,10 @@ final class TrainingSession {
         StateSaver.ensureWritable(plan);
         SavedRun before = SavedRun.of(plan);
         begun = before.steps();
+        if (before.otherSums() != null) {
+            err.println("train: --resume: " + plan.saving().resumed() + " was saved with --recipe " + before.otherSums()
+                    + ", so products sum otherwise from here on");
+        }
         String otherRates = SavedSchedule.difference(plan, before);
         if (otherRates != null) {
             err.println("train: " + otherRates);
