@@ -84,7 +84,7 @@ final class AttentionCalls {
                 .scales(scales);
         Tensor statistics = statistics(q, sequences, pass.kept());
         tensors.statistics(statistics);
-        rules.apply(record.applied, sequences, pass);
+        rules.apply(record.applied, sequences, q.dtype(), pass);
         switch (kernels) {
             case FUSED -> {
                 scores.apply(record.applied, tensors, pass);

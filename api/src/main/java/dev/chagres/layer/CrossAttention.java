@@ -52,7 +52,7 @@ public final class CrossAttention extends PreNorm {
     /**
      * Adds linear biases to the scores of forward calls from now on.
      *
-     * @throws IllegalArgumentException when it has slopes of another number of heads
+     * @throws IllegalArgumentException when it has slopes of another number of heads than all ranks have together
      */
     public void alibi(Alibi alibi) {
         attention.heads().alibi(alibi);
@@ -70,8 +70,7 @@ public final class CrossAttention extends PreNorm {
      * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
      * {@code pre_scale_bias}. It takes the place of a bias that was said before.
      *
-     * @throws IllegalArgumentException where tensor-parallel ranks divide the heads, or context-parallel ranks attend with their own queries alone: it is taken where
-     *     they exchange heads
+     * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
      */
     public void preScaleBias(FanOut biases) {
         attention.heads().preScaleBias(biases);

@@ -97,7 +97,7 @@ public final class DotProductAttention {
     /**
      * Adds linear biases to the scores of forward calls from now on.
      *
-     * @throws IllegalArgumentException when it has slopes of another number of heads
+     * @throws IllegalArgumentException when it has slopes of another number of heads than all ranks have together
      */
     public void alibi(Alibi alibi) {
         rules.alibi(alibi);
@@ -107,6 +107,11 @@ public final class DotProductAttention {
      * Adds a bias to the scores of forward calls from now on: what {@code biases} was given in the same pass, {@code [1 or B,
      * 1 or h, S, S']} of the query's type, S at least the longest query sequence, S' at least the longest key sequence. Several
      * attentions may read one bias. Backward adds to its gradient there, where it requires one.
+     *
+     * <p>Where ranks divide the heads, h is of all of them, and each rank is given the same bias. The gradient is then that of all heads on each
+     * tensor-parallel rank, over which it is summed, and on each context-parallel rank that of its own heads, 0 elsewhere.
+     *
+     * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
      */
     public void bias(FanOut biases) {
         rules.bias(biases);
@@ -116,8 +121,7 @@ public final class DotProductAttention {
      * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
      * {@code pre_scale_bias}. It takes the place of a bias that was said before.
      *
-     * @throws IllegalArgumentException where tensor-parallel ranks divide the heads, or context-parallel ranks attend with their own queries alone: it is taken where
-     *     they exchange heads
+     * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
      */
     public void preScaleBias(FanOut biases) {
         rules.preScaleBias(biases);

@@ -1,73 +1,146 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.model.ContextParallel;
+import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.Columns;
 
 /**
- * What belongs to the heads that one of several context-parallel ranks attends with, out of what all heads have.
+ * What belongs to the heads that one of several ranks attends with, out of what all heads have. Tensor-parallel ranks have stretches of
+ * all heads, of which context-parallel ranks that divide heads have stretches again.
  *
  * <p>Threading: the device's thread.
  */
 final class HeadSlice {
-    private final ContextParallel ranks;
+    private final TensorParallel tensor;
+    private final ContextParallel context;
     /** This rank's. */
     private final long heads;
 
-    HeadSlice(ContextParallel ranks, long heads) {
-        this.ranks = ranks;
+    /**
+     * Makes one.
+     *
+     * @param tensor the ranks by which what is sliced is divided too; none where it is divided among them already
+     */
+    HeadSlice(TensorParallel tensor, ContextParallel context, long heads) {
+        this.tensor = tensor;
+        this.context = context;
         this.heads = heads;
     }
 
     /** Returns whether ranks attend with all heads and their own queries. */
     boolean keepsHeads() {
-        return ranks.isSplit() && !ranks.dividesHeads();
+        return context.isSplit() && !context.dividesHeads();
     }
 
     /** Returns how many heads all ranks have together. */
     long all() {
-        return ranks.dividesHeads() ? heads * ranks.size() : heads;
+        return heads * parts() * tensor.size();
+    }
+
+    /** Returns this rank's first head. */
+    private long first() {
+        return heads * (tensor.rank() * parts() + (context.dividesHeads() ? context.rank() : 0));
+    }
+
+    private long parts() {
+        return context.dividesHeads() ? context.size() : 1;
+    }
+
+    private boolean isSplit() {
+        return all() != heads;
+    }
+
+    /** Returns what errors say of the heads expected: how many, and how many of them are this rank's. */
+    String expected() {
+        return isSplit() ? "all " + all() + " heads, of which this rank attends with " + heads : all() + " heads";
     }
 
     /** Returns a view of this rank's of {@code whole}, [h]. */
     Tensor ofVector(Tensor whole, Pass pass) {
-        return ranks.dividesHeads() ? pass.kept().view(whole, ranks.rank() * heads, heads) : whole;
+        return isSplit() ? pass.kept().view(whole, first(), heads) : whole;
     }
 
     /** Returns a gradient of [h] whose other heads are 0. */
     Tensor wholeVector(Tensor own, Pass pass) {
-        if (!ranks.dividesHeads()) {
+        if (!isSplit()) {
             return own;
         }
         Tensor gradient = pass.temporary().tensor(own.dtype(), all());
         gradient.zero(pass.stream());
-        pass.temporary().view(gradient, ranks.rank() * heads, heads).copyFrom(pass.stream(), own);
+        pass.temporary().view(gradient, first(), heads).copyFrom(pass.stream(), own);
         return gradient;
     }
 
     /** Returns this rank's of {@code whole}, [a, 1 or h, S, S']; {@code whole} itself where all heads have one. */
     Tensor ofScores(Tensor whole, Pass pass) {
-        if (!ranks.dividesHeads() || whole.size(1) != all()) {
+        if (!isSplit() || whole.size(1) == 1) {
             return whole;
         }
         Tensor own = pass.kept().tensor(whole.dtype(), whole.size(0), heads, whole.size(2), whole.size(3));
         Columns.copyColumns(
-                matrix(whole, pass), ranks.rank() * columns(own), matrix(own, pass), 0, columns(own), pass.stream());
+                matrix(whole, pass), first() * columns(own) / heads, matrix(own, pass), 0, columns(own), pass.stream());
         Inside.requireGradient(own, whole.requiresGradient());
         return own;
     }
 
-    /** Returns a gradient of [a, h, S, S'] whose other heads are 0; {@code own} itself where all heads have one. */
-    Tensor wholeScores(Tensor own, Tensor whole, Pass pass) {
-        if (own.size(1) == whole.size(1)) {
-            return own;
+    /**
+     * Checks what is told of scores.
+     *
+     * @param whole [1 or B, 1 or h, S, S'], h of all heads, S and S' at least the longest sequences
+     */
+    void checkScores(String argument, Tensor whole, DType dtype, Sequences sequences, Stream stream) {
+        Checks.on(stream, argument, whole);
+        boolean fits = whole.dtype() == dtype
+                && whole.rank() == 4
+                && (whole.size(0) == 1 || whole.size(0) == sequences.batch())
+                && (whole.size(1) == 1 || whole.size(1) == all())
+                && whole.size(2) >= sequences.length()
+                && whole.size(3) >= sequences.keys().length();
+        if (!fits) {
+            throw new IllegalArgumentException(argument + ": expected " + dtype + "[1 or " + sequences.batch()
+                    + ", 1 or " + all() + ", " + sequences.length() + " or more, "
+                    + sequences.keys().length() + " or more]" + (isSplit() ? " of " + expected() : "") + ", got "
+                    + Checks.describe(whole) + mend());
         }
-        Tensor gradient = pass.temporary().like(whole);
-        gradient.zero(pass.stream());
-        Columns.copyColumns(
-                matrix(own, pass), 0, matrix(gradient, pass), ranks.rank() * columns(own), columns(own), pass.stream());
+    }
+
+    /** Returns what to do where something is not of all heads, at the end of an error. */
+    String mend() {
+        return isSplit() ? "; give what one rank would be given, of all heads" : "";
+    }
+
+    /**
+     * Returns a gradient of [a, 1 or h, S, S'], summed over tensor-parallel ranks, which all have the whole input; of heads of other
+     * context-parallel ranks it is 0.
+     */
+    Tensor wholeScores(Tensor own, Tensor whole, Pass pass) {
+        Tensor gradient = own;
+        if (own.size(1) != whole.size(1)) {
+            gradient = pass.temporary().like(whole);
+            gradient.zero(pass.stream());
+            Columns.copyColumns(
+                    matrix(own, pass),
+                    0,
+                    matrix(gradient, pass),
+                    first() * columns(own) / heads,
+                    columns(own),
+                    pass.stream());
+        }
+        tensor.sum(gradient, pass.stream());
         return gradient;
+    }
+
+    /** Returns how ranks sum the gradient of a bias, or nothing. */
+    String explainSum() {
+        return tensor.isSplit()
+                ? "; ncclAllReduce sums the bias's gradient over the " + tensor.size() + " tensor-parallel ranks"
+                : "";
     }
 
     private static long columns(Tensor scores) {

@@ -71,7 +71,7 @@ final class RingBlocks {
                 .keyLengths(sequences.keys().cuSeqlens().offsets(), AttentionCalls.longest(sequences.keys(), kernels))
                 .starts(null, null)
                 .rngState(null);
-        rules.apply(applied, sequences, pass);
+        rules.apply(applied, sequences, tensors.query().dtype(), pass);
         return kernels;
     }
 

@@ -61,7 +61,10 @@ final class ScoreRules {
 
     private final AttentionConfig config;
     private final TensorParallel ranks;
+    /** Of what all heads have: slopes, biases, masks. */
     private final HeadSlice slice;
+    /** Of the sinks, which tensor-parallel ranks have parts of. */
+    private final HeadSlice sinkSlice;
     /** FLOAT32 [h], of the learnable softmax. */
     private final @Nullable Parameter sinks;
 
@@ -73,12 +76,14 @@ final class ScoreRules {
     ScoreRules(AttentionConfig config, @Nullable ModelPlan plan) {
         this.config = config;
         ranks = plan == null ? TensorParallel.none() : plan.tensorParallel();
-        slice = new HeadSlice(plan == null ? ContextParallel.none() : plan.contextParallel(), config.heads());
+        ContextParallel context = plan == null ? ContextParallel.none() : plan.contextParallel();
+        slice = new HeadSlice(ranks, context, config.heads());
+        sinkSlice = new HeadSlice(TensorParallel.none(), context, config.heads());
         sinks = plan != null && config.softmaxType() == SoftmaxType.LEARNABLE ? declareSinks(plan) : null;
     }
 
     private Parameter declareSinks(ModelPlan plan) {
-        long heads = slice.all();
+        long heads = sinkSlice.all();
         if (!ranks.isSplit()) {
             return plan.declareAs(DType.FLOAT32, "softmax_offset", Initializer.zeros(), heads);
         }
@@ -94,7 +99,7 @@ final class ScoreRules {
         ensureScoresStay("alibi", newAlibi);
         if (Checks.given("alibi", newAlibi).heads() != slice.all()) {
             throw new IllegalArgumentException(
-                    "alibi: expected slopes of " + slice.all() + " heads, got " + newAlibi.heads());
+                    "alibi: expected slopes of " + slice.expected() + ", got " + newAlibi.heads() + slice.mend());
         }
         alibi = newAlibi;
     }
@@ -102,11 +107,6 @@ final class ScoreRules {
     void bias(FanOut newBiases) {
         Checks.given("biases", newBiases);
         ensureScoresStay("biases", newBiases);
-        if (ranks.isSplit()) {
-            throw new IllegalArgumentException("biases: expected none where heads are divided among " + ranks.size()
-                    + " tensor-parallel ranks, for their gradient would be that of this rank's heads alone, got "
-                    + newBiases);
-        }
         biases = newBiases;
         preScale = false;
     }
@@ -190,8 +190,26 @@ final class ScoreRules {
                 : "cuDNN has a softmax with another term in eight bits from 9.21 on alone";
     }
 
+    /**
+     * Checks the bias and the mask of the scores of a forward call; a bias that was not given yet is none.
+     *
+     * @param dtype of the query
+     * @throws IllegalArgumentException when type, sizes or device do not fit
+     */
+    void check(Sequences sequences, DType dtype, Pass pass) {
+        Tensor bias = whole(pass);
+        if (bias != null) {
+            slice.checkScores("bias", bias, dtype, sequences, pass.stream());
+        }
+        Tensor mask = sequences.scoreMask();
+        if (mask != null) {
+            slice.checkScores("mask", mask, DType.BYTE, sequences, pass.stream());
+        }
+    }
+
     /** Fills in what is done with the scores of one forward call. */
-    void apply(Applied applied, Sequences sequences, Pass pass) {
+    void apply(Applied applied, Sequences sequences, DType dtype, Pass pass) {
+        check(sequences, dtype, pass);
         AttentionScores scores =
                 applied.scores.softcap(config.softcap()).biasGradient(null).sinksGradient(null);
         Alibi present = alibi;
@@ -202,7 +220,7 @@ final class ScoreRules {
         Tensor mask = given == null ? null : slice.ofScores(given, pass);
         scores.alibi(slopes, alignment());
         (preScale ? scores.preScaleBias(bias) : scores.bias(bias)).mask(mask);
-        scores.softmax(config.softmaxType(), sinks == null ? null : slice.ofVector(sinks.weight(), pass));
+        scores.softmax(config.softmaxType(), sinks == null ? null : sinkSlice.ofVector(sinks.weight(), pass));
         keep(applied.slopes, slopes);
         keep(applied.bias, bias);
         keep(applied.mask, mask);
@@ -238,7 +256,7 @@ final class ScoreRules {
         }
         Tensor gradient = applied.scores.sinksGradient();
         if (gradient != null && sinks != null) {
-            NormLayer.accumulate(sinks, slice.wholeVector(gradient, pass), pass);
+            NormLayer.accumulate(sinks, sinkSlice.wholeVector(gradient, pass), pass);
         }
         applied.scores.biasGradient(null).sinksGradient(null);
     }
@@ -253,7 +271,9 @@ final class ScoreRules {
             text.append("; ALiBi");
         }
         if (biases != null) {
-            text.append(preScale ? "; bias before the scale of " : "; bias of ").append(biases);
+            text.append(preScale ? "; bias before the scale of FanOut " : "; bias of FanOut ")
+                    .append(biases.name())
+                    .append(slice.explainSum());
         }
         if (config.softmaxType() != SoftmaxType.VANILLA) {
             text.append("; softmax ").append(config.softmaxType());

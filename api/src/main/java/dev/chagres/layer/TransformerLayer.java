@@ -144,7 +144,7 @@ public final class TransformerLayer extends Layer {
     /**
      * Adds linear biases to the scores of self-attention's forward calls from now on.
      *
-     * @throws IllegalArgumentException when it has slopes of another number of heads
+     * @throws IllegalArgumentException when it has slopes of another number of heads than all ranks have together
      */
     public void alibi(Alibi alibi) {
         attention.alibi(alibi);
@@ -162,8 +162,7 @@ public final class TransformerLayer extends Layer {
      * Adds a bias to the scores of self-attention's forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
      * {@code pre_scale_bias}. It takes the place of a bias that was said before.
      *
-     * @throws IllegalArgumentException where tensor-parallel ranks divide the heads, or context-parallel ranks attend with their own queries alone: it is taken where
-     *     they exchange heads
+     * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
      */
     public void preScaleBias(FanOut biases) {
         attention.preScaleBias(biases);

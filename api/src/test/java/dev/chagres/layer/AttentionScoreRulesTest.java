@@ -182,7 +182,7 @@ class AttentionScoreRulesTest {
         before.preScaleBias(new FanOut("pairs"));
         assertTrue(
                 before.explain(DType.BFLOAT16, pass)
-                        .endsWith("for cuDNN has no bias before the scale; bias before the scale of pairs: FanOut"),
+                        .endsWith("for cuDNN has no bias before the scale; bias before the scale of FanOut pairs"),
                 before.explain(DType.BFLOAT16, pass));
         DotProductAttention sunk = new DotProductAttention(wide.withSoftmaxType(SoftmaxType.OFF_BY_ONE));
         assertNull(sunk.sinks());

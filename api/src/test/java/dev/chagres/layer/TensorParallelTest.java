@@ -51,12 +51,8 @@ class TensorParallelTest {
     private static final AttentionConfig MANY_HEADS = AttentionConfig.of(24, 8, AttentionMask.none());
     private static final TransformerLayerConfig LAYER = TransformerLayerConfig.encoder(SmallModel.HIDDEN, MANY_HEADS)
             .withMlp(MlpConfig.gelu(SmallModel.HIDDEN).withInner(96));
-    /** What is refused: heads that two ranks do not divide, dropped attention weights, slopes of all heads. */
-    private static final Set<String> REFUSED = Set.of(
-            "multi-query transformer",
-            "transformer with dropout",
-            "attention over capped scores with linear biases and sinks",
-            "attention with linear biases");
+    /** What is refused: heads that two ranks do not divide, dropped attention weights. */
+    private static final Set<String> REFUSED = Set.of("multi-query transformer", "transformer with dropout");
 
     /** A step of one rank, and which part it has of each parameter. */
     private record Part(EveryLayer.Step step, List<@Nullable ParameterSplit> splits) {}
@@ -346,21 +342,6 @@ class TensorParallelTest {
                         MANY_HEADS.withDropout(Dropout.of(0.1f)),
                         Initializer.zeros(),
                         plan.child("layer")));
-        assertRefused(
-                "biases: expected none where heads are divided among 2 tensor-parallel ranks, for their gradient would be"
-                        + " that of this rank's heads alone, got " + new FanOut("biases"),
-                2,
-                plan -> new MultiheadAttention(
-                                NormConfig.layerNorm(32), MANY_HEADS, Initializer.zeros(), plan.child("layer"))
-                        .bias(new FanOut("biases")));
-        assertRefused("alibi: expected slopes of 12 heads, got 24", 2, plan -> {
-            MultiheadAttention layer = new MultiheadAttention(
-                    NormConfig.layerNorm(32), MANY_HEADS, Initializer.zeros(), plan.child("layer"));
-            try (dev.chagres.Scope scope =
-                    plan.tensorParallel().group().device().openScope()) {
-                layer.alibi(dev.chagres.attention.Alibi.of(scope, 24));
-            }
-        });
     }
 
     private static void assertRefused(String text, int ranks, Consumer<ModelPlan> declaration) {
