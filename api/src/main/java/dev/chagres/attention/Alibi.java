@@ -105,4 +105,10 @@ public final class Alibi {
         slopes.address();
         return slopes;
     }
+
+    /** Returns whether the slopes are the usual ones, and of how many heads. */
+    @Override
+    public String toString() {
+        return (usual ? "ALiBi of " : "ALiBi with slopes of one's own of ") + heads + (heads == 1 ? " head" : " heads");
+    }
 }

@@ -7,6 +7,7 @@ import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionSizes;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.QkvFormat;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -23,6 +24,9 @@ final class AttentionAnswers {
     private static final long FEWEST_TOKENS = 1024;
     /** Longest lengths are rounded likewise, so that few questions are asked. */
     private static final long SHORTEST = 128;
+
+    /** Before the reason, the name that the C function has for what it refuses: configurations have another. */
+    private static final Pattern NAMED_ATTRIBUTE = Pattern.compile("^attribute \\w+( \\S+)?: ");
 
     private static final class Answer {
         private @Nullable AttentionProblem problem;
@@ -114,7 +118,9 @@ final class AttentionAnswers {
                 return answer.refusal;
             }
         }
-        asked.refusal = FusedAttention.refusal(problem, dtype, gradientType, sizes(asked), device);
+        String refusal = FusedAttention.refusal(problem, dtype, gradientType, sizes(asked), device);
+        asked.refusal =
+                refusal == null ? null : NAMED_ATTRIBUTE.matcher(refusal).replaceFirst("");
         question = answers[next];
         answers[next] = asked;
         next = (next + 1) % MOST;

@@ -314,15 +314,34 @@ final class AttentionBranch extends Layer {
 
     @Override
     protected String explanation(Tensor x, Pass pass) {
-        return qkv.explain(x, pass)
+        Sequences sequences = explained(x, pass);
+        return qkv.explainInside(x, pass)
                 + moves()
-                + "\n" + attention.explain(x.dtype(), pass) + explainEightBits(x, pass) + "\n"
-                + projection.explain(x, pass);
+                + "\n" + attention.explain(x.dtype(), sequences, pass) + explainEightBits(x, sequences, pass) + "\n"
+                + projection.explainInside(x, pass);
+    }
+
+    /** Returns the sequences of a call over {@code x}, once they fit it and what rotates it. */
+    private Sequences explained(Tensor x, Pass pass) {
+        LinearSplit split = qkv.sites().split();
+        RingAttention passing = ring;
+        if (passing != null) {
+            checked(passing.cut("x", x.size(0), pass).local(), pass);
+            return pass.sequences().queries();
+        }
+        return checked(sequences(x, split.productRows(x.size(0)), pass), pass);
+    }
+
+    private Sequences checked(Sequences sequences, Pass pass) {
+        RotaryEmbedding present = rotary;
+        if (present != null) {
+            present.checkSequences(sequences, pass.stream());
+        }
+        return AttentionInputs.checked(sequences);
     }
 
     /** Returns what hands attention its eight bits and takes them, where it computes in eight bits. */
-    private String explainEightBits(Tensor x, Pass pass) {
-        Sequences sequences = pass.sequences().queries();
+    private String explainEightBits(Tensor x, Sequences sequences, Pass pass) {
         Quantizers present = attention.quantizers(x.dtype(), sequences, pass);
         if (present == null) {
             return "";

@@ -102,15 +102,8 @@ final class CrossAttentionBranch extends Layer {
     protected void run(Tensor x, Tensor y, Pass pass) {
         Sequences sequences = pass.sequences();
         Tensor m = memory.tensor(pass);
-        Checks.matrix(pass.stream(), "memory", m, x.dtype(), memoryColumns);
-        key.checkInput(m);
-        queryExchange.checkTokens("x", x, x.size(0), sequences);
-        keyExchange.checkTokens("memory", m, m.size(0), sequences.keys());
         RotaryEmbedding present = rotary;
-        if (present != null) {
-            present.checkSequences(sequences.queries(), pass.stream());
-            present.checkSequences(sequences.keys(), pass.stream());
-        }
+        checkCall(x, m, pass);
         Scope kept = pass.kept();
         Scope projectedIn = queryExchange.isNeeded() ? pass.temporary() : kept;
         Tensor ownQ = projectedIn.tensor(x.dtype(), x.size(0), query.outputColumns(x.size(1)));
@@ -134,6 +127,20 @@ final class CrossAttentionBranch extends Layer {
         record.rotary = present;
         record.sequences = sequences;
         saved.keep(record, pass);
+    }
+
+    /** Checks what forward reads beside its input's columns. */
+    private void checkCall(Tensor x, Tensor m, Pass pass) {
+        Sequences sequences = pass.sequences();
+        Checks.matrix(pass.stream(), "memory", m, x.dtype(), memoryColumns);
+        key.checkInput(m);
+        queryExchange.checkTokens("x", x, x.size(0), sequences);
+        keyExchange.checkTokens("memory", m, m.size(0), sequences.keys());
+        RotaryEmbedding present = rotary;
+        if (present != null) {
+            present.checkSequences(sequences.queries(), pass.stream());
+            present.checkSequences(sequences.keys(), pass.stream());
+        }
     }
 
     private static void product(Linear linear, Tensor x, Operand operand, Tensor y, Pass pass) {
@@ -237,7 +244,11 @@ final class CrossAttentionBranch extends Layer {
     protected String explanation(Tensor x, Pass pass) {
         String sides = querySide.explain(rotary);
         String moves = queryExchange.isNeeded() ? "\n" + name() + ": " + queryExchange.explain() : "";
-        return query.explain(x, pass) + moves + (sides.isEmpty() ? "" : "\n" + name() + ": " + sides) + "\n"
-                + attention.explain(x.dtype(), pass) + "\n" + projection.explain(x, pass);
+        Tensor m = memory.latest(pass);
+        if (m != null) {
+            checkCall(x, m, pass);
+        }
+        return query.explainInside(x, pass) + moves + (sides.isEmpty() ? "" : "\n" + name() + ": " + sides) + "\n"
+                + attention.explain(x.dtype(), pass) + "\n" + projection.explainInside(x, pass);
     }
 }

@@ -354,11 +354,22 @@ public final class DotProductAttention {
         saved.pop(pass);
     }
 
-    /** Returns which kernels compute inputs of this type over the pass's sequences, and why not the others. */
+    /**
+     * Returns which kernels compute inputs of this type over the pass's sequences, and why not the others.
+     *
+     * @throws IllegalArgumentException when forward would refuse the sequences, or the bias or mask of scores
+     * @throws IllegalStateException when the pass was not begun
+     */
     public String explain(DType dtype, Pass pass) {
+        return explain(Checks.given("dtype", dtype), begin(pass), pass);
+    }
+
+    /** Returns the same over sequences that are the pass's, or those of its queries. */
+    String explain(DType dtype, Sequences sequences, Pass pass) {
+        rules.check(sequences, dtype, pass);
         return name + ": "
-                + calls.explain(dtype, pass.sequences(), pass)
-                + choice.explain(QkvLayout.separate(pass.sequences().format()), dtype, pass.sequences(), pass);
+                + calls.explain(dtype, sequences, pass)
+                + choice.explain(QkvLayout.separate(sequences.format()), dtype, sequences, pass);
     }
 
     @Override

@@ -51,10 +51,7 @@ public abstract class Layer {
      * @throws IllegalStateException when the pass was not begun
      */
     public final Tensor forward(Tensor x, Pass pass) {
-        checkInput(x, pass);
-        if (needsAlignment()) {
-            Checks.aligned("x", x);
-        }
+        checkForward(x, pass);
         Tensor y = pass.kept().tensor(x.dtype(), x.size(0), outputColumns(x.size(1)));
         keepInput(enqueue(x, y, pass), x);
         return y;
@@ -70,6 +67,13 @@ public abstract class Layer {
     public final void forward(Tensor x, Tensor y, Pass pass) {
         check(x, y, pass);
         keepInput(enqueue(x, y, pass), x);
+    }
+
+    private void checkForward(Tensor x, Pass pass) {
+        checkInput(x, pass);
+        if (needsAlignment()) {
+            Checks.aligned("x", x);
+        }
     }
 
     private static void keepInput(@Nullable LayerCall call, Tensor x) {
@@ -334,12 +338,20 @@ public abstract class Layer {
     /**
      * Returns which kernels run for an input like that of {@code pass}, line by line, and why not the others.
      *
-     * @param x an input, of which only type and shape count
-     * @param pass says how the sequences lie, which recipe computes the products, and whether it trains
+     * @param x an input as {@link #forward(Tensor, Pass)} takes it; what it holds does not count
+     * @param pass a begun one: it says how the sequences lie, which recipe computes the products, and whether it trains
+     * @throws IllegalArgumentException when {@code forward} would refuse the input, the sequences, or the bias or mask of scores; what
+     *     a {@link FanOut} was not given yet is not checked
+     * @throws IllegalStateException when the pass was not begun
      */
     public final String explain(Tensor x, Pass pass) {
-        Checks.given("x", x);
-        return explanation(x, Checks.given("pass", pass));
+        checkForward(x, pass);
+        return explanation(x, pass);
+    }
+
+    /** Returns what {@link #explain} does inside another layer, whose input {@code x} is: not its columns, but its type and rows count. */
+    final String explainInside(Tensor x, Pass pass) {
+        return explanation(x, pass);
     }
 
     /** Returns what {@link #explain} does, of this layer. */

@@ -305,7 +305,7 @@ final class MlpBranch extends Layer {
 
     @Override
     protected String explanation(Tensor x, Pass pass) {
-        return fc1.explain(x, pass) + "\n" + name() + ": " + activation + " "
+        return fc1.explainInside(x, pass) + "\n" + name() + ": " + activation + " "
                 + activationReason(x, pass) + "; "
                 + switch (recomputation) {
                     case NONE -> "its output is kept";
@@ -314,7 +314,7 @@ final class MlpBranch extends Layer {
                                 + activation.kind().forwardFunction();
                     case FC1_AND_ACTIVATION -> "backward computes the first product and its output again";
                 }
-                + "\n" + fc2.explain(x, pass);
+                + "\n" + fc2.explainInside(x, pass);
     }
 
     private String activationReason(Tensor x, Pass pass) {

@@ -65,7 +65,7 @@ final class ParallelBranches extends PreNorm {
 
         @Override
         protected String explanation(Tensor x, Pass pass) {
-            return first.explain(x, pass) + "\n" + second.explain(x, pass);
+            return first.explainInside(x, pass) + "\n" + second.explainInside(x, pass);
         }
     }
 }

@@ -261,7 +261,8 @@ abstract sealed class PreNorm extends Layer
     /** Returns the same where the norm stands in a residual stream. */
     final String explain(Tensor x, NormPlace place, Pass pass) {
         String first = norm == null ? "" : norm.explain(x, place, place.casts() ? explainCasts(x, pass) : "") + "\n";
-        return name() + ":\n" + (first + branch.explain(x, pass)).indent(2).stripTrailing();
+        return name() + ":\n"
+                + (first + branch.explainInside(x, pass)).indent(2).stripTrailing();
     }
 
     private String explainCasts(Tensor x, Pass pass) {

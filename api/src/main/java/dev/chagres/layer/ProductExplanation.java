@@ -6,6 +6,7 @@ import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
+import dev.chagres.recipe.Recipe.Product;
 
 /**
  * Says which kernels compute the products of a linear layer.
@@ -36,7 +37,17 @@ final class ProductExplanation {
                 + "te_quantize_v2 for the input, the weight once a step, and "
                 + (casts ? "the gradient" : "no gradient: backward is " + recipe.backwardOverride())
                 + bias(hasBias, sums)
+                + accumulators(recipe, casts)
                 + (quantizers.at(place).knowsScale() ? "; what a kernel casts that computes it is not cast again" : "");
+    }
+
+    /** Says how the sums of FP8 products are carried, where a recipe chooses. */
+    private static String accumulators(Recipe recipe, boolean casts) {
+        String forward = "; sums of forward " + recipe.accumulator(Product.FORWARD);
+        return casts
+                ? forward + ", of the input's gradient " + recipe.accumulator(Product.INPUT_GRADIENT)
+                        + ", of the weight's " + recipe.accumulator(Product.WEIGHT_GRADIENT)
+                : forward;
     }
 
     private static String plan(Pass pass) {

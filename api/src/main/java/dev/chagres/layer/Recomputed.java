@@ -122,6 +122,6 @@ public final class Recomputed extends Layer {
     @Override
     protected String explanation(Tensor x, Pass pass) {
         return name() + ": recomputed in backward\n"
-                + inner.explain(x, pass).indent(2).stripTrailing();
+                + inner.explainInside(x, pass).indent(2).stripTrailing();
     }
 }

@@ -191,7 +191,7 @@ final class ResidualStream {
     String explain(Tensor x, Pass pass) {
         return IntStream.range(0, parts.length)
                         .mapToObj(i -> parts[i] instanceof ParallelBranches both
-                                ? both.branch().explain(x, pass)
+                                ? both.branch().explainInside(x, pass)
                                 : parts[i].explain(x, place(i, pass), pass))
                         .collect(Collectors.joining("\n"))
                 + explainSums(x, pass);

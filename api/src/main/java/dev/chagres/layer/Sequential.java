@@ -148,7 +148,7 @@ public final class Sequential extends Layer {
     protected String explanation(Tensor x, Pass pass) {
         StringBuilder text = new StringBuilder(name());
         for (Layer layer : layers) {
-            text.append('\n').append(layer.explain(x, pass).indent(2).stripTrailing());
+            text.append('\n').append(layer.explainInside(x, pass).indent(2).stripTrailing());
         }
         return text.toString();
     }
