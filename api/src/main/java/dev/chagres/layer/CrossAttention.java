@@ -70,9 +70,9 @@ public final class CrossAttention extends PreNorm {
      * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
      * {@code pre_scale_bias}. It takes the place of a bias that was said before.
      *
-     * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
+     * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
      */
     public void preScaleBias(FanOut biases) {
-        attention.heads().preScaleBias(biases);
+        attention.preScaleBias(biases);
     }
 }

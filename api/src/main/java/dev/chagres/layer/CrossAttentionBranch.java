@@ -98,6 +98,12 @@ final class CrossAttentionBranch extends Layer {
         return attention;
     }
 
+    /** Adds a bias to the scores before the scale. */
+    void preScaleBias(FanOut biases) {
+        HeadNorm.ensureTakesPreScaleBias(config);
+        attention.preScaleBias(biases);
+    }
+
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         Sequences sequences = pass.sequences();

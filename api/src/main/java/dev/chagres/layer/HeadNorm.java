@@ -50,6 +50,14 @@ final class HeadNorm {
         return config.withQkNorm(QkNorm.none()).withScale(config.scale() * left);
     }
 
+    /** Refuses a bias before the scale behind L2 norms: attention's scale divides by d what they leave out, and would divide the bias, too. */
+    static void ensureTakesPreScaleBias(AttentionConfig config) {
+        if (config.qkNorm().kind() == QkNorm.Kind.L2) {
+            throw new IllegalArgumentException("preScaleBias: expected heads without an L2 norm, got " + config.qkNorm()
+                    + "; give bias(…) the same bias times the scale");
+        }
+    }
+
     /** Returns the functions that compute it. */
     String kernels() {
         return kind == QkNorm.Kind.LAYER_NORM

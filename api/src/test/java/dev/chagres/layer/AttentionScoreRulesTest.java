@@ -16,6 +16,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.TokenRows;
+import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.te.MaskType;
@@ -194,6 +195,22 @@ class AttentionScoreRulesTest {
         Pass masked = open.pass().begin(sequences.withScoreMask(mask(new byte[49], 1, 1, 7, 7)));
         assertTrue(
                 new DotProductAttention(wide).explain(DType.BFLOAT16, masked).endsWith("cuDNN has no mask by element"));
+    }
+
+    /** Attention's scale holds what L2 norms leave out, and would take it from the bias, too. */
+    @Test
+    void noBiasBeforeTheScaleBehindL2Norms() {
+        AttentionConfig config = config().withQkNorm(QkNorm.of(QkNorm.Kind.L2));
+        ModelPlan plan = new ModelPlan();
+        MultiheadAttention self =
+                new MultiheadAttention(NormConfig.layerNorm(64), config, Initializer.zeros(), plan.child("self"));
+        FanOut biases = new FanOut("biases");
+        assertThrown(
+                IllegalArgumentException.class,
+                "preScaleBias: expected heads without an L2 norm, got " + config.qkNorm()
+                        + "; give bias(…) the same bias times the scale",
+                () -> self.preScaleBias(biases));
+        self.bias(biases);
     }
 
     @Test
