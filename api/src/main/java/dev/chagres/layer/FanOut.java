@@ -97,11 +97,11 @@ public final class FanOut {
      * @throws IllegalStateException when {@link #forward} was not called
      */
     public Tensor tensor(Pass pass) {
-        Latest last = latestOf(Checks.given("pass", pass));
-        if (pass.isSaving() || last == null || last.tensor.isEmpty()) {
+        if (Checks.given("pass", pass).isSaving()) {
             return of(pass).tensor.get();
         }
-        return last.tensor.get();
+        Latest last = latestOf(pass);
+        return last == null || last.tensor.isEmpty() ? of(pass).tensor.get() : last.tensor.get();
     }
 
     /** Returns the tensor as {@link #tensor} does, but null where {@link #forward} was not called. */
@@ -118,7 +118,13 @@ public final class FanOut {
     /** Returns what forward was given last in this micro-batch of the pass, null where it was not called. */
     private @Nullable Latest latestOf(Pass pass) {
         Latest last = keptFor(pass);
-        return last == null || last.microBatch != pass.microBatch() ? null : last;
+        if (last == null || last.microBatch == pass.microBatch()) {
+            return last;
+        }
+        if (!last.tensor.isEmpty()) {
+            var _ = last.tensor.get(); // throws where its memory is lost, too
+        }
+        return null;
     }
 
     private @Nullable Latest keptFor(Pass pass) {
@@ -200,8 +206,7 @@ public final class FanOut {
         Fan fan = find(pass);
         if (fan == null) {
             throw new IllegalStateException(
-                    name + ": expected a tensor with several readers in this micro-batch of the pass, got none; call "
-                            + "FanOut.forward(x, pass) first");
+                    name + ": this pass holds no tensor with several readers; call forward(x, pass) first");
         }
         return fan;
     }

@@ -87,8 +87,7 @@ class FanOutTest {
         Layer relu = new ActivationLayer("relu", Activation.RELU);
         Tensor x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 4, 8, 1));
         Pass pass = open.pass();
-        String none = "fan: expected a tensor with several readers in this micro-batch of the pass, got none; call"
-                + " FanOut.forward(x, pass) first";
+        String none = "fan: this pass holds no tensor with several readers; call forward(x, pass) first";
         Class<IllegalStateException> state = IllegalStateException.class;
         assertThrown(state, none, () -> fan.tensor(pass));
         assertThrown(state, none, () -> fan.add(x, pass));
@@ -131,8 +130,7 @@ class FanOutTest {
         try (Pass evaluation = Pass.evaluation(open.device()).begin()) {
             fan.forward(x, evaluation);
             assertSame(x, fan.tensor(evaluation));
-            String none = "fan: expected a tensor with several readers in this micro-batch of the pass, got none; call"
-                    + " FanOut.forward(x, pass) first";
+            String none = "fan: this pass holds no tensor with several readers; call forward(x, pass) first";
             evaluation.begin();
             assertThrown(IllegalStateException.class, none, () -> fan.tensor(evaluation));
             fan.forward(x, evaluation);
