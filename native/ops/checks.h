@@ -314,6 +314,16 @@ inline int check_loss_scale_update(const void *skip, const void *loss_scale, con
   return arguments.between("growth_interval", growth_interval, 1).status();
 }
 
+inline int check_loss_scale_restore(const void *skip, const void *saved, const void *values, int64_t count) {
+  Arguments arguments("ops_loss_scale_restore");
+  arguments.between("count", count, 0).countable("count", {count, 4});
+  if (arguments.wrong() || count == 0) return arguments.status();
+  return arguments.pointer("skip", skip, 4, 4)
+      .pointer("saved", saved, 4, count * 4)
+      .pointer("values", values, 4, count * 4)
+      .status();
+}
+
 /* Scales of FP8 numbers: how many elements share one, as TE numbers that. */
 constexpr int kOneScale = 0, kRowBlocks = 2, kSquareBlocks = 3;
 constexpr int64_t kScaleBlock = 128;

@@ -7,6 +7,7 @@ namespace {
 
 Kernel clip("loss_scale.cu", "loss_scale_clip");
 Kernel update("loss_scale.cu", "loss_scale_update");
+Kernel restore("loss_scale.cu", "loss_scale_restore");
 
 Grid one_thread() {
   Grid grid;
@@ -30,4 +31,10 @@ int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *count
   if (status != OPS_SUCCESS) return status;
   return launch("ops_loss_scale_update", update, one_thread(), stream, skip, loss_scale, counts, step, growth_factor,
                 backoff_factor, growth_interval);
+} OPS_CATCH
+
+int ops_loss_scale_restore(const int32_t *skip, const float *saved, float *values, int64_t count, OpsStream stream) try {
+  const int status = check_loss_scale_restore(skip, saved, values, count);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  return launch("ops_loss_scale_restore", restore, grid_for(count), stream, skip, saved, values, count);
 } OPS_CATCH

@@ -1,4 +1,5 @@
-/* The loss scale: out of the gradient norm, and changed at the end of a step. One thread each. */
+/* The loss scale: out of the gradient norm, and changed at the end of a step, one thread each; and what a skipped step
+ * has changed, taken back. */
 #include <common.cuh>
 
 __device__ inline bool is_normal(float value) {
@@ -24,4 +25,10 @@ KERNEL(loss_scale_update, const int32_t *skip, float *loss_scale, int32_t *count
   counts[0] = grows ? 0 : taken;
   if (skipped) ++counts[1];
   else ++step[0];
+}
+
+KERNEL(loss_scale_restore, const int32_t *skip, const float *saved, float *values, int64_t count) {
+  if (skip[0] != 1) return;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x)
+    values[i] = saved[i];
 }

@@ -488,6 +488,10 @@ int ops_loss_scale_clip(float *norm, const float *loss_scale, float max_norm, fl
 int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *counts, int32_t *step, float growth_factor,
                           float backoff_factor, int32_t growth_interval, OpsStream stream);
 
+/* Takes back what a skipped step changed: values[i] = saved[i] where skip[0] (int32 [1]) is 1; else values stay as they
+ * are. saved, values: FP32 [count], which do not overlap. */
+int ops_loss_scale_restore(const int32_t *skip, const float *saved, float *values, int64_t count, OpsStream stream);
+
 /* How well FP8 numbers stand for the ones that they were made of: x [R, C] of dtype, and q [R, C] FP8 (7: E4M3, 8: E5M2), which
  * stands for q * s. scaling 0: one s, scale_inverse[0]; 2: s of 128 neighbours in a row, scale_inverse[c / 128 * stride + r];
  * 3: of 128 x 128, scale_inverse[r / 128 * stride + c / 128]; stride is looked at for 2 and 3. statistics: FP32 [6], written:

@@ -1,4 +1,5 @@
 /* Operations: the loss scale. */
+#include <algorithm>
 #include <cmath>
 
 #include "cuda/capture.h"
@@ -36,5 +37,13 @@ int ops_loss_scale_update(const int32_t *skip, float *loss_scale, int32_t *count
   if (std::isnormal(changed)) *loss_scale = changed;
   counts[0] = grows ? 0 : taken;
   ++*(skipped ? counts + 1 : step);
+  return OPS_SUCCESS;
+} OPS_CATCH
+
+int ops_loss_scale_restore(const int32_t *skip, const float *saved, float *values, int64_t count, OpsStream stream) try {
+  const int status = ops::check_loss_scale_restore(skip, saved, values, count);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_loss_scale_restore, skip, saved, values, count, stream)) return OPS_SUCCESS;
+  if (*skip == 1) std::copy(saved, saved + count, values);
   return OPS_SUCCESS;
 } OPS_CATCH

@@ -44,6 +44,7 @@ std::vector<Case> conversions() {
       CASE(ops_loss_scale_clip, floats(f, 1), floats(f, 1), 1.0f, floats(f, 1), f.device_values<int32_t>({0}), nullptr),
       CASE(ops_loss_scale_update, f.device_values<int32_t>({0}), floats(f, 1), f.device_values<int32_t>({3, 4}),
            f.device_values<int32_t>({5}), 2.0f, 0.5f, 2000, nullptr),
+      CASE(ops_loss_scale_restore, f.device_values<int32_t>({1}), floats(f, kCount), floats(f, kCount), kCount, nullptr),
       CASE(ops_quantization_statistics, matrix(f), static_cast<uint8_t *>(f.device(kCount)), floats(f, 1), floats(f, 6),
            kRows, kColumns, kRows, 0, kBf16, 7, nullptr),
   };

@@ -185,6 +185,11 @@ class Refusals {
     refused(update(ip, 2, std::nanf(""), 1),
             "ops_loss_scale_update: backoff_factor is nan; expected a number above 0 and below 1");
     refused(update(ip, 2, 0.5f, 0), "ops_loss_scale_update: growth_interval is 0; expected 1 or more");
+    refused(ops.loss_scale_restore(nullptr, fp, fp, 1, nullptr),
+            "ops_loss_scale_restore: skip is null; expected a device pointer");
+    refused(ops.loss_scale_restore(ip, fp, nullptr, 1, nullptr),
+            "ops_loss_scale_restore: values is null; expected a device pointer");
+    refused(ops.loss_scale_restore(ip, fp, fp, -1, nullptr), "ops_loss_scale_restore: count is -1; expected 0 or more");
   }
 
   void statistics() {

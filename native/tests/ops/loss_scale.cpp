@@ -1,4 +1,4 @@
-/* loss_scale_clip and loss_scale_update against the same arithmetic in double precision. */
+/* loss_scale_restore by its own words; loss_scale_clip and loss_scale_update against the same arithmetic in double precision. */
 #include <limits>
 
 #include "harness/report.h"
@@ -53,6 +53,23 @@ void update_case(Session &session, const Update &before, const Update &after) {
   test.equal_bytes(test.output(2), raw_bytes(std::vector<int32_t>{after.step}), "step");
 }
 
+void restore_case(Session &session, int32_t skipped, int64_t count) {
+  Case test(session, "loss_scale_restore", 4, "skip=" + std::to_string(skipped) + " count=" + std::to_string(count));
+  std::vector<double> before(count), now(count);
+  for (int64_t i = 0; i < count; ++i) {
+    before[i] = i % 7 == 3 ? kInfinity : static_cast<double>(i);
+    now[i] = -1.0 - static_cast<double>(i);
+  }
+  Buffer skip = session.raw(std::vector<int32_t>{skipped});
+  Buffer saved = session.floats(4, before), values = session.floats(4, now);
+  if (!test.run({&values}, [&] {
+        return session.ops.loss_scale_restore(skip.data<int32_t>(), saved.data<float>(), values.data<float>(), count,
+                                              session.memory.stream());
+      }))
+    return;
+  test.equal(test.output(0, 4), skipped == 1 ? before : now, "values");
+}
+
 }  // namespace
 
 void loss_scale_cases(Session &session) {
@@ -63,6 +80,10 @@ void loss_scale_cases(Session &session) {
     clip_case(session, 7e5, scale, std::numeric_limits<float>::infinity());
     clip_case(session, kInfinity, scale, 1);
     clip_case(session, kNan, scale, 1);
+  }
+  for (int64_t count : {0, 1, 255, 256, 257, 40961}) {
+    restore_case(session, 0, count);
+    restore_case(session, 1, count);
   }
   update_case(session, {0, 64, 0, 2, 7}, {0, 64, 1, 2, 8});
   update_case(session, {0, 64, 9, 2, 7}, {0, 256, 0, 2, 8});  /* grows */

@@ -47,6 +47,7 @@ struct Ops {
   OPS_FUNCTION(adam);
   OPS_FUNCTION(loss_scale_clip);
   OPS_FUNCTION(loss_scale_update);
+  OPS_FUNCTION(loss_scale_restore);
   OPS_FUNCTION(quantization_statistics);
   OPS_FUNCTION(range_push);
   OPS_FUNCTION(range_pop);

@@ -3,6 +3,7 @@ package dev.chagres.model;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -300,7 +301,28 @@ public final class Parameters implements AutoCloseable {
     /** Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them. */
     public void nextStep() {
         Inside.state(scope().stream()).ensureCurrent();
-        steps.next();
+        steps.next(null);
+    }
+
+    /**
+     * Counts a step that the device may have skipped, as one under a loss scale is whose gradients are not finite: where it was, what {@link
+     * #atNextStep} changes on the device stays as it was, too.
+     *
+     * @param skip INT32 [1]: 1 where the step was skipped
+     * @throws IllegalArgumentException when type, shape or device do not fit
+     */
+    public void nextStep(Tensor skip) {
+        Stream stream = scope().stream();
+        Inside.state(stream).ensureCurrent();
+        steps.next(Checks.vector(stream, "skip", skip, DType.INT32, 1));
+    }
+
+    /**
+     * For what {@link #atNextStep} runs: returns INT32 [1], 1 where the device has skipped the step that ends; null where no step can
+     * be skipped.
+     */
+    public @Nullable Tensor skip() {
+        return steps.skip();
     }
 
     /** Runs {@code action} at the end of every {@link #nextStep}, such as the update of scales. */

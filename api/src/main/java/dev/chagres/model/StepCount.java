@@ -1,6 +1,7 @@
 package dev.chagres.model;
 
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -23,6 +24,9 @@ final class StepCount implements StepWork {
     private final List<Runnable> atForgetting = new ArrayList<>();
     /** The capture that has a step of these parameters already. */
     private @Nullable Capture captured;
+
+    /** What says on the device whether the step that ends was skipped; null where no step is, and between steps. */
+    private @Nullable Tensor skip;
 
     private int generation;
     private long step;
@@ -55,14 +59,24 @@ final class StepCount implements StepWork {
         generation++;
     }
 
-    void next() {
+    @Nullable
+    Tensor skip() {
+        return skip;
+    }
+
+    void next(@Nullable Tensor skipped) {
         Capture capture = Inside.capture(stream);
         if (capture != null) {
             ensureOnlyStep(capture);
             generation++; // What a captured pass would have written is written by launches alone.
         }
         Inside.eachStep(stream, this);
-        run(atNextStep);
+        skip = skipped;
+        try {
+            run(atNextStep);
+        } finally {
+            skip = null;
+        }
     }
 
     /** A graph has one step at most: each launch counts one. */

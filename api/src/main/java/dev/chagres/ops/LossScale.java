@@ -12,7 +12,7 @@ import dev.chagres.internal.Checks;
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_loss_scale_clip}, {@code ops_loss_scale_update} in {@code ops.h}; Micikevicius et al., Mixed
+ * <p>Source: {@code ops_loss_scale_clip}, {@code ops_loss_scale_update}, {@code ops_loss_scale_restore} in {@code ops.h}; Micikevicius et al., Mixed
  * precision training (2018).
  */
 public final class LossScale {
@@ -106,6 +106,28 @@ public final class LossScale {
                         growthInterval,
                         stream.handle()),
                 "ops_loss_scale_update");
+    }
+
+    /**
+     * Enqueues {@code values = saved} where skip is 1, so that a skipped step leaves values as they were saved; else values stay as they
+     * are.
+     *
+     * @param skip INT32 [1]
+     * @param saved FLOAT32
+     * @param values FLOAT32, of the shape of saved
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or tensors share memory
+     */
+    public static void restore(Tensor skip, Tensor saved, Tensor values, Stream stream) {
+        Checks.vector(stream, "skip", skip, DType.INT32, 1);
+        Checks.typed(stream, "saved", saved, DType.FLOAT32);
+        Checks.like(stream, "values", values, saved);
+        Checks.writable("values", values);
+        Checks.apart("values", values, "skip", skip);
+        Checks.apart("values", values, "saved", saved);
+        Status.ops(
+                Ops.ops_loss_scale_restore(
+                        skip.address(), saved.address(), values.address(), values.count(), stream.handle()),
+                "ops_loss_scale_restore");
     }
 
     private static void checkNumbers(float growthFactor, float backoffFactor, int growthInterval) {

@@ -282,7 +282,12 @@ public final class AdamW implements AutoCloseable {
         } else {
             state.numbers().next(rate, scaler, norm.skip());
         }
-        advance(norm.scale(), norm.skip());
+        update(norm.scale(), norm.skip());
+        if (scaler == null) {
+            parameters.nextStep();
+        } else {
+            parameters.nextStep(norm.skip());
+        }
     }
 
     /**
@@ -307,7 +312,8 @@ public final class AdamW implements AutoCloseable {
     public void step(float rate, Tensor gradientScale) {
         check(rate, gradientScale);
         state.numbers().next(rate);
-        advance(gradientScale, neverSkip);
+        update(gradientScale, neverSkip);
+        parameters.nextStep();
     }
 
     /**
@@ -333,11 +339,10 @@ public final class AdamW implements AutoCloseable {
         state.numbers().checkRate(rate);
     }
 
-    private void advance(Tensor gradientScale, Tensor skip) {
+    private void update(Tensor gradientScale, Tensor skip) {
         Inside.eachStep(state.scope().stream(), state.masters());
         parameters.completeGradients();
         update.run(gradientScale, skip);
-        parameters.nextStep();
     }
 
     /**

@@ -18,6 +18,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The scales of one direction, forward or backward, and the largest magnitudes of the steps before: one column a place.
@@ -48,6 +49,9 @@ final class DelayedScales {
     private final Rectangle together;
     private final Rectangle apart;
     private final Map<String, Tensor> scales = new LinkedHashMap<>();
+    /** Made at the first step that may be skipped. */
+    private @Nullable SavedScales saved;
+
     private int taken;
 
     DelayedScales(DelayedScaling recipe, DType dtype, int places, Scope scope) {
@@ -108,13 +112,29 @@ final class DelayedScales {
         }
     }
 
-    /** Enqueues the end of a step: the first row of the history moves on, and scales follow. */
-    void update(Stream stream) {
-        if (places > 0) {
-            RecipeUpdates.delayedScalingUpdateAfterReduction(
-                    null, updates, recipe.amaxComputeAlgorithm(), dtype, recipe.margin(), stream);
-            invert(stream);
+    /**
+     * Enqueues the end of a step: the first row of the history moves on, and scales follow.
+     *
+     * @param skip INT32 [1]: 1 where all stays as it was before the step; null where it always moves on
+     */
+    void update(@Nullable Tensor skip, Stream stream) {
+        if (places == 0) {
+            return;
         }
+        if (skip == null) {
+            follow(stream);
+        } else {
+            SavedScales before = saved == null ? saved = new SavedScales(scale, history, places, scope) : saved;
+            before.save(stream);
+            follow(stream);
+            before.restore(skip, stream);
+        }
+        invert(stream);
+    }
+
+    private void follow(Stream stream) {
+        RecipeUpdates.delayedScalingUpdateAfterReduction(
+                null, updates, recipe.amaxComputeAlgorithm(), dtype, recipe.margin(), stream);
     }
 
     /** Enqueues the inverses of the scales: attention's kernels read them, and write none. */

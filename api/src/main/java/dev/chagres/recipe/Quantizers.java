@@ -42,7 +42,7 @@ public final class Quantizers implements AutoCloseable {
     /** What ranks reduce that gather what they have cast, whether or not they share more; null where none do. */
     private final @Nullable AmaxReduction ownReduction;
 
-    private final Runnable update;
+    private final Runnable update = this::update;
     private final Runnable forgetStep = this::forgetStep;
 
     private Quantizers(Parameters parameters, Recipe recipe, List<QuantizerSite> covered) {
@@ -80,7 +80,6 @@ public final class Quantizers implements AutoCloseable {
         state = made;
         ownReduction = ownReduction(parameters, stream);
         state.reduceAmax(ownReduction);
-        update = state::update;
         parameters.atNextStep(update);
         parameters.atForgetting(forgetStep);
         parameters.adopt(this);
@@ -277,6 +276,10 @@ public final class Quantizers implements AutoCloseable {
      */
     public void ensureOpen() {
         state.ensureOpen();
+    }
+
+    private void update() {
+        state.update(parameters.skip());
     }
 
     /** Forgets what this step has recorded; the next training pass records its weights again. Does nothing when closed. */

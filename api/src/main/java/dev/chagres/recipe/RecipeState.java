@@ -101,8 +101,12 @@ final class RecipeState {
         return reduction;
     }
 
-    /** Enqueues the end of a step: scales follow what the step has recorded. */
-    void update() {
+    /**
+     * Enqueues the end of a step: scales follow what the step has recorded.
+     *
+     * @param skip INT32 [1]: 1 where scales and histories stay as they were; null where they always follow
+     */
+    void update(@Nullable Tensor skip) {
         version++;
         AmaxReduction present = reduction;
         if (present != null && !newest.isEmpty()) {
@@ -110,10 +114,10 @@ final class RecipeState {
         }
         Stream stream = scope.stream();
         if (forward != null) {
-            forward.update(stream);
+            forward.update(skip, stream);
         }
         if (backward != null) {
-            backward.update(stream);
+            backward.update(skip, stream);
         }
     }
 

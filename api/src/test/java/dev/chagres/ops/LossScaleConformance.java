@@ -81,6 +81,39 @@ class LossScaleConformance {
         assertEquals(newStep, steps.toInts(open.stream())[0]);
     }
 
+    @ParameterizedTest
+    @CsvSource({"0, 5", "1, 5", "0, 1000", "1, 1000", "1, 0"})
+    void restore(int skip, int count) {
+        double[] before = new double[count];
+        double[] changed = new double[count];
+        for (int i = 0; i < count; i++) {
+            before[i] = i + 0.5;
+            changed[i] = -i;
+        }
+        Tensor saved = open.tensor(DType.FLOAT32, before, count);
+        Tensor values = open.tensor(DType.FLOAT32, changed, count);
+        LossScale.restore(open.ints(skip), saved, values, open.stream());
+        float[] read = open.read(values);
+        for (int i = 0; i < count; i++) {
+            assertEquals((float) (skip == 1 ? before[i] : changed[i]), read[i]);
+        }
+    }
+
+    @Test
+    void restoreRefusals() {
+        Tensor one = number(1);
+        Tensor two = open.tensor(DType.FLOAT32, new double[] {1, 2}, 2);
+        Tensor skip = open.ints(0);
+        restoreRefused("skip: expected INT32[1], got FLOAT32[1]", one, one, two);
+        restoreRefused("saved: expected elements of FLOAT32, got INT32[1]", skip, skip, one);
+        restoreRefused("values: expected FLOAT32[1], got FLOAT32[2]", skip, one, two);
+        restoreRefused("values: expected memory of its own, got some of saved" + SHARED, skip, two, two);
+    }
+
+    private static void restoreRefused(String text, Tensor skip, Tensor saved, Tensor values) {
+        assertThrown(IllegalArgumentException.class, text, () -> LossScale.restore(skip, saved, values, open.stream()));
+    }
+
     @Test
     void refusals() {
         Tensor norm = number(1);
@@ -142,6 +175,7 @@ class LossScaleConformance {
         Allocation.assertNone("loss scale", () -> {
             LossScale.clip(norm, scale, 1, factor, skip, open.stream());
             LossScale.update(skip, scale, counts, step, 2, 0.5f, 1000, open.stream());
+            LossScale.restore(skip, scale, factor, open.stream());
         });
     }
 }

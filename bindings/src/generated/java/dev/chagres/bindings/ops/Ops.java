@@ -2558,6 +2558,70 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_loss_scale_restore {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_loss_scale_restore");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_restore(const int32_t *skip, const float *saved, float *values, int64_t count, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_loss_scale_restore$descriptor() {
+        return ops_loss_scale_restore.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_restore(const int32_t *skip, const float *saved, float *values, int64_t count, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_loss_scale_restore$handle() {
+        return ops_loss_scale_restore.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_loss_scale_restore(const int32_t *skip, const float *saved, float *values, int64_t count, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_loss_scale_restore$address() {
+        return ops_loss_scale_restore.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_loss_scale_restore(const int32_t *skip, const float *saved, float *values, int64_t count, OpsStream stream)
+     * }
+     */
+    public static int ops_loss_scale_restore(long skip, long saved, long values, long count, MemorySegment stream) {
+        var mh$ = ops_loss_scale_restore.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_loss_scale_restore", skip, saved, values, count, stream);
+            }
+            return (int)mh$.invokeExact(skip, saved, values, count, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_quantization_statistics {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
