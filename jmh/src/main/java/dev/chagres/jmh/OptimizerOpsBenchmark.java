@@ -15,6 +15,8 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 @NullUnmarked
 public class OptimizerOpsBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;
+    /** Of 400 places with histories of 1024 steps. */
+    private static final int SCALES = 400 * 1024;
 
     private Tensor gradient;
     private Tensor weight;
@@ -29,6 +31,9 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
     private Tensor lossScale;
     private Tensor counts;
     private Tensor taken;
+    private Tensor skipped;
+    private Tensor saved;
+    private Tensor scales;
 
     /** For JMH. */
     public OptimizerOpsBenchmark() {}
@@ -62,6 +67,14 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
         near("steps", 5, taken.toInts(stream)[0], 0);
         // So that the norm does not sink at each call.
         lossScale.set(stream, 1f);
+        skipped = ints(1);
+        saved = empty(DType.FLOAT32, SCALES);
+        float[] threes = new float[SCALES];
+        Arrays.fill(threes, 3);
+        saved.set(stream, threes);
+        scales = zeros(DType.FLOAT32, SCALES);
+        restore();
+        near("scales", 3, read(scales)[SCALES - 1], 0);
     }
 
     private Tensor number(float value) {
@@ -98,6 +111,10 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
         LossScale.update(skip, lossScale, counts, taken, 2, 0.5f, Integer.MAX_VALUE, stream);
     }
 
+    private void restore() {
+        LossScale.restore(skipped, saved, scales, stream);
+    }
+
     /** A step over BFLOAT16 weights and moments, and FP32 master weights. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
@@ -117,5 +134,12 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void lossScaleUpdate() {
         repeat(this::update);
+    }
+
+    /** Histories of 400 places, put back after a skipped step. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void lossScaleRestore() {
+        repeat(this::restore);
     }
 }
