@@ -4,8 +4,6 @@ import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
 import dev.chagres.train.SequencePacker;
-import dev.chagres.train.TokenSequences;
-import java.util.SplittableRandom;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -49,14 +47,14 @@ public class SequenceDataBenchmark {
     @Setup
     public void prepare() {
         var shape = new BatchShape(BatchLayout.PACKED, TOKENS, CONTEXT, microBatches);
-        packer = new SequencePacker(shape, new MadeUpSequences());
+        packer = new SequencePacker(shape, new MadeUpProteins());
         batch = new Batch(shape);
         if (packBatch() < TOKENS - microBatches * CONTEXT) {
             throw new IllegalStateException("expected a nearly full batch, got " + batch.tokens() + " tokens");
         }
-        int labelled = batch.labelled() * MadeUpSequences.LABEL_EVERY;
+        int labelled = batch.labelled() * MadeUpProteins.LABEL_EVERY;
         if (Math.abs(labelled - batch.tokens()) > batch.tokens() / 10) {
-            throw new IllegalStateException("expected a label on every " + MadeUpSequences.LABEL_EVERY + "th of "
+            throw new IllegalStateException("expected a label on every " + MadeUpProteins.LABEL_EVERY + "th of "
                     + batch.tokens() + " tokens, got " + batch.labelled());
         }
     }
@@ -74,48 +72,5 @@ public class SequenceDataBenchmark {
     @TearDown
     public void close() {
         packer.close();
-    }
-
-    private static final class MadeUpSequences implements TokenSequences {
-        static final int LABEL_EVERY = 7;
-
-        private static final int SHORTEST = 30;
-        private static final double MEAN_SURPLUS = 350;
-
-        private final SplittableRandom random = new SplittableRandom(1);
-        private int number;
-        private int length;
-
-        @Override
-        public boolean advance() {
-            number++;
-            length = SHORTEST + (int) (-MEAN_SURPLUS * Math.log(1 - random.nextDouble()));
-            return true;
-        }
-
-        @Override
-        public int length() {
-            return length;
-        }
-
-        @Override
-        public int write(int[] ids, int[] labels, int start, int count) {
-            int labelled = 0;
-            for (int i = 0; i < count; i++) {
-                boolean has = (number + i) % LABEL_EVERY == 0;
-                ids[start + i] = 4 + (number + 31 * i) % 20;
-                labels[start + i] = has ? ids[start + i] : Batch.IGNORED;
-                labelled += has ? 1 : 0;
-            }
-            return labelled;
-        }
-
-        @Override
-        public int padding() {
-            return 1;
-        }
-
-        @Override
-        public void close() {}
     }
 }

@@ -1,0 +1,138 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Tensor;
+import dev.chagres.layer.Pass;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import dev.chagres.train.ModelInput;
+import dev.chagres.train.SequencePacker;
+import dev.chagres.train.StepGraph;
+import dev.chagres.train.UploadRing;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.BenchmarkMode;
+import org.openjdk.jmh.annotations.Fork;
+import org.openjdk.jmh.annotations.Level;
+import org.openjdk.jmh.annotations.Measurement;
+import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OutputTimeUnit;
+import org.openjdk.jmh.annotations.Param;
+import org.openjdk.jmh.annotations.Scope;
+import org.openjdk.jmh.annotations.Setup;
+import org.openjdk.jmh.annotations.State;
+import org.openjdk.jmh.annotations.TearDown;
+import org.openjdk.jmh.annotations.Warmup;
+
+/**
+ * What does a captured step of training cost that is replayed, forward, backward, clipping and update: to the host, and to
+ * the device?
+ *
+ * <p>Each call begins with an idle stream and a batch that was uploaded. {@code step} times the host until the replay is enqueued;
+ * {@code untilIdle} until the device is done. On the reference both are the same: it computes before it returns.
+ */
+@NullUnmarked
+@State(Scope.Thread)
+@BenchmarkMode(Mode.AverageTime)
+@OutputTimeUnit(TimeUnit.MICROSECONDS)
+@Warmup(iterations = 3, time = 2)
+@Measurement(iterations = 5, time = 2)
+@Fork(value = 1, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
+public class StepGraphBenchmark {
+    /** Tokens of a step. */
+    @Param({"16384"})
+    public int tokens;
+
+    /** In what precision the products of the layers are computed. */
+    @Param({"BF16"})
+    public LayerRecipe recipe;
+
+    private Device device;
+    private EncoderModel model;
+    private Pass pass;
+    private AdamW adam;
+    private GradientNorm norm;
+    private UploadRing uploads;
+    private StepGraph graph;
+    private dev.chagres.Scope scope;
+    private Tensor loss;
+    private Batch batch;
+    private SequencePacker packer;
+
+    /** Makes model and batch, and has the step captured: the second one of its bucket is. */
+    @Setup
+    public void prepare() {
+        device = Device.open();
+        scope = device.openScope();
+        loss = scope.tensor(DType.FLOAT32, 1);
+        model = new EncoderModel(device);
+        pass = Pass.training(device);
+        recipe.begin(model.parameters(), pass);
+        norm = new GradientNorm(model.parameters(), 1);
+        adam = new AdamW(model.parameters(), AdamW.Config.standard().withMasters(AdamW.Masters.REMAINDER));
+        BatchShape shape = new BatchShape(BatchLayout.PACKED, tokens, EncoderModel.CONTEXT, 1);
+        uploads = UploadRing.padded(device, shape, 2, MadeUpProteins.PADDING);
+        graph = new StepGraph(uploads, shape, pass, 4, this::enqueue);
+        packer = new SequencePacker(shape, new MadeUpProteins());
+        batch = new Batch(shape);
+        packer.fill(batch);
+        float first = 0;
+        for (int i = 0; i < 10; i++) {
+            upload();
+            step();
+            first = i == 0 ? loss.toFloats(device.stream())[0] : first;
+        }
+        float last = loss.toFloats(device.stream())[0];
+        if (graph.replayed() == 0 || !(last < first)) {
+            throw new IllegalStateException("expected replays and a loss that falls, got a loss of " + first + ", then "
+                    + last + ", and " + graph.explain());
+        }
+    }
+
+    private void enqueue(List<ModelInput> microBatches) {
+        pass.begin();
+        loss.copyFrom(device.stream(), model.forwardAndBackward(microBatches.getFirst(), pass));
+        norm.compute();
+        adam.step(1e-4f, norm);
+    }
+
+    /** Brings the batch, and waits until the device has nothing to do. */
+    @Setup(Level.Invocation)
+    public void upload() {
+        uploads.upload(batch);
+        device.synchronize();
+    }
+
+    /** The host's time. */
+    @Benchmark
+    public List<ModelInput> step() {
+        return graph.step();
+    }
+
+    /** The time until the device is done. */
+    @Benchmark
+    public List<ModelInput> untilIdle() {
+        List<ModelInput> inputs = graph.step();
+        device.stream().synchronize();
+        return inputs;
+    }
+
+    /** Closes what was opened. */
+    @TearDown
+    public void close() {
+        packer.close();
+        graph.close();
+        uploads.close();
+        adam.close();
+        pass.close();
+        model.close();
+        scope.close();
+        device.close();
+    }
+}
