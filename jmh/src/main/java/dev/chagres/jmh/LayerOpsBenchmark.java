@@ -4,9 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Attention;
 import dev.chagres.ops.AttentionScores;
-import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.QkvHeads;
-import dev.chagres.ops.ResidualNorm;
 import dev.chagres.ops.Rotary;
 import dev.chagres.ops.Rotary.Direction;
 import dev.chagres.ops.RotaryTable;
@@ -15,8 +13,6 @@ import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.MaskType;
-import dev.chagres.te.Normalization;
-import dev.chagres.te.Output;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
 import java.util.Arrays;
@@ -24,23 +20,9 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What do our operations inside a layer cost: the residual norm and the rotation in BFLOAT16, attention in FLOAT32? */
+/** What do our operations inside a layer cost: the rotation in BFLOAT16, attention in FLOAT32? */
 @NullUnmarked
 public class LayerOpsBenchmark extends OperationBenchmark {
-    private static final NormFunction NORM =
-            new NormFunction(NormFunction.Kind.LAYER_NORM, Normalization.Gamma.PLAIN, 1e-5f);
-
-    private Tensor x;
-    private Tensor residual;
-    private Tensor gamma;
-    private Tensor beta;
-    private Tensor h;
-    private Tensor y;
-    private Tensor mean;
-    private Tensor inverse;
-    private Tensor dh;
-    private Tensor dgamma;
-    private Tensor dbeta;
     private Tensor qkv;
     private QkvHeads heads;
     private RotaryTable table;
@@ -58,7 +40,6 @@ public class LayerOpsBenchmark extends OperationBenchmark {
 
     @Override
     void prepare() {
-        prepareNorm();
         prepareRotation();
         problem = AttentionBuffers.problem(shape, QkvLayout.T3HD).withMask(MaskType.PADDING);
         tensors = AttentionBuffers.tensors(this, problem, DType.FLOAT32);
@@ -74,32 +55,6 @@ public class LayerOpsBenchmark extends OperationBenchmark {
         AttentionBuffers.checkForward(this, tensors);
         attentionOfScoresBackward();
         AttentionBuffers.checkBackward(this, tensors);
-    }
-
-    private void prepareNorm() {
-        long tokens = shape.tokens();
-        x = normal(DType.BFLOAT16, tokens, shape.hidden());
-        residual = normal(DType.BFLOAT16, tokens, shape.hidden());
-        gamma = normal(DType.BFLOAT16, shape.hidden());
-        beta = zeros(DType.BFLOAT16, shape.hidden());
-        h = empty(DType.BFLOAT16, tokens, shape.hidden());
-        y = empty(DType.BFLOAT16, tokens, shape.hidden());
-        mean = empty(DType.FLOAT32, tokens);
-        inverse = empty(DType.FLOAT32, tokens);
-        dh = empty(DType.BFLOAT16, tokens, shape.hidden());
-        dgamma = empty(DType.FLOAT32, shape.hidden());
-        dbeta = empty(DType.FLOAT32, shape.hidden());
-        residualNormForward();
-        near("sum", read(x)[0] + read(residual)[0], read(h)[0], 0.01);
-        double normed = (read(h)[0] - read(mean)[0]) * read(inverse)[0];
-        near("residualNormForward", normed * read(gamma)[0], read(y)[0], 0.02);
-        residualNormBackward();
-        double column = 0;
-        float[] dy = read(y);
-        for (int token = 0; token < tokens; token++) {
-            column += dy[Math.toIntExact(token * shape.hidden())];
-        }
-        near("residualNormBackward", column, read(dbeta)[0], 1e-3);
     }
 
     private void prepareRotation() {
@@ -138,21 +93,6 @@ public class LayerOpsBenchmark extends OperationBenchmark {
 
     private void join() {
         Rotary.rotaryJoin(q, k, v, heads, table, positions, qkv, stream);
-    }
-
-    /** Sum and norm. */
-    @Benchmark
-    @OperationsPerInvocation(CALLS)
-    public void residualNormForward() {
-        repeat(() -> ResidualNorm.forward(NORM, x, residual, gamma, beta, h, y, null, mean, inverse, stream));
-    }
-
-    /** Their gradients. */
-    @Benchmark
-    @OperationsPerInvocation(CALLS)
-    public void residualNormBackward() {
-        repeat(() -> ResidualNorm.backward(
-                NORM, y, h, mean, inverse, gamma, residual, dh, dgamma, dbeta, Output.OVERWRITE, stream));
     }
 
     /** Query and key rotated in place. */

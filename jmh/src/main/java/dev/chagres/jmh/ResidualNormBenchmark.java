@@ -1,0 +1,90 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.ops.NormFunction;
+import dev.chagres.ops.ResidualNorm;
+import dev.chagres.te.Normalization;
+import dev.chagres.te.Output;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+import org.openjdk.jmh.annotations.Param;
+
+/** What does the norm of a sum cost, in BFLOAT16? */
+@NullUnmarked
+public class ResidualNormBenchmark extends OperationBenchmark {
+    /** Which norm. */
+    @Param({"LAYER_NORM", "RMS_NORM"})
+    public NormFunction.Kind norm;
+
+    private NormFunction function;
+    private Tensor x;
+    private Tensor residual;
+    private Tensor gamma;
+    /** As the two below, null for RMS norm. */
+    private Tensor beta;
+
+    private Tensor mean;
+    private Tensor dbeta;
+    private Tensor h;
+    private Tensor y;
+    private Tensor inverse;
+    private Tensor dh;
+    private Tensor dgamma;
+
+    /** For JMH. */
+    public ResidualNormBenchmark() {}
+
+    @Override
+    void prepare() {
+        function = new NormFunction(norm, Normalization.Gamma.PLAIN, 1e-5f);
+        long tokens = shape.tokens();
+        boolean centred = norm == NormFunction.Kind.LAYER_NORM;
+        x = normal(DType.BFLOAT16, tokens, shape.hidden());
+        residual = normal(DType.BFLOAT16, tokens, shape.hidden());
+        gamma = normal(DType.BFLOAT16, shape.hidden());
+        beta = centred ? zeros(DType.BFLOAT16, shape.hidden()) : null;
+        mean = centred ? empty(DType.FLOAT32, tokens) : null;
+        dbeta = centred ? empty(DType.FLOAT32, shape.hidden()) : null;
+        h = empty(DType.BFLOAT16, tokens, shape.hidden());
+        y = empty(DType.BFLOAT16, tokens, shape.hidden());
+        inverse = empty(DType.FLOAT32, tokens);
+        dh = empty(DType.BFLOAT16, tokens, shape.hidden());
+        dgamma = empty(DType.FLOAT32, shape.hidden());
+        residualNormForward();
+        near("sum", read(x)[0] + read(residual)[0], read(h)[0], 0.01);
+        near("residualNormForward", normed(0) * read(gamma)[0], read(y)[0], 0.02);
+        residualNormBackward();
+        double column = 0;
+        float[] dy = read(y);
+        float[] sums = read(h);
+        float[] inverses = read(inverse);
+        float[] means = centred ? read(mean) : new float[Math.toIntExact(tokens)];
+        for (int token = 0; token < tokens; token++) {
+            int first = Math.toIntExact(token * shape.hidden());
+            column += dy[first] * (sums[first] - means[token]) * inverses[token];
+        }
+        near("residualNormBackward", column, read(dgamma)[0], 1e-3 * Math.abs(column));
+    }
+
+    private double normed(int row) {
+        double centre = mean == null ? 0 : read(mean)[row];
+        return (read(h)[Math.toIntExact(row * shape.hidden())] - centre) * read(inverse)[row];
+    }
+
+    /** Sum and norm. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void residualNormForward() {
+        repeat(() -> ResidualNorm.forward(function, x, residual, gamma, beta, h, y, null, mean, inverse, stream));
+    }
+
+    /** Their gradients. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void residualNormBackward() {
+        repeat(() -> ResidualNorm.backward(
+                function, y, h, mean, inverse, gamma, residual, dh, dgamma, dbeta, Output.OVERWRITE, stream));
+    }
+}
