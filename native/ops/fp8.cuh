@@ -1,4 +1,7 @@
-/* FP8 E4M3: four bits of exponent, three of mantissa, largest 448. To nearest even; what is larger becomes 448, NaN stays. */
+/*
+ * FP8 numbers. E4M3: four bits of exponent, three of mantissa, largest 448; what is larger becomes 448, NaN stays. E5M2: the upper
+ * byte of an FP16 number. Rounds to nearest even.
+ */
 #pragma once
 
 #include <common.cuh>
@@ -22,4 +25,35 @@ __device__ inline uint32_t e4m3_of(float a, float b, float c, float d) {
 #else
   return e4m3(a) | e4m3(b) << 8 | e4m3(c) << 16 | e4m3(d) << 24;
 #endif
+}
+
+__device__ inline float from_e4m3(uint32_t byte) {
+  const uint32_t sign = (byte & 0x80u) << 24, magnitude = byte & 0x7fu;
+  if (magnitude == 0x7fu) return __uint_as_float(0x7fc00000u);
+  /* Below 8 it counts 2^-9; above, exponents begin at 120 of FP32's. */
+  const float value =
+      magnitude < 8 ? static_cast<float>(magnitude) * 0.001953125f : __uint_as_float((magnitude << 20) + (120u << 23));
+  return __uint_as_float(__float_as_uint(value) | sign);
+}
+
+__device__ inline float from_e5m2(uint32_t byte) {
+  float16 half;
+  half.bits = static_cast<uint16_t>(byte << 8);
+  return to_float(half);
+}
+
+/* The two E4M3 numbers of 16 bits, the first in the lower byte. */
+__device__ inline void two_from_e4m3(uint32_t bytes, float &first, float &second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(bytes)));
+  two_floats(halves, float16{}, first, second);
+#else
+  first = from_e4m3(bytes & 0xffu);
+  second = from_e4m3(bytes >> 8 & 0xffu);
+#endif
+}
+
+__device__ inline void two_from_e5m2(uint32_t bytes, float &first, float &second) {
+  two_floats((bytes & 0xffu) << 8 | (bytes & 0xff00u) << 16, float16{}, first, second);
 }

@@ -8,7 +8,8 @@ using namespace chagres::ops;
 
 namespace {
 
-Kernel statistics_of[] = FLOAT_KERNELS("quantization_statistics.cu", "quantization_statistics");
+Kernel packed_of[] = FLOAT_KERNELS("quantization_statistics.cu", "quantization_statistics");
+Kernel scalar_of[] = FLOAT_KERNELS("quantization_statistics.cu", "quantization_statistics_scalar");
 Kernel merge("quantization_statistics.cu", "quantization_statistics_merge");
 
 constexpr int64_t kBlocks = 4 * 132; /* four for each multiprocessor of an H200 */
@@ -22,19 +23,23 @@ int ops_quantization_statistics(const void *x, const void *q, const float *scale
   const char *function = "ops_quantization_statistics";
   int status = check_quantization_statistics(x, q, scale_inverse, statistics, rows, columns, stride, scaling, dtype, fp8);
   if (status != OPS_SUCCESS) return status;
-  const int64_t blocks = columns == 0 ? 0 : std::min(rows, kBlocks);
+  /* Neighbours under one scale, and so one pack, end with the row where blocks are scaled. */
+  const int64_t pack = 16 / size_of(dtype), neighbours = scaling == kOneScale ? rows * columns : columns;
+  const bool packed = neighbours % pack == 0 && aligned(x, q);
+  const int64_t packs_in_row = packed ? columns / pack : columns, packs = rows * columns / (packed ? pack : 1);
+  const int64_t blocks = std::min(divide_up(packs, kThreads), kBlocks);
   const Workspace workspace(function, stream);
   if (workspace.status() != OPS_SUCCESS) return workspace.status();
   float *const partial = workspace.floats();
   if (blocks > 0) {
     Grid grid;
     grid.x = static_cast<unsigned>(blocks);
-    status = launch(function, statistics_of[float_index(dtype)], grid, stream, x, q, scale_inverse, partial, rows, columns,
-                    stride, scaling, fp8);
+    Kernel &kernel = (packed ? packed_of : scalar_of)[float_index(dtype)];
+    status = launch(function, kernel, grid, stream, x, q, scale_inverse, partial, packs, packs_in_row, stride, scaling, fp8);
     if (status != OPS_SUCCESS) return status;
   }
   Grid last;
-  last.threads = 32;
+  last.threads = 6 * 32;
   return launch(function, merge, last, stream, partial, statistics, blocks,
                 static_cast<float>(rows) * static_cast<float>(columns));
 } OPS_CATCH

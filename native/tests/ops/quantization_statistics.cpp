@@ -19,9 +19,21 @@ double fp8_value(uint8_t bits, int mantissa) {
   return bits & 0x80 ? -value : value;
 }
 
-void statistics_case(Session &session, int dtype, int64_t rows, int64_t columns, int scaling, int fp8) {
+constexpr int64_t kSizes[][2] = {{0, 16}, {3, 0}, {1, 1}, {1, 8}, {5, 300}, {8, 257}, {130, 264}};
+
+/* How many elements x, and how many bytes q, begin behind an address that suits packs. */
+struct Offsets {
+  int64_t x, q;
+};
+
+void statistics_case(Session &session, int dtype, int64_t rows, int64_t columns, int scaling, int fp8, Offsets offsets) {
   Case test(session, "quantization_statistics", dtype,
-            shape_text({{"rows", rows}, {"columns", columns}, {"scaling", scaling}, {"fp8", fp8}}));
+            shape_text({{"rows", rows},
+                        {"columns", columns},
+                        {"scaling", scaling},
+                        {"fp8", fp8},
+                        {"offset of x", offsets.x},
+                        {"of q", offsets.q}}));
   Doubles x = session.random.normal(format_of(dtype), rows * columns);
   std::vector<uint8_t> q(x.size());
   for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<uint8_t>(i * 37 % 251);
@@ -29,6 +41,7 @@ void statistics_case(Session &session, int dtype, int64_t rows, int64_t columns,
     x[1] = 0;
     x[3] = std::numeric_limits<double>::quiet_NaN();
     x[5] = -kInfinity;
+    x.back() = kInfinity;
     q[2] = 0;
     q[4] = 0x80;
   }
@@ -55,7 +68,8 @@ void statistics_case(Session &session, int dtype, int64_t rows, int64_t columns,
     const double error = value - stored * s;
     if (!std::isnan(error)) wanted[3] += error * error / count;
   }
-  Buffer in = session.floats(dtype, x), bytes = session.raw(q), scale = session.floats(4, inverse);
+  Buffer in = session.floats(dtype, x, offsets.x), bytes(session.memory, q, static_cast<size_t>(offsets.q));
+  Buffer scale = session.floats(4, inverse);
   Buffer out = session.floats(4, Doubles(6, -1));
   if (test.run({&out}, [&] {
         return session.ops.quantization_statistics(in.data(), bytes.data(), scale.data<float>(), out.data<float>(), rows,
@@ -73,10 +87,18 @@ void quantization_statistics_cases(Session &session) {
   for (const Format &format : kFormats)
     for (int scaling : {0, 2, 3})
       for (int fp8 : {7, 8})
-        for (const auto &[rows, columns] : {std::pair<int64_t, int64_t>{0, 16}, {3, 0}, {1, 1}, {5, 300}, {130, 257}}) {
-          statistics_case(session, format.dtype, rows, columns, scaling, fp8);
-        }
-  if (session.large) statistics_case(session, 6, 4097, 1280, 0, 7);
+        for (const auto &[rows, columns] : kSizes)
+          statistics_case(session, format.dtype, rows, columns, scaling, fp8, {0, 0});
+  for (const Format &format : kFormats)
+    for (int scaling : {0, 2, 3})
+      for (const Offsets offsets : {Offsets{1, 0}, Offsets{0, 1}, Offsets{0, 8}, Offsets{1, 3}})
+        statistics_case(session, format.dtype, 9, 144, scaling, 7, offsets);
+  /* More than the blocks of threads take at once. */
+  statistics_case(session, 6, 1201, 1040, 2, 7, {0, 0});
+  statistics_case(session, 6, 1201, 1041, 3, 8, {0, 0});
+  if (!session.large) return;
+  for (int scaling : {0, 2, 3}) statistics_case(session, 6, 4097, 1280, scaling, 7, {0, 0});
+  statistics_case(session, 6, 4097, 1281, 0, 8, {0, 0});
 }
 
 }  // namespace chagres::tests
