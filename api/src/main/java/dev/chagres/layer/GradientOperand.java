@@ -152,12 +152,16 @@ final class GradientOperand {
         return both;
     }
 
-    /** Enqueues the measurement of the cast by the kernel that computed dy, where this step is measured. */
-    void measure(Tensor dy, Pass pass) {
+    /** Returns whether the next cast of the gradient is measured. */
+    boolean measures(Pass pass) {
         Quantizers present = quantizers;
-        if (present != null && present.measures(pass.recording())) {
-            present.at(sites.gradient()).measure(dy, copies.rowwise(), pass.stream());
-        }
+        return present != null && present.measures(sites.gradient(), pass.recording());
+    }
+
+    /** Enqueues the measurement of the cast by the kernel that computed dy. */
+    void measure(Tensor dy, Pass pass) {
+        Quantizers present = Checks.given("quantizers", quantizers);
+        present.at(sites.gradient()).measure(dy, copies.rowwise(), pass.stream());
     }
 
     /** Returns the tensor that products read where they read no eight bits. */

@@ -186,15 +186,15 @@ final class LinearInput {
         return gathered == null ? operand.keptRowwise(pass.temporary()) : gathered.rowwise(operand, pass);
     }
 
-    /** Returns whether casts of {@code pass} are measured. */
+    /** Returns whether the next cast of the input is measured. */
     boolean measures(Pass pass) {
         Quantizers present = sites.quantizers(pass);
-        return present != null && present.measures(pass.recording());
+        return present != null && present.measures(sites.input(), pass.recording());
     }
 
-    /** Enqueues the measurement of the input's latest cast by the kernel that computed x, where this step is measured. */
+    /** Enqueues the measurement of the input's latest cast by the kernel that computed x, where it is measured. */
     void measure(Tensor x, Quantizers present, Pass pass) {
-        if (present.measures(pass.recording())) {
+        if (present.measures(sites.input(), pass.recording())) {
             present.at(sites.input()).measure(x, copies.rowwise(), pass.stream());
         }
     }

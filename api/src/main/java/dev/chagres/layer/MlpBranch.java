@@ -233,7 +233,7 @@ final class MlpBranch extends Layer {
         } else {
             Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
         }
-        if (fc2.input().measures(pass)) {
+        if (fc1.outputGradient().measures(pass)) {
             measureGradient(EightBitCopies.first(temporary, dafter, rows), inside, pass);
         }
         return true;

@@ -11,6 +11,7 @@ import dev.chagres.model.QuantizerSite;
 import dev.chagres.ops.QuantizationStatistics;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -29,6 +30,9 @@ final class CastMeasurements {
     private final long[] steps;
 
     private final Tensor[] ofPlace;
+    /** The places that this step has measured. */
+    private final BitSet measured = new BitSet();
+
     private @Nullable Tensor all;
     private int every;
 
@@ -65,12 +69,23 @@ final class CastMeasurements {
                 && Inside.capture(scope.stream()) == null;
     }
 
+    /** Returns whether the next cast at {@code site} is measured: where casts of this step are, the first. */
+    boolean measures(QuantizerSite site, Recording recording) {
+        return measures(recording) && !measured.get(site.index());
+    }
+
+    /** Measures the first casts again: another step begins, or this one begins anew. */
+    void restart() {
+        measured.clear();
+    }
+
     void measure(QuantizerSite site, Tensor x, QuantizedTensor copies, Stream stream) {
         if (all == null) {
             throw new IllegalStateException("measure: expected measureEvery before, which takes the memory");
         }
         QuantizationStatistics.quantizationStatistics(x, copies, ofPlace[site.index()], stream);
         steps[site.index()] = parameters.step();
+        measured.set(site.index());
     }
 
     List<CastStatistics> read() {

@@ -154,7 +154,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         check(copies);
         Checks.given("recording", recording);
         enqueueCast(x, copies, null, recording, Checks.given("temporary", temporary), stream);
-        if (state.measurements().measures(recording)) {
+        if (state.measurements().measures(site, recording)) {
             measure(x, copies, stream);
         }
     }
@@ -181,14 +181,14 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
                     + " blocks, got " + site + " of " + state.recipe() + "; call cast");
         }
         enqueueCast(x, copies, Checks.given("columnSums", columnSums), recording, temporary, stream);
-        if (state.measurements().measures(recording)) {
+        if (state.measurements().measures(site, recording)) {
             measure(x, copies, stream);
         }
     }
 
     /**
-     * Where a kernel casts what it computes: enqueues the measurement of the cast. Call it where {@link Quantizers#measures} says
-     * so.
+     * Where a kernel casts what it computes: enqueues the measurement of the cast. Call it where {@link
+     * Quantizers#measures(QuantizerSite, Recording)} says so.
      *
      * @param x [rows, columns], what the copies were made of, rounded to 16 bits
      * @param copies with rowwise data, of the shape of x

@@ -166,7 +166,7 @@ public final class Quantizers implements AutoCloseable {
                 recording,
                 Checks.given("temporary", temporary),
                 stream);
-        if (measures(recording) && weights.hasSource(site)) {
+        if (measures(site, recording) && weights.hasSource(site)) {
             quantizer.measure(site.weight().weight(), copies, stream);
         }
         return copies;
@@ -207,7 +207,7 @@ public final class Quantizers implements AutoCloseable {
 
     /**
      * Measures the casts of every {@code steps}th step of training from now on, those of steps whose number divides by it; 0 ends
-     * that. A measured cast is read once more, with what it was made of; a kernel that casts what it computes writes that in the
+     * that. Of the casts at one place, as of several micro-batches, the first is measured. It is read once more, with what it was made of; a kernel that casts what it computes writes that in the
      * model's type, too, or computes it twice. The numbers that training computes are the same. What a graph replays is not
      * measured, nor are weights that ranks gather in eight bits.
      *
@@ -233,6 +233,11 @@ public final class Quantizers implements AutoCloseable {
     /** For authors of layers: returns whether casts of this step are measured. */
     public boolean measures(Recording recording) {
         return state.measurements().measures(recording);
+    }
+
+    /** For authors of layers: returns whether the next cast at {@code site} is measured: the first of a step that is measured. */
+    public boolean measures(QuantizerSite site, Recording recording) {
+        return state.measurements().measures(Checks.given("site", site), Checks.given("recording", recording));
     }
 
     /**

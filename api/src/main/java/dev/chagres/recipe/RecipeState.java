@@ -108,6 +108,7 @@ final class RecipeState {
      */
     void update(@Nullable Tensor skip) {
         version++;
+        measurements.restart();
         AmaxReduction present = reduction;
         if (present != null && !newest.isEmpty()) {
             present.max(newest);
@@ -123,6 +124,7 @@ final class RecipeState {
 
     /** Enqueues forgetting of what this step has recorded so far. */
     void forgetStep() {
+        measurements.restart();
         Stream stream = scope.stream();
         if (forward != null) {
             forward.forgetStep(stream);

@@ -4,6 +4,7 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -71,12 +72,18 @@ class CastStatisticsTest {
             pass.autocast(quantizers);
         }
 
-        List<float[]> step() {
+        /** Runs a micro-batch; the step does not end. */
+        List<float[]> microBatch() {
             pass.begin(sequences);
             Tensor y = layer.forward(x, pass);
             List<float[]> results = new ArrayList<>();
             results.add(y.toFloats(device.stream()));
             results.add(layer.backward(dy, pass).toFloats(device.stream()));
+            return results;
+        }
+
+        List<float[]> step() {
+            List<float[]> results = microBatch();
             results.add(parameters.gradients().toFloats(device.stream()));
             parameters.nextStep();
             return results;
@@ -168,6 +175,37 @@ class CastStatisticsTest {
             assertTrue(vanished.underflows() > 0.9, "scales begin at 1: " + vanished);
             assertEquals(1, vanished.largestScale());
         }
+    }
+
+    @Test
+    void theFirstMicroBatchIsMeasured() {
+        try (Training training = new Training(DelayedScaling.standard(), gelu())) {
+            training.quantizers.measureEvery(1);
+            training.microBatch();
+            List<CastStatistics> first = training.quantizers.statistics();
+            float[] larger = training.x.toFloats(training.device.stream());
+            for (int i = 0; i < larger.length; i++) {
+                larger[i] *= 8;
+            }
+            training.x.set(training.device.stream(), larger);
+            training.dy.set(training.device.stream(), larger);
+            training.microBatch();
+            assertEquals(first, training.quantizers.statistics());
+            training.parameters.nextStep();
+            training.microBatch();
+            assertAllOf(1, training.quantizers.statistics());
+            List<CastStatistics> second = training.quantizers.statistics();
+            training.dy.zero(training.device.stream());
+            training.pass.end();
+            training.parameters.forgetGradients();
+            training.microBatch();
+            assertNotEquals(second, training.quantizers.statistics(), "an abandoned step is measured again");
+        }
+    }
+
+    private static void assertAllOf(long step, List<CastStatistics> statistics) {
+        assertEquals(6, statistics.size());
+        statistics.forEach(one -> assertEquals(step, one.step(), one.toString()));
     }
 
     @Test
