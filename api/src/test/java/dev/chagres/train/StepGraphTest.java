@@ -7,17 +7,27 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.management.ThreadMXBean;
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.internal.memory.MemoryReuse;
 import dev.chagres.model.WeightStorage;
+import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Float8BlockScaling;
+import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
+import dev.chagres.te.Gemm;
+import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 import java.lang.management.ManagementFactory;
 import java.util.Arrays;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
 
 /** Steps that are captured and replayed: the same bits as steps enqueued one by one. */
 @Tag("L0")
@@ -33,18 +43,15 @@ class StepGraphTest {
         device.close();
     }
 
-    private void replayedIsEnqueued(float dropout, boolean eightBits) {
-        replayedIsEnqueued(dropout, eightBits, WeightStorage.MODEL_TYPE);
+    private void replayedIsEnqueued(float dropout, @Nullable Recipe recipe) {
+        replayedIsEnqueued(dropout, recipe, WeightStorage.MODEL_TYPE, DType.BFLOAT16);
     }
 
-    private void replayedIsEnqueued(float dropout, boolean eightBits, WeightStorage storage) {
+    private void replayedIsEnqueued(float dropout, @Nullable Recipe recipe, WeightStorage storage, DType dtype) {
         float[] enqueued;
         float[] replayed;
-        try (GraphedTraining training =
-                new GraphedTraining(device, dropout, 4, GraphedTraining.Observed.YES, storage)) {
-            if (eightBits) {
-                training.pass.autocast(Quantizers.allocate(training.parameters, DelayedScaling.standard()));
-            }
+        try (GraphedTraining training = training(dropout, GraphedTraining.Observed.YES, storage, dtype)) {
+            autocast(training, recipe);
             enqueued = training.run();
             assertEquals(0, training.graph.replayed());
             String explained = training.graph.explain();
@@ -56,10 +63,8 @@ class StepGraphTest {
             assertTrue(explained.lines().count() > 3, explained);
             assertEquals(explained.indexOf("an observer"), explained.lastIndexOf("an observer"), explained);
         }
-        try (GraphedTraining training = new GraphedTraining(device, dropout, 4, GraphedTraining.Observed.NO, storage)) {
-            if (eightBits) {
-                training.pass.autocast(Quantizers.allocate(training.parameters, DelayedScaling.standard()));
-            }
+        try (GraphedTraining training = training(dropout, GraphedTraining.Observed.NO, storage, dtype)) {
+            autocast(training, recipe);
             replayed = training.run();
             assertEquals(2, training.graph.enqueued(), training.graph.explain());
             assertEquals(GraphedTraining.BATCHES.length - 2, training.graph.replayed());
@@ -67,14 +72,25 @@ class StepGraphTest {
         assertArrayEquals(enqueued, replayed);
     }
 
+    private GraphedTraining training(
+            float dropout, GraphedTraining.Observed observed, WeightStorage storage, DType dtype) {
+        return new GraphedTraining(device, GraphedTraining.SHAPE, dropout, 4, observed, storage, dtype);
+    }
+
+    private static void autocast(GraphedTraining training, @Nullable Recipe recipe) {
+        if (recipe != null) {
+            training.pass.autocast(Quantizers.allocate(training.parameters, recipe));
+        }
+    }
+
     @Test
     void aReplayedStepIsTheSameStep() {
-        replayedIsEnqueued(0, false);
+        replayedIsEnqueued(0, null);
     }
 
     @Test
     void aReplayedStepCastsMastersAgain() {
-        replayedIsEnqueued(0, true, WeightStorage.QUANTIZED);
+        replayedIsEnqueued(0, DelayedScaling.standard(), WeightStorage.QUANTIZED, DType.BFLOAT16);
     }
 
     /** Batches have one to three micro-batches, whose shares differ from step to step. */
@@ -100,7 +116,7 @@ class StepGraphTest {
 
     @Test
     void dropoutDrawsFreshNumbersAtEachReplay() {
-        replayedIsEnqueued(0.1f, false);
+        replayedIsEnqueued(0.1f, null);
         try (GraphedTraining training = new GraphedTraining(device, 0.5f, 4, GraphedTraining.Observed.NO)) {
             float[] losses = new float[6];
             for (int i = 0; i < losses.length; i++) {
@@ -115,9 +131,30 @@ class StepGraphTest {
         }
     }
 
-    @Test
-    void aReplayedStepInEightBitsIsTheSameStep() {
-        replayedIsEnqueued(0, true);
+    static List<Recipe> recipes() {
+        return List.of(
+                DelayedScaling.standard(),
+                DelayedScaling.standard()
+                        .withAmaxHistoryLength(2)
+                        .withAmaxComputeAlgorithm(AmaxAlgorithm.MOST_RECENT)
+                        .withAccumulator(Recipe.Product.WEIGHT_GRADIENT, Gemm.Accumulator.FAST),
+                Float8CurrentScaling.standard(),
+                Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED),
+                Float8BlockScaling.standard(),
+                Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION));
+    }
+
+    @ParameterizedTest
+    @MethodSource("recipes")
+    void aReplayedStepInEightBitsIsTheSameStep(Recipe recipe) {
+        replayedIsEnqueued(0, recipe);
+    }
+
+    /** The loss scale is too large at first: steps are skipped, and with them the changes of scales. */
+    @ParameterizedTest
+    @MethodSource("recipes")
+    void aReplayedStepInEightBitsAndFp16IsTheSameStep(Recipe recipe) {
+        replayedIsEnqueued(0.1f, recipe, WeightStorage.MODEL_TYPE, DType.FLOAT16);
     }
 
     /** Calibrates, computes in eight bits, then not, each time after the bucket was captured. */
