@@ -18,6 +18,7 @@ import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.Rank;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchShape;
+import dev.chagres.train.MicroBatch;
 import dev.chagres.train.ModelInput;
 import dev.chagres.train.SequencePacker;
 import dev.chagres.train.StepReadback;
@@ -26,6 +27,7 @@ import dev.chagres.train.UploadRing;
 import java.nio.file.Path;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Deque;
 import java.util.List;
 import java.util.Map;
@@ -210,14 +212,27 @@ public final class Esm2Training implements TrainingModel {
 
     @Override
     public void warmUp(Batch example, BooleanSupplier stopped) {
-        warmUp(example, stopped, PlannedLengths.of(device, dtype, shape));
+        MicroBatch first = example.microBatch(0);
+        warmUp(
+                stopped,
+                PlannedBatch.of(device, dtype, shape, first).stream()
+                        .map(plan -> new MadeUpSequences(first.tokens(), plan.sequences(), plan.longest()))
+                        .toList());
     }
 
     /** Computes gradients, which the first step replaces, of a batch for each longest length. */
     void warmUp(Batch example, BooleanSupplier stopped, int... longest) {
+        warmUp(
+                stopped,
+                Arrays.stream(longest)
+                        .mapToObj(length -> new MadeUpSequences(example.microBatch(0), length))
+                        .toList());
+    }
+
+    private void warmUp(BooleanSupplier stopped, List<MadeUpSequences> examples) {
         var batch = new Batch(shape);
-        for (int i = 0; i < longest.length && !stopped.getAsBoolean(); i++) {
-            new SequencePacker(shape, new MadeUpSequences(example.microBatch(0), longest[i])).fill(batch);
+        for (int i = 0; i < examples.size() && !stopped.getAsBoolean(); i++) {
+            new SequencePacker(shape, examples.get(i)).fill(batch);
             uploads.upload(batch);
             gradients.compute(uploads, null);
             gradientNorm.compute();

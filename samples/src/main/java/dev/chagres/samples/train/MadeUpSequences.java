@@ -6,8 +6,8 @@ import dev.chagres.train.MicroBatch;
 import dev.chagres.train.TokenSequences;
 
 /**
- * Sequences for a warm-up: as many, and as many tokens in all, as in a micro-batch of the data, but the longest of a chosen
- * length. Each is one token over and over, the first of them labelled.
+ * Sequences for a warm-up: as many, and as many tokens in all, as in a micro-batch of the data or as chosen, but the longest of a
+ * chosen length. Each is one token over and over, the first of them labelled.
  *
  * <p>Threading: one thread at a time.
  */
@@ -26,9 +26,20 @@ final class MadeUpSequences implements TokenSequences {
      * @param longest tokens of the longest one
      */
     MadeUpSequences(MicroBatch example, int longest) {
+        this(example.tokens(), example.realSequences(), longest);
+    }
+
+    /**
+     * Makes up sequences.
+     *
+     * @param tokens of all together, where so many sequences have as many
+     * @param sequences how many, more where so many tokens need more
+     * @param longest tokens of the longest one
+     */
+    MadeUpSequences(int tokens, int sequences, int longest) {
         this.longest = longest;
-        sequencesLeft = Math.max(example.realSequences(), (example.tokens() + longest - 1) / longest);
-        tokensLeft = Math.max(example.tokens(), longest + sequencesLeft - 1);
+        sequencesLeft = Math.max(sequences, (tokens + longest - 1) / longest);
+        tokensLeft = Math.max(tokens, longest + sequencesLeft - 1);
     }
 
     @Override

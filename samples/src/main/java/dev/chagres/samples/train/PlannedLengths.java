@@ -17,6 +17,11 @@ final class PlannedLengths {
 
     private PlannedLengths() {}
 
+    /** Returns the length of the longest sequences that share a plan with those of {@code longest} tokens. */
+    static int roundUp(int longest) {
+        return (longest + MULTIPLE - 1) / MULTIPLE * MULTIPLE;
+    }
+
     /** Returns the lengths for each of which cuDNN builds a plan: of packed batches each multiple of 128 up to the context. */
     static int[] of(Device device, DType dtype, BatchShape shape) {
         boolean planned = device.provider() == Provider.CUDA && dtype != DType.FLOAT32;
