@@ -62,8 +62,38 @@ public final class Safetensors {
      *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0
      */
     public static void load(Path file, State state, Stream stream) {
-        try (SafetensorsFile opened = SafetensorsFile.open(file);
-                HostBuffer host = HostBuffer.pinned(stream.device(), PIECE_BYTES);
+        Checks.given("state", state);
+        Checks.given("stream", stream);
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            load(opened, state, stream);
+        }
+        state.loaded();
+    }
+
+    /**
+     * Reads as {@link #load} does a file whose run may have had another recipe, of weights of the same type. Its scales and histories are
+     * ignored where they are not those of {@code state}, and those of the state stay as they are; everything else must be there, and nothing more.
+     *
+     * {@snippet file="dev/chagres/recipe/OtherRecipeTest.java" region="otherRecipe"}
+     *
+     * @param state with that of the parameters, or their weights, which knows the names of scales
+     * @return what was not loaded
+     * @throws SafetensorsException as {@link #load} does
+     */
+    public static RecipeDifferences loadUnderOtherRecipe(Path file, State state, Stream stream) {
+        Checks.given("state", state);
+        Checks.given("stream", stream);
+        RecipeDifferences differences;
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            differences = RecipeDifferences.between(opened, state);
+            load(opened, differences.isEmpty() ? state : state.withoutRecipe(differences.ignored()), stream);
+        }
+        state.loaded();
+        return differences;
+    }
+
+    private static void load(SafetensorsFile opened, State state, Stream stream) {
+        try (HostBuffer host = HostBuffer.pinned(stream.device(), PIECE_BYTES);
                 Scope views = stream.device().openScope(stream)) {
             Map<String, Long> numbers = ensureFits(opened, List.of(), state, host);
             state.tensors().forEach((name, tensor) -> {
@@ -81,7 +111,6 @@ public final class Safetensors {
             numbers.forEach((name, value) ->
                     Checks.given(name, state.numbers().get(name)).writer().accept(value));
         }
-        state.loaded();
     }
 
     /**

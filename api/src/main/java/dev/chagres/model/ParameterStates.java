@@ -11,9 +11,12 @@ final class ParameterStates {
     private final List<Parameter> parameters;
     private final ParameterVectors vectors;
     private final StepCount steps;
+    private final RecipeNames recipeNames;
 
-    ParameterStates(List<Parameter> parameters, ParameterVectors vectors, StepCount steps) {
+    /** {@code places}: where a recipe may cast. */
+    ParameterStates(List<Parameter> parameters, List<QuantizerSite> places, ParameterVectors vectors, StepCount steps) {
         this.parameters = parameters;
+        recipeNames = new RecipeNames(places);
         this.vectors = vectors;
         this.steps = steps;
     }
@@ -66,12 +69,14 @@ final class ParameterStates {
 
     private State withStep(State.Builder state) {
         return state.number("step", steps::step, steps::restore, Long.MAX_VALUE - 1)
+                .ofRecipe(recipeNames)
                 .afterLoading(this::loaded)
                 .build();
     }
 
     private State withoutStep(State.Builder state, List<Parameter> ofModel, List<QuantizerSite> places) {
         return state.leaveOut(new BesideWeights(ofModel, places))
+                .ofRecipe(new RecipeNames(places))
                 .weightsAlone(ofModel.stream().map(Parameter::name).toList())
                 .afterLoading(this::loaded)
                 .build();

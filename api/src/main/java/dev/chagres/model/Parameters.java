@@ -53,7 +53,7 @@ public final class Parameters implements AutoCloseable {
         tensorParallel = plan.tensorParallel();
         quantizers = List.copyOf(plan.quantizers());
         steps = new StepCount(scope.stream(), this::ensureOpen);
-        states = new ParameterStates(all, vectors, steps);
+        states = new ParameterStates(all, quantizers, vectors, steps);
         sharing = new ParameterSharing(this, layout.groups(), vectors.shard(), plan.contextParallel());
         partials = new PartialGradients(all, tensorParallel, scope, sharing::gradient);
         ranges = vectors.ranges(layout);

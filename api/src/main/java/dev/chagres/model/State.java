@@ -78,6 +78,9 @@ public final class State {
     private final @Nullable Predicate<String> leftOut;
 
     private final Set<String> weightsAlone;
+    private final Predicate<String> ofRecipe;
+    /** What a file has of another recipe. */
+    private final Set<String> ofOtherRecipe;
 
     private State(Builder builder) {
         tensors = Collections.unmodifiableMap(new LinkedHashMap<>(builder.tensors));
@@ -89,6 +92,8 @@ public final class State {
         lastAfterLoading = List.copyOf(builder.lastAfterLoading);
         leftOut = builder.leftOut;
         weightsAlone = Set.copyOf(builder.weightsAlone);
+        ofRecipe = builder.ofRecipe;
+        ofOtherRecipe = Set.copyOf(builder.ofOtherRecipe);
     }
 
     /**
@@ -99,16 +104,7 @@ public final class State {
     public static State of(State... parts) {
         Builder all = new Builder();
         for (State part : Checks.givenAll("parts", parts)) {
-            part.tensors.forEach((name, tensor) -> all.tensor(name, tensor, part.values(name)));
-            part.numbers.forEach((name, number) -> all.number(name, number.reader, number.writer, number.most));
-            part.eightBits.forEach(all::eightBits);
-            part.beforeSharing.forEach(all::beforeSharing);
-            part.afterLoading.forEach(all::afterLoading);
-            part.lastAfterLoading.forEach(all::lastAfterLoading);
-            all.weightsAlone.addAll(part.weightsAlone);
-            if (part.leftOut != null) {
-                all.leaveOut(part.leftOut);
-            }
+            all.add(part, name -> true);
         }
         return all.build();
     }
@@ -148,7 +144,28 @@ public final class State {
 
     /** Returns whether a file from which this is loaded may have a tensor of this name, which is not here and is left out. */
     public boolean leavesOut(String name) {
-        return leftOut != null && leftOut.test(Checks.given("name", name));
+        Checks.given("name", name);
+        return ofOtherRecipe.contains(name) || leftOut != null && leftOut.test(name);
+    }
+
+    /**
+     * Returns whether a tensor of this name, here or in a file, is one that recipes keep: a scale or a history. None is known without
+     * the state of parameters, or their weights.
+     */
+    public boolean isOfRecipe(String name) {
+        return ofRecipe.test(Checks.given("name", name));
+    }
+
+    /**
+     * Returns the same without what a recipe keeps, to be loaded from the file of a run of another recipe.
+     *
+     * @param ignored names of tensors that such a file has beside this, which are left out
+     */
+    public State withoutRecipe(List<String> ignored) {
+        Builder rest = new Builder();
+        rest.add(this, name -> !isOfRecipe(name));
+        rest.ofOtherRecipe.addAll(Checks.givenAll("ignored", ignored));
+        return rest.build();
     }
 
     /**
@@ -215,7 +232,9 @@ public final class State {
         private final List<Runnable> afterLoading = new ArrayList<>();
         private final List<Runnable> lastAfterLoading = new ArrayList<>();
         private final Set<String> weightsAlone = new HashSet<>();
+        private final Set<String> ofOtherRecipe = new HashSet<>();
         private @Nullable Predicate<String> leftOut;
+        private Predicate<String> ofRecipe = name -> false;
 
         /** Begins an empty state. */
         public Builder() {}
@@ -292,6 +311,12 @@ public final class State {
             return this;
         }
 
+        /** Says which names are those of tensors that recipes keep: scales and histories, of this recipe or of another. */
+        public Builder ofRecipe(Predicate<String> names) {
+            ofRecipe = ofRecipe.or(Checks.given("names", names));
+            return this;
+        }
+
         /** Adds what is done once everything was loaded. */
         public Builder afterLoading(Runnable action) {
             afterLoading.add(Checks.given("action", action));
@@ -307,6 +332,26 @@ public final class State {
         /** Returns the state. */
         public State build() {
             return new State(this);
+        }
+
+        /** Adds another state, of its tensors those with names that {@code which} takes. */
+        private void add(State part, Predicate<String> which) {
+            part.tensors.forEach((name, tensor) -> {
+                if (which.test(name)) {
+                    tensor(name, tensor, part.values(name));
+                }
+            });
+            part.numbers.forEach((name, number) -> number(name, number.reader, number.writer, number.most));
+            part.eightBits.forEach(this::eightBits);
+            part.beforeSharing.forEach(this::beforeSharing);
+            part.afterLoading.forEach(this::afterLoading);
+            part.lastAfterLoading.forEach(this::lastAfterLoading);
+            weightsAlone.addAll(part.weightsAlone);
+            ofOtherRecipe.addAll(part.ofOtherRecipe);
+            ofRecipe(part.ofRecipe);
+            if (part.leftOut != null) {
+                leaveOut(part.leftOut);
+            }
         }
 
         private void ensureFree(String name) {

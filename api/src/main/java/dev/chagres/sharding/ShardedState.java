@@ -8,6 +8,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsFile;
@@ -22,6 +23,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.zip.CRC32C;
 
 /**
@@ -119,20 +121,59 @@ public final class ShardedState {
     public void load(Path file) {
         Checks.given("file", file);
         transfer(Call.LOAD, transfer -> {
-            try (SafetensorsFile opened = SafetensorsFile.open(file);
-                    HostBuffer host = HostBuffer.pinned(strategy.stream.device(), StateTransfer.PIECE_BYTES)) {
-                Map<String, Long> numbers = Safetensors.ensureFits(opened, shared, own, host);
-                for (int i = 0; i < tensors.size(); i++) {
-                    read(i, opened, host, transfer);
-                }
-                int index = 0;
-                for (long value : numbers.values()) {
-                    transfer.number(index++, value);
-                }
+            try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+                read(opened, RecipeDifferences.NONE, transfer);
             }
         });
+        loaded();
+    }
+
+    /**
+     * Reads as {@link #load} does a file whose run may have had another recipe, as {@link Safetensors#loadUnderOtherRecipe} does. Each rank calls it
+     * and waits.
+     *
+     * @param file of rank 0; what other ranks name is not used
+     * @return what was not loaded, the same on every rank
+     * @throws dev.chagres.io.SafetensorsException on every rank with the same text, as {@link Safetensors#load} does
+     * @throws IllegalStateException when the strategy is closed, or ranks have other states
+     * @throws CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public RecipeDifferences loadUnderOtherRecipe(Path file) {
+        Checks.given("file", file);
+        RecipeDifferences differences = transfer(Call.LOAD_UNDER_OTHER_RECIPE, transfer -> {
+            try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+                RecipeDifferences found = RecipeDifferences.between(opened, own);
+                read(opened, found, transfer);
+                found.ignored().forEach(transfer::ignored);
+                found.missing().forEach(transfer::missing);
+            }
+        });
+        loaded();
+        return differences;
+    }
+
+    private void loaded() {
         strategy.stateLoaded();
         own.loaded();
+    }
+
+    /** Gives each rank its parts of what the file has, but for {@code differences}. */
+    private void read(SafetensorsFile file, RecipeDifferences differences, StateTransfer transfer) {
+        Set<String> missing = Set.copyOf(differences.missing());
+        State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
+        try (HostBuffer host = HostBuffer.pinned(strategy.stream.device(), StateTransfer.PIECE_BYTES)) {
+            Map<String, Long> numbers = Safetensors.ensureFits(file, shared, present, host);
+            for (int i = 0; i < tensors.size(); i++) {
+                if (!missing.contains(tensors.get(i).spec().name())) {
+                    read(i, file, host, transfer);
+                }
+            }
+            int index = 0;
+            for (long value : numbers.values()) {
+                transfer.number(index++, value);
+            }
+        }
     }
 
     private void read(int index, SafetensorsFile file, HostBuffer host, StateTransfer transfer) {
@@ -154,10 +195,12 @@ public final class ShardedState {
     /** What ranks call together. */
     private enum Call {
         SAVE,
-        LOAD
+        LOAD,
+        LOAD_UNDER_OTHER_RECIPE
     }
 
-    private void transfer(Call call, Leading leading) {
+    /** Returns what rank 0 has told that it left out. */
+    private RecipeDifferences transfer(Call call, Leading leading) {
         strategy.ensureOpen();
         Stream stream = strategy.stream;
         if (Inside.capture(stream) != null) {
@@ -173,6 +216,7 @@ public final class ShardedState {
             } else {
                 transfer.follow();
             }
+            return transfer.differences();
         }
     }
 

@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
@@ -12,6 +13,7 @@ import dev.chagres.nccl.RankFailedException;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -34,6 +36,8 @@ final class StateTransfer implements AutoCloseable {
     private static final int NUMBER = 2;
     private static final int DONE = 3;
     private static final int FAILED = 4;
+    private static final int IGNORED = 5;
+    private static final int MISSING = 6;
     /** Of a failure that has no file, or no tensor. */
     private static final int NONE = -1;
 
@@ -44,6 +48,8 @@ final class StateTransfer implements AutoCloseable {
     private final Scope room;
     private final Tensor next;
     private final Tensor piece;
+    private final List<String> ignored = new ArrayList<>();
+    private final List<String> missing = new ArrayList<>();
 
     StateTransfer(Communicator all, Stream stream, List<StateTensor> tensors, List<State.Number> numbers) {
         this.all = all;
@@ -109,6 +115,23 @@ final class StateTransfer implements AutoCloseable {
         numbers.get(index).writer().accept(value);
     }
 
+    /** On rank 0: tells of a tensor that the file has of another recipe. */
+    void ignored(String name) {
+        ignored.add(name);
+        say(IGNORED, name);
+    }
+
+    /** On rank 0: tells of a tensor that the file has not, for its recipe was another. */
+    void missing(String name) {
+        missing.add(name);
+        say(MISSING, name);
+    }
+
+    /** On every rank, at the end: returns what rank 0 has told of. */
+    RecipeDifferences differences() {
+        return new RecipeDifferences(ignored, missing);
+    }
+
     /** On the other ranks: does what rank 0 says, and throws what it has thrown. */
     void follow() {
         while (true) {
@@ -122,6 +145,8 @@ final class StateTransfer implements AutoCloseable {
                 }
                 case SCATTER -> scatter(index, words[2], words[3]);
                 case NUMBER -> numbers.get(index).writer().accept(words[2]);
+                case IGNORED -> ignored.add(text(hear(index)));
+                case MISSING -> missing.add(text(hear(index)));
                 case FAILED -> throw told((int) words[1], (int) words[2], (int) words[3]);
                 default -> {
                     return;
@@ -158,6 +183,34 @@ final class StateTransfer implements AutoCloseable {
         return next.toLongs(stream);
     }
 
+    private void say(int what, String name) {
+        byte[] bytes = name.getBytes(StandardCharsets.UTF_8);
+        say(what, bytes.length, 0, 0);
+        say(bytes);
+    }
+
+    private void say(byte[] bytes) {
+        try (Scope scope = room.open()) {
+            Tensor message = scope.tensor(DType.BYTE, bytes.length);
+            message.set(stream, bytes);
+            all.broadcast(message, message, StateTensor.ROOT, stream);
+            all.synchronize(stream);
+        }
+    }
+
+    private byte[] hear(int length) {
+        try (Scope scope = room.open()) {
+            Tensor message = scope.tensor(DType.BYTE, length);
+            all.broadcast(null, message, StateTensor.ROOT, stream);
+            all.synchronize(stream);
+            return message.toBytes(stream);
+        }
+    }
+
+    private static String text(byte[] bytes) {
+        return new String(bytes, StandardCharsets.UTF_8);
+    }
+
     private void tell(Throwable failure) {
         String file = "";
         String tensor = null;
@@ -175,24 +228,13 @@ final class StateTransfer implements AutoCloseable {
         System.arraycopy(second, 0, bytes, first.length, second.length);
         System.arraycopy(third, 0, bytes, first.length + second.length, third.length);
         say(FAILED, ofFile ? first.length : NONE, tensor == null ? NONE : second.length, third.length);
-        try (Scope scope = room.open()) {
-            Tensor message = scope.tensor(DType.BYTE, bytes.length);
-            message.set(stream, bytes);
-            all.broadcast(message, message, StateTensor.ROOT, stream);
-            all.synchronize(stream);
-        }
+        say(bytes);
     }
 
     private RuntimeException told(int fileLength, int tensorLength, int textLength) {
         int first = Math.max(0, fileLength);
         int second = Math.max(0, tensorLength);
-        byte[] bytes;
-        try (Scope scope = room.open()) {
-            Tensor message = scope.tensor(DType.BYTE, first + second + textLength);
-            all.broadcast(null, message, StateTensor.ROOT, stream);
-            all.synchronize(stream);
-            bytes = message.toBytes(stream);
-        }
+        byte[] bytes = hear(first + second + textLength);
         String text = new String(bytes, first + second, textLength, StandardCharsets.UTF_8);
         if (fileLength == NONE) {
             return new IllegalStateException("rank " + StateTensor.ROOT + ", which has the file, failed: " + text);

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Stream;
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.State;
 import dev.chagres.ops.ProductPlan;
@@ -294,6 +295,11 @@ public final class Esm2Training implements TrainingModel {
     @Override
     public void load(Path file) {
         state().load(file);
+    }
+
+    @Override
+    public RecipeDifferences loadUnderOtherRecipe(Path file) {
+        return state().loadUnderOtherRecipe(file);
     }
 
     private TrainingState state() {

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.LearningRateSchedule;
@@ -274,6 +275,11 @@ final class RankedTraining implements TrainingModel {
     @Override
     public void save(Path file, long sequences, Map<String, String> description) {
         tell(training -> training.save(file, sequences, description));
+    }
+
+    @Override
+    public RecipeDifferences loadUnderOtherRecipe(Path file) {
+        return ask(training -> training.loadUnderOtherRecipe(file)).getFirst();
     }
 
     @Override

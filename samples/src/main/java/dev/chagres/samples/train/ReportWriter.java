@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import com.fasterxml.jackson.jr.ob.JSON;
 import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.train.WholeFile;
 import java.io.ByteArrayOutputStream;
@@ -42,8 +43,13 @@ final class ReportWriter implements AutoCloseable {
         file = WholeFile.create(target);
     }
 
-    /** Writes the first line. */
+    /** Writes the first line of a run that loaded all of a file, or none. */
     void begin(RunDescription run) {
+        begin(run, RecipeDifferences.NONE);
+    }
+
+    /** Writes the first line, with what was not loaded of a file whose run had another recipe. */
+    void begin(RunDescription run, RecipeDifferences differences) {
         write(json -> {
             json.put("provider", run.provider()).put("device", run.device());
             ObjectComposer<?> libraries = json.startObjectField("libraries");
@@ -69,6 +75,10 @@ final class ReportWriter implements AutoCloseable {
                     .put("learningRate", rate(plan.schedule().peak()))
                     .put("fasta", plan.source().name())
                     .put("version", BuildVersion.text());
+            if (!differences.isEmpty()) {
+                putNames(json, "ignored", differences.ignored());
+                putNames(json, "begunAnew", differences.missing());
+            }
         });
     }
 
@@ -95,6 +105,15 @@ final class ReportWriter implements AutoCloseable {
                 putCasts(json, casts);
             }
         });
+    }
+
+    private static void putNames(ObjectComposer<JSONComposer<OutputStream>> json, String key, List<String> names)
+            throws IOException {
+        var array = json.startArrayField(key);
+        for (String name : names) {
+            array.add(name);
+        }
+        array.end();
     }
 
     private static void putCasts(ObjectComposer<JSONComposer<OutputStream>> json, List<CastStatistics> casts)

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
 import java.nio.file.Path;
 import java.util.List;
@@ -35,10 +36,10 @@ final class RunFiles implements AutoCloseable {
         }
     }
 
-    /** Writes what is known before the first step. */
-    void begin(RunDescription run) {
+    /** Writes what is known before the first step, with what was not loaded. */
+    void begin(RunDescription run, RecipeDifferences differences) {
         if (report != null) {
-            report.begin(run);
+            report.begin(run, differences);
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.samples.train.SavingPlan.Recipes;
 import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
@@ -23,7 +24,9 @@ final class SaveOptions {
             names = "--resume",
             converter = FileOption.class,
             paramLabel = "FILE",
-            description = "go on from a file of --save, up to --steps in all, with any --ranks, --strategy and --mesh")
+            description =
+                    "go on from a file of --save, up to --steps in all, with any --ranks, --strategy and --mesh; with"
+                            + " another --recipe, if it is given and has weights of the same type, without the file's scales")
     private @Nullable Path resume;
 
     /** Returns where the state goes, null for nowhere. */
@@ -39,8 +42,8 @@ final class SaveOptions {
     }
 
     /** Returns the files as the plan has them. */
-    SavingPlan plan() {
-        return new SavingPlan(save, every, resume);
+    SavingPlan plan(Recipes recipes) {
+        return new SavingPlan(save, every, resume, recipes);
     }
 
     /**

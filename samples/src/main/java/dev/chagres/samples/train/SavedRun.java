@@ -24,8 +24,13 @@ import org.jspecify.annotations.Nullable;
  * @param steps its updates
  * @param sequences what it took from the data
  * @param otherSums its recipe, where it differs from that of the run that goes on in how products sum; else null
+ * @param otherRecipe its recipe, where scales and histories are others; else null
  */
-record SavedRun(int steps, long sequences, @Nullable String otherSums) {
+record SavedRun(
+        int steps,
+        long sequences,
+        @Nullable String otherSums,
+        @Nullable String otherRecipe) {
     /** The number of sequences in the file. */
     static final String SEQUENCES = "data.sequences";
 
@@ -36,9 +41,9 @@ record SavedRun(int steps, long sequences, @Nullable String otherSums) {
     private static final String SKIPPED = "loss_scaler.skipped_steps";
     private static final SavedRun NEW = new SavedRun(0, 0);
 
-    /** Of a run whose products summed as they go on to. */
+    /** Of a run of the same recipe. */
     SavedRun(int steps, long sequences) {
-        this(steps, sequences, null);
+        this(steps, sequences, null, null);
     }
 
     /** Returns the texts of a file that a run of {@code plan} writes, by key. */
@@ -77,8 +82,12 @@ record SavedRun(int steps, long sequences, @Nullable String otherSums) {
                         + " has made already, for steps count in all, got " + plan.steps());
             }
             String recipe = file.metadata().get(RECIPE);
-            boolean sameSums = plan.recipe().toString().equals(recipe);
-            return new SavedRun((int) steps, checked(file, steps), sameSums ? null : recipe);
+            long sequences = checked(file, steps);
+            if (recipe == null || plan.recipe().toString().equals(recipe)) {
+                return new SavedRun((int) steps, sequences);
+            }
+            boolean sameScales = plan.recipe().goesOnFrom(recipe);
+            return new SavedRun((int) steps, sequences, sameScales ? recipe : null, sameScales ? null : recipe);
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
         }
@@ -89,14 +98,19 @@ record SavedRun(int steps, long sequences, @Nullable String otherSums) {
         for (String key : new String[] {"model", RECIPE, "seed"}) {
             String expected = Objects.requireNonNull(own.get(key));
             String got = file.metadata().get(key);
-            if (got == null
-                    || !got.equals(expected)
-                            && !(key.equals(RECIPE) && plan.recipe().goesOnFrom(got))) {
+            if (got == null || !got.equals(expected) && !(key.equals(RECIPE) && takes(got, plan))) {
                 throw new WrongOptionException("--resume: " + file.path() + ": expected a file of " + key + " "
                         + expected + ", got "
                         + (got == null ? "none that --save has written" : got + "; give --" + key + " " + got));
             }
         }
+    }
+
+    private static boolean takes(String recipe, TrainingPlan plan) {
+        return switch (plan.saving().recipes()) {
+            case SAME -> plan.recipe().goesOnFrom(recipe);
+            case SAME_WEIGHTS -> plan.recipe().hasWeightsOf(recipe);
+        };
     }
 
     /** Returns how many sequences the data gave, after a look whether the numbers of the file fit together. */

@@ -11,8 +11,17 @@ import org.jspecify.annotations.Nullable;
  * @param file where it goes when the run ends, null for nowhere
  * @param every it goes there after each step whose number divides by this, too; 0 for none
  * @param resumed the file that the run begins with, null for first weights
+ * @param recipes which recipes its run may have had
  */
-record SavingPlan(@Nullable Path file, int every, @Nullable Path resumed) {
+record SavingPlan(@Nullable Path file, int every, @Nullable Path resumed, Recipes recipes) {
     /** Nothing is saved, and first weights begin. */
-    static final SavingPlan NONE = new SavingPlan(null, 0, null);
+    static final SavingPlan NONE = new SavingPlan(null, 0, null, Recipes.SAME);
+
+    /** Which recipes the run of a file may have had that a run begins with. */
+    enum Recipes {
+        /** That of this run. */
+        SAME,
+        /** Each with weights of the same type: the options name that of this run. */
+        SAME_WEIGHTS
+    }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -68,15 +69,20 @@ final class StateSaver {
     /**
      * Loads what the run begins with, if the plan names it.
      *
+     * @return what was not loaded of another recipe, and of this one
      * @throws TrainingException when the file does not fit the model
      */
-    void load() {
+    RecipeDifferences load(SavedRun before) {
         Path file = plan.saving().resumed();
         if (file == null) {
-            return;
+            return RecipeDifferences.NONE;
         }
         try {
+            if (before.otherRecipe() != null) {
+                return model.loadUnderOtherRecipe(file);
+            }
             model.load(file);
+            return RecipeDifferences.NONE;
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + oneLine(String.valueOf(e.getMessage())), e);
         }

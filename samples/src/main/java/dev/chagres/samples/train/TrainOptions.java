@@ -4,6 +4,7 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.samples.train.SavingPlan.Recipes;
 import dev.chagres.train.BatchShape;
 import java.nio.file.Path;
 import java.util.Locale;
@@ -267,7 +268,7 @@ final class TrainOptions {
                 steps,
                 new LearningRateSchedule(peak, warmUp, steps, decay, LAST_RATE),
                 seed,
-                saving.plan(),
+                saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME),
                 ranks.isSilent() ? null : report,
                 ranks.isSilent() ? null : plot);
     }

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.train.Batch;
 import dev.chagres.train.StepResult;
@@ -68,6 +69,17 @@ public interface TrainingModel extends AutoCloseable {
      * @throws dev.chagres.io.SafetensorsException when the file cannot be read, or is that of another model; nothing is loaded then
      */
     void load(Path file);
+
+    /**
+     * Goes on as {@link #load} does from a file whose run had another recipe, without its scales and histories.
+     *
+     * @return what was not loaded; nothing of a model without recipe
+     * @throws dev.chagres.io.SafetensorsException as {@link #load} does
+     */
+    default RecipeDifferences loadUnderOtherRecipe(Path file) {
+        load(file);
+        return RecipeDifferences.NONE;
+    }
 
     /** Returns whether a step whose gradients are not finite changes nothing but the scale of the loss. */
     boolean skipsSteps();

@@ -57,6 +57,11 @@ public enum TrainingRecipe {
                 .anyMatch(other -> dtype == other.dtype && withFastSums().equals(other.withFastSums()));
     }
 
+    /** Returns whether a run can go on from one of the recipe {@code label} without its scales: weights and their masters have the same types. */
+    boolean hasWeightsOf(String label) {
+        return Arrays.stream(values()).anyMatch(other -> other.toString().equals(label) && dtype == other.dtype);
+    }
+
     private Optional<Recipe> withFastSums() {
         return eightBit().map(recipe -> recipe instanceof DelayedScaling delayed ? withFastSums(delayed) : recipe);
     }

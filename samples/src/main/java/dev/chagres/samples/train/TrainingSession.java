@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.bindings.NativeException;
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.samples.data.FastaException;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
@@ -126,11 +127,14 @@ final class TrainingSession {
             }
             try (TrainingModel model = platform.open(plan, () -> stopRequested)) {
                 RunDescription description = describe(model);
-                files.begin(description);
                 text.announce(description);
                 text.resumes(before);
                 var saver = new StateSaver(plan, model);
-                saver.load();
+                RecipeDifferences differences = saver.load(before);
+                if (before.otherRecipe() != null) {
+                    err.println("train: " + otherRecipe(before, differences));
+                }
+                files.begin(description, differences);
                 requireReader();
                 warmUp(model, first);
                 requireReader();
@@ -141,6 +145,13 @@ final class TrainingSession {
                 }
             }
         }
+    }
+
+    private String otherRecipe(SavedRun before, RecipeDifferences differences) {
+        return "--resume: " + plan.saving().resumed() + " was saved with --recipe " + before.otherRecipe() + ": its "
+                + differences.ignored().size() + " scales and histories are ignored, and the "
+                + differences.missing().size() + " of --recipe " + plan.recipe() + " begin anew"
+                + (plan.report() == null ? "" : "; the report names them");
     }
 
     /** Returns the data that an earlier run has not taken. */

@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.Stream;
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
 import dev.chagres.model.State;
 import dev.chagres.optim.AdamW;
@@ -65,6 +66,18 @@ final class TrainingState {
         } else {
             shared.apply(others).load(file);
         }
+    }
+
+    /**
+     * Loads all of {@code file} but the scales and histories of another recipe, or nothing.
+     *
+     * @return what was not loaded
+     * @throws dev.chagres.io.SafetensorsException when it cannot be read, or does not hold exactly this beside
+     */
+    RecipeDifferences loadUnderOtherRecipe(Path file) {
+        return shared == null
+                ? Safetensors.loadUnderOtherRecipe(file, ofOneRank(), stream)
+                : shared.apply(others).loadUnderOtherRecipe(file);
     }
 
     private State ofOneRank() {

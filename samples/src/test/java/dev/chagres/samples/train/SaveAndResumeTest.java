@@ -36,6 +36,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Stream;
 import javax.imageio.ImageIO;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -213,7 +214,7 @@ class SaveAndResumeTest {
         }
     }
 
-    /** Both keep the same scales, so a run may go on with faster sums; recipes with other scales are refused. */
+    /** Both keep the same scales, so a run may go on with faster sums; recipes with other types of weights are refused. */
     @Test
     void aRunGoesOnWithOtherSums() throws IOException {
         Path file = folder.resolve("state");
@@ -229,7 +230,7 @@ class SaveAndResumeTest {
         train("--steps=4 --recipe=fp8-delayed", "--resume=" + fast);
         train("--steps=4 --recipe=fp8-delayed-fast", "--resume=" + fast);
         assertFalse(told().contains("sum otherwise"), told());
-        for (String other : new String[] {"fp8-current", "fp8-block", "bf16", "fp32"}) {
+        for (String other : new String[] {"fp16", "fp32"}) {
             assertRefused(
                     2,
                     ": expected a file of recipe " + other + ", got fp8-delayed-fast; give --recipe fp8-delayed-fast",
@@ -237,6 +238,77 @@ class SaveAndResumeTest {
                     "--recipe=" + other,
                     "--resume=" + fast);
         }
+    }
+
+    /** Weights, moments and steps go on; scales and histories are of one recipe alone. */
+    @ParameterizedTest
+    @CsvSource({
+        "fp8-delayed, --recipe=bf16, fp8-delayed",
+        "fp8-delayed, --recipe=fp8-current, fp8-delayed",
+        "fp8-delayed-fast, --recipe=fp8-block --graph=on, fp8-delayed-fast",
+        "fp8-current, --recipe=bf16, none",
+        "fp8-current, --recipe=fp8-delayed, --recipe fp8-delayed",
+        "fp8-current, --recipe=fp8-block, none",
+        "fp8-block, --recipe=bf16, none",
+        "fp8-block, --recipe=fp8-delayed --graph=on, --recipe fp8-delayed",
+        "fp8-block, --recipe=fp8-current, none",
+        "bf16, --recipe=fp8-delayed, --recipe fp8-delayed",
+        "bf16, --recipe=fp8-current, none",
+        "bf16, --recipe=fp8-block --graph=on, none",
+        "fp8-delayed, --recipe=fp8-current --ranks=2, fp8-delayed",
+        "bf16, --recipe=fp8-delayed --ranks=2 --strategy=zero3, --recipe fp8-delayed",
+        "fp8-delayed, --recipe=bf16 --ranks=2 --strategy=pp --accumulate=2, fp8-delayed",
+        "fp8-delayed, --recipe=fp8-block --ranks=2 --strategy=tp, fp8-delayed",
+        "fp8-current, --recipe=fp8-delayed --ranks=2 --strategy=pp --accumulate=2, --recipe fp8-delayed"
+    })
+    void aRunGoesOnWithAnotherRecipe(String recipe, String later, String whose) throws IOException {
+        Path file = folder.resolve("state");
+        Path next = folder.resolve("next");
+        List<Map<String, Object>> before = train("--steps=4 --recipe=" + recipe, "--save=" + file);
+        List<Map<String, Object>> steps = train(later + " --steps=6", "--resume=" + file, "--save=" + next);
+        assertEquals(5, steps.getFirst().get("step"));
+        double loss = loss(before.getLast());
+        assertEquals(loss, loss(steps.getFirst()), 0.1 * loss, "the weights are those of the file");
+        int ignored = countScales(file);
+        int begun = countScales(next);
+        String other = later.substring("--recipe=".length()).split(" ")[0];
+        assertTrue(
+                told().contains("train: --resume: " + file + " was saved with --recipe " + recipe + ": its " + ignored
+                        + " scales and histories are ignored, and the " + begun + " of --recipe " + other
+                        + " begin anew; the report names them\n"),
+                told());
+        assertEquals(!whose.startsWith("--") && !whose.equals("none"), ignored > 0, "the file has scales");
+        assertEquals(whose.startsWith("--"), begun > 0, "the run has scales");
+        Map<String, Object> report =
+                JSON.std.mapFrom(Files.readAllLines(folder.resolve("r.jsonl")).getFirst());
+        assertEquals(whose.equals("none") ? null : ignored, sizeOf(report.get("ignored")));
+        assertEquals(whose.equals("none") ? null : begun, sizeOf(report.get("begunAnew")));
+        train(later + " --steps=7", "--resume=" + next);
+        assertFalse(told().contains("was saved with --recipe"), told());
+    }
+
+    private static @Nullable Integer sizeOf(@Nullable Object list) {
+        return list == null ? null : ((List<?>) list).size();
+    }
+
+    private static int countScales(Path path) {
+        try (SafetensorsFile file = SafetensorsFile.open(path)) {
+            return Math.toIntExact(file.entries().keySet().stream()
+                    .filter(name -> name.endsWith(".scale") || name.endsWith(".amax_history"))
+                    .count());
+        }
+    }
+
+    /** Whoever says nothing of a recipe has forgotten it, rather than asked for another one. */
+    @Test
+    void aRecipeThatIsNotGivenIsNoOther() throws IOException {
+        Path file = folder.resolve("state");
+        train("--steps=2 --recipe=fp8-current", "--save=" + file);
+        assertRefused(
+                2,
+                ": expected a file of recipe " + RECIPE + ", got fp8-current; give --recipe fp8-current",
+                "--steps=4",
+                "--resume=" + file);
     }
 
     /** What a run has saved is evaluated without its optimizer, recipe and data: the weights alone are read. */

@@ -1,0 +1,59 @@
+package dev.chagres.io;
+
+import dev.chagres.internal.Checks;
+import dev.chagres.model.State;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What is not loaded of a file whose run had another recipe: scales and histories. {@link Safetensors#loadUnderOtherRecipe} returns it.
+ *
+ * <p>Scales and histories belong together: where the file has exactly those of the state, with their types and shapes, all are loaded,
+ * and both lists are empty; else none is.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param ignored names of the file's, which the state has no place for
+ * @param missing names of the state's, which stay as they are: those of new quantizers begin anew
+ */
+public record RecipeDifferences(List<String> ignored, List<String> missing) {
+    /** Everything is loaded. */
+    public static final RecipeDifferences NONE = new RecipeDifferences(List.of(), List.of());
+
+    /**
+     * Takes both lists.
+     *
+     * @throws NullPointerException when a list or a name is null
+     */
+    public RecipeDifferences {
+        ignored = List.copyOf(ignored);
+        missing = List.copyOf(missing);
+    }
+
+    /** For sharding: compares what a file and a state have of recipes. */
+    public static RecipeDifferences between(SafetensorsFile file, State state) {
+        Checks.given("state", state);
+        List<String> ignored = new ArrayList<>();
+        boolean same = true;
+        for (SafetensorsEntry entry : Checks.given("file", file).entries().values()) {
+            if (state.isOfRecipe(entry.name())) {
+                ignored.add(entry.name());
+                same &= fits(entry, state);
+            }
+        }
+        List<String> missing =
+                state.tensors().keySet().stream().filter(state::isOfRecipe).toList();
+        same &= ignored.size() == missing.size();
+        return same ? NONE : new RecipeDifferences(ignored, missing);
+    }
+
+    private static boolean fits(SafetensorsEntry entry, State state) {
+        var tensor = state.tensors().get(entry.name());
+        return tensor != null && entry.fits(new TensorSpec(entry.name(), tensor.dtype(), tensor.shape()));
+    }
+
+    /** Returns whether everything is loaded. */
+    public boolean isEmpty() {
+        return ignored.isEmpty() && missing.isEmpty();
+    }
+}
