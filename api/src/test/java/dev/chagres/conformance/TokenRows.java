@@ -18,8 +18,14 @@ import org.apache.commons.math3.linear.RealMatrix;
  * @param format order of the token dimensions
  * @param lengths of the sequences
  * @param padded length that each is padded to; 0 when they are packed
+ * @param gaps rows behind each packed sequence that belong to none; empty: there are no gaps
  */
-public record TokenRows(QkvFormat format, List<Integer> lengths, int padded) {
+public record TokenRows(QkvFormat format, List<Integer> lengths, int padded, List<Integer> gaps) {
+    /** Sequences without gaps between them. */
+    public TokenRows(QkvFormat format, List<Integer> lengths, int padded) {
+        this(format, lengths, padded, List.of());
+    }
+
     /** Sequences one after another. */
     public static TokenRows packed(Integer... lengths) {
         return new TokenRows(QkvFormat.THD, Arrays.asList(lengths), 0);
@@ -33,8 +39,15 @@ public record TokenRows(QkvFormat format, List<Integer> lengths, int padded) {
     /** Returns the rows of the matrices, those of padding included. */
     public int tokens() {
         return format == QkvFormat.THD
-                ? lengths.stream().mapToInt(Integer::intValue).sum()
+                ? IntStream.of(lengthsAndGaps()).sum()
                 : lengths.size() * padded;
+    }
+
+    /** Returns the length of each packed sequence, the gap behind it included. */
+    private int[] lengthsAndGaps() {
+        return IntStream.range(0, lengths.size())
+                .map(i -> lengths.get(i) + (gaps.isEmpty() ? 0 : gaps.get(i)))
+                .toArray();
     }
 
     /** Returns the longest length. */
@@ -45,6 +58,7 @@ public record TokenRows(QkvFormat format, List<Integer> lengths, int padded) {
     /** Returns the rows of each sequence in the order of its positions. */
     public List<int[]> rows() {
         List<int[]> all = new ArrayList<>();
+        int[] lengthsAndGaps = lengthsAndGaps();
         int offset = 0;
         for (int sequence = 0; sequence < lengths.size(); sequence++) {
             int[] rows = new int[lengths.get(sequence)];
@@ -55,16 +69,20 @@ public record TokenRows(QkvFormat format, List<Integer> lengths, int padded) {
                     case SBHD -> position * lengths.size() + sequence;
                 };
             }
-            offset += rows.length;
+            offset += lengthsAndGaps[sequence];
             all.add(rows);
         }
         return all;
     }
 
-    /** Returns the rows of each sequence, its padding included. */
+    /** Returns the rows of each sequence, its padding or the gap behind it included. */
     public List<int[]> rowsAndPadding() {
         return format == QkvFormat.THD
-                ? rows()
+                ? new TokenRows(
+                                format,
+                                IntStream.of(lengthsAndGaps()).boxed().toList(),
+                                0)
+                        .rows()
                 : new TokenRows(format, Collections.nCopies(lengths.size(), padded), padded).rows();
     }
 
@@ -79,7 +97,9 @@ public record TokenRows(QkvFormat format, List<Integer> lengths, int padded) {
     public Sequences sequences(Scope scope) {
         int[] each = lengths.stream().mapToInt(Integer::intValue).toArray();
         if (format == QkvFormat.THD) {
-            return Sequences.packed(CuSeqlens.ofLengths(scope, each));
+            return gaps.isEmpty()
+                    ? Sequences.packed(CuSeqlens.ofLengths(scope, each))
+                    : Sequences.packed(scope, each, lengthsAndGaps());
         }
         if (Arrays.stream(each).allMatch(length -> length == padded)) {
             return Sequences.dense(scope, format, each.length, padded);

@@ -18,6 +18,8 @@ public final class AttentionLayerWitness {
     private final LinearWitness qkv;
     private final @Nullable RotaryWitness rotary;
     private final AttentionWitness attention;
+    private final Weights weights;
+    private final String sinks;
     private final LinearWitness projection;
     private final QkNorm norm;
     private final @Nullable HeadNormWitness queryNorm;
@@ -35,10 +37,18 @@ public final class AttentionLayerWitness {
         qkv = new LinearWitness(weights, prefix + "qkv.linear.");
         this.rotary = rotary;
         attention = new AttentionWitness(config, sequences, AttentionWitness.Keep.ALL);
+        this.weights = weights;
+        sinks = prefix + "softmax_offset";
+        attention.scores().sinks(() -> weights.vector(sinks));
         projection = new LinearWitness(weights, prefix + "projection.");
         norm = config.qkNorm();
         queryNorm = norm.isNone() ? null : new HeadNormWitness(norm, config.headDim(), weights, prefix + "q_norm.");
         keyNorm = norm.isNone() ? null : new HeadNormWitness(norm, config.headDim(), weights, prefix + "k_norm.");
+    }
+
+    /** Returns the attention between the products. */
+    public AttentionWitness attention() {
+        return attention;
     }
 
     /** Returns y. */
@@ -64,6 +74,7 @@ public final class AttentionLayerWitness {
     /** Returns the gradient of x and leaves those of the weights. */
     public RealMatrix backward(RealMatrix dy) {
         attention.backward(projection.backward(dy));
+        attention.putSinksGradient(weights, sinks);
         RealMatrix dq = attention.dq();
         RealMatrix dk = attention.dk();
         if (rotary != null && norm.place() == Place.BEFORE_ROTATION) {

@@ -11,9 +11,9 @@ import org.apache.commons.math3.linear.RealMatrix;
 import org.apache.commons.math3.util.FastMath;
 
 /**
- * {@code o = (keep * softmax(scale q k^T + mask)) v} for each head of each sequence. Queries are [tokens, h d], keys and values
- * [tokens, g d] with g a divisor of h: head i of the queries reads head {@code i / (h / g)}. A sequence is the list of its
- * rows, and rows of no sequence stay zero, as do queries that see no key.
+ * {@code o = (keep * softmax(scale q k^T + mask)) v} for each head of each sequence, where {@link ScoreWitness} may change scores. Queries are
+ * [tokens, h d], keys and values [tokens, g d] with g a divisor of h: head i of the queries reads head {@code i / (h / g)}. A sequence is the list
+ * of its rows, and rows of no sequence stay zero, as do queries that see no key.
  */
 public final class AttentionWitness {
     /** The factor of attention weight (query, key) of one head of one sequence: 1, or what dropout makes of it. */
@@ -31,7 +31,8 @@ public final class AttentionWitness {
     private final int keyHeads;
     private final List<int[]> queries;
     private final List<int[]> keys;
-    private final Keep keep;
+    private final ScoreWitness scores;
+    private Keep keep;
     private RealMatrix q;
     private RealMatrix k;
     private RealMatrix v;
@@ -47,17 +48,45 @@ public final class AttentionWitness {
      */
     public AttentionWitness(
             AttentionProblem problem, int heads, int keyHeads, List<int[]> queries, List<int[]> keys, Keep keep) {
-        this.problem = problem;
-        this.heads = heads;
-        this.keyHeads = keyHeads;
-        this.queries = queries;
-        this.keys = keys;
+        this(problem, ScoreWitness.plain(problem.scale()), heads, keyHeads, queries, keys);
         this.keep = keep;
     }
 
     /** Attends within {@code sequences}. */
     public AttentionWitness(AttentionConfig config, List<int[]> sequences, Keep keep) {
-        this(problem(config), config.heads(), config.keyHeads(), sequences, sequences, keep);
+        this(config, sequences, sequences);
+        this.keep = keep;
+    }
+
+    /** Attends from {@code queries} to {@code keys}, with all that {@code config} says but dropout. */
+    public AttentionWitness(AttentionConfig config, List<int[]> queries, List<int[]> keys) {
+        this(problem(config), ScoreWitness.of(config), config.heads(), config.keyHeads(), queries, keys);
+    }
+
+    private AttentionWitness(
+            AttentionProblem problem,
+            ScoreWitness scores,
+            int heads,
+            int keyHeads,
+            List<int[]> queries,
+            List<int[]> keys) {
+        this.problem = problem;
+        this.scores = scores;
+        this.heads = heads;
+        this.keyHeads = keyHeads;
+        this.queries = queries;
+        this.keys = keys;
+        keep = Keep.ALL;
+    }
+
+    /** Returns what becomes of scores. */
+    public ScoreWitness scores() {
+        return scores;
+    }
+
+    /** Multiplies weights by these factors from now on. */
+    public void keep(Keep newKeep) {
+        keep = newKeep;
     }
 
     private static AttentionProblem problem(AttentionConfig config) {
@@ -86,31 +115,49 @@ public final class AttentionWitness {
         dq = MatrixUtils.createRealMatrix(q.getRowDimension(), q.getColumnDimension());
         dk = MatrixUtils.createRealMatrix(k.getRowDimension(), k.getColumnDimension());
         dv = MatrixUtils.createRealMatrix(v.getRowDimension(), v.getColumnDimension());
+        scores.beginGradients(heads);
         forEachHead((sequence, head) -> {
             int[] keyRows = keys.get(sequence);
             RealMatrix kept = weights(sequence, head);
             RealMatrix gradient = query(dO, sequence, head);
             add(kept.transpose().multiply(gradient), dv, keyRows, keyHead(head), keyHeads);
             RealMatrix dkept = gradient.multiply(value(v, sequence, head).transpose());
-            RealMatrix dscores = scoreGradient(sequence, head, kept, dkept);
-            add(dscores.multiply(value(k, sequence, head)), dq, queries.get(sequence), head, heads);
-            add(dscores.transpose().multiply(query(q, sequence, head)), dk, keyRows, keyHead(head), keyHeads);
+            RealMatrix dproducts = productGradient(sequence, head, kept, dkept);
+            add(dproducts.multiply(value(k, sequence, head)), dq, queries.get(sequence), head, heads);
+            add(dproducts.transpose().multiply(query(q, sequence, head)), dk, keyRows, keyHead(head), keyHeads);
         });
     }
 
-    /** Returns scale * p (keep * dkept - sum over keys of kept * dkept). */
-    private RealMatrix scoreGradient(int sequence, int head, RealMatrix kept, RealMatrix dkept) {
+    /** Returns the gradient of q k^T; that of the scores is p (keep * dkept - sum over keys of kept * dkept). */
+    private RealMatrix productGradient(int sequence, int head, RealMatrix kept, RealMatrix dkept) {
         RealMatrix probabilities = probabilities(sequence, head);
         RealMatrix gradient = MatrixUtils.createRealMatrix(kept.getRowDimension(), kept.getColumnDimension());
+        RealMatrix summands = gradient.copy();
         for (int i = 0; i < kept.getRowDimension(); i++) {
             double sum = kept.getRowVector(i).dotProduct(dkept.getRowVector(i));
+            double other = 1;
             for (int j = 0; j < kept.getColumnDimension(); j++) {
+                double probability = probabilities.getEntry(i, j);
                 double factor = keep.factor(sequence, head, i, j);
-                gradient.setEntry(
-                        i, j, problem.scale() * probabilities.getEntry(i, j) * (factor * dkept.getEntry(i, j) - sum));
+                gradient.setEntry(i, j, probability * (factor * dkept.getEntry(i, j) - sum));
+                summands.setEntry(i, j, probability * (Math.abs(factor * dkept.getEntry(i, j)) + Math.abs(sum)));
+                other -= probability;
             }
+            scores.addSinkGradient(-other * sum, head);
         }
-        return gradient;
+        return scores.gradient(products(sequence, head), gradient, summands, sequence, head);
+    }
+
+    /** Leaves the gradient of the sinks, where the last backward pass had some, in {@code weights}. */
+    void putSinksGradient(Weights weights, String name) {
+        if (scores.hasSinks()) {
+            weights.putGradient(name, scores.sinksGradient());
+        }
+    }
+
+    private RealMatrix products(int sequence, int head) {
+        return query(q, sequence, head)
+                .multiply(value(k, sequence, head).transpose());
     }
 
     private RealMatrix weights(int sequence, int head) {
@@ -126,27 +173,27 @@ public final class AttentionWitness {
     private RealMatrix probabilities(int sequence, int head) {
         int[] queryRows = queries.get(sequence);
         int keyCount = keys.get(sequence).length;
-        RealMatrix scores = query(q, sequence, head)
-                .multiply(value(k, sequence, head).transpose())
-                .scalarMultiply(problem.scale());
+        RealMatrix found = scores.scores(products(sequence, head), sequence, head);
         for (int i = 0; i < queryRows.length; i++) {
-            double largest = Double.NEGATIVE_INFINITY;
+            double largest = scores.logOther(head);
+            boolean[] seen = new boolean[keyCount];
             for (int j = 0; j < keyCount; j++) {
-                largest = sees(i, j, queryRows.length, keyCount) ? Math.max(largest, scores.getEntry(i, j)) : largest;
+                seen[j] = sees(i, j, queryRows.length, keyCount) && !scores.hides(sequence, head, i, j);
+                largest = seen[j] ? Math.max(largest, found.getEntry(i, j)) : largest;
             }
-            double sum = 0;
+            boolean empty = largest == Double.NEGATIVE_INFINITY;
+            double sum = empty ? 0 : FastMath.exp(scores.logOther(head) - largest);
             for (int j = 0; j < keyCount; j++) {
-                boolean seen = sees(i, j, queryRows.length, keyCount);
-                double weight = seen ? FastMath.exp(scores.getEntry(i, j) - largest) : 0;
-                scores.setEntry(i, j, weight);
+                double weight = seen[j] ? FastMath.exp(found.getEntry(i, j) - largest) : 0;
+                found.setEntry(i, j, weight);
                 sum += weight;
             }
             for (int j = 0; j < keyCount; j++) {
-                scores.setEntry(i, j, sum == 0 ? 0 : scores.getEntry(i, j) / sum);
+                found.setEntry(i, j, sum == 0 ? 0 : found.getEntry(i, j) / sum);
             }
             logSumExp.setEntry(queryRows[i], head, sum == 0 ? Double.NEGATIVE_INFINITY : largest + FastMath.log(sum));
         }
-        return scores;
+        return found;
     }
 
     private boolean sees(int query, int key, int queryCount, int keyCount) {

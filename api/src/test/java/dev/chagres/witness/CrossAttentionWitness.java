@@ -1,11 +1,8 @@
 package dev.chagres.witness;
 
-import dev.chagres.attention.Sequences.Padding;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.QkNorm.Place;
-import dev.chagres.te.AttentionProblem;
-import dev.chagres.te.QkvLayout;
 import java.util.List;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
@@ -18,6 +15,8 @@ public final class CrossAttentionWitness {
     private final LinearWitness key;
     private final LinearWitness value;
     private final AttentionWitness attention;
+    private final Weights weights;
+    private final String sinks;
     private final LinearWitness projection;
     private final boolean rotatesLast;
     private final @Nullable HeadNormWitness queryNorm;
@@ -32,11 +31,10 @@ public final class CrossAttentionWitness {
         query = new LinearWitness(weights, prefix + "query.");
         key = new LinearWitness(weights, prefix + "key.");
         value = new LinearWitness(weights, prefix + "value.");
-        AttentionProblem problem = AttentionProblem.of(QkvLayout.THD_THD_THD, config.scale())
-                .withMask(config.mask().type(Padding.NONE))
-                .withWindow(config.mask().windowLeft(), config.mask().windowRight());
-        attention = new AttentionWitness(
-                problem, config.heads(), config.keyHeads(), queries, keys, AttentionWitness.Keep.ALL);
+        attention = new AttentionWitness(config, queries, keys);
+        this.weights = weights;
+        sinks = prefix + "softmax_offset";
+        attention.scores().sinks(() -> weights.vector(sinks));
         projection = new LinearWitness(weights, prefix + "projection.");
         QkNorm norm = config.qkNorm();
         rotatesLast = norm.place() == Place.BEFORE_ROTATION;
@@ -48,6 +46,11 @@ public final class CrossAttentionWitness {
     public void rotate(RotaryWitness queries, RotaryWitness keys) {
         queryRotary = queries;
         keyRotary = keys;
+    }
+
+    /** Returns the attention between the products. */
+    public AttentionWitness attention() {
+        return attention;
     }
 
     /** Returns y. */
@@ -72,6 +75,7 @@ public final class CrossAttentionWitness {
     /** Returns the gradient of x and leaves those of the weights and of m. */
     public RealMatrix backward(RealMatrix dy) {
         attention.backward(projection.backward(dy));
+        attention.putSinksGradient(weights, sinks);
         memoryGradient =
                 key.backward(sideGradient(attention.dk(), keyRotary, keyNorm)).add(value.backward(attention.dv()));
         return query.backward(sideGradient(attention.dq(), queryRotary, queryNorm));

@@ -26,6 +26,7 @@ public final class TransformerLayerWitness {
 
     private final TransformerLayerConfig config;
     private final List<Part> parts = new ArrayList<>();
+    private final AttentionLayerWitness attention;
     private final @Nullable CrossAttentionWitness crossAttention;
     private final @Nullable NormWitness outputNorm;
     private @Nullable RealMatrix memory;
@@ -47,7 +48,7 @@ public final class TransformerLayerWitness {
             @Nullable RotaryWitness rotary) {
         this.config = config;
         boolean normsOutput = config.normPlacement() == NormPlacement.OUTPUT;
-        AttentionLayerWitness attention =
+        attention =
                 new AttentionLayerWitness(config.attention(), weights, prefix + "attention.", sequences, rotary);
         parts.add(new Part(
                 normsOutput ? null : new NormWitness(config.norm(), weights, prefix + "attention.qkv.norm."),
@@ -133,6 +134,11 @@ public final class TransformerLayerWitness {
             }
         }
         return d;
+    }
+
+    /** Returns what self-attention is compared with. */
+    public AttentionLayerWitness attention() {
+        return attention;
     }
 
     /** Returns what cross-attention is compared with. */
