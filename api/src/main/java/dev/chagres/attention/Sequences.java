@@ -333,9 +333,9 @@ public final class Sequences {
         return format;
     }
 
-    /** Returns whether lengths differ. */
+    /** Returns whether lengths differ: those of the queries, or those of the keys where {@link #withKeys} named others. */
     public Padding padding() {
-        return padding;
+        return keys == null || padding == Padding.BY_LENGTHS ? padding : keys.padding();
     }
 
     /** Returns the cumulative valid lengths. */

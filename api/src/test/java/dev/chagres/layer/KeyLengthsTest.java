@@ -1,0 +1,107 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
+import dev.chagres.attention.Sequences.Padding;
+import dev.chagres.conformance.Comparison;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.conformance.TokenRows;
+import dev.chagres.conformance.Tolerances;
+import dev.chagres.te.QkvFormat;
+import dev.chagres.witness.AttentionDropoutWitness;
+import dev.chagres.witness.AttentionWitness;
+import java.util.List;
+import org.apache.commons.math3.linear.RealMatrix;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** Attention over keys of other lengths than the queries', against double precision: whatever kernels compute it. */
+@Tag("L0")
+@Tag("L1")
+class KeyLengthsTest {
+    private static final int HEADS = 2;
+    private static final int DIM = 64;
+    private static final int WIDTH = HEADS * DIM;
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    private static Tensor heads(DType dtype, TokenRows tokens, RealMatrix values) {
+        double[] entries = Comparison.entries(values);
+        return switch (tokens.format()) {
+            case THD -> open.tensor(dtype, entries, tokens.tokens(), HEADS, DIM);
+            case BSHD -> open.tensor(dtype, entries, tokens.lengths().size(), tokens.padded(), HEADS, DIM);
+            case SBHD ->
+                open.tensor(dtype, entries, tokens.padded(), tokens.lengths().size(), HEADS, DIM);
+        };
+    }
+
+    /** Computes, forward and backward; returns what says which kernels did it. */
+    private static String compare(DType dtype, AttentionConfig config, TokenRows queries, TokenRows keys) {
+        RealMatrix q = open.normal(dtype, queries.tokens(), WIDTH, 1);
+        RealMatrix k = open.normal(dtype, keys.tokens(), WIDTH, 1);
+        RealMatrix v = open.normal(dtype, keys.tokens(), WIDTH, 1);
+        RealMatrix dO = open.normal(dtype, queries.tokens(), WIDTH, 1);
+        for (int row : keys.paddingRows()) {
+            k.setRowVector(row, k.getRowVector(row).mapMultiply(64));
+            v.setRowVector(row, v.getRowVector(row).mapMultiply(64));
+        }
+        AttentionWitness witness = new AttentionWitness(config, queries.rows(), keys.rows());
+        Sequences sequences = queries.sequences(open.scope()).withKeys(keys.sequences(open.scope()));
+        Pass pass = open.pass().begin(sequences);
+        pass.seed(7, 3, 1);
+        if (!config.dropout().isNone()) {
+            long[] state = pass.draw().toLongs(open.stream());
+            witness.keep(new AttentionDropoutWitness(config.dropout().probability(), HEADS, state[0], state[1]));
+            pass.begin(sequences);
+            pass.seed(7, 3, 1);
+        }
+        DotProductAttention attention = new DotProductAttention(config);
+        Tensor query = heads(dtype, queries, q);
+        Tensor key = heads(dtype, keys, k);
+        Tensor output = attention.forward(query, key, heads(dtype, keys, v), pass);
+        open.assertClose("o", witness.forward(q, k, v), output, Tolerances.attention(dtype));
+        Tensor dq = open.scope().like(query);
+        Tensor dk = open.scope().like(key);
+        Tensor dv = open.scope().like(key);
+        attention.backward(heads(dtype, queries, dO), dq, dk, dv, pass);
+        witness.backward(dO);
+        open.assertClose("dq", witness.dq(), dq, Tolerances.attention(dtype));
+        open.assertClose("dk", witness.dk(), dk, Tolerances.attention(dtype));
+        open.assertClose("dv", witness.dv(), dv, Tolerances.attention(dtype));
+        return attention.explain(dtype, pass);
+    }
+
+    /** Keys behind the length of their sequence do not count, also where the queries have no padding. */
+    @ParameterizedTest
+    @EnumSource(
+            value = DType.class,
+            names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void denseQueriesOverPaddedKeys(DType dtype) {
+        for (QkvFormat format : List.of(QkvFormat.BSHD, QkvFormat.SBHD)) {
+            compare(
+                    dtype,
+                    AttentionConfig.of(HEADS, DIM, AttentionMask.none()),
+                    TokenRows.padded(format, 4, 4, 4),
+                    TokenRows.padded(format, 16, 3, 9));
+        }
+    }
+
+    @Test
+    void paddingIsThatOfEitherSide() {
+        Sequences full = TokenRows.padded(QkvFormat.BSHD, 4, 4, 4).sequences(open.scope());
+        Sequences padded = TokenRows.padded(QkvFormat.BSHD, 8, 3, 8).sequences(open.scope());
+        assertEquals(Padding.NONE, full.padding());
+        assertEquals(Padding.BY_LENGTHS, full.withKeys(padded).padding());
+        assertEquals(Padding.NONE, full.withKeys(padded).queries().padding());
+        assertEquals(Padding.BY_LENGTHS, padded.withKeys(full).padding());
+        assertEquals(Padding.NONE, full.withKeys(full).padding());
+    }
+}
