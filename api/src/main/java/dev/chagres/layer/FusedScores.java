@@ -43,12 +43,13 @@ final class FusedScores {
 
     /**
      * Returns why cuDNN's kernels do not compute what is done with scores, or null. What TE has to be asked is remembered: then
-     * the call makes no garbage.
+     * the call makes no garbage. It is not asked where it never refuses: self-attention over scores as they are, without dropout.
      */
     @Nullable
     String refusal(QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
         String never = rules.never(sequences);
-        if (never != null || isPlain(sequences)) {
+        if (never != null
+                || (isPlain(sequences) && sequences.isSelf() && config.dropout().isNone())) {
             return never;
         }
         Tensor bias = rules.whole(pass);

@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
@@ -38,8 +39,7 @@ class KeyLengthsTest {
         return switch (tokens.format()) {
             case THD -> open.tensor(dtype, entries, tokens.tokens(), HEADS, DIM);
             case BSHD -> open.tensor(dtype, entries, tokens.lengths().size(), tokens.padded(), HEADS, DIM);
-            case SBHD ->
-                open.tensor(dtype, entries, tokens.padded(), tokens.lengths().size(), HEADS, DIM);
+            case SBHD -> open.tensor(dtype, entries, tokens.padded(), tokens.lengths().size(), HEADS, DIM);
         };
     }
 
@@ -79,6 +79,10 @@ class KeyLengthsTest {
         return attention.explain(dtype, pass);
     }
 
+    private static void assertTiled(String text, String reason) {
+        assertTrue(text.contains("ops_attention_forward") && text.contains(reason), text);
+    }
+
     /** Keys behind the length of their sequence do not count, also where the queries have no padding. */
     @ParameterizedTest
     @EnumSource(
@@ -103,5 +107,33 @@ class KeyLengthsTest {
         assertEquals(Padding.NONE, full.withKeys(padded).queries().padding());
         assertEquals(Padding.BY_LENGTHS, padded.withKeys(full).padding());
         assertEquals(Padding.NONE, full.withKeys(full).padding());
+    }
+
+    /** TE refuses them, and our own kernels compute them. */
+    @Test
+    void moreQueriesThanKeysUnderWindows() {
+        TokenRows queries = TokenRows.padded(QkvFormat.BSHD, 14, 14, 14);
+        TokenRows keys = TokenRows.padded(QkvFormat.BSHD, 12, 12, 12);
+        AttentionConfig plain = AttentionConfig.of(HEADS, DIM, AttentionMask.none());
+        for (AttentionMask mask : List.of(
+                AttentionMask.causal().withWindow(3, 0),
+                AttentionMask.none().withWindow(5, 5),
+                AttentionMask.causalBottomRight())) {
+            assertTiled(compare(DType.BFLOAT16, plain.withMask(mask), queries, keys), "cuDNN takes more queries than keys");
+        }
+        String text = compare(DType.BFLOAT16, plain, queries, keys);
+        assertTrue(text.contains("te_fused_attn_fwd_v2"), text);
+    }
+
+    /** The same of weights that are dropped under a mask from the bottom right, in self-attention, too. */
+    @Test
+    void dropoutUnderBottomRightMasks() {
+        AttentionConfig config = AttentionConfig.of(HEADS, DIM, AttentionMask.causalBottomRight())
+                .withDropout(Dropout.of(0.3f));
+        TokenRows packed = TokenRows.packed(9, 0, 13);
+        TokenRows padded = TokenRows.padded(QkvFormat.SBHD, 12, 5, 12);
+        for (TokenRows tokens : List.of(packed, padded)) {
+            assertTiled(compare(DType.BFLOAT16, config, tokens, tokens), "cuDNN has no dropout");
+        }
     }
 }
