@@ -328,6 +328,36 @@ inline int check_loss_scale_restore(const void *skip, const void *saved, const v
 constexpr int kOneScale = 0, kRowBlocks = 2, kSquareBlocks = 3;
 constexpr int64_t kScaleBlock = 128;
 
+/* Blocks of 128 columns, and how far apart their scales lie. */
+inline void scale_stride(Arguments &arguments, int64_t rows, int64_t columns, int64_t stride, int scaling) {
+  arguments.between("stride", stride, scaling == kRowBlocks ? rows : divide_up(columns, kScaleBlock));
+}
+
+/* The bytes of the scales of blocks, of a matrix that is not empty. */
+inline int64_t bytes_of_scales(int64_t rows, int64_t columns, int64_t stride, int scaling) {
+  const int64_t blocks = divide_up(columns, kScaleBlock);
+  const int64_t scales = scaling == kRowBlocks ? (blocks - 1) * stride + rows
+                                               : (divide_up(rows, kScaleBlock) - 1) * stride + blocks;
+  return bytes_of({scales, 4});
+}
+
+inline int check_dequantize_blocks(const void *q, const void *scale_inverse, const void *y, int64_t rows, int64_t columns,
+                                   int64_t stride, int scaling, int dtype, int fp8) {
+  Arguments arguments("ops_dequantize_blocks");
+  arguments.float_dtype("dtype", dtype)
+      .between("fp8", fp8, 7, 8)
+      .between("rows", rows, 0)
+      .between("columns", columns, 0)
+      .between("scaling", scaling, kRowBlocks, kSquareBlocks)
+      .countable("rows * columns", {rows, columns, 4});
+  scale_stride(arguments, rows, columns, stride, scaling);
+  if (arguments.wrong() || rows == 0 || columns == 0) return arguments.status();
+  return arguments.pointer("q", q, 1, bytes_of({rows, columns}))
+      .pointer("scale_inverse", scale_inverse, 4, bytes_of_scales(rows, columns, stride, scaling))
+      .pointer("y", y, size_of(dtype), bytes_of({rows, columns, size_of(dtype)}))
+      .status();
+}
+
 inline int check_quantization_statistics(const void *x, const void *q, const void *scale_inverse,
                                          const void *statistics, int64_t rows, int64_t columns, int64_t stride,
                                          int scaling, int dtype, int fp8) {
@@ -339,16 +369,13 @@ inline int check_quantization_statistics(const void *x, const void *q, const voi
       .countable("rows * columns", {rows, columns, 4});
   if (scaling != kOneScale && scaling != kRowBlocks && scaling != kSquareBlocks)
     arguments.refuse("scaling", format("%d", scaling), "0, 2 or 3");
-  const int64_t blocks = divide_up(columns, kScaleBlock);
-  if (scaling != kOneScale) arguments.between("stride", stride, scaling == kRowBlocks ? rows : blocks);
+  if (scaling != kOneScale) scale_stride(arguments, rows, columns, stride, scaling);
   arguments.pointer("statistics", statistics, 4, 24);
   if (arguments.wrong() || rows == 0 || columns == 0) return arguments.status();
-  const int64_t scales = scaling == kOneScale    ? 1
-                         : scaling == kRowBlocks ? (blocks - 1) * stride + rows
-                                                 : (divide_up(rows, kScaleBlock) - 1) * stride + blocks;
+  const int64_t scales = scaling == kOneScale ? 4 : bytes_of_scales(rows, columns, stride, scaling);
   return arguments.pointer("x", x, size_of(dtype), bytes_of({rows, columns, size_of(dtype)}))
       .pointer("q", q, 1, bytes_of({rows, columns}))
-      .pointer("scale_inverse", scale_inverse, 4, bytes_of({scales, 4}))
+      .pointer("scale_inverse", scale_inverse, 4, scales)
       .status();
 }
 

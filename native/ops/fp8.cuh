@@ -57,3 +57,24 @@ __device__ inline void two_from_e4m3(uint32_t bytes, float &first, float &second
 __device__ inline void two_from_e5m2(uint32_t bytes, float &first, float &second) {
   two_floats((bytes & 0xffu) << 8 | (bytes & 0xff00u) << 16, float16{}, first, second);
 }
+
+/* N neighbours of TE's type fp8, 7 (E4M3) or 8 (E5M2), as they lie in memory. */
+template <int N>
+__device__ inline void from_fp8(const Pack<uint32_t, N / 4> &bytes, int fp8, float (&value)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i += 2) {
+    const uint32_t two = bytes.value[i / 4] >> (i % 4 * 8);
+    if (fp8 == 7) {
+      two_from_e4m3(two, value[i], value[i + 1]);
+    } else {
+      two_from_e5m2(two, value[i], value[i + 1]);
+    }
+  }
+}
+
+__device__ inline float from_fp8(uint32_t byte, int fp8) { return fp8 == 7 ? from_e4m3(byte) : from_e5m2(byte); }
+
+/* Where the scale lies of row `row` and columns 128 `block` to 128 `block` + 127. scaling 2: of 128 neighbours in a row; 3: of 128 x 128. */
+__device__ inline int64_t place_of_scale(int scaling, int64_t row, int64_t block, int64_t stride) {
+  return scaling == 2 ? block * stride + row : row / 128 * stride + block;
+}

@@ -35,15 +35,7 @@ struct Neighbours {
   }
   __device__ void decode(int fp8, float (&value)[kCount], float (&stored)[kCount]) const {
     to_floats<T>(x, value);
-#pragma unroll
-    for (int i = 0; i < kCount; i += 2) {
-      const uint32_t bytes = q.value[i / 4] >> (i % 4 * 8);
-      if (fp8 == kE4m3) {
-        two_from_e4m3(bytes, stored[i], stored[i + 1]);
-      } else {
-        two_from_e5m2(bytes, stored[i], stored[i + 1]);
-      }
-    }
+    from_fp8<kCount>(q, fp8, stored);
   }
 };
 
@@ -60,7 +52,7 @@ struct Single {
   }
   __device__ void decode(int fp8, float (&value)[1], float (&stored)[1]) const {
     value[0] = to_float(x);
-    stored[0] = fp8 == kE4m3 ? from_e4m3(q) : from_e5m2(q);
+    stored[0] = from_fp8(q, fp8);
   }
 };
 
@@ -150,7 +142,7 @@ __device__ void quantization_statistics(const T *x, const uint8_t *q, const floa
       if (pack >= packs) break;
       if (scaling != 0) {
         const int64_t row = divide(pack, packs_in_row), block = (pack - row * packs_in_row) * Loaded::kCount / 128;
-        s = scale_inverse[scaling == 2 ? block * stride + row : row / 128 * stride + block];
+        s = scale_inverse[place_of_scale(scaling, row, block, stride)];
       }
       least_s = fminf(least_s, s);
       most_s = fmaxf(most_s, s);

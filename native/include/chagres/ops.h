@@ -501,6 +501,12 @@ int ops_loss_scale_restore(const int32_t *skip, const float *saved, float *value
 int ops_quantization_statistics(const void *x, const void *q, const float *scale_inverse, float *statistics, int64_t rows,
                                 int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream);
 
+/* y[r, c] = q[r, c] s, rounded to nearest even: what FP8 numbers with a scale for each block stand for. q [R, C] of fp8, scale_inverse, stride
+ * and scaling (2 or 3) as for ops_quantization_statistics; y [R, C] of dtype, which overlaps nothing else. NaN stays. TE's dequantize takes one
+ * scale a tensor alone. */
+int ops_dequantize_blocks(const void *q, const float *scale_inverse, void *y, int64_t rows, int64_t columns, int64_t stride,
+                          int scaling, int dtype, int fp8, OpsStream stream);
+
 /* Begins a range of host time called `name` (host string) on the calling thread, inside those that are open there.
  * Profilers that listen to NVTX 3, such as Nsight Systems, show it above what is enqueued until its end. Without a
  * profiler, and in the reference, the open ranges are counted and nothing more. Works before ops_open. */

@@ -47,6 +47,8 @@ std::vector<Case> conversions() {
       CASE(ops_loss_scale_restore, f.device_values<int32_t>({1}), floats(f, kCount), floats(f, kCount), kCount, nullptr),
       CASE(ops_quantization_statistics, matrix(f), static_cast<uint8_t *>(f.device(kCount)), floats(f, 1), floats(f, 6),
            kRows, kColumns, kRows, 0, kBf16, 7, nullptr),
+      CASE(ops_dequantize_blocks, static_cast<uint8_t *>(f.device(kCount)), floats(f, kCount), matrix(f), kRows, kColumns,
+           kRows, 2, kBf16, 7, nullptr),
   };
 }
 

@@ -204,6 +204,18 @@ class Refusals {
     refused(call(fp, -1, 1, 0, 0, 7), "ops_quantization_statistics: rows is -1; expected 0 or more");
   }
 
+  void dequantize() {
+    const auto call = [&](void *y, int64_t rows, int64_t columns, int64_t stride, int scaling, int fp8) {
+      return ops.dequantize_blocks(ip, fp, y, rows, columns, stride, scaling, 4, fp8, nullptr);
+    };
+    refused(call(nullptr, 1, 1, 1, 2, 7), "ops_dequantize_blocks: y is null; expected a device pointer");
+    refused(call(fp, 1, 1, 1, 2, 9), "ops_dequantize_blocks: fp8 is 9; expected 7 to 8");
+    refused(call(fp, 1, 1, 1, 0, 7), "ops_dequantize_blocks: scaling is 0; expected 2 to 3");
+    refused(call(fp, 5, 1, 4, 2, 7), "ops_dequantize_blocks: stride is 4; expected 5 or more");
+    refused(call(fp, 1, 129, 1, 3, 7), "ops_dequantize_blocks: stride is 1; expected 2 or more");
+    refused(call(fp, 1, -1, 1, 3, 7), "ops_dequantize_blocks: columns is -1; expected 0 or more");
+  }
+
   int adam(void *master, float beta1, float epsilon, int decoupled, int64_t count, int weights, int moments,
            int masters) {
     return ops.adam(fp, p, p, p, master, fp, ip, fp, ip, beta1, 0.9f, epsilon, 0, decoupled, 1, count, weights, moments,
@@ -343,6 +355,7 @@ void argument_cases(Session &session) {
   refusals.losses();
   refusals.loss_scales();
   refusals.statistics();
+  refusals.dequantize();
   refusals.optimizers();
   refusals.drop_path();
   refusals.rotary();

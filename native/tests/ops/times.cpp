@@ -148,6 +148,16 @@ void statistics_times(Session &session, Stopwatch &watch, int64_t columns) {
                 });
 }
 
+void dequantize_times(Session &session, Stopwatch &watch, int64_t columns) {
+  Buffer q = zeros(session, kTokens * columns), y = zeros(session, 2 * kTokens * columns);
+  Buffer inverse = zeros(session, 4 * kTokens * (columns / 128));
+  watch.measure("dequantize_blocks", shape_text({{"R", kTokens}, {"C", columns}}),
+                3.0 * static_cast<double>(kTokens * columns), [&] {
+                  return session.ops.dequantize_blocks(q.data(), inverse.data<float>(), y.data(), kTokens, columns,
+                                                       kTokens, 2, kBf16, 7, session.memory.stream());
+                });
+}
+
 void norm_times(Session &session, Stopwatch &watch, int64_t columns) {
   const Ops &ops = session.ops;
   const OpsStream stream = session.memory.stream();
@@ -326,6 +336,8 @@ void print_times(Session &session, const std::string &only) {
     for (int64_t columns : {320, 1280, 4096, 5120}) norm_times(session, watch, columns);
   if (wanted("quantization_statistics"))
     for (int64_t columns : {1280, 5120}) statistics_times(session, watch, columns);
+  if (wanted("dequantize_blocks"))
+    for (int64_t columns : {1280, 5120}) dequantize_times(session, watch, columns);
   if (wanted("attention")) {
     for (int64_t head_dim : {16, 24, 32, 64}) attention_times(session, watch, 20, 20, head_dim);
     attention_times(session, watch, 40, 40, 128);

@@ -199,6 +199,7 @@ Ops open_library(const std::string &path) {
   find(library, "ops_loss_scale_update", ops.loss_scale_update);
   find(library, "ops_loss_scale_restore", ops.loss_scale_restore);
   find(library, "ops_quantization_statistics", ops.quantization_statistics);
+  find(library, "ops_dequantize_blocks", ops.dequantize_blocks);
   find(library, "ops_range_push", ops.range_push);
   find(library, "ops_range_pop", ops.range_pop);
   return ops;

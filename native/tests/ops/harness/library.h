@@ -49,6 +49,7 @@ struct Ops {
   OPS_FUNCTION(loss_scale_update);
   OPS_FUNCTION(loss_scale_restore);
   OPS_FUNCTION(quantization_statistics);
+  OPS_FUNCTION(dequantize_blocks);
   OPS_FUNCTION(range_push);
   OPS_FUNCTION(range_pop);
 #undef OPS_FUNCTION

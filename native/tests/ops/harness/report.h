@@ -82,6 +82,7 @@ void clip_cases(Session &session);
 void adam_cases(Session &session);
 void loss_scale_cases(Session &session);
 void quantization_statistics_cases(Session &session);
+void dequantize_blocks_cases(Session &session);
 void dropout_cases(Session &session);
 void drop_path_cases(Session &session);
 void rows_cases(Session &session);

@@ -39,6 +39,7 @@ const Cases kCases[] = {
     {"adam", adam_cases},
     {"loss_scale", loss_scale_cases},
     {"quantization_statistics", quantization_statistics_cases},
+    {"dequantize_blocks", dequantize_blocks_cases},
     {"dropout", dropout_cases},
     {"drop_path", drop_path_cases},
     {"rows", rows_cases},

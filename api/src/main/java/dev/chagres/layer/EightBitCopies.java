@@ -8,8 +8,10 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.QuantizerSite;
+import dev.chagres.ops.BlockDequantization;
 import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.Cast;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -29,6 +31,15 @@ final class EightBitCopies {
 
     EightBitCopies(QuantizerSite site) {
         this.site = site;
+    }
+
+    /** Enqueues {@code y = q s}: what the rowwise copy stands for, in the type of y. */
+    static void dequantize(QuantizedTensor q, Tensor y, Pass pass) {
+        if (q.scaling() == Scaling.TENSOR) {
+            Cast.dequantize(q, y, pass.stream());
+        } else {
+            BlockDequantization.dequantizeBlocks(q, y, pass.stream());
+        }
     }
 
     /**

@@ -30,9 +30,14 @@ final class GatheredInput {
         gathering = sites.split().gathering(sites.input(), copies);
     }
 
-    /** Returns whether backward reads the tensor itself, of {@code rows} tokens of this rank, where it reads eight bits. */
+    /** Returns whether this rank keeps its {@code rows} tokens themselves for a backward that reads eight bits. */
     boolean keepsWhole(long rows, Quantizers present) {
-        return !gathering.hasOneScale(present) && !isWholeBlocks(rows);
+        return !gathering.hasOneScale(present) && !keepsColumns(rows, present);
+    }
+
+    /** Returns whether a rank keeps its own blocks of columns. */
+    private static boolean keepsColumns(long rows, Quantizers present) {
+        return isWholeBlocks(rows) && present.recipe().backwardOverride() == BackwardOverride.NONE;
     }
 
     /** Returns whether no column's block has tokens of two ranks. */
@@ -73,9 +78,7 @@ final class GatheredInput {
         Scope temporary = pass.temporary();
         QuantizedTensor columns = null;
         if (isWholeSteps(x.size(0))) {
-            boolean keepsColumns = keptIn != null
-                    && isWholeBlocks(x.size(0))
-                    && present.recipe().backwardOverride() == BackwardOverride.NONE;
+            boolean keepsColumns = keptIn != null && keepsColumns(x.size(0), present);
             copies.cast(x, null, present, temporary, keepsColumns ? keptIn : null, pass);
             columns = keepsColumns ? copies.columnwise() : null;
             gathering.gatherBlockRows(copies.rowwise(), present, pass);
@@ -105,7 +108,7 @@ final class GatheredInput {
         Scope temporary = pass.temporary();
         if (gathering.hasOneScale(present)) {
             operand.keepRowwise(gathering.castOwn(x, amax, present, temporary, pass));
-        } else if (isWholeBlocks(x.size(0))) {
+        } else if (keepsColumns(x.size(0), present)) {
             copies.cast(x, null, present, temporary, temporary, pass);
             operand.keepColumnwise(copies.columnwise());
         } else {
@@ -128,10 +131,15 @@ final class GatheredInput {
         return copies.columnwise();
     }
 
-    /** Returns the rowwise copy of all tokens, with one scale, which backward dequantizes. */
+    /** Returns the rowwise copy of all tokens, which backward dequantizes. */
     QuantizedTensor rowwise(Operand operand, Pass pass) {
         Quantizers present = Checks.given("quantizers", operand.quantizers());
-        gathering.gather(operand.keptRowwise(pass.temporary()), present, null, pass);
+        if (gathering.hasOneScale(present)) {
+            gathering.gather(operand.keptRowwise(pass.temporary()), present, null, pass);
+        } else {
+            Tensor all = sites.split().gatheredInput(operand.whole(), pass);
+            copies.cast(all, null, present, pass.temporary(), null, pass);
+        }
         return copies.rowwise();
     }
 }

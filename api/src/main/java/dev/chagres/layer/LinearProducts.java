@@ -12,7 +12,6 @@ import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
-import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
@@ -280,7 +279,7 @@ final class LinearProducts {
         }
         QuantizedTensor read = input.rowwise(x, pass);
         Tensor again = pass.temporary().tensor(gradient.whole().dtype(), read.rows(), read.columns());
-        Cast.dequantize(read, again, pass.stream());
+        EightBitCopies.dequantize(read, again, pass);
         weightGradient(
                 EightBitCopies.first(pass.temporary(), again, gradient.whole().size(0)), pass);
     }

@@ -14,7 +14,6 @@ import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe.Product;
-import dev.chagres.te.Cast;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -158,7 +157,7 @@ final class LinearSites {
             Elementwise.cast(weight.weight(), again, pass.stream());
             return again;
         }
-        Cast.dequantize(weightCopy(Product.FORWARD, present, pass), again, pass.stream());
+        EightBitCopies.dequantize(weightCopy(Product.FORWARD, present, pass), again, pass);
         return again;
     }
 

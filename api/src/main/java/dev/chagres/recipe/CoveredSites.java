@@ -68,7 +68,7 @@ final class CoveredSites {
             // A rank of a pipeline has the weights of its stages alone.
             if (site.role() == Role.WEIGHT && site.weight().hasMemory()) {
                 require(site, covered.contains(site));
-                requireUnheld(site.weight(), recipe);
+                requireUnheld(site.weight());
             }
         }
         return covered;
@@ -88,7 +88,7 @@ final class CoveredSites {
     }
 
     /** A weight in eight bits alone has one recipe for life, for there is nothing to cast it from again. */
-    private static void requireUnheld(Parameter weight, Recipe recipe) {
+    private static void requireUnheld(Parameter weight) {
         if (!weight.isEightBitsOnly()) {
             return;
         }
@@ -96,11 +96,6 @@ final class CoveredSites {
             throw new IllegalStateException("parameters: " + weight.name() + " is kept QUANTIZED_ONLY, in the memory of"
                     + " the quantizers that were allocated first, and nothing is left to cast it from again; close"
                     + " these parameters and allocate others for another recipe");
-        }
-        if (recipe instanceof Float8BlockScaling && recipe.backwardOverride() == BackwardOverride.HIGH_PRECISION) {
-            throw new IllegalArgumentException("recipe: expected Float8BlockScaling without a backward override where "
-                    + weight.name() + " is kept QUANTIZED_ONLY, for no kernel dequantizes blocks, got " + recipe
-                    + "; use withBackwardOverride(BackwardOverride.NONE), or WeightStorage.QUANTIZED");
         }
     }
 

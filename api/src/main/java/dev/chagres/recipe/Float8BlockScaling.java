@@ -18,7 +18,7 @@ import dev.chagres.te.QuantizationConfig.Scales;
  * @param input how scales of inputs are found; powers of two
  * @param weight how scales of weights are found; powers of two
  * @param gradient how scales of gradients are found; powers of two
- * @param backwardOverride in which precision backward computes, NONE or HIGH_PRECISION; NONE
+ * @param backwardOverride in which precision backward computes; NONE
  */
 public record Float8BlockScaling(
         Format format,
@@ -27,20 +27,13 @@ public record Float8BlockScaling(
         QuantizationConfig gradient,
         BackwardOverride backwardOverride)
         implements Recipe {
-    /**
-     * Checks the values.
-     *
-     * @throws IllegalArgumentException when backward would have to dequantize blocks, for which TE has no kernel
-     */
+    /** Checks the values. */
     public Float8BlockScaling {
         Checks.given("format", format);
         Quantization.checkAlways("input", input);
         Quantization.checkAlways("weight", weight);
         Quantization.checkAlways("gradient", gradient);
-        if (Checks.given("backwardOverride", backwardOverride) == BackwardOverride.DEQUANTIZED) {
-            throw new IllegalArgumentException("backwardOverride: expected NONE or HIGH_PRECISION, for TE has no kernel"
-                    + " that dequantizes blocks, got DEQUANTIZED");
-        }
+        Checks.given("backwardOverride", backwardOverride);
     }
 
     /** Returns TE's defaults. */

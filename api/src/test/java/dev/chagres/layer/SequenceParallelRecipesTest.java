@@ -69,7 +69,8 @@ class SequenceParallelRecipesTest {
         BLOCKS(Float8BlockScaling.standard()),
         CURRENT_HIGH_PRECISION(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
         CURRENT_DEQUANTIZED(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED)),
-        BLOCKS_HIGH_PRECISION(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION));
+        BLOCKS_HIGH_PRECISION(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
+        BLOCKS_DEQUANTIZED(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED));
 
         private final Recipe recipe;
 
@@ -257,7 +258,10 @@ class SequenceParallelRecipesTest {
         "BLOCKS, WRAPPED, 2, 256",
         "BLOCKS, GATED, 2, 256",
         "BLOCKS, FROZEN, 4, 32",
-        "BLOCKS_HIGH_PRECISION, USUAL, 2, 32"
+        "BLOCKS_HIGH_PRECISION, USUAL, 2, 32",
+        "BLOCKS_DEQUANTIZED, USUAL, 2, 22",
+        "BLOCKS_DEQUANTIZED, SMALL, 2, 32",
+        "BLOCKS_DEQUANTIZED, SMALL, 2, 256"
     })
     void resultsAreThoseOfRanksWithAllTokens(Case one, Inside inside, int ranks, int tokens) {
         DevicesNeeded.assume(ranks);

@@ -53,7 +53,11 @@ class RecipeLinearConformance {
                 Float8BlockScaling.standard().withScales(Scales.FLOAT32),
                 Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION),
                 Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED),
-                Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION));
+                Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION),
+                Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED),
+                Float8BlockScaling.standard()
+                        .withScales(Scales.FLOAT32)
+                        .withBackwardOverride(BackwardOverride.DEQUANTIZED));
     }
 
     private static Recipe withFastSums() {

@@ -5,6 +5,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
+import dev.chagres.ops.BlockDequantization;
 import dev.chagres.ops.QuantizationStatistics;
 import dev.chagres.te.AmaxHistories;
 import dev.chagres.te.Cast;
@@ -141,6 +142,8 @@ public class CastBenchmark extends OperationBenchmark {
             first = Math.max(first, Math.abs(values[i]));
         }
         near("quantizeBlocks", first / 448, read(blocks.rowwiseScaleInverse())[0], 1e-6);
+        dequantizeBlocks();
+        near("dequantizeBlocks", values[0], read(back)[0], 0.07);
         float[] drawn = read(x);
         double lastBlock = 0;
         int columns = Math.toIntExact(shape.hidden());
@@ -222,6 +225,13 @@ public class CastBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void dequantize() {
         repeat(() -> Cast.dequantize(rowwise, back, stream));
+    }
+
+    /** Numbers from rowwise data with a scale for each 128 neighbours. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void dequantizeBlocks() {
+        repeat(() -> BlockDequantization.dequantizeBlocks(blocks, back, stream));
     }
 
     /** How well rowwise data stands for the numbers. */

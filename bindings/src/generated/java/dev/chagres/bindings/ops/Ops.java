@@ -2692,6 +2692,75 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_dequantize_blocks {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_dequantize_blocks");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_dequantize_blocks(const void *q, const float *scale_inverse, void *y, int64_t rows, int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_dequantize_blocks$descriptor() {
+        return ops_dequantize_blocks.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_dequantize_blocks(const void *q, const float *scale_inverse, void *y, int64_t rows, int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_dequantize_blocks$handle() {
+        return ops_dequantize_blocks.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_dequantize_blocks(const void *q, const float *scale_inverse, void *y, int64_t rows, int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_dequantize_blocks$address() {
+        return ops_dequantize_blocks.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_dequantize_blocks(const void *q, const float *scale_inverse, void *y, int64_t rows, int64_t columns, int64_t stride, int scaling, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static int ops_dequantize_blocks(long q, long scale_inverse, long y, long rows, long columns, long stride, int scaling, int dtype, int fp8, MemorySegment stream) {
+        var mh$ = ops_dequantize_blocks.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_dequantize_blocks", q, scale_inverse, y, rows, columns, stride, scaling, dtype, fp8, stream);
+            }
+            return (int)mh$.invokeExact(q, scale_inverse, y, rows, columns, stride, scaling, dtype, fp8, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_range_push {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
