@@ -41,6 +41,8 @@ public final class AttentionWitness {
     private RealMatrix dq;
     private RealMatrix dk;
     private RealMatrix dv;
+    private RealMatrix querySummands;
+    private RealMatrix keySummands;
 
     /**
      * Attends from {@code queries} to {@code keys}, each a list of rows in the order of positions. Of the problem, scale, mask
@@ -115,6 +117,8 @@ public final class AttentionWitness {
         dq = MatrixUtils.createRealMatrix(q.getRowDimension(), q.getColumnDimension());
         dk = MatrixUtils.createRealMatrix(k.getRowDimension(), k.getColumnDimension());
         dv = MatrixUtils.createRealMatrix(v.getRowDimension(), v.getColumnDimension());
+        querySummands = MatrixUtils.createRealMatrix(q.getRowDimension(), q.getColumnDimension());
+        keySummands = MatrixUtils.createRealMatrix(k.getRowDimension(), k.getColumnDimension());
         scores.beginGradients(heads);
         forEachHead((sequence, head) -> {
             int[] keyRows = keys.get(sequence);
@@ -122,28 +126,34 @@ public final class AttentionWitness {
             RealMatrix gradient = query(dO, sequence, head);
             add(kept.transpose().multiply(gradient), dv, keyRows, keyHead(head), keyHeads);
             RealMatrix dkept = gradient.multiply(value(v, sequence, head).transpose());
-            RealMatrix dproducts = productGradient(sequence, head, kept, dkept);
+            RealMatrix summands = MatrixUtils.createRealMatrix(dkept.getRowDimension(), dkept.getColumnDimension());
+            RealMatrix dproducts = productGradient(sequence, head, kept, dkept, summands);
+            RealMatrix sizes = Rows.map(query(q, sequence, head), Math::abs);
+            RealMatrix keySizes = Rows.map(value(k, sequence, head), Math::abs);
+            add(summands.multiply(keySizes), querySummands, queries.get(sequence), head, heads);
+            add(summands.transpose().multiply(sizes), keySummands, keyRows, keyHead(head), keyHeads);
             add(dproducts.multiply(value(k, sequence, head)), dq, queries.get(sequence), head, heads);
             add(dproducts.transpose().multiply(query(q, sequence, head)), dk, keyRows, keyHead(head), keyHeads);
         });
     }
 
     /** Returns the gradient of q k^T; that of the scores is p (keep * dkept - sum over keys of kept * dkept). */
-    private RealMatrix productGradient(int sequence, int head, RealMatrix kept, RealMatrix dkept) {
+    private RealMatrix productGradient(int sequence, int head, RealMatrix kept, RealMatrix dkept, RealMatrix summands) {
         RealMatrix probabilities = probabilities(sequence, head);
         RealMatrix gradient = MatrixUtils.createRealMatrix(kept.getRowDimension(), kept.getColumnDimension());
-        RealMatrix summands = gradient.copy();
         for (int i = 0; i < kept.getRowDimension(); i++) {
             double sum = kept.getRowVector(i).dotProduct(dkept.getRowVector(i));
             double other = 1;
+            double magnitudes = 0;
             for (int j = 0; j < kept.getColumnDimension(); j++) {
                 double probability = probabilities.getEntry(i, j);
                 double factor = keep.factor(sequence, head, i, j);
                 gradient.setEntry(i, j, probability * (factor * dkept.getEntry(i, j) - sum));
                 summands.setEntry(i, j, probability * (Math.abs(factor * dkept.getEntry(i, j)) + Math.abs(sum)));
                 other -= probability;
+                magnitudes += Math.abs(kept.getEntry(i, j) * dkept.getEntry(i, j));
             }
-            scores.addSinkGradient(-other * sum, head);
+            scores.addSinkGradient(-other * sum, other * magnitudes, head);
         }
         return scores.gradient(products(sequence, head), gradient, summands, sequence, head);
     }
@@ -156,8 +166,7 @@ public final class AttentionWitness {
     }
 
     private RealMatrix products(int sequence, int head) {
-        return query(q, sequence, head)
-                .multiply(value(k, sequence, head).transpose());
+        return query(q, sequence, head).multiply(value(k, sequence, head).transpose());
     }
 
     private RealMatrix weights(int sequence, int head) {
@@ -252,6 +261,16 @@ public final class AttentionWitness {
     /** Returns the log-sum-exp of each query's scores: [tokens, h]. */
     public RealMatrix logSumExp() {
         return logSumExp;
+    }
+
+    /** Returns of each element of the query's gradient the sum of the magnitudes of its summands. */
+    public RealMatrix querySummands() {
+        return querySummands;
+    }
+
+    /** Returns of each element of the key's gradient the sum of the magnitudes of its summands. */
+    public RealMatrix keySummands() {
+        return keySummands;
     }
 
     /** Returns the gradient of the query. */

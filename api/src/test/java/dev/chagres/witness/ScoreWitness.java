@@ -25,6 +25,7 @@ public final class ScoreWitness {
     private @Nullable ScoreGrid biasGradient;
     private @Nullable ScoreGrid biasSummands;
     private double[] sinksGradient = new double[0];
+    private double[] sinksSummands = new double[0];
 
     private ScoreWitness(double scale, double cap, boolean countsFromLastKey, SoftmaxType softmax) {
         this.scale = scale;
@@ -110,13 +111,14 @@ public final class ScoreWitness {
         biasGradient = bias == null ? null : bias.zeros();
         biasSummands = bias == null ? null : bias.zeros();
         sinksGradient = new double[heads];
+        sinksSummands = new double[heads];
     }
 
     /**
      * Returns the gradient of the products and adds that of the bias.
      *
      * @param dscores gradient of the scores
-     * @param summands sums of the magnitudes of what each of {@code dscores} is the sum of
+     * @param summands sums of the magnitudes of what each of {@code dscores} is the sum of; then those of the products' gradient
      */
     RealMatrix gradient(RealMatrix products, RealMatrix dscores, RealMatrix summands, int sequence, int head) {
         RealMatrix gradient = dscores.copy();
@@ -131,14 +133,16 @@ public final class ScoreWitness {
                     biasGradient.add(ofBias * dscores.getEntry(i, j), sequence, head, i, j);
                     biasSummands.add(ofBias * summands.getEntry(i, j), sequence, head, i, j);
                 }
+                summands.multiplyEntry(i, j, factor);
             }
         }
         return gradient;
     }
 
-    /** Adds to the gradient of a head's sink. */
-    void addSinkGradient(double gradient, int head) {
+    /** Adds to the gradient of a head's sink, and the magnitudes of what it is the sum of. */
+    void addSinkGradient(double gradient, double summands, int head) {
         sinksGradient[head] += gradient;
+        sinksSummands[head] += summands;
     }
 
     /** Returns the gradient of the bias that the last backward pass has left. */
@@ -149,6 +153,11 @@ public final class ScoreWitness {
     /** Returns of each element of the bias' gradient the sum of the magnitudes of its summands. */
     public ScoreGrid biasSummands() {
         return Objects.requireNonNull(biasSummands);
+    }
+
+    /** Returns of the gradient of each sink the sum of the magnitudes of its summands. */
+    public double[] sinksSummands() {
+        return sinksSummands;
     }
 
     double[] sinksGradient() {

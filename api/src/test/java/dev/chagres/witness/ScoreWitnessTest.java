@@ -48,8 +48,7 @@ class ScoreWitnessTest {
         }
 
         AttentionConfig config() {
-            return change.apply(
-                    AttentionConfig.of(4, 8, AttentionMask.none()).withKeyHeads(2));
+            return change.apply(AttentionConfig.of(4, 8, AttentionMask.none()).withKeyHeads(2));
         }
 
         boolean isAll() {
@@ -75,14 +74,12 @@ class ScoreWitnessTest {
 
     /** A call of attention, and the arrays that its scores are changed by. */
     private final class Call {
-        final ChangedScores change;
         final AttentionWitness attention;
         final ScoreGrid bias;
         final ScoreGrid mask;
         final double[] sinks = {0.3, -0.5, 1.1, 0};
 
         Call(ChangedScores change, TokenRows queries, TokenRows keys) {
-            this.change = change;
             attention = new AttentionWitness(change.config(), queries.rows(), keys.rows());
             boolean one = change == ChangedScores.BIAS_OF_ALL;
             bias = grid(one ? 1 : 3, one ? 1 : 4, random::nextGaussian);

@@ -48,8 +48,7 @@ public final class TransformerLayerWitness {
             @Nullable RotaryWitness rotary) {
         this.config = config;
         boolean normsOutput = config.normPlacement() == NormPlacement.OUTPUT;
-        attention =
-                new AttentionLayerWitness(config.attention(), weights, prefix + "attention.", sequences, rotary);
+        attention = new AttentionLayerWitness(config.attention(), weights, prefix + "attention.", sequences, rotary);
         parts.add(new Part(
                 normsOutput ? null : new NormWitness(config.norm(), weights, prefix + "attention.qkv.norm."),
                 attention::forward,
