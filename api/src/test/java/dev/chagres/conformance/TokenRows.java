@@ -38,9 +38,7 @@ public record TokenRows(QkvFormat format, List<Integer> lengths, int padded, Lis
 
     /** Returns the rows of the matrices, those of padding included. */
     public int tokens() {
-        return format == QkvFormat.THD
-                ? IntStream.of(lengthsAndGaps()).sum()
-                : lengths.size() * padded;
+        return format == QkvFormat.THD ? IntStream.of(lengthsAndGaps()).sum() : lengths.size() * padded;
     }
 
     /** Returns the length of each packed sequence, the gap behind it included. */
@@ -78,11 +76,7 @@ public record TokenRows(QkvFormat format, List<Integer> lengths, int padded, Lis
     /** Returns the rows of each sequence, its padding or the gap behind it included. */
     public List<int[]> rowsAndPadding() {
         return format == QkvFormat.THD
-                ? new TokenRows(
-                                format,
-                                IntStream.of(lengthsAndGaps()).boxed().toList(),
-                                0)
-                        .rows()
+                ? new TokenRows(format, IntStream.of(lengthsAndGaps()).boxed().toList(), 0).rows()
                 : new TokenRows(format, Collections.nCopies(lengths.size(), padded), padded).rows();
     }
 

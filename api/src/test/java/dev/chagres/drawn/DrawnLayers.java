@@ -1,10 +1,12 @@
 package dev.chagres.drawn;
 
+import dev.chagres.DType;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Llama3Scaling;
 import dev.chagres.attention.RotaryConfig;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.TokenRows;
-import dev.chagres.drawn.DrawnLayer.Precision;
+import dev.chagres.drawn.DrawnLayer.Calls;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.Bias;
 import dev.chagres.layer.BranchOrder;
@@ -23,90 +25,99 @@ import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.Normalization.Gamma;
-import dev.chagres.te.QkvFormat;
-import java.util.Collections;
+import dev.chagres.te.SoftmaxType;
 import java.util.List;
 import java.util.Set;
 import net.jqwik.api.Arbitraries;
 import net.jqwik.api.Arbitrary;
 import net.jqwik.api.Combinators;
 import net.jqwik.api.Tuple;
+import org.jspecify.annotations.Nullable;
 
 /** Draws layers: each option by itself, the plainest first, which is what failures shrink to. */
 final class DrawnLayers {
-    private static final int MOST_SEQUENCES = 4;
-    private static final int LONGEST = 19;
+    /** Columns of the heads that attention in eight bits takes. */
+    private static final int IN_EIGHT_BITS = 128;
+
+    /** What products are computed in. */
+    private record Products(DType dtype, @Nullable DrawnRecipe recipe) {
+        boolean inEightBits() {
+            return recipe != null;
+        }
+
+        boolean wantAttention() {
+            return recipe != null && recipe.wantsAttention();
+        }
+    }
 
     private DrawnLayers() {}
 
-    /** Layers of one precision. FP8 products want sizes of whole blocks of 16. */
-    static Arbitrary<DrawnLayer> of(Precision precision) {
-        Arbitrary<Integer> hidden = precision.recipe() != null
-                ? Arbitraries.of(16, 32, 48)
-                : Arbitraries.oneOf(
-                        Arbitraries.of(16, 32, 48), Arbitraries.integers().between(8, 53));
-        return hidden.flatMap(size -> encoder(precision, size).flatMap(config -> layer(precision, config)));
+    /** Layers whose products are in {@code dtype}. */
+    static Arbitrary<DrawnLayer> of(DType dtype) {
+        Arbitrary<Integer> hidden = Arbitraries.oneOf(
+                Arbitraries.of(16, 32, 48), Arbitraries.integers().between(8, 53));
+        return hidden.flatMap(size -> of(new Products(dtype, null), size));
     }
 
-    private static Arbitrary<DrawnLayer> layer(Precision precision, TransformerLayerConfig config) {
-        Arbitrary<TokenRows> tokens =
-                config.crossAttention() == null ? Arbitraries.oneOf(packed(0), dense(), padded()) : packed(1);
+    /** Layers whose products are in eight bits. These want sizes of whole blocks of 16. */
+    static Arbitrary<DrawnLayer> of(Arbitrary<DrawnRecipe> recipes) {
+        return recipes.flatMap(recipe ->
+                Arbitraries.of(16, 32, 48).flatMap(size -> of(new Products(recipe.dtype(), recipe), size)));
+    }
+
+    private static Arbitrary<DrawnLayer> of(Products products, int hidden) {
+        return config(products, hidden).flatMap(config -> layer(products, config));
+    }
+
+    private static Arbitrary<DrawnLayer> layer(Products products, TransformerLayerConfig config) {
+        Arbitrary<TokenRows> tokens = products.wantAttention() ? DrawnTokens.batches() : DrawnTokens.any();
         return tokens.flatMap(rows -> Combinators.combine(
                         rotary(config.attention().headDim()).injectNull(0.5),
-                        Arbitraries.integers()
-                                .between(0, 30)
-                                .list()
-                                .ofSize(rows.lengths().size()),
-                        memory(rows.lengths().size()),
+                        scores(products, config.attention()),
+                        config.crossAttention() == null
+                                ? Arbitraries.just(DrawnScores.PLAIN)
+                                : scores(products, config.crossAttention().attention()),
+                        starts(rows.lengths().size()),
+                        DrawnTokens.keysFor(rows),
+                        Arbitraries.frequency(
+                                Tuple.of(6, Calls.ONE),
+                                Tuple.of(1, Calls.TWO_MICRO_BATCHES),
+                                Tuple.of(2, Calls.RECOMPUTED),
+                                Tuple.of(1, Calls.RECOMPUTED_MICRO_BATCHES)),
                         Arbitraries.longs())
-                .as((rotary, starts, keys, seed) -> new DrawnLayer(
-                        precision,
+                .as((rotary, scores, crossScores, starts, keys, calls, seed) -> new DrawnLayer(
+                        products.dtype,
+                        products.recipe,
                         config,
                         rotary,
+                        scores,
+                        crossScores,
                         rows,
-                        starts.stream().mapToInt(Integer::intValue).sum() % 2 == 0 ? List.of() : starts,
+                        starts,
                         keys,
+                        calls,
                         seed)));
     }
 
-    private static Arbitrary<TokenRows> packed(int shortest) {
-        return Arbitraries.integers()
-                .between(shortest, LONGEST)
-                .list()
-                .ofMinSize(1)
-                .ofMaxSize(MOST_SEQUENCES)
-                .filter(lengths -> lengths.stream().anyMatch(length -> length > 0))
-                .map(lengths -> new TokenRows(QkvFormat.THD, lengths, 0));
+    /** A norm of the heads that has no factor takes no bias before the scale, and attention in eight bits no change of scores. */
+    private static Arbitrary<DrawnScores> scores(Products products, AttentionConfig attention) {
+        boolean takesAll = attention.qkNorm().kind() != QkNorm.Kind.L2;
+        Arbitrary<DrawnScores> any =
+                takesAll ? DrawnScores.any() : DrawnScores.any().map(DrawnScores::withoutBiasBeforeScale);
+        return products.wantAttention()
+                ? Arbitraries.frequencyOf(Tuple.of(5, Arbitraries.just(DrawnScores.PLAIN)), Tuple.of(1, any))
+                : any;
     }
 
-    private static Arbitrary<TokenRows> memory(int sequences) {
-        return Arbitraries.integers()
-                .between(1, LONGEST)
-                .list()
-                .ofSize(sequences)
-                .map(lengths -> new TokenRows(QkvFormat.THD, lengths, 0));
+    private static Arbitrary<List<Integer>> starts(int sequences) {
+        return Arbitraries.oneOf(
+                Arbitraries.just(List.of()),
+                Arbitraries.integers().between(0, 30).list().ofSize(sequences));
     }
 
-    private static Arbitrary<TokenRows> dense() {
-        return Combinators.combine(
-                        Arbitraries.of(QkvFormat.BSHD, QkvFormat.SBHD),
-                        Arbitraries.integers().between(1, MOST_SEQUENCES),
-                        Arbitraries.integers().between(1, LONGEST))
-                .as((format, batch, length) -> new TokenRows(format, Collections.nCopies(batch, length), length));
-    }
-
-    private static Arbitrary<TokenRows> padded() {
-        return Combinators.combine(
-                        Arbitraries.of(QkvFormat.BSHD, QkvFormat.SBHD),
-                        packed(1),
-                        Arbitraries.integers().between(0, 5))
-                .as((format, rows, more) -> new TokenRows(format, rows.lengths(), rows.longest() + more));
-    }
-
-    private static Arbitrary<TransformerLayerConfig> encoder(Precision precision, int hidden) {
-        boolean blocks = precision.recipe() != null;
+    private static Arbitrary<TransformerLayerConfig> config(Products products, int hidden) {
         Arbitrary<TransformerLayerConfig> plain = Combinators.combine(
-                        norm(hidden), attention(blocks), mlp(precision, hidden), Arbitraries.of(Bias.class))
+                        norm(hidden), attention(products), mlp(products, hidden), Arbitraries.of(Bias.class))
                 .as((norm, attention, mlp, bias) -> TransformerLayerConfig.encoder(hidden, attention)
                         .withMlp(mlp)
                         .withNorm(norm)
@@ -115,25 +126,23 @@ final class DrawnLayers {
         return plain.flatMap(config -> Combinators.combine(
                         Arbitraries.of(0f, 0f, 0.2f).map(Dropout::of),
                         Arbitraries.of(0f, 0f, 0.4f).map(Dropout::of),
-                        arrangement(config, blocks))
+                        arrangement(config, products))
                 .as((values, paths, arranged) ->
                         arranged.withHiddenDropout(values).withDropPath(paths)));
     }
 
     /** Where norms stand, what is added to what, and whether there is cross-attention. */
-    private static Arbitrary<TransformerLayerConfig> arrangement(TransformerLayerConfig config, boolean blocks) {
+    private static Arbitrary<TransformerLayerConfig> arrangement(TransformerLayerConfig config, Products products) {
         Arbitrary<TransformerLayerConfig> serial = Combinators.combine(
                         Arbitraries.of(ResidualSource.class), Arbitraries.of(NormPlacement.class))
                 .as((residual, placement) -> config.withResidual(residual).withNormPlacement(placement));
         Arbitrary<TransformerLayerConfig> decoder = Combinators.combine(
-                        serial, heads(blocks), mask(), norm(hidden(config)), qkNorm())
-                .as((arranged, heads, mask, norm, qkNorm) -> arranged.withCrossAttention(CrossAttentionConfig.of(
-                                config.hidden(),
-                                AttentionConfig.of(heads.get1() * heads.get2(), heads.get3(), mask)
-                                        .withKeyHeads(heads.get2())
-                                        .withQkNorm(qkNorm))
-                        .withMemoryColumns(DrawnLayer.MEMORY)
-                        .withNorm(norm)));
+                        serial, attention(products), norm(hidden(config)), Arbitraries.of(Bias.class))
+                .as((arranged, attention, norm, bias) ->
+                        arranged.withCrossAttention(CrossAttentionConfig.of(config.hidden(), attention)
+                                .withMemoryColumns(DrawnLayer.MEMORY)
+                                .withNorm(norm)
+                                .withBias(bias)));
         return Arbitraries.frequencyOf(
                 Tuple.of(3, serial),
                 Tuple.of(1, Arbitraries.just(config.withBranchOrder(BranchOrder.PARALLEL))),
@@ -153,11 +162,13 @@ final class DrawnLayers {
     }
 
     /** Query heads of a key head, key heads, size of a head. */
-    private static Arbitrary<Tuple.Tuple3<Integer, Integer, Integer>> heads(boolean blocks) {
+    private static Arbitrary<Tuple.Tuple3<Integer, Integer, Integer>> heads(Products products) {
+        Arbitrary<Integer> dims =
+                products.inEightBits() ? Arbitraries.of(16, 32) : Arbitraries.of(8, 16, 24, 32, 40, 40, 72);
         return Combinators.combine(
                         Arbitraries.of(1, 2, 3),
                         Arbitraries.of(1, 2),
-                        blocks ? Arbitraries.of(16, 32) : Arbitraries.of(8, 16, 24, 32, 40))
+                        products.wantAttention() ? Arbitraries.of(IN_EIGHT_BITS, IN_EIGHT_BITS, 32) : dims)
                 .as(Tuple::of);
     }
 
@@ -180,9 +191,9 @@ final class DrawnLayers {
         return Arbitraries.oneOf(Arbitraries.just(QkNorm.none()), norm);
     }
 
-    private static Arbitrary<AttentionConfig> attention(boolean blocks) {
-        return Combinators.combine(
-                        heads(blocks), mask(), qkNorm(), Arbitraries.of(1f, 0.5f), Arbitraries.of(Order.class))
+    private static Arbitrary<AttentionConfig> attention(Products products) {
+        Arbitrary<AttentionConfig> plain = Combinators.combine(
+                        heads(products), mask(), qkNorm(), Arbitraries.of(1f, 0.5f), Arbitraries.of(Order.class))
                 .as((heads, mask, qkNorm, scale, order) -> {
                     AttentionConfig config = AttentionConfig.of(heads.get1() * heads.get2(), heads.get3(), mask)
                             .withKeyHeads(heads.get2())
@@ -190,6 +201,26 @@ final class DrawnLayers {
                     AttentionConfig scaled = config.withScale(config.scale() * scale);
                     return order == Order.FASTEST ? scaled : scaled.deterministic();
                 });
+        Arbitrary<AttentionConfig> changed = Combinators.combine(
+                        plain,
+                        Arbitraries.of(0f, 0f, 0f, 0f, 1f, 20f),
+                        Arbitraries.frequency(
+                                Tuple.of(4, SoftmaxType.VANILLA),
+                                Tuple.of(1, SoftmaxType.OFF_BY_ONE),
+                                Tuple.of(2, SoftmaxType.LEARNABLE)),
+                        Arbitraries.of(0f, 0f, 0.3f).map(Dropout::of))
+                .as((config, cap, softmax, dropout) -> {
+                    AttentionConfig scored = config.withSoftcap(cap).withSoftmaxType(softmax);
+                    return dropsByFormula(products, scored) ? scored.withDropout(dropout) : scored;
+                });
+        return products.wantAttention() ? Arbitraries.frequencyOf(Tuple.of(5, plain), Tuple.of(1, changed)) : changed;
+    }
+
+    /** What our own kernels drop is known, where cuDNN has no attention; what cuDNN drops, it alone knows. */
+    private static boolean dropsByFormula(Products products, AttentionConfig config) {
+        return products.dtype == DType.FLOAT32
+                || config.softcap() > 0
+                || config.mask().kind() == AttentionMask.Kind.CAUSAL_BOTTOM_RIGHT;
     }
 
     /**
@@ -197,14 +228,14 @@ final class DrawnLayers {
      * CUDA, whose products round to 11 bits. Squares
      * magnify what FP8 rounds.
      */
-    private static Arbitrary<MlpConfig> mlp(Precision precision, int hidden) {
-        Arbitrary<Integer> inner = precision.recipe() != null
+    private static Arbitrary<MlpConfig> mlp(Products products, int hidden) {
+        Arbitrary<Integer> inner = products.inEightBits()
                 ? Arbitraries.of(32, 64)
                 : Arbitraries.integers().between(1, 8).map(i -> 8 * i);
         Set<Activation> jumps = Set.of(Activation.RELU, Activation.REGLU, Activation.CLAMPED_SWIGLU);
         Set<Activation> squares = Set.of(Activation.SRELU, Activation.SREGLU);
-        boolean exact = precision == Precision.FLOAT32 && Provider.current() == Provider.REFERENCE;
-        boolean coarse = precision.recipe() != null;
+        boolean exact = products.dtype == DType.FLOAT32 && Provider.current() == Provider.REFERENCE;
+        boolean coarse = products.inEightBits();
         Arbitrary<MlpConfig> usual = Combinators.combine(
                         inner,
                         Arbitraries.of(Activation.class)
@@ -220,7 +251,7 @@ final class DrawnLayers {
     }
 
     private static Arbitrary<RotaryConfig> rotary(int headDim) {
-        return Combinators.combine(
+        Arbitrary<RotaryConfig> plain = Combinators.combine(
                         Arbitraries.of(headDim, headDim / 2),
                         Arbitraries.of(Pairing.class),
                         Arbitraries.of(10_000.0, 500.0),
@@ -230,5 +261,12 @@ final class DrawnLayers {
                         .withPairing(pairing)
                         .withBase(base)
                         .withInterpolation(factor));
+        Arbitrary<RotaryConfig> given = plain.flatMap(config -> Arbitraries.doubles()
+                .between(0, 2)
+                .list()
+                .ofSize(config.rotatedDim() / 2)
+                .map(config::withFrequencies));
+        Arbitrary<RotaryConfig> scaled = plain.map(config -> config.withScaling(new Llama3Scaling(8, 1, 4, 64)));
+        return Arbitraries.frequencyOf(Tuple.of(4, plain), Tuple.of(1, given), Tuple.of(1, scaled));
     }
 }

@@ -39,7 +39,8 @@ class KeyLengthsTest {
         return switch (tokens.format()) {
             case THD -> open.tensor(dtype, entries, tokens.tokens(), HEADS, DIM);
             case BSHD -> open.tensor(dtype, entries, tokens.lengths().size(), tokens.padded(), HEADS, DIM);
-            case SBHD -> open.tensor(dtype, entries, tokens.padded(), tokens.lengths().size(), HEADS, DIM);
+            case SBHD ->
+                open.tensor(dtype, entries, tokens.padded(), tokens.lengths().size(), HEADS, DIM);
         };
     }
 
@@ -119,7 +120,8 @@ class KeyLengthsTest {
                 AttentionMask.causal().withWindow(3, 0),
                 AttentionMask.none().withWindow(5, 5),
                 AttentionMask.causalBottomRight())) {
-            assertTiled(compare(DType.BFLOAT16, plain.withMask(mask), queries, keys), "cuDNN takes more queries than keys");
+            assertTiled(
+                    compare(DType.BFLOAT16, plain.withMask(mask), queries, keys), "cuDNN takes more queries than keys");
         }
         String text = compare(DType.BFLOAT16, plain, queries, keys);
         assertTrue(text.contains("te_fused_attn_fwd_v2"), text);
