@@ -26,8 +26,8 @@ public record RecipeDifferences(List<String> ignored, List<String> missing) {
      * @throws NullPointerException when a list or a name is null
      */
     public RecipeDifferences {
-        ignored = List.copyOf(ignored);
-        missing = List.copyOf(missing);
+        ignored = List.copyOf(Checks.givenAll("ignored", ignored));
+        missing = List.copyOf(Checks.givenAll("missing", missing));
     }
 
     /** For sharding: compares what a file and a state have of recipes. */

@@ -70,8 +70,7 @@ class BlockDequantizationConformance {
         for (int i = 0; i < values.length; i++) {
             int row = i / columns;
             int block = i % columns / 128;
-            values[i] *= inverse[
-                    q.scaling() == Scaling.BLOCK_1D ? block * stride + row : row / 128 * stride + block];
+            values[i] *= inverse[q.scaling() == Scaling.BLOCK_1D ? block * stride + row : row / 128 * stride + block];
         }
         return values;
     }
