@@ -14,7 +14,8 @@ import java.lang.foreign.MemorySegment;
  * <p>A plain one, {@code y = f(x)}, works element by element on tensors of any shape; its results may lie in the place of
  * what is read. A gated one takes {@code x = [a, b]} by halves of the columns, {@code y = f(a) b}: x is [T, 2F], y is [T, F].
  *
- * <p>All tensors of a call have one floating-point type; arithmetic is FP32.
+ * <p>All tensors of a call have one floating-point type; arithmetic is FP32. Activations whose rows have a factor each are in
+ * {@link ScaledActivation}.
  *
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
  *

@@ -39,6 +39,8 @@ public final class AddressCalls {
             ADDRESS);
     private static final MethodHandle COPY_VIA_KERNEL =
             link(TransformerEngine.te_copy_host_to_device_via_kernel$address(), ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS);
+    private static final MethodHandle SPLITS_TO_OFFSETS =
+            link(TransformerEngine.te_splits_to_offsets$address(), JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, ADDRESS);
     private static final MethodHandle EXTRACT_SEED = link(
             TransformerEngine.te_extract_seed_and_offset$address(),
             JAVA_LONG,
@@ -124,6 +126,16 @@ public final class AddressCalls {
             MemorySegment hostPtr, long devicePtr, long numBytes, MemorySegment stream) {
         try {
             return (int) COPY_VIA_KERNEL.invokeExact(hostPtr, devicePtr, numBytes, stream);
+        } catch (Throwable thrown) {
+            throw unchecked(thrown);
+        }
+    }
+
+    /** Calls {@link TransformerEngine#te_splits_to_offsets}. */
+    public static int te_splits_to_offsets(
+            long splitSizes, long output, long numSplits, long stride, MemorySegment stream) {
+        try {
+            return (int) SPLITS_TO_OFFSETS.invokeExact(splitSizes, output, numSplits, stride, stream);
         } catch (Throwable thrown) {
             throw unchecked(thrown);
         }

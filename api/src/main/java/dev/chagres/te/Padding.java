@@ -1,0 +1,130 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+
+/**
+ * Rows of zeros added to many matrices, and taken away again, a few kernels for all: products in eight bits want a number of rows
+ * that is a multiple of 16.
+ *
+ * <p>Matrices are of one type, any of {@link DType}; elements are copied bit by bit, so that FP8 numbers keep the scale that they
+ * had. What is written shares no byte with anything else. Without matrices, or without elements in them, there is nothing to do.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: TE's {@code padding.h}.
+ */
+public final class Padding {
+    private Padding() {}
+
+    /**
+     * Enqueues {@code output[m, k] = input[m, k]}, and 0 in the rows that input lacks, {@code nvte_multi_padding}.
+     *
+     * @param inputs matrices [M, K] of one type, M and K of their own
+     * @param outputs as many, each of at least as many rows as its input and as many columns, in the type of the inputs
+     * @throws IllegalArgumentException when numbers, shapes, types or devices do not fit, or an output shares memory
+     */
+    public static void multiPadding(Tensor[] inputs, Tensor[] outputs, Stream stream) {
+        check(inputs, outputs, stream);
+        for (int i = 0; i < inputs.length; i++) {
+            if (outputs[i].size(0) < inputs[i].size(0)) {
+                throw new IllegalArgumentException("pair " + i + ", output: expected at least " + inputs[i].size(0)
+                        + " rows, as the input has, got " + Checks.describe(outputs[i]));
+            }
+        }
+        PaddingLists lists = PaddingLists.of(stream, inputs.length);
+        int count = 0;
+        for (int i = 0; i < inputs.length; i++) {
+            if (inputs[i].count() != 0) {
+                lists.set(count++, inputs[i], outputs[i]);
+            } else if (outputs[i].count() != 0) {
+                outputs[i].zero(stream);
+            }
+        }
+        if (count != 0) {
+            Status.te(
+                    TransformerEngine.te_multi_padding(
+                            count, lists.inputs(), lists.outputs(), lists.rows(), stream.handle()),
+                    "te_multi_padding");
+        }
+    }
+
+    /**
+     * Enqueues {@code output[m, k] = input[m, k]} for the rows that output has, the first ones, {@code nvte_multi_unpadding}.
+     *
+     * @param inputs matrices [M, K] of one type, M and K of their own
+     * @param outputs as many, each of at most as many rows as its input and as many columns, in the type of the inputs
+     * @throws IllegalArgumentException when numbers, shapes, types or devices do not fit, or an output shares memory
+     */
+    public static void multiUnpadding(Tensor[] inputs, Tensor[] outputs, Stream stream) {
+        check(inputs, outputs, stream);
+        for (int i = 0; i < inputs.length; i++) {
+            if (outputs[i].size(0) > inputs[i].size(0)) {
+                throw new IllegalArgumentException("pair " + i + ", output: expected at most " + inputs[i].size(0)
+                        + " rows, as the input has, got " + Checks.describe(outputs[i]));
+            }
+        }
+        PaddingLists lists = PaddingLists.of(stream, inputs.length);
+        int count = 0;
+        for (int i = 0; i < inputs.length; i++) {
+            if (outputs[i].count() != 0) {
+                lists.set(count++, inputs[i], outputs[i]);
+            }
+        }
+        if (count != 0) {
+            Status.te(
+                    TransformerEngine.te_multi_unpadding(
+                            count, lists.inputs(), lists.outputs(), lists.rows(), stream.handle()),
+                    "te_multi_unpadding");
+        }
+    }
+
+    private static void check(Tensor[] inputs, Tensor[] outputs, Stream stream) {
+        Checks.given("stream", stream);
+        if (Checks.givenAll("inputs", inputs).length != Checks.givenAll("outputs", outputs).length) {
+            throw new IllegalArgumentException(
+                    "outputs: expected " + inputs.length + ", one an input, got " + outputs.length);
+        }
+        for (int i = 0; i < inputs.length; i++) {
+            checkPair(inputs, outputs, i, stream);
+        }
+        for (int i = 0; i < inputs.length; i++) {
+            for (int j = 0; j < inputs.length; j++) {
+                checkApart(inputs, outputs, i, j);
+            }
+        }
+    }
+
+    private static void checkPair(Tensor[] inputs, Tensor[] outputs, int i, Stream stream) {
+        Tensor input = inputs[i];
+        Tensor output = outputs[i];
+        Checks.on(stream, "input", input);
+        Checks.on(stream, "output", output);
+        DType dtype = inputs[0].dtype();
+        if (input.rank() != 2 || input.dtype() != dtype) {
+            throw new IllegalArgumentException("pair " + i + ", input: expected a matrix of " + dtype
+                    + ", the type of the first, got " + Checks.describe(input));
+        }
+        if (output.rank() != 2 || output.size(1) != input.size(1) || output.dtype() != dtype) {
+            throw new IllegalArgumentException("pair " + i + ", output: expected " + dtype + "[M, " + input.size(1)
+                    + "], got " + Checks.describe(output));
+        }
+        if (output.size(0) > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException(
+                    "pair " + i + ", output: expected fewer than 2^31 rows, got " + Checks.describe(output));
+        }
+        Checks.writable("output", output);
+    }
+
+    /** What pair i writes, neither pair may read, and the other may not write. */
+    private static void checkApart(Tensor[] inputs, Tensor[] outputs, int i, int j) {
+        if (Checks.overlaps(outputs[i], inputs[j]) || (i != j && Checks.overlaps(outputs[i], outputs[j]))) {
+            Tensor other = Checks.overlaps(outputs[i], inputs[j]) ? inputs[j] : outputs[j];
+            Checks.apart("output " + i, outputs[i], (other == inputs[j] ? "input " : "output ") + j, other);
+        }
+    }
+}
