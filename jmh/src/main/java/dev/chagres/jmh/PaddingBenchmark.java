@@ -29,7 +29,7 @@ public class PaddingBenchmark extends OperationBenchmark {
 
     @Override
     void prepare() {
-        long rows = shape.tokens() / PARTS - 1;
+        long rows = shape.tokens() / PARTS - 1L;
         parts = new Tensor[PARTS];
         padded = new Tensor[PARTS];
         Arrays.setAll(parts, i -> normal(DType.BFLOAT16, rows, shape.hidden()));
