@@ -158,7 +158,7 @@ public class CastBenchmark extends OperationBenchmark {
         near("computePartialAmax", lastBlock, magnitudes[magnitudes.length - 1], 0);
         partialCast();
         int half = Math.toIntExact(part.count());
-        near("partialCast", rowwise.rowwise().toBytes(stream)[half], partBytes.toBytes(stream)[0], 0);
+        near("partialCast", both.rowwise().toBytes(stream)[half], partBytes.toBytes(stream)[0], 0);
         delayedScalingUpdate();
         near("delayedScalingUpdate", 224, read(scales)[0], 1e-6);
     }
