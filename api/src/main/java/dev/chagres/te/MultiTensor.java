@@ -46,7 +46,7 @@ public final class MultiTensor {
     public static final long NORM_PARTIALS = 320;
 
     /** Elements that one block works on; TE's own callers give this number. */
-    private static final int CHUNK = 2048 * 32;
+    static final int CHUNK = 2048 * 32;
 
     /** g, p, m, v; then masters too. */
     private static final int OWN_LISTS = 4;

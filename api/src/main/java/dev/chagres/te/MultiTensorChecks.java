@@ -103,8 +103,18 @@ final class MultiTensorChecks {
 
     static MemorySegment scaled(Tensor isInfinite, TensorLists lists, Tensor scale, Stream stream) {
         Checks.vector(stream, "isInfinite", isInfinite, DType.INT32, 1);
-        MemorySegment array = listed(lists, 2, stream);
+        listed(lists, 2, stream);
         Checks.vector(stream, "scale", scale, DType.FLOAT32, 1);
+        MemorySegment array = scaled(isInfinite, lists, stream);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            apart("scale", scale, 1, j, lists.tensor(1, j));
+        }
+        return array;
+    }
+
+    static MemorySegment scaled(Tensor isInfinite, TensorLists lists, Stream stream) {
+        Checks.vector(stream, "isInfinite", isInfinite, DType.INT32, 1);
+        MemorySegment array = listed(lists, 2, stream);
         for (int j = 0; j < lists.tensorCount(); j++) {
             DType from = floats(lists);
             DType to = lists.tensor(1, 0).dtype();
@@ -117,7 +127,6 @@ final class MultiTensorChecks {
                 ofType(lists, i, j, i == 0 ? from : to);
                 apart("isInfinite", isInfinite, i, j, lists.tensor(i, j));
             }
-            apart("scale", scale, 1, j, lists.tensor(1, j));
         }
         Checks.writable("isInfinite", isInfinite);
         return array;

@@ -6,6 +6,7 @@ import dev.chagres.te.MultiTensor;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.SgdStep;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.MultiTensorScale;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.SgdConfig;
 import dev.chagres.te.TensorLists;
@@ -98,6 +99,10 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         factor.set(stream, 0.5f);
         MultiTensor.scaleTensor(flag, scaled, factor, stream);
         near("scaleTensor", 0.5, read(half)[0], 1e-7);
+        scaleByHost();
+        near("scale", 0.25, read(half)[0], 1e-7);
+        unscaleL2norm();
+        near("unscaleL2norm", read(scale)[0] * Math.sqrt(count), read(norm)[0], 1e-4);
         adamInEightBits();
         near("adamFp8", -RATE, read(masters)[0], RATE / 100);
         descend();
@@ -197,6 +202,20 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void scaleTensor() {
         repeat(() -> MultiTensor.scaleTensor(flag, scaled, scale, stream));
+    }
+
+    /** A factor that the host knows. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void scaleByHost() {
+        repeat(() -> MultiTensorScale.scale(flag, scaled, 0.25f, stream));
+    }
+
+    /** The norm of all gradients, which carry a factor. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void unscaleL2norm() {
+        repeat(() -> MultiTensorScale.unscaleL2norm(flag, gradients, scale, partials, norm, stream));
     }
 
     /** A step over FP32 weights. */
