@@ -1,0 +1,77 @@
+package dev.chagres.jmh;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.Fork;
+import org.openjdk.jmh.annotations.Measurement;
+import org.openjdk.jmh.annotations.Param;
+import org.openjdk.jmh.annotations.Warmup;
+
+/** All benchmarks of single operations, with the settings that they have, leave half of five minutes of a GPU for what is not timed. */
+@Tag("L0")
+class OperationTimeTest {
+    private static final double MOST_SECONDS = 150;
+
+    @Test
+    void fitsFiveMinutes() throws IOException, ClassNotFoundException {
+        Warmup warmup = OperationBenchmark.class.getAnnotation(Warmup.class);
+        Measurement measurement = OperationBenchmark.class.getAnnotation(Measurement.class);
+        double each = seconds(warmup.iterations(), warmup.time(), warmup.timeUnit())
+                + seconds(measurement.iterations(), measurement.time(), measurement.timeUnit());
+        long runs = 0;
+        for (Class<?> type : benchmarks()) {
+            assertEquals(warmup, type.getAnnotation(Warmup.class), type + " has settings of its own");
+            assertEquals(measurement, type.getAnnotation(Measurement.class), type + " has settings of its own");
+            runs += runs(type);
+        }
+        assertTrue(runs > 100, "found " + runs);
+        assertEquals(0, OperationBenchmark.class.getAnnotation(Fork.class).value(), "processes a run");
+        double all = runs * each;
+        System.out.printf("%d runs of operations, %.1f s each: %.0f s%n", runs, each, all);
+        assertTrue(all <= MOST_SECONDS, () -> "expected at most " + MOST_SECONDS + " s, got " + all);
+    }
+
+    private static double seconds(int iterations, int time, TimeUnit unit) {
+        return iterations * unit.toMillis(time) / 1e3;
+    }
+
+    private static List<Class<?>> benchmarks() throws IOException, ClassNotFoundException {
+        List<Class<?>> found = new ArrayList<>();
+        try (java.util.stream.Stream<Path> files = Files.list(Path.of("src/main/java/dev/chagres/jmh"))) {
+            for (Path file : files.filter(path -> path.toString().endsWith("Benchmark.java"))
+                    .toList()) {
+                String name = file.getFileName().toString().replace(".java", "");
+                Class<?> type = Class.forName("dev.chagres.jmh." + name);
+                if (type != OperationBenchmark.class && OperationBenchmark.class.isAssignableFrom(type)) {
+                    found.add(type);
+                }
+            }
+        }
+        return found;
+    }
+
+    /** Returns benchmarks times values of each parameter. */
+    private static long runs(Class<?> type) {
+        long runs = 0;
+        for (Method method : type.getMethods()) {
+            runs += method.isAnnotationPresent(Benchmark.class) ? 1 : 0;
+        }
+        for (Field field : type.getFields()) {
+            Param param = field.getAnnotation(Param.class);
+            runs *= param == null ? 1 : param.value().length;
+        }
+        return runs;
+    }
+}
