@@ -37,7 +37,7 @@ public final class Pass implements AutoCloseable {
     private final Draws draws;
     private final PassRecipe recipe;
     private final PassGradients gradients;
-    private final SavedStack saved = new SavedStack();
+    private final SavedStack saved;
     private final Observers observers = new Observers();
     /** What {@link #withoutSaving} returns. */
     private final SavingSwitch savingSwitch = new SavingSwitch();
@@ -56,6 +56,7 @@ public final class Pass implements AutoCloseable {
         memory = new PassMemory(stream);
         draws = new Draws(stream);
         recipe = new PassRecipe(stream, training);
+        saved = new SavedStack(stream);
         gradients = new PassGradients(stream);
         saving = training;
     }

@@ -22,6 +22,8 @@ final class PassGradients {
     private boolean failedForward;
     /** Whether the latest backward call was refused: neither it nor another one has been accepted since. */
     private boolean refused;
+    /** How often weights had changed when the forward call ran whose backward call runs now. */
+    private long forwardAt = Long.MAX_VALUE;
 
     PassGradients(Stream stream) {
         this.stream = stream;
@@ -38,7 +40,17 @@ final class PassGradients {
                 capture.trust(owner, owner::ensureOpen);
             }
         }
+        ensureUnchanged(parameter, owner);
         return parameter.nextGradient();
+    }
+
+    private void ensureUnchanged(Parameter parameter, Parameters owner) {
+        if (owner.changedAt() > forwardAt) {
+            throw new IllegalStateException("backward: expected weights as forward has read them, got "
+                    + parameter.name()
+                    + " of parameters that have changed since: an optimizer's step, changed() or"
+                    + " a loaded state came between; call backward before it, or pass.begin() and forward again");
+        }
     }
 
     void fail() {
@@ -48,6 +60,11 @@ final class PassGradients {
     /** Says that a backward call looks for what its forward call has saved. */
     void backwardAsked() {
         refused = true;
+    }
+
+    /** Says what the forward call has saved whose backward call runs now. */
+    void backwardOf(Saved forward) {
+        forwardAt = forward.weightChanges;
     }
 
     /** Says that a backward call has found that, and that its arguments fit. */
@@ -80,6 +97,7 @@ final class PassGradients {
         failed = false;
         failedForward = false;
         refused = false;
+        forwardAt = Long.MAX_VALUE;
         written.clear();
         return any;
     }

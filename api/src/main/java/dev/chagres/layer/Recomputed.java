@@ -75,6 +75,7 @@ public final class Recomputed extends Layer {
         // Where a recomputed layer holds this one, the memory is in use already: this call's lies on top of it.
         Scope below = kept == pass.scope() ? Inside.recomputed(pass.stream()) : kept;
         Scope again = below.open();
+        long repeated = pass.saved().repeat(context);
         try {
             pass.memory().keepIn(again);
             pass.draws().restoreSite(context.site);
@@ -85,6 +86,7 @@ public final class Recomputed extends Layer {
             inner.forward(x, Checks.overlaps(dy, y) ? again.like(y) : y, pass);
             inner.backward(dy, dx, pass);
         } finally {
+            pass.saved().endRepeat(repeated);
             pass.saving(saving);
             pass.restoreSequences(sequences);
             pass.recipe().restore(quantizers, calibrating);

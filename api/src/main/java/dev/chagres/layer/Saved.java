@@ -17,6 +17,9 @@ public abstract class Saved {
     @Nullable
     Saved below;
 
+    /** How often weights on the device had changed when forward ran. */
+    long weightChanges;
+
     /** For subclasses, whose objects a pool makes. */
     protected Saved() {}
 }

@@ -88,6 +88,7 @@ public final class SavedPool<S extends Saved> {
         if (top == null || top.pool != this) {
             throw new IllegalStateException("backward of " + name() + " was called, but " + whyNot(top, pass));
         }
+        pass.gradients().backwardOf(top);
         return typed(top);
     }
 

@@ -1,5 +1,8 @@
 package dev.chagres.layer;
 
+import dev.chagres.Stream;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.DeviceState;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -8,11 +11,32 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class SavedStack {
+    private static final long NOT_REPEATED = -1;
+
+    private final DeviceState device;
     private @Nullable Saved top;
     private int count;
+    /** What the first forward call noted that is repeated now. */
+    private long repeated = NOT_REPEATED;
+
+    SavedStack(Stream stream) {
+        device = Inside.state(stream);
+    }
+
+    /** Says that calls from now on repeat that of {@code first}; returns what to hand to {@link #endRepeat}. */
+    long repeat(Saved first) {
+        long before = repeated;
+        repeated = first.weightChanges;
+        return before;
+    }
+
+    void endRepeat(long before) {
+        repeated = before;
+    }
 
     void push(Saved object) {
         count++;
+        object.weightChanges = repeated == NOT_REPEATED ? device.weightChanges() : repeated;
         object.below = top;
         top = object;
     }

@@ -84,6 +84,7 @@ final class ParameterStates {
 
     private void loaded() {
         vectors.changed();
+        steps.changeWeights();
         steps.renew();
     }
 }

@@ -353,6 +353,20 @@ public final class Parameters implements AutoCloseable {
      */
     public void changed() {
         vectors.changed();
+        steps.changeWeights();
+    }
+
+    /**
+     * For optimizers: says that the step which is enqueued now writes weights, also at each launch of a graph that captures it. Backward calls
+     * of earlier forward calls, which have read others, are refused from then on.
+     */
+    public void updating() {
+        steps.changeWeightsEachStep();
+    }
+
+    /** For passes: returns the number of the latest change among those of all weights on the device. */
+    public long changedAt() {
+        return steps.changedAt();
     }
 
     /** Returns a number that is another one after {@link #changed}, and after a method of {@link Tensor} has written weights. */

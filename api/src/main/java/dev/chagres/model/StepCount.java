@@ -30,6 +30,10 @@ final class StepCount implements StepWork {
 
     private int generation;
     private long step;
+    /** The number of the latest change of these weights among those of the device. */
+    private long changedAt;
+
+    private final StepWork weightChange = new WeightChange();
 
     /**
      * Counts from 0.
@@ -57,6 +61,21 @@ final class StepCount implements StepWork {
     /** Begins a generation: the gradients that are there belong to none. */
     void renew() {
         generation++;
+    }
+
+    /** Says that the weights change: a backward call that is to come of an earlier forward call would read others. */
+    void changeWeights() {
+        changedAt = Inside.state(stream).changeWeights();
+    }
+
+    /** Says so now and, where a stream captures, at each launch of the graph. */
+    void changeWeightsEachStep() {
+        changeWeights();
+        Inside.eachStep(stream, weightChange);
+    }
+
+    long changedAt() {
+        return changedAt;
     }
 
     @Nullable
@@ -116,6 +135,19 @@ final class StepCount implements StepWork {
     void forget(Runnable action) {
         atNextStep.remove(action);
         atForgetting.remove(action);
+    }
+
+    /** The weights are written once a step. */
+    private final class WeightChange implements StepWork {
+        @Override
+        public void check() {
+            ensureOpen.run();
+        }
+
+        @Override
+        public void count() {
+            changeWeights();
+        }
     }
 
     /** From the last to the first, for an action may take itself away; all of them, though one fails, for the step is made. */

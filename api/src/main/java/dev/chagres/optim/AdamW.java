@@ -342,6 +342,7 @@ public final class AdamW implements AutoCloseable {
     private void update(Tensor gradientScale, Tensor skip) {
         Inside.eachStep(state.scope().stream(), state.masters());
         parameters.completeGradients();
+        parameters.updating();
         update.run(gradientScale, skip);
     }
 

@@ -57,6 +57,9 @@ public final class DeviceState {
     /** The device that the thread captured on when this capture began. */
     private @Nullable DeviceState capturedOutside;
 
+    /** How often weights of any model on the device have changed. */
+    private long weightChanges;
+
     private boolean closed;
     private final List<@Nullable AutoCloseable> attached = new ArrayList<>();
 
@@ -71,6 +74,16 @@ public final class DeviceState {
     /** Returns CUDA's number of this device. */
     public int index() {
         return index;
+    }
+
+    /** Returns how often weights of any model on the device have changed, as far as {@link #changeWeights} was told. */
+    public long weightChanges() {
+        return weightChanges;
+    }
+
+    /** Says that weights of a model change, and returns the number of this change. */
+    public long changeWeights() {
+        return ++weightChanges;
     }
 
     /** Returns memory that lives as long as the device. */

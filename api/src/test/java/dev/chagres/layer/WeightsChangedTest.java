@@ -1,0 +1,176 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.Graph;
+import dev.chagres.attention.Sequences;
+import dev.chagres.io.Safetensors;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.optim.AdamW;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ZeroStage;
+import java.nio.file.Path;
+import java.util.Map;
+import java.util.function.Consumer;
+import java.util.function.UnaryOperator;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** A backward call that would read other weights than its forward call is refused, and the micro-batch can be repeated. */
+@Tag("L0")
+@Tag("L1")
+class WeightsChangedTest {
+    private static void forward(SmallModel model, Pass pass) {
+        int[][] batch = SmallModel.batch(1, 4, 3);
+        pass.begin();
+        pass.sequences(Sequences.packed(pass.scope(), 4, 3));
+        model.crossEntropy.forward(
+                model.logits(pass, model.ints(pass.scope(), batch[0])), model.ints(pass.scope(), batch[1]), pass);
+    }
+
+    private static void assertRefused(SmallModel model, Pass pass) {
+        String text = String.valueOf(assertThrows(IllegalStateException.class, () -> model.backward(pass))
+                .getMessage());
+        assertTrue(text.startsWith("backward: expected weights as forward has read them, got "), text);
+        assertTrue(
+                text.endsWith(" of parameters that have changed since: an optimizer's step, changed() or a loaded"
+                        + " state came between; call backward before it, or pass.begin() and forward again"),
+                text);
+    }
+
+    private static void refused(UnaryOperator<Layer> wrapper, Consumer<SmallModel> change) {
+        try (Device device = Device.open();
+                SmallModel model = new SmallModel(device, DType.FLOAT32, 0, wrapper, plan -> {});
+                Pass pass = Pass.training(device)) {
+            forward(model, pass);
+            model.backward(pass);
+            forward(model, pass);
+            change.accept(model);
+            assertRefused(model, pass);
+            forward(model, pass);
+            model.backward(pass);
+            float[] repeated = model.parameters.gradients().toFloats(device.stream());
+            model.parameters.forgetGradients();
+            forward(model, pass);
+            model.backward(pass);
+            assertArrayEquals(model.parameters.gradients().toFloats(device.stream()), repeated, 1e-3f);
+        }
+    }
+
+    @Test
+    void aStepOfTheOptimizer() {
+        refused(UnaryOperator.identity(), model -> {
+            try (AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard())) {
+                optimizer.step(1e-2f);
+            }
+        });
+    }
+
+    /** A graph writes them as well, at each launch. */
+    @Test
+    void aStepThatAGraphReplays() {
+        try (Device device = Device.open();
+                SmallModel model = SmallModel.plain(device, DType.FLOAT32);
+                AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard());
+                Pass pass = Pass.training(device)) {
+            optimizer.step(1e-2f);
+            try (Graph graph = device.stream().capture(() -> optimizer.step(1e-2f))) {
+                forward(model, pass);
+                model.backward(pass);
+                graph.launch();
+                forward(model, pass);
+                graph.launch();
+                assertRefused(model, pass);
+            }
+        }
+    }
+
+    @Test
+    void whatIsToldOfChanges() {
+        refused(UnaryOperator.identity(), model -> model.parameters.changed());
+    }
+
+    @Test
+    void aLoadedState(@TempDir Path directory) {
+        Path file = directory.resolve("weights.safetensors");
+        refused(UnaryOperator.identity(), model -> {
+            Safetensors.save(file, model.parameters.state(), model.device.stream(), Map.of());
+            Safetensors.load(file, model.parameters.state(), model.device.stream());
+        });
+    }
+
+    /** The second forward of a recomputed layer reads the weights once more. */
+    @Test
+    void aRecomputedLayer() {
+        refused(Recomputed::new, model -> model.parameters.changed());
+        try (Device device = Device.open();
+                SmallModel model = new SmallModel(device, DType.FLOAT32, 0, Recomputed::new, plan -> {
+                    plan.groups().forEach((name, members) -> {
+                        if (!name.equals("layers.3")) {
+                            members.forEach(Parameter::freeze);
+                        }
+                    });
+                });
+                Pass pass = Pass.training(device)) {
+            forward(model, pass);
+            model.parameters.changed();
+            assertRefused(model, pass);
+        }
+    }
+
+    /** What changes other weights, or none, refuses nothing. */
+    @Test
+    void otherModelsAndEvaluation() {
+        try (Device device = Device.open();
+                SmallModel model = SmallModel.plain(device, DType.FLOAT32);
+                SmallModel other = SmallModel.plain(device, DType.FLOAT32);
+                AdamW optimizer = new AdamW(other.parameters, AdamW.Config.standard());
+                Pass pass = Pass.training(device);
+                Pass evaluation = Pass.evaluation(device)) {
+            forward(model, pass);
+            optimizer.step(1e-2f);
+            forward(model, evaluation);
+            model.backward(pass);
+            assertTrue(model.parameters.all().stream().allMatch(Parameter::hasGradient));
+        }
+    }
+
+    /** Backward of stage 3 gathers the weights once more. */
+    @Test
+    void sharedWeights() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            FullySharded[] made = new FullySharded[1];
+            try (SmallModel model =
+                            new SmallModel(rank.device(), DType.FLOAT32, 0, UnaryOperator.identity(), p -> {}, plan -> {
+                                made[0] = FullySharded.allocate(
+                                        plan, DType.FLOAT32, 1, ZeroStage.THREE, rank.communicator());
+                                return made[0].parameters();
+                            });
+                    FullySharded strategy = made[0];
+                    AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard());
+                    Pass pass = Pass.training(rank.device())) {
+                strategy.follow(pass);
+                forward(model, pass);
+                strategy.sumGradients();
+                optimizer.step(1e-2f);
+                assertRefused(model, pass);
+                forward(model, pass);
+                model.backward(pass);
+                strategy.sumGradients();
+                optimizer.step(1e-2f);
+                Parameters parameters = model.parameters;
+                assertFalse(parameters.all().isEmpty());
+            }
+        });
+    }
+}
