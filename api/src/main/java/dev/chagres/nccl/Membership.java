@@ -14,6 +14,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -31,9 +32,26 @@ final class Membership {
 
     private static final int UNDEFINED = Integer.MIN_VALUE;
 
+    private static final String BLOCKING = "NCCL_COMM_BLOCKING";
+    /** What NCCL reads as another number than 0. */
+    private static final Pattern NOT_ZERO = Pattern.compile("\\s*[+-]?(0[xX]0*[1-9a-fA-F]|0*[1-9]).*");
+
     private Membership() {}
 
+    /**
+     * Refuses a variable that wins over what {@link #write} says.
+     *
+     * @throws IllegalStateException when NCCL's calls would return before they are done
+     */
+    static void ensureBlocking(@Nullable String value) {
+        if (value != null && !value.isEmpty() && !NOT_ZERO.matcher(value).matches()) {
+            throw new IllegalStateException(BLOCKING + ": expected 1, or the variable unset, got \"" + value
+                    + "\", with which NCCL's calls return before they are done; start the program without it");
+        }
+    }
+
     static Endpoint open(Device device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
+        ensureBlocking(System.getenv(BLOCKING));
         Checks.given("id", id);
         Checks.given("config", config);
         Inside.state(Checks.given("device", device)).ensureCurrent();

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
@@ -28,6 +29,25 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Tag("L2")
 class CommunicatorTest {
     private static final CommunicatorConfig STANDARD = CommunicatorConfig.standard();
+
+    @ParameterizedTest
+    @ValueSource(strings = {"0", " 0", "0x0", "no"})
+    void aVariableByWhichCallsReturnTooEarlyIsRefused(String value) {
+        assertThrown(
+                IllegalStateException.class,
+                "NCCL_COMM_BLOCKING: expected 1, or the variable unset, got \"" + value
+                        + "\", with which NCCL's calls return before they are done; start the program without it",
+                () -> Membership.ensureBlocking(value));
+    }
+
+    @Test
+    void aVariableByWhichCallsWaitIsTaken() {
+        Membership.ensureBlocking(null);
+        Membership.ensureBlocking("");
+        Membership.ensureBlocking("1");
+        Membership.ensureBlocking("0x1");
+        Membership.ensureBlocking("-1");
+    }
 
     private static float sum(Communicator communicator, Scope scope, float value) {
         Stream stream = communicator.device().stream();

@@ -7,6 +7,7 @@ import dev.chagres.DevicesNeeded;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Map;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -45,6 +46,22 @@ class ProcessRanksTest {
             for (int rank = 0; rank < 3; rank++) {
                 ranks.awaitEnd(rank, 0);
                 assertEquals("done 6.0", ranks.last(rank));
+            }
+        }
+    }
+
+    @Test
+    void aVariableByWhichNcclReturnsTooEarlyIsRefused() throws Exception {
+        DevicesNeeded.assume(2);
+        Map<String, String> variables = Map.of("NCCL_COMM_BLOCKING", "0");
+        try (RankJvms ranks = new RankJvms(folder, 2, variables, RankProgram.class, "20", NOBODY)) {
+            for (int rank = 0; rank < 2; rank++) {
+                ranks.awaitEnd(rank, 3);
+                assertEquals(
+                        "ranks [" + rank + "] rank " + rank + " of 2 failed: java.lang.IllegalStateException:"
+                                + " NCCL_COMM_BLOCKING: expected 1, or the variable unset, got \"0\", with which NCCL's"
+                                + " calls return before they are done; start the program without it",
+                        ranks.last(rank));
             }
         }
     }
