@@ -19,6 +19,7 @@ import java.util.Arrays;
  */
 public final class Alibi {
     private static final double EXPONENTS = 8;
+    private static final int MOST_HEADS = 65_535;
 
     private final Tensor slopes;
     private final int heads;
@@ -38,11 +39,14 @@ public final class Alibi {
      * {@code 2^(-8/n), 2^(-16/n), …, 2^-8}, and the rest every second of those that 2n heads would have.
      *
      * @param scope owns the slopes on the device
-     * @throws IllegalArgumentException when there is no head
+     * @throws IllegalArgumentException when there is no head, or there are more than 65,535
      */
     public static Alibi of(Scope scope, int heads) {
         if (heads < 1) {
             throw new IllegalArgumentException("heads: expected at least 1, got " + heads);
+        }
+        if (heads > MOST_HEADS) {
+            throw new IllegalArgumentException("heads: expected at most " + MOST_HEADS + ", got " + heads);
         }
         return ofSlopes(scope, usualSlopes(heads));
     }
@@ -63,12 +67,15 @@ public final class Alibi {
      *
      * @param scope owns the slopes on the device
      * @param slopes one of each head
-     * @throws IllegalArgumentException when there is none, or one is no finite number
+     * @throws IllegalArgumentException when there is none, there are more than 65,535, or one is no finite number
      */
     public static Alibi ofSlopes(Scope scope, float... slopes) {
         Checks.given("scope", scope);
         if (Checks.given("slopes", slopes).length == 0) {
             throw new IllegalArgumentException("slopes: expected one of each head, got none");
+        }
+        if (slopes.length > MOST_HEADS) {
+            throw new IllegalArgumentException("slopes: expected at most " + MOST_HEADS + ", got " + slopes.length);
         }
         for (int i = 0; i < slopes.length; i++) {
             if (!Float.isFinite(slopes[i])) {

@@ -191,12 +191,16 @@ final class ScoreRules {
     }
 
     /**
-     * Checks the bias and the mask of the scores of a forward call; a bias that was not given yet is none.
+     * Checks slopes, bias and mask of the scores of a forward call; a bias that was not given yet is none.
      *
      * @param dtype of the query
      * @throws IllegalArgumentException when type, sizes or device do not fit
      */
     void check(Sequences sequences, DType dtype, Pass pass) {
+        Alibi present = alibi;
+        if (present != null) {
+            Checks.on(pass.stream(), "alibi", present.slopes());
+        }
         Tensor bias = whole(pass);
         if (bias != null) {
             slice.checkScores("bias", bias, dtype, sequences, pass.stream());

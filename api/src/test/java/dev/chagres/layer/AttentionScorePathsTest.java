@@ -2,10 +2,14 @@ package dev.chagres.layer;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
 import dev.chagres.Graph;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
@@ -167,6 +171,26 @@ class AttentionScorePathsTest {
                 DotProductAttention other = new DotProductAttention(config(mask));
                 other.alibi(Alibi.of(open.scope(), HEADS));
                 assertTiled("cuDNN has ALiBi under a top-left causal mask alone", other, pass);
+            }
+        }
+    }
+
+    /** cuDNN's kernels, which read no slopes, would not notice. */
+    @Test
+    void linearBiasesOfAnotherDevice() {
+        DevicesNeeded.assume(2);
+        try (Device other = Device.open(1);
+                Scope scope = other.openScope()) {
+            DotProductAttention causal = new DotProductAttention(config(AttentionMask.causal()));
+            causal.alibi(Alibi.of(scope, HEADS));
+            for (DType dtype : List.of(DType.BFLOAT16, DType.FLOAT32)) {
+                Pass pass = open.pass().begin(packed());
+                Tensor qkv = pass.scope().tensor(dtype, LENGTH + 9, 3L * HEADS * DIM);
+                qkv.zero(pass.stream());
+                String text = String.valueOf(
+                        assertThrows(IllegalArgumentException.class, () -> causal.forwardPacked(qkv, pass))
+                                .getMessage());
+                assertTrue(text.startsWith("alibi: expected a tensor of "), text);
             }
         }
     }

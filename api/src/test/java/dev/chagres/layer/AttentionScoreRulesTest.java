@@ -240,6 +240,14 @@ class AttentionScoreRulesTest {
                 IllegalArgumentException.class, "heads: expected at least 1, got 0", () -> Alibi.of(open.scope(), 0));
         assertThrown(
                 IllegalArgumentException.class,
+                "heads: expected at most 65535, got 2147483647",
+                () -> Alibi.of(open.scope(), Integer.MAX_VALUE));
+        assertThrown(
+                IllegalArgumentException.class,
+                "slopes: expected at most 65535, got 65536",
+                () -> Alibi.ofSlopes(open.scope(), new float[65_536]));
+        assertThrown(
+                IllegalArgumentException.class,
                 "mask: expected BYTE[1 or B, 1 or h, S, S'], got BYTE[4, 4]",
                 () -> Sequences.packed(open.scope(), 4).withScoreMask(mask(new byte[16], 4, 4)));
     }
