@@ -105,7 +105,7 @@ public final class DotProductAttention {
 
     /**
      * Adds a bias to the scores of forward calls from now on: what {@code biases} was given in the same pass, {@code [1 or B,
-     * 1 or h, S, S']} of the query's type, S at least the longest query sequence, S' at least the longest key sequence. Several
+     * 1 or h, S, S']} of the query's type, S at least the longest query sequence, S' at least the longest key sequence, each with the gap behind it. Several
      * attentions may read one bias. Backward adds to its gradient there, where it requires one.
      *
      * <p>Where ranks divide the heads, h is of all of them, and each rank is given the same bias. The gradient is then that of all heads on each

@@ -19,7 +19,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>The softmax may have one more term in its sum: {@link SoftmaxType}. Positions i and j count from the first query and key
  * of the sequence, in packed tensors too. Bias and mask are [1 or B, 1 or h, at least the longest query sequence, at least the
- * longest key sequence]; where a size is 1, sequences or heads share the numbers. What was not set does nothing. The object is
+ * longest key sequence], of packed sequences with the gap behind each; where a size is 1, sequences or heads share the numbers. What was not set does nothing. The object is
  * filled again for the next call.
  *
  * <p>Threading: the device's thread.
