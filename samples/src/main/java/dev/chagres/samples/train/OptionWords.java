@@ -36,7 +36,7 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     }
 
     /** Returns a constant's own text, or its name in lower case with hyphens where it has none of its own. */
-    private static String word(Enum<?> constant) {
+    static String word(Enum<?> constant) {
         String text = constant.toString();
         return text.equals(constant.name()) ? text.toLowerCase(Locale.ROOT).replace('_', '-') : text;
     }

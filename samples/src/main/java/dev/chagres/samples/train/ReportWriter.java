@@ -5,6 +5,7 @@ import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
+import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.train.WholeFile;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -16,6 +17,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Locale;
 import java.util.TreeMap;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Writes the report: JSON Lines, first what was trained, then one object a step.
@@ -71,7 +73,10 @@ final class ReportWriter implements AutoCloseable {
                             "accumulate",
                             plan.shape().microBatches() / plan.layout().dataRanks())
                     .put("ranks", plan.ranks())
-                    .put("strategy", plan.layout().toString())
+                    .put("strategy", plan.layout().toString());
+            putWeightGather(json, plan.layout().zero());
+            json.put("smMargin", plan.margin().norms())
+                    .put("productSmMargin", plan.margin().products())
                     .put("learningRate", rate(plan.schedule().peak()))
                     .put("fasta", plan.source().name())
                     .put("version", BuildVersion.text());
@@ -80,6 +85,16 @@ final class ReportWriter implements AutoCloseable {
                 putNames(json, "begunAnew", differences.missing());
             }
         });
+    }
+
+    /** As the option spells it; null where no weights are gathered. */
+    private static void putWeightGather(
+            ObjectComposer<JSONComposer<OutputStream>> json, @Nullable FullyShardedConfig zero) throws IOException {
+        if (zero == null) {
+            json.putNull("weightGather");
+        } else {
+            json.put("weightGather", OptionWords.word(zero.weightGather()));
+        }
     }
 
     /** Writes a step's line, with the casts to eight bits that were measured in it. */

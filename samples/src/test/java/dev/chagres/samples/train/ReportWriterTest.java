@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.DType;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.QuantizerSite;
@@ -15,6 +16,11 @@ import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
 import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.WeightGather;
+import dev.chagres.sharding.ZeroStage;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -80,6 +86,43 @@ class ReportWriterTest {
     }
 
     @Test
+    void marginsAndTheWeightGatherStandInTheFirstLine() throws IOException {
+        FullyShardedConfig zero = FullyShardedConfig.of(ZeroStage.THREE).withWeightGather(WeightGather.COPY_ENGINE);
+        RankLayout sharded = new RankLayout(
+                MeshShape.ofOne().with(MeshDimension.SHARD, 2),
+                zero,
+                false,
+                RankPlaces.THREADS,
+                1,
+                CpCommType.A2A,
+                DType.FLOAT32);
+        TrainingPlan plan = new TrainingPlan(
+                PLAN.size(),
+                PLAN.source(),
+                PLAN.shape(),
+                PLAN.recipe(),
+                PLAN.productPlan(),
+                new MultiprocessorMargin(4, 16),
+                sharded,
+                PLAN.enqueuing(),
+                0,
+                PLAN.steps(),
+                PLAN.schedule(),
+                PLAN.seed(),
+                PLAN.saving(),
+                null,
+                null);
+        try (var report = new ReportWriter(file)) {
+            report.begin(new RunDescription("reference", "CPU", Map.of(), 1, plan));
+            report.finish();
+        }
+        Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));
+        assertEquals("copy-engine", head.get("weightGather"));
+        assertEquals(4, head.get("smMargin"));
+        assertEquals(16, head.get("productSmMargin"));
+    }
+
+    @Test
     void measuredCastsStandInTheirStepsLine() throws IOException {
         ModelPlan plan = new ModelPlan();
         QuantizerSite site = plan.child("fc1").quantizer("input", QuantizerSite.Role.INPUT);
@@ -106,15 +149,15 @@ class ReportWriterTest {
         Map<String, Object> head = JSON.std.mapFrom(lines.get(0));
         assertEquals(
                 "[provider, device, libraries, model, parameters, seed, recipe, graph, steps, packing, context, tokensPerStep,"
-                        + " accumulate, ranks, strategy, learningRate, fasta, version]",
+                        + " accumulate, ranks, strategy, weightGather, smMargin, productSmMargin, learningRate, fasta, version]",
                 head.keySet().toString());
         assertEquals("CPU \"quoted\"", head.get("device"));
         assertEquals("{cudnn=9.19.0, te=2.20.2}", head.get("libraries").toString());
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 1, ddp, 4.0E-4, uniprot.fasta.gz, " + BuildVersion.text()
-                        + "]",
+                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 1, ddp, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
+                        + BuildVersion.text() + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));
         assertEquals(
