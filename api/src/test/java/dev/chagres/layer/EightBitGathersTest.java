@@ -64,7 +64,8 @@ class EightBitGathersTest {
         BLOCKS(Float8BlockScaling.standard()),
         CURRENT_HIGH_PRECISION(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
         CURRENT_DEQUANTIZED(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED)),
-        BLOCKS_HIGH_PRECISION(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION));
+        BLOCKS_HIGH_PRECISION(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
+        BLOCKS_DEQUANTIZED(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED));
 
         private final Recipe recipe;
 
