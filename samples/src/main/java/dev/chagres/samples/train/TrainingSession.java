@@ -148,8 +148,11 @@ final class TrainingSession {
     }
 
     private String otherRecipe(SavedRun before, RecipeDifferences differences) {
-        return "--resume: " + plan.saving().resumed() + " was saved with --recipe " + before.otherRecipe() + ": its "
-                + differences.ignored().size() + " scales and histories are ignored, and the "
+        String told = "--resume: " + plan.saving().resumed() + " was saved with --recipe " + before.otherRecipe();
+        if (differences.isEmpty()) {
+            return told + ", which keeps no scales, as --recipe " + plan.recipe() + " keeps none: nothing is left out";
+        }
+        return told + ": its " + differences.ignored().size() + " scales and histories are ignored, and the "
                 + differences.missing().size() + " of --recipe " + plan.recipe() + " begin anew"
                 + (plan.report() == null ? "" : "; the report names them");
     }
