@@ -51,7 +51,7 @@ public final class Tour {
     static int run(PrintStream err, String... words) throws Exception {
         if (words.length == 0) {
             for (Sample sample : SAMPLES) {
-                System.out.printf(Locale.ROOT, "%d  %-10s %s%n", sample.number, sample.name, sample.what);
+                System.out.printf(Locale.ROOT, "%2d  %-14s  %s%n", sample.number, sample.name, sample.what);
             }
             return 0;
         }

@@ -1,10 +1,12 @@
 package dev.chagres.samples.tour;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -46,5 +48,23 @@ class TourTest {
                 "sample: none is called \"nope\"; without an argument they are listed\n",
                 err.toString(StandardCharsets.UTF_8));
         assertEquals("", out.toString(StandardCharsets.UTF_8));
+    }
+
+    /** The columns of the list begin at the same place in each line, whatever the lengths of numbers and names. */
+    @Test
+    void theListIsAligned() throws Exception {
+        var out = new ByteArrayOutputStream();
+        PrintStream before = System.out;
+        System.setOut(new PrintStream(out, true, StandardCharsets.UTF_8));
+        try {
+            assertEquals(0, Tour.run(System.err));
+        } finally {
+            System.setOut(before);
+        }
+        List<String> lines = out.toString(StandardCharsets.UTF_8).lines().toList();
+        assertEquals(10, lines.size());
+        for (String line : lines) {
+            assertTrue(line.matches("[ 1]\\d  [a-z0-9 ]{14}  \\S.*"), line);
+        }
     }
 }
