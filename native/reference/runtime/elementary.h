@@ -43,7 +43,8 @@ inline float fast_tanh(float x) {
   const float small = p * square * x + x;
   const float magnitude = x < 0 ? -x : x;
   const float large = 1.0f - 2.0f / (fast_exp(2.0f * magnitude) + 1.0f);
-  return magnitude < 0.625f ? small : (x < 0 ? -large : large);
+  /* A 0 keeps its sign, as on the GPU. */
+  return magnitude == 0 ? x : magnitude < 0.625f ? small : (x < 0 ? -large : large);
 }
 
 /* GELU by tanh, the one of Transformer Engine: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */

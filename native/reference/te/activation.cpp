@@ -125,10 +125,11 @@ CHAGRES_CLONES void clamped_swiglu_gradients(float *a, float *b, const float *dy
                                              float offset, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float gate = at_most(a[i], limit), linear = at_most(at_least(b[i], -limit), limit) + offset;
-    const float da = swish_slope(gate, alpha) * dy[i] * linear, db = dy[i] * swish(gate, alpha);
-    const bool a_inside = a[i] <= limit, b_inside = b[i] <= limit && b[i] >= -limit;
-    b[i] = a_inside ? da : 0.0f;
-    a[i] = b_inside ? db : 0.0f;
+    const float slope = a[i] <= limit ? swish_slope(gate, alpha) : 0.0f;
+    const float inside = b[i] <= limit && b[i] >= -limit ? 1.0f : 0.0f;
+    /* Products with 0, not 0 itself: they have a sign, as on the GPU. */
+    b[i] = slope * dy[i] * linear;
+    a[i] = dy[i] * swish(gate, alpha) * inside;
   }
 }
 

@@ -35,11 +35,11 @@ CHAGRES_CLONES Moments rms_moments(const float *x, int64_t count, float epsilon)
   return {0, 1.0f / std::sqrt(squares / static_cast<float>(count) + epsilon)};
 }
 
-/* beta may be null. */
+/* beta may be null: adding -0 leaves every number as it is, a 0 of either sign, too. */
 CHAGRES_CLONES void scale_row(float *z, const float *x, const float *g, const float *beta, Moments moments,
                               int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    z[i] = (x[i] - moments.mu) * moments.rsigma * g[i] + (beta == nullptr ? 0.0f : beta[i]);
+    z[i] = (x[i] - moments.mu) * moments.rsigma * g[i] + (beta == nullptr ? -0.0f : beta[i]);
   }
 }
 
