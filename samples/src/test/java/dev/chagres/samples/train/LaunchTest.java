@@ -174,7 +174,7 @@ class LaunchTest {
         assertFalse(text("err").contains("failed"), text("err"));
     }
 
-    /** The ranks look five times a second, and give a step one more to end. */
+    /** The ranks look five times a second, and give a step one more to end; a machine that does much else takes longer. */
     @Test
     void ranksEndWhenTheirLauncherIsKilled() throws Exception {
         Path report = folder.resolve("r.jsonl");
@@ -188,7 +188,7 @@ class LaunchTest {
         for (ProcessHandle rank : ranks) {
             while (rank.isAlive()) {
                 double seconds = (System.nanoTime() - began) / 1e9;
-                assertTrue(seconds < 3, rank + " lives on after " + seconds + " s");
+                assertTrue(seconds < 30, rank + " lives on after " + seconds + " s");
                 Thread.sleep(10);
             }
         }
