@@ -29,6 +29,5 @@ KERNEL(loss_scale_update, const int32_t *skip, float *loss_scale, int32_t *count
 
 KERNEL(loss_scale_restore, const int32_t *skip, const float *saved, float *values, int64_t count) {
   if (skip[0] != 1) return;
-  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x)
-    values[i] = saved[i];
+  for (int64_t i = thread_index(); i < count; i += thread_total()) values[i] = saved[i];
 }
