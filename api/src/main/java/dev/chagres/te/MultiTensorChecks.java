@@ -103,9 +103,9 @@ final class MultiTensorChecks {
 
     static MemorySegment scaled(Tensor isInfinite, TensorLists lists, Tensor scale, Stream stream) {
         Checks.vector(stream, "isInfinite", isInfinite, DType.INT32, 1);
-        listed(lists, 2, stream);
+        MemorySegment array = listed(lists, 2, stream);
         Checks.vector(stream, "scale", scale, DType.FLOAT32, 1);
-        MemorySegment array = scaled(isInfinite, lists, stream);
+        scaledPairs(isInfinite, lists);
         for (int j = 0; j < lists.tensorCount(); j++) {
             apart("scale", scale, 1, j, lists.tensor(1, j));
         }
@@ -115,6 +115,11 @@ final class MultiTensorChecks {
     static MemorySegment scaled(Tensor isInfinite, TensorLists lists, Stream stream) {
         Checks.vector(stream, "isInfinite", isInfinite, DType.INT32, 1);
         MemorySegment array = listed(lists, 2, stream);
+        scaledPairs(isInfinite, lists);
+        return array;
+    }
+
+    private static void scaledPairs(Tensor isInfinite, TensorLists lists) {
         for (int j = 0; j < lists.tensorCount(); j++) {
             DType from = floats(lists);
             DType to = lists.tensor(1, 0).dtype();
@@ -129,7 +134,6 @@ final class MultiTensorChecks {
             }
         }
         Checks.writable("isInfinite", isInfinite);
-        return array;
     }
 
     static MemorySegment scales(TensorLists lists, DType dtype, QuantizationConfig config, Stream stream) {
