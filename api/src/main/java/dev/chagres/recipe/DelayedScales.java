@@ -124,12 +124,21 @@ final class DelayedScales {
         if (skip == null) {
             follow(stream);
         } else {
-            SavedScales before = saved == null ? saved = new SavedScales(scale, history, places, scope) : saved;
+            SavedScales before = saved();
             before.save(stream);
             follow(stream);
             before.restore(skip, stream);
         }
         invert(stream);
+    }
+
+    private SavedScales saved() {
+        SavedScales present = saved;
+        if (present == null) {
+            present = new SavedScales(scale, history, places, scope);
+            saved = present;
+        }
+        return present;
     }
 
     private void follow(Stream stream) {
