@@ -38,6 +38,11 @@ final class GatheredCopies {
         return quantizers.at(site).scaling() == Scaling.TENSOR;
     }
 
+    /** Returns whether blocks lie within a row, so that {@link #gatherBlockRows} and {@link #blockColumns} make its copies. */
+    boolean hasScalesOfRows(Quantizers quantizers) {
+        return quantizers.at(site).scaling() == Scaling.BLOCK_1D;
+    }
+
     /**
      * Enqueues the cast of this rank's tokens. A scale that follows from the largest magnitude follows from that of all ranks' tokens.
      *
@@ -93,7 +98,7 @@ final class GatheredCopies {
     }
 
     /**
-     * Enqueues gathering of the rowwise copy of all tokens where blocks have scales.
+     * Enqueues gathering of the rowwise copy of all tokens where blocks of rows have scales.
      *
      * @param own [T / N, C], rowwise, T / N a multiple of {@link EightBitCopies#STEP}
      */
@@ -112,7 +117,7 @@ final class GatheredCopies {
     }
 
     /**
-     * Enqueues gathering of the columnwise copy of all tokens where blocks have scales, and returns it.
+     * Enqueues gathering of the columnwise copy of all tokens where blocks of rows have scales, and returns it.
      *
      * @param own [T / N, C], columnwise, T / N a multiple of a block
      */

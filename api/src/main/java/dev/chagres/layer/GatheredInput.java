@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  * a rank keeps its own, and they are gathered again.
  *
  * <p>Blocks of a row lie within a token and those of a column within 128: of 16 tokens a rank on, and multiples, the rows' bytes are
- * gathered, of 128 the columns', too. Else the tensor itself is, and each rank casts all tokens.
+ * gathered, of 128 the columns', too. Else, and where blocks have 128 rows, the tensor itself is, and each rank casts all tokens.
  *
  * <p>Threading: the device's thread.
  */
@@ -36,8 +36,10 @@ final class GatheredInput {
     }
 
     /** Returns whether a rank keeps its own blocks of columns. */
-    private static boolean keepsColumns(long rows, Quantizers present) {
-        return isWholeBlocks(rows) && present.recipe().backwardOverride() == BackwardOverride.NONE;
+    private boolean keepsColumns(long rows, Quantizers present) {
+        return gathering.hasScalesOfRows(present)
+                && isWholeBlocks(rows)
+                && present.recipe().backwardOverride() == BackwardOverride.NONE;
     }
 
     /** Returns whether no column's block has tokens of two ranks. */
@@ -77,7 +79,7 @@ final class GatheredInput {
     private void prepareBlocks(Tensor x, Operand operand, @Nullable Scope keptIn, Quantizers present, Pass pass) {
         Scope temporary = pass.temporary();
         QuantizedTensor columns = null;
-        if (isWholeSteps(x.size(0))) {
+        if (gathering.hasScalesOfRows(present) && isWholeSteps(x.size(0))) {
             boolean keepsColumns = keptIn != null && keepsColumns(x.size(0), present);
             copies.cast(x, null, present, temporary, keepsColumns ? keptIn : null, pass);
             columns = keepsColumns ? copies.columnwise() : null;
@@ -122,7 +124,7 @@ final class GatheredInput {
         Quantizers present = Checks.given("quantizers", operand.quantizers());
         if (gathering.hasOneScale(present)) {
             gathering.gather(operand.keptRowwise(temporary), present, temporary, pass);
-        } else if (isWholeBlocks(operand.rows())) {
+        } else if (gathering.hasScalesOfRows(present) && isWholeBlocks(operand.rows())) {
             return gathering.blockColumns(operand.columnwise(temporary), present, pass);
         } else {
             Tensor all = sites.split().gatheredInput(operand.whole(), pass);

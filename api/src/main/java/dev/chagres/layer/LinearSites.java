@@ -188,6 +188,9 @@ final class LinearSites {
         if (!split.gathersInput()) {
             return " in the model's type, which is as many bytes as both copies of blocks are";
         }
+        if (quantizer.scaling() == Scaling.BLOCK_2D) {
+            return " in the model's type, for blocks have tokens of several ranks";
+        }
         return GatheredInput.isWholeSteps(rows)
                 ? " in eight bits"
                 : " in the model's type, for " + rows + " tokens a rank are no multiple of " + EightBitCopies.STEP;
@@ -202,7 +205,9 @@ final class LinearSites {
         if (present.recipe().backwardOverride() == BackwardOverride.HIGH_PRECISION) {
             return "in the model's type";
         }
-        boolean isWhole = present.at(input).scaling() == Scaling.TENSOR || GatheredInput.isWholeBlocks(rows);
+        Scaling scaling = present.at(input).scaling();
+        boolean isWhole =
+                scaling == Scaling.TENSOR || (scaling == Scaling.BLOCK_1D && GatheredInput.isWholeBlocks(rows));
         return isWhole
                 ? "again"
                 : "in the model's type, for blocks of " + Scaling.BLOCK + " tokens lie on several ranks";

@@ -1,6 +1,7 @@
 package dev.chagres.recipe;
 
 import dev.chagres.DType;
+import dev.chagres.Scaling;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -69,6 +70,7 @@ final class CoveredSites {
             if (site.role() == Role.WEIGHT && site.weight().hasMemory()) {
                 require(site, covered.contains(site));
                 requireUnheld(site.weight());
+                requireTranspose(site.weight(), recipe);
             }
         }
         return covered;
@@ -96,6 +98,18 @@ final class CoveredSites {
             throw new IllegalStateException("parameters: " + weight.name() + " is kept QUANTIZED_ONLY, in the memory of"
                     + " the quantizers that were allocated first, and nothing is left to cast it from again; close"
                     + " these parameters and allocate others for another recipe");
+        }
+    }
+
+    /** The transpose of a weight in eight bits alone is made of its bytes, which have the same scale both ways. */
+    private static void requireTranspose(Parameter weight, Recipe recipe) {
+        if (weight.isEightBitsOnly()
+                && recipe instanceof Float8BlockScaling blocks
+                && blocks.blocks().weight() != Scaling.BLOCK_2D) {
+            throw new IllegalArgumentException("recipe: expected weights in blocks of BLOCK_2D, for " + weight.name()
+                    + " is kept QUANTIZED_ONLY, so that its transpose is made of its bytes, got "
+                    + blocks.blocks().weight()
+                    + "; allocate with WeightStorage.QUANTIZED, or leave Blocks.weight as it is");
         }
     }
 

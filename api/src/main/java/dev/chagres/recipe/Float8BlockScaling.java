@@ -1,5 +1,6 @@
 package dev.chagres.recipe;
 
+import dev.chagres.Scaling;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.te.Gemm.Accumulator;
@@ -7,8 +8,8 @@ import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;
 
 /**
- * A scale for every 1 x 128 values of inputs and gradients, and for every 128 x 128 block of weights. Sums are always
- * split: cuBLASLt has no other kernels.
+ * A scale for every 1 x 128 values of inputs and gradients, and for every 128 x 128 block of weights, unless {@link #withBlocks} says
+ * otherwise. Sums are always split: cuBLASLt has no other kernels.
  *
  * <p>Threading: immutable.
  *
@@ -18,6 +19,7 @@ import dev.chagres.te.QuantizationConfig.Scales;
  * @param input how scales of inputs are found; powers of two
  * @param weight how scales of weights are found; powers of two
  * @param gradient how scales of gradients are found; powers of two
+ * @param blocks which elements share a scale; 1 x 128 of inputs and gradients, 128 x 128 of weights
  * @param backwardOverride in which precision backward computes; NONE
  */
 public record Float8BlockScaling(
@@ -25,26 +27,69 @@ public record Float8BlockScaling(
         QuantizationConfig input,
         QuantizationConfig weight,
         QuantizationConfig gradient,
+        Blocks blocks,
         BackwardOverride backwardOverride)
         implements Recipe {
+    /**
+     * Which elements of each tensor of a product share a scale: {@link Scaling#BLOCK_1D} or {@link Scaling#BLOCK_2D}.
+     *
+     * <p>Threading: immutable.
+     *
+     * @param input of inputs; TE's {@code x_block_scaling_dim}
+     * @param weight of weights; {@code w_block_scaling_dim}
+     * @param gradient of gradients; {@code grad_block_scaling_dim}
+     */
+    public record Blocks(Scaling input, Scaling weight, Scaling gradient) {
+        /**
+         * Checks that each pair of them has a product.
+         *
+         * @throws IllegalArgumentException when one is TENSOR, or more than one BLOCK_2D, of which cuBLASLt has no product
+         */
+        public Blocks {
+            check("input", input);
+            check("weight", weight);
+            check("gradient", gradient);
+            if (square(input) + square(weight) + square(gradient) > 1) {
+                throw new IllegalArgumentException(
+                        "blocks: expected at most one BLOCK_2D, for cuBLASLt has no product of"
+                                + " two, got " + input + " inputs, " + weight + " weights and " + gradient
+                                + " gradients; set one to BLOCK_1D before another to BLOCK_2D");
+            }
+        }
+
+        private static void check(String argument, Scaling scaling) {
+            if (Checks.given(argument, scaling) == Scaling.TENSOR) {
+                throw new IllegalArgumentException(
+                        argument + ": expected BLOCK_1D or BLOCK_2D, got TENSOR; use Float8CurrentScaling or"
+                                + " DelayedScaling for one scale a tensor");
+            }
+        }
+
+        private static int square(Scaling scaling) {
+            return scaling == Scaling.BLOCK_2D ? 1 : 0;
+        }
+    }
+
     /** Checks the values. */
     public Float8BlockScaling {
         Checks.given("format", format);
         Quantization.checkAlways("input", input);
         Quantization.checkAlways("weight", weight);
         Quantization.checkAlways("gradient", gradient);
+        Checks.given("blocks", blocks);
         Checks.given("backwardOverride", backwardOverride);
     }
 
     /** Returns TE's defaults. */
     public static Float8BlockScaling standard() {
         QuantizationConfig powers = QuantizationConfig.standard().withScales(Scales.POWER_OF_2);
-        return new Float8BlockScaling(Format.E4M3, powers, powers, powers, BackwardOverride.NONE);
+        Blocks blocks = new Blocks(Scaling.BLOCK_1D, Scaling.BLOCK_2D, Scaling.BLOCK_1D);
+        return new Float8BlockScaling(Format.E4M3, powers, powers, powers, blocks, BackwardOverride.NONE);
     }
 
     /** Returns the same with other types. */
     public Float8BlockScaling withFormat(Format newFormat) {
-        return new Float8BlockScaling(newFormat, input, weight, gradient, backwardOverride);
+        return new Float8BlockScaling(newFormat, input, weight, gradient, blocks, backwardOverride);
     }
 
     /** Returns the same with scales that may be other numbers, everywhere. */
@@ -54,6 +99,7 @@ public record Float8BlockScaling(
                 input.withScales(scales),
                 weight.withScales(scales),
                 gradient.withScales(scales),
+                blocks,
                 backwardOverride);
     }
 
@@ -69,12 +115,23 @@ public record Float8BlockScaling(
                 role == Role.INPUT ? config : input,
                 role == Role.WEIGHT ? config : weight,
                 role == Role.GRADIENT ? config : gradient,
+                blocks,
                 backwardOverride);
+    }
+
+    /**
+     * Returns the same with other blocks. At most one of the three has BLOCK_2D. Weights of BLOCK_1D are cast anew for backward, so they are
+     * not for {@code WeightStorage.QUANTIZED_ONLY}, and ranks gather them in 16 bits.
+     *
+     * <p>Source: TE's {@code x_block_scaling_dim}, {@code w_block_scaling_dim}, {@code grad_block_scaling_dim}.
+     */
+    public Float8BlockScaling withBlocks(Blocks newBlocks) {
+        return new Float8BlockScaling(format, input, weight, gradient, newBlocks, backwardOverride);
     }
 
     /** Returns the same with backward in another precision. */
     public Float8BlockScaling withBackwardOverride(BackwardOverride newOverride) {
-        return new Float8BlockScaling(format, input, weight, gradient, newOverride);
+        return new Float8BlockScaling(format, input, weight, gradient, blocks, newOverride);
     }
 
     @Override
@@ -88,6 +145,17 @@ public record Float8BlockScaling(
             case INPUT -> input;
             case WEIGHT -> weight;
             case GRADIENT -> gradient;
+            case ATTENTION, ATTENTION_WEIGHTS, ATTENTION_GRADIENT ->
+                throw new IllegalStateException(role + " is not cast by " + this);
+        };
+    }
+
+    /** Returns which elements of one kind of tensor share a scale. */
+    Scaling scaling(Role role) {
+        return switch (role) {
+            case INPUT -> blocks.input;
+            case WEIGHT -> blocks.weight;
+            case GRADIENT -> blocks.gradient;
             case ATTENTION, ATTENTION_WEIGHTS, ATTENTION_GRADIENT ->
                 throw new IllegalStateException(role + " is not cast by " + this);
         };

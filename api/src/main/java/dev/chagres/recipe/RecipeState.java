@@ -1,7 +1,6 @@
 package dev.chagres.recipe;
 
 import dev.chagres.DType;
-import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -77,10 +76,7 @@ final class RecipeState {
             case DelayedScaling delayed ->
                 Checks.given("scales", role.isGradient() ? backward : forward).next(site, this);
             case Float8CurrentScaling current -> new CurrentQuantizer(site, this, current.config(role));
-            case Float8BlockScaling blocks -> {
-                Scaling scaling = role == Role.WEIGHT ? Scaling.BLOCK_2D : Scaling.BLOCK_1D;
-                yield new BlockQuantizer(site, scaling, this, blocks.config(role));
-            }
+            case Float8BlockScaling blocks -> new BlockQuantizer(site, blocks.scaling(role), this, blocks.config(role));
             case MXFP8BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
             case NVFP4BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
         };

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
+import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -70,13 +71,17 @@ final class EightBitContent implements GroupContent {
         }
     }
 
-    /** Of each weight that its own layer multiplies in eight bits; another layer's, as a tied one, is read in its own type, too. */
+    /**
+     * Of each weight that its own layer multiplies in eight bits; another layer's, as a tied one, is read in its own type, too. Weights whose
+     * scales are those of a row's blocks are gathered in their own type: the transpose has other scales, and other bytes.
+     */
     static EightBitContent of(Quantizers quantizers, Communicator ranks) {
         Parameters parameters = quantizers.parameters();
         Map<Parameter, QuantizerSite> products = new HashMap<>();
         for (QuantizerSite site : parameters.quantizers()) {
             if (site.role() == Role.WEIGHT
                     && quantizers.covers(site)
+                    && quantizers.at(site).scaling() != Scaling.BLOCK_1D
                     && site.fits()
                     && site.name().equals(site.weight().name())
                     && site.weight().hasMemory()) {

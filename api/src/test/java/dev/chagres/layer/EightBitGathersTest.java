@@ -22,6 +22,7 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
+import dev.chagres.recipe.Float8BlockScaling.Blocks;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
@@ -62,6 +63,9 @@ class EightBitGathersTest {
         DELAYED(DelayedScaling.standard()),
         CURRENT(Float8CurrentScaling.standard()),
         BLOCKS(Float8BlockScaling.standard()),
+        /** Weights that are gathered in 16 bits, and cast by each rank. */
+        ROWS_OF_WEIGHTS(Float8BlockScaling.standard()
+                .withBlocks(new Blocks(Scaling.BLOCK_1D, Scaling.BLOCK_1D, Scaling.BLOCK_2D))),
         CURRENT_HIGH_PRECISION(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
         CURRENT_DEQUANTIZED(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED)),
         BLOCKS_HIGH_PRECISION(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
@@ -180,6 +184,8 @@ class EightBitGathersTest {
         "CURRENT, 2, 1",
         "CURRENT, 3, 1",
         "BLOCKS, 2, 1",
+        "ROWS_OF_WEIGHTS, 2, 1",
+        "ROWS_OF_WEIGHTS, 4, 2",
         "BLOCKS, 3, 1",
         "BLOCKS, 4, 2",
         "DELAYED, 4, 2",

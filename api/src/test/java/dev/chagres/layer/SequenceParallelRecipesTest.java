@@ -8,6 +8,7 @@ import com.sun.management.ThreadMXBean;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
@@ -27,6 +28,7 @@ import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
+import dev.chagres.recipe.Float8BlockScaling.Blocks;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
@@ -67,6 +69,8 @@ class SequenceParallelRecipesTest {
         DELAYED_ATTENTION(DelayedScaling.standard().withAttention(AttentionPrecision.FP8_MHA)),
         CURRENT(Float8CurrentScaling.standard()),
         BLOCKS(Float8BlockScaling.standard()),
+        SQUARES_OF_INPUTS(Float8BlockScaling.standard()
+                .withBlocks(new Blocks(Scaling.BLOCK_2D, Scaling.BLOCK_1D, Scaling.BLOCK_1D))),
         CURRENT_HIGH_PRECISION(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
         CURRENT_DEQUANTIZED(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED)),
         BLOCKS_HIGH_PRECISION(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
@@ -258,6 +262,8 @@ class SequenceParallelRecipesTest {
         "BLOCKS, WRAPPED, 2, 256",
         "BLOCKS, GATED, 2, 256",
         "BLOCKS, FROZEN, 4, 32",
+        "SQUARES_OF_INPUTS, USUAL, 2, 32",
+        "SQUARES_OF_INPUTS, SMALL, 2, 256",
         "BLOCKS_HIGH_PRECISION, USUAL, 2, 32",
         "BLOCKS_DEQUANTIZED, USUAL, 2, 22",
         "BLOCKS_DEQUANTIZED, SMALL, 2, 32",
@@ -320,7 +326,8 @@ class SequenceParallelRecipesTest {
         "CURRENT, 22, 4, 2, 0, 0",
         "BLOCKS, 22, 0, 0, 6, 0",
         "BLOCKS, 32, 2, 0, 4, 32",
-        "BLOCKS, 256, 4, 0, 2, 384"
+        "BLOCKS, 256, 4, 0, 2, 384",
+        "SQUARES_OF_INPUTS, 256, 0, 0, 6, 0"
     })
     void tokensTravelAsBytes(Case one, int tokens, long inputs, long gradients, long whole, long scales) {
         DevicesNeeded.assume(2);
@@ -395,7 +402,9 @@ class SequenceParallelRecipesTest {
                 "CURRENT_HIGH_PRECISION | which ncclAllReduce finds, in backward in the model's type | gradient ncclAllGather gathers; ops_gather_rows",
                 "BLOCKS | in the model's type, for 11 tokens a rank are no multiple of 16, in backward in the model's type, for blocks"
                         + " of 128 tokens lie on several ranks | in the model's type, which is as many bytes as both copies of"
-                        + " blocks are; ops_gather_rows"
+                        + " blocks are; ops_gather_rows",
+                "SQUARES_OF_INPUTS | in the model's type, for blocks have tokens of several ranks, in backward in the model's type, for"
+                        + " blocks of 128 tokens lie on several ranks | as many bytes as both copies of blocks are; ops_gather_rows"
             })
     void explainSaysWhatTravels(Case one, String column, String row) {
         DevicesNeeded.assume(2);

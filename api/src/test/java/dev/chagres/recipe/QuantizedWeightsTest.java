@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
+import dev.chagres.Scaling;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
@@ -200,11 +201,7 @@ class QuantizedWeightsTest {
                     Objects.requireNonNull(copies.rowwise()).toBytes(open.stream()), copies.dtype());
             float[] master = open.read(site.weight().weight());
             for (int i = 0; i < stored.length; i++) {
-                // No matrix here has more than one block of 128 in both directions, but of the gated half.
-                int row = i / (int) copies.columns();
-                int column = i % (int) copies.columns();
-                float scale = inverse.length == 1 ? inverse[0] : inverse[row / 128 * blocks(copies) + column / 128];
-                double exact = master[i] / scale;
+                double exact = master[i] / inverse[scaleIndex(copies, i)];
                 double low = Float8Witness.nearest(exact * (1 - 3e-7), copies.dtype());
                 double high = Float8Witness.nearest(exact * (1 + 3e-7), copies.dtype());
                 assertTrue(
@@ -214,9 +211,17 @@ class QuantizedWeightsTest {
         }
     }
 
-    /** Returns the scales of a row of blocks, which are filled up to four. */
-    private static int blocks(QuantizedTensor copies) {
-        return (int) Objects.requireNonNull(copies.rowwiseScaleInverse()).size(1);
+    /** Returns where the inverse scale of an element is; rows of scales are filled up to four. */
+    private static int scaleIndex(QuantizedTensor copies, int element) {
+        int row = element / (int) copies.columns();
+        int column = element % (int) copies.columns();
+        int scales = (int)
+                Objects.requireNonNull(copies.rowwiseScaleInverse()).size(copies.scaling() == Scaling.TENSOR ? 0 : 1);
+        return switch (copies.scaling()) {
+            case TENSOR -> 0;
+            case BLOCK_1D -> column / 128 * scales + row;
+            case BLOCK_2D -> row / 128 * scales + column / 128;
+        };
     }
 
     @ParameterizedTest

@@ -53,6 +53,24 @@ class QuantizersMisuseTest {
     }
 
     @Test
+    void blocksRefuseWhatHasNoProduct() {
+        assertThrown(
+                ARGUMENT,
+                "blocks: expected at most one BLOCK_2D, for cuBLASLt has no product of two, got BLOCK_2D inputs, BLOCK_2D"
+                        + " weights and BLOCK_1D gradients; set one to BLOCK_1D before another to BLOCK_2D",
+                () -> new Float8BlockScaling.Blocks(Scaling.BLOCK_2D, Scaling.BLOCK_2D, Scaling.BLOCK_1D));
+        assertThrown(
+                ARGUMENT,
+                "gradient: expected BLOCK_1D or BLOCK_2D, got TENSOR; use Float8CurrentScaling or DelayedScaling for one"
+                        + " scale a tensor",
+                () -> new Float8BlockScaling.Blocks(Scaling.BLOCK_1D, Scaling.BLOCK_1D, Scaling.TENSOR));
+        assertThrown(
+                NullPointerException.class,
+                "blocks: expected a value, got null",
+                () -> Float8BlockScaling.standard().withBlocks(null));
+    }
+
+    @Test
     void eachProductSumsAsTheRecipeSays() {
         for (Product other : Product.values()) {
             DelayedScaling delayed = DelayedScaling.standard().withAccumulator(other, Accumulator.SPLIT);

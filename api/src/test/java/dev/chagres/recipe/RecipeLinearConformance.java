@@ -1,6 +1,7 @@
 package dev.chagres.recipe;
 
 import dev.chagres.DType;
+import dev.chagres.Scaling;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerance;
@@ -11,6 +12,7 @@ import dev.chagres.layer.Pass;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.QuantizationConfig.Scales;
@@ -51,6 +53,11 @@ class RecipeLinearConformance {
                 Float8CurrentScaling.standard().withScales(Scales.POWER_OF_2),
                 Float8BlockScaling.standard(),
                 Float8BlockScaling.standard().withScales(Scales.FLOAT32),
+                withBlocks(Scaling.BLOCK_1D, Scaling.BLOCK_1D, Scaling.BLOCK_1D),
+                withBlocks(Scaling.BLOCK_2D, Scaling.BLOCK_1D, Scaling.BLOCK_1D),
+                withBlocks(Scaling.BLOCK_1D, Scaling.BLOCK_1D, Scaling.BLOCK_2D),
+                withBlocks(Scaling.BLOCK_2D, Scaling.BLOCK_1D, Scaling.BLOCK_1D)
+                        .withBackwardOverride(BackwardOverride.DEQUANTIZED),
                 Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION),
                 Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED),
                 Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION),
@@ -58,6 +65,10 @@ class RecipeLinearConformance {
                 Float8BlockScaling.standard()
                         .withScales(Scales.FLOAT32)
                         .withBackwardOverride(BackwardOverride.DEQUANTIZED));
+    }
+
+    private static Float8BlockScaling withBlocks(Scaling input, Scaling weight, Scaling gradient) {
+        return Float8BlockScaling.standard().withBlocks(new Float8BlockScaling.Blocks(input, weight, gradient));
     }
 
     private static Recipe withFastSums() {
@@ -83,10 +94,10 @@ class RecipeLinearConformance {
         return cases;
     }
 
-    /** What the casts of one step leave: rows are summed over forward and for dx, columns for dW. */
+    /** What the casts of one step leave of a matrix: for products that sum over its rows, and over its columns. */
     private record Seen(RealMatrix rows, RealMatrix columns) {}
 
-    private static Seen seen(Recipe recipe, RealMatrix x, DType type, double delayedScale) {
+    private static Seen seen(Recipe recipe, Role role, RealMatrix x, DType type, double delayedScale) {
         return switch (recipe) {
             case DelayedScaling delayed -> same(QuantizedMatrixWitness.seen(x, type, delayedScale));
             case Float8CurrentScaling current -> {
@@ -95,10 +106,12 @@ class RecipeLinearConformance {
                         x, type, QuantizedMatrixWitness.scale(QuantizedMatrixWitness.amax(x), type, powers)));
             }
             case Float8BlockScaling blocks -> {
-                boolean powers = blocks.input().scales() == Scales.POWER_OF_2;
-                yield new Seen(
-                        QuantizedMatrixWitness.seenByRows(x, type, powers),
-                        QuantizedMatrixWitness.seenByColumns(x, type, powers));
+                boolean powers = blocks.config(role).scales() == Scales.POWER_OF_2;
+                yield blocks.scaling(role) == Scaling.BLOCK_2D
+                        ? same(QuantizedMatrixWitness.seenBySquares(x, type, powers))
+                        : new Seen(
+                                QuantizedMatrixWitness.seenByRows(x, type, powers),
+                                QuantizedMatrixWitness.seenByColumns(x, type, powers));
             }
             default -> throw new IllegalArgumentException(recipe.toString());
         };
@@ -106,13 +119,6 @@ class RecipeLinearConformance {
 
     private static Seen same(RealMatrix x) {
         return new Seen(x, x);
-    }
-
-    private static RealMatrix seenWeight(Recipe recipe, RealMatrix weight, DType type, double delayedScale) {
-        return recipe instanceof Float8BlockScaling blocks
-                ? QuantizedMatrixWitness.seenBySquares(
-                        weight, type, blocks.weight().scales() == Scales.POWER_OF_2)
-                : seen(recipe, weight, type, delayedScale).rows;
     }
 
     /** The scales of delayed scaling: 1 at first, then what the first step's largest magnitudes make of them. */
@@ -150,11 +156,11 @@ class RecipeLinearConformance {
 
     private static void check(
             Case c, Linear linear, Weights weights, Scales3 scales, RealMatrix x, RealMatrix dy, Tensor y, Tensor dx) {
-        Seen input = seen(c.recipe, x, c.recipe.format().forward(), scales.input);
-        Seen gradient = seen(c.recipe, dy, c.recipe.format().backward(), scales.gradient);
-        RealMatrix weight =
-                seenWeight(c.recipe, weights.get("weight"), c.recipe.format().forward(), scales.weight);
-        weights.put("seen.weight", weight);
+        Seen input = seen(c.recipe, Role.INPUT, x, c.recipe.format().forward(), scales.input);
+        Seen gradient = seen(c.recipe, Role.GRADIENT, dy, c.recipe.format().backward(), scales.gradient);
+        Seen weight = seen(
+                c.recipe, Role.WEIGHT, weights.get("weight"), c.recipe.format().forward(), scales.weight);
+        weights.put("seen.weight", weight.rows);
         if (c.bias == Bias.PRESENT) {
             weights.put("seen.bias", weights.get("bias"));
         }
@@ -163,7 +169,7 @@ class RecipeLinearConformance {
         open.assertClose("y", witness.forward(input.rows), y, rounded);
         boolean whole = c.recipe.backwardOverride() != BackwardOverride.NONE;
         boolean dequantized = c.recipe.backwardOverride() == BackwardOverride.DEQUANTIZED;
-        RealMatrix backwardWeight = whole && !dequantized ? weights.get("weight") : weight;
+        RealMatrix backwardWeight = dequantized ? weight.rows : whole ? weights.get("weight") : weight.columns;
         // Dequantized weights are rounded to the model's type, and the product, too.
         Tolerance backward = dequantized
                 ? new Tolerance("product of dequantized weights", rounded.frobenius(), 2 * rounded.element())
