@@ -99,6 +99,12 @@ std::vector<Case> conversion_cases() {
       CASE(te_swap_first_dims, f.bf16({8, 16, 4}), f.bf16({16, 8, 4}), f.stream()),
       CASE(te_dropout_fwd, f.bf16({8, 16}), f.bf16({8, 16}), f.tensor(kNVTEByte, {16}), f.int64s({1, 2}), 0.5f, f.stream()),
       CASE(te_dropout_bwd, f.bf16({8, 16}), f.tensor(kNVTEByte, {16}), f.bf16({8, 16}), 0.5f, f.stream()),
+      CASE(te_topk, f.stream(), f.f32({4, 100}), f.int32s({100, 50, 2, 0}), f.f32({4, 7}), f.tensor(kNVTEInt32, {4, 7}),
+           f.workspace([&](NVTETensor query) {
+             return te_topk(nullptr, f.f32({4, 100}), f.int32s({100, 50, 2, 0}), f.f32({4, 7}), f.tensor(kNVTEInt32, {4, 7}),
+                            query, 4, 100, 7);
+           }),
+           4, 100, 7),
       CASE(te_convert_thd_to_bshd, f.bf16({6, 2, 8}), f.int32s({0, 2, 6}), f.bf16({2, 4, 2, 8}), 2, 4, f.stream()),
       CASE(te_convert_bshd_to_thd, f.bf16({2, 4, 2, 8}), f.int32s({0, 2, 6}), f.bf16({6, 2, 8}), 6, f.stream()),
       CASE(te_extract_seed_and_offset, f.device_values<int64_t>({0, 0}), 1, f.device_values<int64_t>({7}), 1,
