@@ -3,7 +3,7 @@
  *
  * A chunk of 16 elements draws four words from Philox with the chunk's number as subsequence. Each of their 16 bytes
  * decides one element: dropped when the byte is below floor(256 p). Kept elements are multiplied by 1 / (1 - p). The
- * mask has one bit an element, least significant first, 1 for kept.
+ * mask has one bit an element, least significant first, 1 for kept. Forward also reads FP8 with one scale.
  */
 #include <cmath>
 
@@ -55,7 +55,7 @@ void check_probability(float probability, const Caller &caller) {
 
 void check_elements(const View &x, const char *argument, const View &y, const char *other, const View &mask,
                     const Caller &caller) {
-  expect_dtype(y, other, x.dtype, caller);
+  if (!is_fp8(x.dtype)) expect_dtype(y, other, x.dtype, caller);
   expect_count(y, other, x.count(), caller);
   if (x.count() % kChunk != 0) {
     fail(caller, text("Tensor \"", argument, "\" must have a multiple of ", kChunk, " elements, got ", x.count(),
@@ -68,6 +68,7 @@ void check_elements(const View &x, const char *argument, const View &y, const ch
 }
 
 constexpr std::initializer_list<NVTEDType> kHalves = {kNVTEFloat16, kNVTEBFloat16};
+constexpr std::initializer_list<NVTEDType> kInputs = {kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2};
 constexpr std::initializer_list<NVTEDType> kMasks = {kNVTEByte, kNVTEInt16, kNVTEInt32, kNVTEInt64};
 
 }  // namespace
@@ -80,7 +81,8 @@ void nvte_dropout_fwd(NVTETensor input, NVTETensor output, NVTETensor mask, NVTE
                       float dropout_probability, cudaStream_t stream) {
   if (recorded(nvte_dropout_fwd, input, output, mask, rng_state, dropout_probability, stream)) return;
   const Caller caller = Caller::here();
-  const View x = view(input, "input", kHalves);
+  const View x = view(input, "input", kInputs);
+  const float inverse = is_fp8(x.dtype) ? fp8_input(input, "input").scale_inv : 1.0f;
   const View y = view(output, "output", kHalves);
   const View bits = view(mask, "mask", kMasks);
   const View state = view(rng_state, "rng_state", {kNVTEInt64});
@@ -99,6 +101,7 @@ void nvte_dropout_fwd(NVTETensor input, NVTETensor output, NVTETensor mask, NVTE
       std::memcpy(kept + i / 8, &chunk, sizeof(chunk));
     }
     to_float(run.data(), element(x.data, first, x.dtype), x.dtype, last - first);
+    if (is_fp8(x.dtype)) rescale(run.data(), inverse, last - first);
     apply(run.data(), kept + first / 8, last - first, scale);
     from_float(element(y.data, first, y.dtype), run.data(), y.dtype, last - first);
   });

@@ -80,6 +80,8 @@ std::vector<Case> cast_cases() {
       CASE(te_quantize_v2, f.bf16({130, 48}), fp8_blocks(f, NVTE_BLOCK_SCALING_2D, 130, 48), f.quantization_config(),
            f.stream()),
       CASE(te_dequantize, fp8_rowwise(f, 32, 48), f.bf16({32, 48}), f.stream()),
+      CASE(te_dropout_fwd, fp8_rowwise(f, 32, 48), f.bf16({32, 48}), f.tensor(kNVTEByte, {192}), f.int64s({1, 2}), 0.5f,
+           f.stream()),
       CASE(te_cast_transpose, f.bf16({32, 48}), fp8(f, 32, 48), f.stream()),
       CASE(te_cast_transpose_with_noop, f.bf16({32, 48}), f.floats({0}), fp8(f, 32, 48), f.stream()),
       CASE(te_multi_cast_transpose, 2, f.handles({f.bf16({8, 4}), f.bf16({32, 32})}),

@@ -44,6 +44,24 @@ TEST(kept_elements_are_scaled_and_others_zero) {
   }
 }
 
+/* FP8 stands for its number times the inverse scale. */
+TEST(fp8_is_read_with_its_inverse_scale) {
+  for (const NVTEDType from : {kNVTEFloat8E4M3, kNVTEFloat8E5M2}) {
+    for (const NVTEDType to : {kNVTEFloat16, kNVTEBFloat16}) {
+      Array x({4096}, from), y({4096}, to), mask({512}, kNVTEByte), inverse({1}, kNVTEFloat32);
+      inverse.set(0, 0.375);
+      x.record(kNVTERowwiseScaleInv, inverse.data(), kNVTEFloat32, {1});
+      x.normal(4);
+      State state(9, 4);
+      nvte_dropout_fwd(x, y, mask, state.array, 0.25f, nullptr);
+      for (size_t i = 0; i < y.count(); ++i) {
+        const double expected = kept(mask, i) ? x.get(i) * 0.375 / 0.75 : 0;
+        EXPECT(check::close(y.get(i), expected, check::rounding(to), 1e-7));
+      }
+    }
+  }
+}
+
 /* Element by element: byte and word of Philox as the documentation of dropout.cpp says, derived here from the bits. */
 TEST(mask_bits_come_from_philox) {
   Array x({64}, kNVTEBFloat16), y({64}, kNVTEBFloat16), mask({8}, kNVTEByte);
@@ -90,6 +108,8 @@ TEST(refusals) {
       odd_out({24}, kNVTEBFloat16), odd_mask({3}, kNVTEByte), other({32}, kNVTEFloat16), three({3}, kNVTEInt64);
   State state(1, 0);
   EXPECT_THROWS(nvte_dropout_fwd(floats, y, mask, state.array, 0.5f, nullptr), "nvte_dropout_fwd", "\"input\"", "Float16, BFloat16", "Float32");
+  Array unscaled({32}, kNVTEFloat8E4M3);
+  EXPECT_THROWS(nvte_dropout_fwd(unscaled, y, mask, state.array, 0.5f, nullptr), "\"input\"", "scale_inv");
   EXPECT_THROWS(nvte_dropout_fwd(x, other, mask, state.array, 0.5f, nullptr), "\"output\"", "Float16");
   EXPECT_THROWS(nvte_dropout_fwd(odd, odd_out, odd_mask, state.array, 0.5f, nullptr), "multiple of 16", "24");
   EXPECT_THROWS(nvte_dropout_fwd(x, y, odd_mask, state.array, 0.5f, nullptr), "\"mask\"", "4 bytes", "(3)");
