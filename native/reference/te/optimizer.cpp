@@ -199,7 +199,7 @@ void nvte_multi_tensor_adam_cuda(int chunk_size, NVTETensor noop_flag, NVTETenso
   const Lists lists =
       read_adam_lists({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
                       num_tensor_lists == 5, caller);
-  read_flag(noop_flag, "noop_flag", caller);
+  tensor(noop_flag, "noop_flag"); /* TE's kernel does not look at it */
   AdamStep by = make_step(beta1, beta2, epsilon, weight_decay, mode, caller);
   by.lr = lr;
   set_corrections(by, step, bias_correction == 1);
@@ -217,7 +217,7 @@ void nvte_multi_tensor_adam_param_remainder_cuda(int chunk_size, NVTETensor noop
   const Lists lists = read_lists({chunk_size, noop_flag, tensor_lists, num_tensor_lists, num_tensors_per_list},
                                  {"g", "p", "m", "v", "p_remainder"}, caller,
                                  {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEInt16});
-  read_flag(noop_flag, "noop_flag", caller);
+  tensor(noop_flag, "noop_flag"); /* TE's kernel does not look at it */
   AdamStep by = make_step(beta1, beta2, epsilon, weight_decay, mode, caller);
   if (lists[0].empty()) return;
   CHAGRES_CHECK(lists[0][0].dtype != kNVTEInt16, "Tensor \"g[0]\" must have a floating-point dtype, got Int16");
