@@ -10,6 +10,8 @@ package dev.chagres;
 public enum DType {
     /** Unsigned 8-bit integers; also raw bytes and bit masks. */
     BYTE(0, 1),
+    /** Signed 16-bit integers: the lower halves of FP32 weights, whose upper halves are BFLOAT16. NCCL does not move them. */
+    INT16(1, 2),
     /** Signed 32-bit integers: token identifiers, labels, cumulative lengths. */
     INT32(2, 4),
     /** Signed 64-bit integers: random-number state. */

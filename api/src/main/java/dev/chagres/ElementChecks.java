@@ -37,6 +37,7 @@ final class ElementChecks {
     private static String copiesOf(DType dtype) {
         return switch (dtype) {
             case FLOAT32, FLOAT16, BFLOAT16 -> "float values (1f, 2f) and toFloats are";
+            case INT16 -> "short values ((short) 1, (short) 2) and toShorts are";
             case INT32 -> "int values (1, 2) and toInts are";
             case INT64 -> "long values (1L, 2L) and toLongs are";
             case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> "byte values ((byte) 1, (byte) 2) and toBytes are";

@@ -215,6 +215,17 @@ public final class Tensor {
     }
 
     /**
+     * Copies the elements from shorts.
+     *
+     * @param stream the stream that copies
+     * @param values as many as the tensor has elements
+     * @throws IllegalArgumentException when the number of values differs, or the elements are not INT16
+     */
+    public void set(Stream stream, short... values) {
+        Transfer.fromShorts(this, Transfer.on(this, stream), values);
+    }
+
+    /**
      * Copies the elements from longs.
      *
      * @param stream the stream that copies
@@ -255,6 +266,16 @@ public final class Tensor {
      */
     public int[] toInts(Stream stream) {
         return Transfer.toInts(this, Transfer.on(this, stream));
+    }
+
+    /**
+     * Returns the elements as shorts.
+     *
+     * @param stream the stream that copies
+     * @throws IllegalArgumentException when the elements are not INT16
+     */
+    public short[] toShorts(Stream stream) {
+        return Transfer.toShorts(this, Transfer.on(this, stream));
     }
 
     /**

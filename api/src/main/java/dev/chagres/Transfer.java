@@ -77,6 +77,21 @@ final class Transfer {
         return values;
     }
 
+    /** Copies shorts into an INT16 tensor and waits. */
+    static void fromShorts(Tensor tensor, MemorySegment stream, short[] values) {
+        ElementChecks.ensureType(tensor, DType.INT16);
+        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
+        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_SHORT, 0, values.length));
+    }
+
+    /** Waits and returns the elements of an INT16 tensor. */
+    static short[] toShorts(Tensor tensor, MemorySegment stream) {
+        ElementChecks.ensureType(tensor, DType.INT16);
+        short[] values = new short[arrayLength(tensor)];
+        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_SHORT, 0, values, 0, values.length));
+        return values;
+    }
+
     /** Copies longs into an INT64 tensor and waits. */
     static void fromLongs(Tensor tensor, MemorySegment stream, long[] values) {
         ElementChecks.ensureType(tensor, DType.INT64);

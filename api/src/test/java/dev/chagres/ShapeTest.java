@@ -52,6 +52,7 @@ class ShapeTest {
     @Test
     void typesHaveTheNumbersOfTransformerEngine() {
         assertEquals(TransformerEngine.kNVTEByte(), DType.BYTE.code());
+        assertEquals(TransformerEngine.kNVTEInt16(), DType.INT16.code());
         assertEquals(TransformerEngine.kNVTEInt32(), DType.INT32.code());
         assertEquals(TransformerEngine.kNVTEInt64(), DType.INT64.code());
         assertEquals(TransformerEngine.kNVTEFloat32(), DType.FLOAT32.code());
@@ -62,7 +63,7 @@ class ShapeTest {
         for (DType dtype : DType.values()) {
             int expected = switch (dtype) {
                 case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> 1;
-                case FLOAT16, BFLOAT16 -> 2;
+                case INT16, FLOAT16, BFLOAT16 -> 2;
                 case INT32, FLOAT32 -> 4;
                 case INT64 -> 8;
             };

@@ -107,6 +107,25 @@ class TransferTest {
                 IllegalArgumentException.class,
                 notBytes + "INT64[1]; long values (1L, 2L) and toLongs are for it",
                 () -> scope.tensor(DType.INT64, 1).toBytes(stream));
+        assertThrown(
+                IllegalArgumentException.class,
+                notBytes + "INT16[1]; short values ((short) 1, (short) 2) and toShorts are for it",
+                () -> scope.tensor(DType.INT16, 1).toBytes(stream));
+    }
+
+    @Test
+    void shorts() {
+        Tensor tensor = scope.tensor(DType.INT16, 3);
+        tensor.set(stream, Short.MIN_VALUE, (short) 0, Short.MAX_VALUE);
+        assertArrayEquals(new short[] {Short.MIN_VALUE, 0, Short.MAX_VALUE}, tensor.toShorts(stream));
+        assertThrown(
+                IllegalArgumentException.class,
+                "values: expected 3 for INT16[3], got 1",
+                () -> tensor.set(stream, (short) 1));
+        assertThrown(
+                IllegalArgumentException.class,
+                "tensor: expected INT16, got INT32[1]; int values (1, 2) and toInts are for it",
+                () -> scope.tensor(DType.INT32, 1).toShorts(stream));
     }
 
     /** Every number of a 16-bit type comes back as itself; every NaN as a NaN. */

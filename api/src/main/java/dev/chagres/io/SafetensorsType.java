@@ -37,7 +37,7 @@ public enum SafetensorsType {
     /** AMD's variant of {@link #F8_E5M2}: no infinities, no negative zero, another bias of the exponent. */
     F8_E5M2FNUZ(8, null),
     /** Signed 16-bit integers. */
-    I16(16, null),
+    I16(16, DType.INT16),
     /** Unsigned 16-bit integers. */
     U16(16, null),
     /** IEEE 754 binary16. */

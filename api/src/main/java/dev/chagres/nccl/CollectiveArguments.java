@@ -100,6 +100,8 @@ final class CollectiveArguments {
     static int type(DType dtype) {
         return switch (dtype) {
             case BYTE -> Nccl.ncclUint8();
+            case INT16 ->
+                throw new IllegalArgumentException("tensor: expected elements of a type that NCCL has, got " + dtype);
             case INT32 -> Nccl.ncclInt32();
             case INT64 -> Nccl.ncclInt64();
             case FLOAT32 -> Nccl.ncclFloat32();

@@ -45,6 +45,7 @@ final class Factors {
             case INT64 -> scalar.set(ValueLayout.JAVA_LONG, 0, whole(dtype, factor, Long.MIN_VALUE, Long.MAX_VALUE));
             case INT32 ->
                 scalar.set(ValueLayout.JAVA_INT, 0, (int) whole(dtype, factor, Integer.MIN_VALUE, Integer.MAX_VALUE));
+            case INT16 -> throw new IllegalArgumentException("dtype: expected a type that NCCL has, got " + dtype);
             case BYTE -> scalar.set(ValueLayout.JAVA_BYTE, 0, (byte) whole(dtype, factor, 0, LARGEST_BYTE));
             case FLOAT8_E4M3, FLOAT8_E5M2 ->
                 throw new IllegalArgumentException(

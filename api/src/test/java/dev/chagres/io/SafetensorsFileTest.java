@@ -197,8 +197,8 @@ class SafetensorsFileTest {
         assertEquals(SafetensorsType.BF16, SafetensorsType.of(DType.BFLOAT16));
         assertEquals(Optional.of(DType.BYTE), SafetensorsType.U8.dtype());
         assertEquals(Optional.empty(), SafetensorsType.F64.dtype());
-        for (DType dtype :
-                List.of(DType.BYTE, DType.INT32, DType.INT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)) {
+        for (DType dtype : List.of(
+                DType.BYTE, DType.INT16, DType.INT32, DType.INT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)) {
             SafetensorsType type = SafetensorsType.of(dtype);
             assertEquals(Optional.of(dtype), type.dtype());
             assertEquals(8 * dtype.byteSize(), type.bitSize());
