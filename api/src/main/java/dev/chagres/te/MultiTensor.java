@@ -10,28 +10,22 @@ import dev.chagres.internal.Inside;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Operations on many tensors at once, a few kernels for all: their norm, the step of Adam, scales of magnitudes.
+ * Operations on many tensors at once, a few kernels for all: their norm, the step of stochastic gradient descent, scales of
+ * magnitudes. {@link MultiTensorAdam} has the steps of Adam.
  *
  * <p>With empty lists there is nothing to do: a norm is 0.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: TE's {@code multi_tensor.h}; Kingma and Ba, Adam (2015); Loshchilov and Hutter, Decoupled weight decay
- * regularization (2017).
+ * <p>Source: TE's {@code multi_tensor.h}.
  */
 public final class MultiTensor {
-    /** Where weight decay w goes. */
+    /** Where weight decay w goes in a step of {@link MultiTensorAdam}. */
     public enum WeightDecay {
         /** Into the gradient: {@code g = g + w p}. */
-        L2(0),
+        L2,
         /** Into the update, beside the learning rate alone. */
-        DECOUPLED(1);
-
-        private final int mode;
-
-        WeightDecay(int mode) {
-            this.mode = mode;
-        }
+        DECOUPLED
     }
 
     /** Whether the moments, which begin at 0, are divided by what they lack for that. */
@@ -47,11 +41,6 @@ public final class MultiTensor {
 
     /** Elements that one block works on; TE's own callers give this number. */
     static final int CHUNK = 2048 * 32;
-
-    /** g, p, m, v; then masters too. */
-    private static final int OWN_LISTS = 4;
-
-    private static final int MASTER_LISTS = 5;
 
     /** amax, scale, scale inverse. */
     private static final int SCALE_LISTS = 3;
@@ -94,141 +83,6 @@ public final class MultiTensor {
     }
 
     /**
-     * Enqueues a step of Adam whose numbers lie on the device, {@code nvte_multi_tensor_adam_capturable_cuda}: {@code g =
-     * invScale g}, {@code m = beta1 m + (1 - beta1) g}, {@code v = beta2 v + (1 - beta2) g^2}, {@code u = (m / c1) /
-     * (sqrt(v / c2) + epsilon)} and, decoupled, {@code p = p - lr (u + weightDecay p)}.
-     *
-     * @param noopFlag INT32 [1]: where it is 1 nothing changes
-     * @param lists g, p, m, v, all of them written: g and p of one floating-point type, m and v FLOAT32
-     * @param lr learning rate, FLOAT32 [1]
-     * @param beta1 at least 0 and below 1
-     * @param beta2 at least 0 and below 1
-     * @param epsilon at least 0
-     * @param step number of this step, from 1 on, INT32 [1]
-     * @param weightDecay at least 0
-     * @param invScale factor on the gradients, FLOAT32 [1]
-     * @throws IllegalArgumentException when lists, numbers, shapes, types or devices do not fit
-     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
-     */
-    public static void adamCapturable(
-            Tensor noopFlag,
-            TensorLists lists,
-            Tensor lr,
-            float beta1,
-            float beta2,
-            float epsilon,
-            Tensor step,
-            WeightDecay mode,
-            BiasCorrection biasCorrection,
-            float weightDecay,
-            Tensor invScale,
-            Stream stream) {
-        adam(
-                OWN_LISTS,
-                noopFlag,
-                lists,
-                lr,
-                beta1,
-                beta2,
-                epsilon,
-                step,
-                mode,
-                biasCorrection,
-                weightDecay,
-                invScale,
-                stream);
-    }
-
-    /**
-     * Enqueues the same step on FP32 master weights, from which p is rounded,
-     * {@code nvte_multi_tensor_adam_capturable_master_cuda}.
-     *
-     * @param noopFlag INT32 [1]: where it is 1 nothing changes
-     * @param lists g, p, m, v, master, all of them written: g and p of one floating-point type, m, v and master FLOAT32
-     * @param lr learning rate, FLOAT32 [1]
-     * @param beta1 at least 0 and below 1
-     * @param beta2 at least 0 and below 1
-     * @param epsilon at least 0
-     * @param step number of this step, from 1 on, INT32 [1]
-     * @param weightDecay at least 0
-     * @param invScale factor on the gradients, FLOAT32 [1]
-     * @throws IllegalArgumentException when lists, numbers, shapes, types or devices do not fit
-     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
-     */
-    public static void adamCapturableMaster(
-            Tensor noopFlag,
-            TensorLists lists,
-            Tensor lr,
-            float beta1,
-            float beta2,
-            float epsilon,
-            Tensor step,
-            WeightDecay mode,
-            BiasCorrection biasCorrection,
-            float weightDecay,
-            Tensor invScale,
-            Stream stream) {
-        adam(
-                MASTER_LISTS,
-                noopFlag,
-                lists,
-                lr,
-                beta1,
-                beta2,
-                epsilon,
-                step,
-                mode,
-                biasCorrection,
-                weightDecay,
-                invScale,
-                stream);
-    }
-
-    private static void adam(
-            int listCount,
-            Tensor noopFlag,
-            TensorLists lists,
-            Tensor lr,
-            float beta1,
-            float beta2,
-            float epsilon,
-            Tensor step,
-            WeightDecay mode,
-            BiasCorrection biasCorrection,
-            float weightDecay,
-            Tensor invScale,
-            Stream stream) {
-        MultiTensorChecks.numbers(beta1, beta2, epsilon, weightDecay);
-        Checks.given("mode", mode);
-        Checks.given("biasCorrection", biasCorrection);
-        MemorySegment array = MultiTensorChecks.adam(noopFlag, lists, listCount, lr, step, invScale, stream);
-        if (lists.tensorCount() == 0) {
-            return;
-        }
-        boolean own = listCount == OWN_LISTS;
-        AdamCall call = own
-                ? TransformerEngine::te_multi_tensor_adam_capturable_cuda
-                : TransformerEngine::te_multi_tensor_adam_capturable_master_cuda;
-        int status = call.call(
-                CHUNK,
-                noopFlag.handle(),
-                array,
-                lists.listCount(),
-                lists.tensorCount(),
-                lr.handle(),
-                beta1,
-                beta2,
-                epsilon,
-                step.handle(),
-                mode.mode,
-                biasCorrection.ordinal(),
-                weightDecay,
-                invScale.handle(),
-                stream.handle());
-        Status.te(status, own ? "te_multi_tensor_adam_capturable_cuda" : "te_multi_tensor_adam_capturable_master_cuda");
-    }
-
-    /**
      * Enqueues {@code scale = largest / max(amax, epsilon)} and {@code scaleInverse = 1 / scale} of many magnitudes,
      * {@code nvte_multi_tensor_compute_scale_and_scale_inv_cuda}: a scale is 1 where its amax is 0 or not finite, and the largest
      * FP32 number where the quotient is larger. Numbers below FP32's least normal one count as 0.
@@ -258,64 +112,6 @@ public final class MultiTensor {
                         config.amaxEpsilon(),
                         stream.handle()),
                 "te_multi_tensor_compute_scale_and_scale_inv_cuda");
-    }
-
-    /**
-     * Enqueues a step of Adam on weights in eight bits, {@code nvte_multi_tensor_adam_fp8_cuda}: the step of {@link
-     * #adamCapturableMaster} over the masters, without a scale of the gradients, then {@code p = scale * master} rounded to eight
-     * bits, {@code amax = max(amax, |master|)} and {@code scaleInverse = 1 / scale}. Rate and number of the step are the host's: a
-     * graph replays the ones that it was captured with. A model's own weights are kept so by {@code WeightStorage.QUANTIZED}, without this function.
-     *
-     * @param lists g, p, m, v, master, scale, amax, scale inverse, of {@link TensorLists#ofScaled}: g of one floating-point type,
-     *     p of {@code dtype}, the others FLOAT32; all but g and scale are written
-     * @param lr learning rate, at least 0
-     * @param beta1 at least 0 and below 1
-     * @param beta2 at least 0 and below 1
-     * @param epsilon at least 0
-     * @param step number of this step, from 1 on
-     * @param weightDecay at least 0
-     * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2
-     * @throws IllegalArgumentException when lists, numbers, types or devices do not fit
-     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
-     */
-    public static void adamFp8(
-            TensorLists lists,
-            float lr,
-            float beta1,
-            float beta2,
-            float epsilon,
-            int step,
-            WeightDecay mode,
-            BiasCorrection biasCorrection,
-            float weightDecay,
-            DType dtype,
-            Stream stream) {
-        MultiTensorChecks.numbers(beta1, beta2, epsilon, weightDecay);
-        Checks.given("mode", mode);
-        Checks.given("biasCorrection", biasCorrection);
-        MemorySegment array = MultiTensorChecks.adamFp8(lists, lr, step, dtype, stream);
-        if (lists.tensorCount() == 0) {
-            return;
-        }
-        Status.te(
-                TransformerEngine.te_multi_tensor_adam_fp8_cuda(
-                        CHUNK,
-                        // The kernel does not look at the flag.
-                        Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle(),
-                        array,
-                        lists.listCount(),
-                        lists.tensorCount(),
-                        lr,
-                        beta1,
-                        beta2,
-                        epsilon,
-                        step,
-                        mode.mode,
-                        biasCorrection.ordinal(),
-                        weightDecay,
-                        dtype.code(),
-                        stream.handle()),
-                "te_multi_tensor_adam_fp8_cuda");
     }
 
     /**
@@ -387,26 +183,5 @@ public final class MultiTensor {
                         config.gradientScale(),
                         stream.handle()),
                 "te_multi_tensor_sgd_cuda");
-    }
-
-    /** One of the two functions, with and without masters, which take the same arguments. */
-    @FunctionalInterface
-    private interface AdamCall {
-        int call(
-                int chunkSize,
-                MemorySegment noopFlag,
-                MemorySegment lists,
-                long listCount,
-                long tensorCount,
-                MemorySegment lr,
-                float beta1,
-                float beta2,
-                float epsilon,
-                MemorySegment step,
-                int mode,
-                int biasCorrection,
-                float weightDecay,
-                MemorySegment invScale,
-                MemorySegment stream);
     }
 }

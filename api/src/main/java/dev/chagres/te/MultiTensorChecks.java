@@ -13,8 +13,6 @@ import java.lang.foreign.MemorySegment;
  */
 final class MultiTensorChecks {
     private static final int GRADIENT = 0;
-    private static final int PARAMETER = 1;
-    private static final int MASTER = 4;
 
     /** g, p, v; then a copy of p too. */
     private static final int SGD_LISTS = 3;
@@ -39,45 +37,6 @@ final class MultiTensorChecks {
         Checks.apart("partials", partials, "noopFlag", noopFlag);
         Checks.apart("norm", norm, "noopFlag", noopFlag);
         Checks.apart("norm", norm, "partials", partials);
-        return array;
-    }
-
-    static MemorySegment adam(
-            Tensor noopFlag, TensorLists lists, int count, Tensor lr, Tensor step, Tensor invScale, Stream stream) {
-        Checks.vector(stream, "noopFlag", noopFlag, DType.INT32, 1);
-        MemorySegment array = listed(lists, count, stream);
-        Checks.vector(stream, "lr", lr, DType.FLOAT32, 1);
-        Checks.vector(stream, "step", step, DType.INT32, 1);
-        Checks.vector(stream, "invScale", invScale, DType.FLOAT32, 1);
-        for (int j = 0; j < lists.tensorCount(); j++) {
-            DType type = floats(lists);
-            for (int i = 0; i < count; i++) {
-                ofType(lists, i, j, i == GRADIENT || i == PARAMETER ? type : DType.FLOAT32);
-                apart("noopFlag", noopFlag, i, j, lists.tensor(i, j));
-                apart("lr", lr, i, j, lists.tensor(i, j));
-                apart("step", step, i, j, lists.tensor(i, j));
-                apart("invScale", invScale, i, j, lists.tensor(i, j));
-            }
-        }
-        return array;
-    }
-
-    static MemorySegment adamFp8(TensorLists lists, float lr, int step, DType dtype, Stream stream) {
-        Checks.given("stream", stream);
-        RecipeChecks.float8(dtype);
-        if (!(lr >= 0) || Float.isInfinite(lr)) {
-            throw new IllegalArgumentException("lr: expected a number of at least 0, got " + lr);
-        }
-        if (step < 1) {
-            throw new IllegalArgumentException("step: expected the number of a step, from 1 on, got " + step);
-        }
-        MemorySegment array = listed(lists, MASTER + 1 + TensorLists.SCALE_CELLS, TensorLists.SCALE_CELLS, stream);
-        for (int j = 0; j < lists.tensorCount(); j++) {
-            DType type = floats(lists);
-            for (int i = 0; i <= MASTER; i++) {
-                ofType(lists, i, j, i == GRADIENT ? type : i == PARAMETER ? dtype : DType.FLOAT32);
-            }
-        }
         return array;
     }
 
@@ -152,24 +111,11 @@ final class MultiTensorChecks {
         return array;
     }
 
-    static void numbers(float beta1, float beta2, float epsilon, float weightDecay) {
-        if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
-            throw new IllegalArgumentException(
-                    "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
-        }
-        if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
-            throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
-        }
-        if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
-            throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
-        }
-    }
-
-    private static MemorySegment listed(TensorLists lists, int count, Stream stream) {
+    static MemorySegment listed(TensorLists lists, int count, Stream stream) {
         return listed(lists, count, 0, stream);
     }
 
-    private static MemorySegment listed(TensorLists lists, int count, int cells, Stream stream) {
+    static MemorySegment listed(TensorLists lists, int count, int cells, Stream stream) {
         MemorySegment array = Checks.given("lists", lists).lists();
         if (lists.listCount() != count) {
             throw new IllegalArgumentException("lists: expected " + count + " lists, got " + lists.listCount());
@@ -189,17 +135,22 @@ final class MultiTensorChecks {
         return array;
     }
 
-    /** Returns the type of the first tensor, which all of its list have. */
-    private static DType floats(TensorLists lists) {
-        Tensor first = lists.tensor(0, 0);
+    /** Returns the type of the first tensor of the first list, which all of that list have. */
+    static DType floats(TensorLists lists) {
+        return floats(lists, 0);
+    }
+
+    /** Returns the type of the first tensor of a list, which all of that list have. */
+    static DType floats(TensorLists lists, int list) {
+        Tensor first = lists.tensor(list, 0);
         if (!first.dtype().isFloat()) {
-            throw new IllegalArgumentException(TensorLists.name(0, 0)
+            throw new IllegalArgumentException(TensorLists.name(list, 0)
                     + ": expected elements of FLOAT32, FLOAT16 or BFLOAT16, got " + Checks.describe(first));
         }
         return first.dtype();
     }
 
-    private static void ofType(TensorLists lists, int list, int index, DType type) {
+    static void ofType(TensorLists lists, int list, int index, DType type) {
         Tensor tensor = lists.tensor(list, index);
         if (tensor.dtype() != type) {
             throw new IllegalArgumentException(TensorLists.name(list, index) + ": expected elements of " + type
@@ -207,7 +158,7 @@ final class MultiTensorChecks {
         }
     }
 
-    private static void apart(String argument, Tensor tensor, int list, int index, Tensor other) {
+    static void apart(String argument, Tensor tensor, int list, int index, Tensor other) {
         if (Checks.overlaps(tensor, other)) {
             throw new IllegalArgumentException(argument + ": expected memory of its own, got some of "
                     + TensorLists.name(list, index) + "'s; one is written to while the other is read or written");

@@ -19,9 +19,9 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.optim.AdamW.Config;
 import dev.chagres.optim.AdamW.Masters;
-import dev.chagres.te.MultiTensor;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.MultiTensorAdamCapturable;
 import dev.chagres.te.TensorLists;
 import dev.chagres.witness.AdamWWitness;
 import dev.chagres.witness.Rounding;
@@ -134,7 +134,7 @@ class AdamWOptionsTest {
                 adam.step(1e-2f);
                 Tensor gradient = open.tensor(DType.FLOAT32, gradient(parameter, step), weights.length);
                 try (TensorLists lists = TensorLists.of(new Tensor[][] {{gradient}, {weight}, {mean}, {square}})) {
-                    MultiTensor.adamCapturable(
+                    MultiTensorAdamCapturable.adamCapturable(
                             open.ints(0),
                             lists,
                             open.tensor(DType.FLOAT32, new double[] {1e-2f}, 1),

@@ -179,7 +179,7 @@ final class BytesOfScales {
             Tensor[] inverse = {floats(0)};
             Tensor[][] vectors = {gradients, weights, means, squares, masters};
             try (TensorLists lists = TensorLists.ofScaled(vectors, scale, amax, inverse)) {
-                MultiTensor.adamFp8(
+                MultiTensorAdam.adamFp8(
                         lists,
                         1e-2f,
                         0.9f,

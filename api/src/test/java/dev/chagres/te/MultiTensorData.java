@@ -63,7 +63,7 @@ final class MultiTensorData {
 
     /** Enqueues a corrected step of Adam. */
     void adam(Tensor flag, TensorLists lists, Tensor lr, Tensor step, WeightDecay mode, Tensor scale) {
-        MultiTensor.adamCapturable(
+        MultiTensorAdamCapturable.adamCapturable(
                 flag, lists, lr, BETA_1, BETA_2, EPSILON, step, mode, BiasCorrection.YES, DECAY, scale, open.stream());
     }
 }

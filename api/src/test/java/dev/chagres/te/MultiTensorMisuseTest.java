@@ -32,7 +32,7 @@ class MultiTensorMisuseTest {
 
     private static void adam(
             Tensor flag, TensorLists lists, Tensor lr, Tensor step, @Nullable WeightDecay mode, Tensor scale) {
-        MultiTensor.adamCapturable(
+        MultiTensorAdamCapturable.adamCapturable(
                 flag, lists, lr, 0.9f, 0.98f, 1e-8f, step, mode, BiasCorrection.YES, 0, scale, open.stream());
     }
 
@@ -226,7 +226,7 @@ class MultiTensorMisuseTest {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> MultiTensor.adamCapturableMaster(
+                    () -> MultiTensorAdamCapturable.adamCapturableMaster(
                             open.ints(0),
                             lists,
                             scalar(1),
@@ -276,7 +276,7 @@ class MultiTensorMisuseTest {
     }
 
     private static void adamFp8(TensorLists lists, float lr, int step, DType dtype) {
-        MultiTensor.adamFp8(
+        MultiTensorAdam.adamFp8(
                 lists, lr, 0.9f, 0.98f, 1e-8f, step, WeightDecay.L2, BiasCorrection.YES, 0, dtype, open.stream());
     }
 

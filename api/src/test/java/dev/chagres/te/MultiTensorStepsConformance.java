@@ -90,7 +90,7 @@ class MultiTensorStepsConformance {
         }
         Tensor flag = open.ints(0);
         try (TensorLists lists = TensorLists.of(g, p, data.zeros(DType.FLOAT32), data.zeros(DType.FLOAT32))) {
-            MultiTensor.adamCapturable(
+            MultiTensorAdamCapturable.adamCapturable(
                     flag,
                     lists,
                     data.scalar(1e-2f),
@@ -171,7 +171,7 @@ class MultiTensorStepsConformance {
             for (int number = 1; number <= 3; number++) {
                 Tensor lr = data.scalar(1e-2);
                 Tensor step = open.ints(number);
-                MultiTensor.adamCapturableMaster(
+                MultiTensorAdamCapturable.adamCapturableMaster(
                         flag,
                         five,
                         lr,
@@ -214,7 +214,7 @@ class MultiTensorStepsConformance {
         double[] expected = {};
         try (TensorLists lists = TensorLists.ofScaled(shaped, scale, amax, inverse)) {
             for (int number = 1; number <= 3; number++) {
-                MultiTensor.adamFp8(
+                MultiTensorAdam.adamFp8(
                         lists,
                         1e-2f,
                         MultiTensorData.BETA_1,

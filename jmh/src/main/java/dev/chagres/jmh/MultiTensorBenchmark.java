@@ -6,6 +6,8 @@ import dev.chagres.te.MultiTensor;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.SgdStep;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.MultiTensorAdam;
+import dev.chagres.te.MultiTensorAdamCapturable;
 import dev.chagres.te.MultiTensorScale;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.SgdConfig;
@@ -110,7 +112,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     }
 
     private void adamInEightBits() {
-        MultiTensor.adamFp8(
+        MultiTensorAdam.adamFp8(
                 inEightBits,
                 RATE,
                 0.9f,
@@ -137,7 +139,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     }
 
     private void adam(TensorLists lists) {
-        MultiTensor.adamCapturable(
+        MultiTensorAdamCapturable.adamCapturable(
                 flag,
                 lists,
                 rate,
@@ -153,7 +155,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     }
 
     private void adamMaster(TensorLists lists) {
-        MultiTensor.adamCapturableMaster(
+        MultiTensorAdamCapturable.adamCapturableMaster(
                 flag,
                 lists,
                 rate,
