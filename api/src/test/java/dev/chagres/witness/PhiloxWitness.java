@@ -16,7 +16,12 @@ public final class PhiloxWitness {
 
     /** Returns word {@code index}, as an unsigned number, of the draw at counter {@code (offset, subsequence 0)}. */
     public static long word(long seed, long offset, int index) {
-        int[] counter = {(int) offset, (int) (offset >>> 32), 0, 0};
+        return word(seed, 0, offset, index);
+    }
+
+    /** Returns word {@code index}, as an unsigned number, of the draw at counter {@code (offset, subsequence)}. */
+    public static long word(long seed, long subsequence, long offset, int index) {
+        int[] counter = {(int) offset, (int) (offset >>> 32), (int) subsequence, (int) (subsequence >>> 32)};
         return Integer.toUnsignedLong(draw(counter, (int) seed, (int) (seed >>> 32))[index]);
     }
 
