@@ -1,0 +1,118 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Workspace;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * The k largest keys of each row, found by their bits without sorting.
+ *
+ * <p>Keys are compared as their bits are: -0 is below 0, a NaN above infinity or, with a sign, below -infinity.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_topk} in TE's {@code topk.h}; Zhang et al., Parallel top-k algorithms on GPU (2023).
+ */
+public final class Topk {
+    /** Keys of a row that one block of TE's kernel takes. */
+    private static final long ONE_BLOCK = 32_768;
+
+    private static final long MOST_ROWS = 1L << 24;
+    private static final long MOST_COLUMNS = 1L << 28;
+
+    private Topk() {}
+
+    /**
+     * Enqueues the k largest of the first {@code lengths[b]} keys of each row b, and their places in the row, {@code nvte_topk}. In
+     * which order they come, and which of equal keys come, is not promised and differs from call to call. A row of at most k keys is
+     * copied as it is; in the places behind it the key is -1 and the index -1.
+     *
+     * <p>The contents of lengths are trusted: from 0 to L; in rows of more than 32,768 keys, which several blocks of TE's kernel share
+     * and look at whole, L alone.
+     *
+     * @param keysIn [B, L], FLOAT32 or BFLOAT16; FLOAT32 in rows of more than 32,768 keys
+     * @param lengths INT32 [B]
+     * @param keysOut [B, k], in the type of keysIn
+     * @param indicesOut INT32 [B, k]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void topk(Tensor keysIn, Tensor lengths, Tensor keysOut, Tensor indicesOut, Stream stream) {
+        checkKeys(keysIn, stream);
+        Checks.vector(stream, "lengths", lengths, DType.INT32, keysIn.size(0));
+        long k = found(keysOut, keysIn, stream);
+        Checks.matrix(stream, "indicesOut", indicesOut, DType.INT32, keysIn.size(0), k);
+        written("keysOut", keysOut, keysIn, lengths);
+        written("indicesOut", indicesOut, keysIn, lengths);
+        Checks.apart("indicesOut", indicesOut, "keysOut", keysOut);
+        if (keysOut.count() == 0) {
+            return;
+        }
+        TopkWorkspace known = Inside.state(stream).get(TopkWorkspace.ATTACHMENT);
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(keysIn)) {
+            call(keysIn, lengths, keysOut, indicesOut, workspace.asking(), stream);
+            known.remember(keysIn, workspace);
+        }
+        call(keysIn, lengths, keysOut, indicesOut, known.provided(workspace), stream);
+    }
+
+    private static void call(
+            Tensor keysIn, Tensor lengths, Tensor keysOut, Tensor indicesOut, MemorySegment workspace, Stream stream) {
+        Status.te(
+                TransformerEngine.te_topk(
+                        stream.handle(),
+                        keysIn.handle(),
+                        lengths.handle(),
+                        keysOut.handle(),
+                        indicesOut.handle(),
+                        workspace,
+                        Math.toIntExact(keysIn.size(0)),
+                        Math.toIntExact(keysIn.size(1)),
+                        Math.toIntExact(keysOut.size(1))),
+                "te_topk");
+    }
+
+    private static void checkKeys(Tensor keysIn, Stream stream) {
+        Checks.on(stream, "keysIn", keysIn);
+        if (keysIn.rank() != 2 || (keysIn.dtype() != DType.FLOAT32 && keysIn.dtype() != DType.BFLOAT16)) {
+            throw new IllegalArgumentException(
+                    "keysIn: expected a matrix of FLOAT32 or BFLOAT16, got " + Checks.describe(keysIn));
+        }
+        long rows = keysIn.size(0);
+        long columns = keysIn.size(1);
+        if (rows > MOST_ROWS || columns < 1 || columns > MOST_COLUMNS) {
+            throw new IllegalArgumentException("keysIn: expected at most " + MOST_ROWS + " rows of 1 to " + MOST_COLUMNS
+                    + " keys, got " + Checks.describe(keysIn));
+        }
+        if (columns > ONE_BLOCK && keysIn.dtype() != DType.FLOAT32) {
+            throw new IllegalArgumentException("keysIn: expected FLOAT32 in rows of more than " + ONE_BLOCK
+                    + " keys, for which TE can ask too little memory for BFLOAT16, got " + Checks.describe(keysIn));
+        }
+    }
+
+    private static long found(Tensor keysOut, Tensor keysIn, Stream stream) {
+        Checks.on(stream, "keysOut", keysOut);
+        boolean fits = keysOut.rank() == 2
+                && keysOut.dtype() == keysIn.dtype()
+                && keysOut.size(0) == keysIn.size(0)
+                && keysOut.size(1) >= 1
+                && keysOut.size(1) <= Integer.MAX_VALUE;
+        if (!fits) {
+            throw new IllegalArgumentException("keysOut: expected " + keysIn.dtype() + "[" + keysIn.size(0)
+                    + ", k] with k from 1 on, got " + Checks.describe(keysOut));
+        }
+        return keysOut.size(1);
+    }
+
+    private static void written(String argument, Tensor tensor, Tensor keysIn, Tensor lengths) {
+        Checks.writable(argument, tensor);
+        Checks.apart(argument, tensor, "keysIn", keysIn);
+        Checks.apart(argument, tensor, "lengths", lengths);
+    }
+}
