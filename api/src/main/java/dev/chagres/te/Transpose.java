@@ -18,7 +18,7 @@ import java.lang.foreign.MemorySegment;
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: TE's {@code transpose.h}.
+ * <p>Source: TE's {@code transpose.h}, and {@code nvte_transpose_with_noop} in {@code cast_transpose_noop.h}.
  */
 public final class Transpose {
     private Transpose() {}
@@ -32,6 +32,34 @@ public final class Transpose {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or output shares memory with input
      */
     public static void transpose(Tensor input, Tensor output, Stream stream) {
+        checkTranspose(input, output, stream);
+        if (input.count() != 0) {
+            Status.te(TransformerEngine.te_transpose(input.handle(), output.handle(), stream.handle()), "te_transpose");
+        }
+    }
+
+    /**
+     * Enqueues {@link #transpose} under a condition, {@code nvte_transpose_with_noop}: a weight that has not changed keeps its
+     * transpose.
+     *
+     * @param input [M, K], FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3 or FLOAT8_E5M2
+     * @param noop FLOAT32 [1], read when the kernel runs: 1 leaves output as it is
+     * @param output [K, M], in the type of input
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or output shares memory
+     */
+    public static void transposeWithNoop(Tensor input, Tensor noop, Tensor output, Stream stream) {
+        checkTranspose(input, output, stream);
+        Checks.vector(stream, "noop", noop, DType.FLOAT32, 1);
+        Checks.apart("output", output, "noop", noop);
+        if (input.count() != 0) {
+            Status.te(
+                    TransformerEngine.te_transpose_with_noop(
+                            input.handle(), noop.handle(), output.handle(), stream.handle()),
+                    "te_transpose_with_noop");
+        }
+    }
+
+    private static void checkTranspose(Tensor input, Tensor output, Stream stream) {
         Checks.on(stream, "input", input);
         DType dtype = input.dtype();
         if (input.rank() != 2 || !(dtype.isFloat() || dtype.isFloat8())) {
@@ -50,9 +78,6 @@ public final class Transpose {
         Checks.apart("output", output, "input", input);
         Checks.aligned("input", input);
         Checks.aligned("output", output);
-        if (input.count() != 0) {
-            Status.te(TransformerEngine.te_transpose(input.handle(), output.handle(), stream.handle()), "te_transpose");
-        }
     }
 
     /**

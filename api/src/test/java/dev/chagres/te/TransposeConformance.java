@@ -39,6 +39,33 @@ class TransposeConformance {
         }
     }
 
+    /** A flag of 1 leaves everything as it is, any other number does not. */
+    @Test
+    void underACondition() {
+        for (int[] size : SIZES) {
+            RealMatrix x = open.normal(DType.BFLOAT16, size[0], size[1], 1);
+            Tensor input = open.tensor(DType.BFLOAT16, x);
+            Tensor output = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, size[1], size[0], 1));
+            Tensor noop = open.tensor(DType.FLOAT32, new double[] {1}, 1);
+            float[] before = open.read(output);
+            Transpose.transposeWithNoop(input, noop, output, open.stream());
+            assertArrayEquals(before, open.read(output));
+            open.set(noop, 0);
+            Transpose.transposeWithNoop(input, noop, output, open.stream());
+            assertArrayEquals(open.read(open.tensor(DType.BFLOAT16, x.transpose())), open.read(output));
+        }
+        Tensor x = of(DType.FLOAT32, 2, 3);
+        Tensor y = of(DType.FLOAT32, 3, 2);
+        assertThrown(
+                IllegalArgumentException.class,
+                "noop: expected FLOAT32[1], got INT32[1]",
+                () -> Transpose.transposeWithNoop(x, open.ints(0), y, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "output: expected memory of its own, got some of noop's; it is written to while that is read or written",
+                () -> Transpose.transposeWithNoop(x, open.scope().view(y, 0, 1), y, open.stream()));
+    }
+
     /** Rowwise data becomes the columnwise data that quantizing makes. */
     @ParameterizedTest
     @EnumSource(names = {"FLOAT8_E4M3", "FLOAT8_E5M2"})
