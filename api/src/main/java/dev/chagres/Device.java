@@ -6,6 +6,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Leaks;
+import dev.chagres.internal.memory.OpenDevices;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -43,6 +44,7 @@ public final class Device implements AutoCloseable {
                 + state.attribute(CudaRuntime.cudaDevAttrComputeCapabilityMinor());
         trace = Leaks.opened("device " + index);
         stream = openStream();
+        OpenDevices.add();
     }
 
     /**
@@ -268,6 +270,7 @@ public final class Device implements AutoCloseable {
                 first.addSuppressed(later);
             }
         }
+        OpenDevices.remove();
         Leaks.closed(trace);
         if (first != null) {
             throw first;

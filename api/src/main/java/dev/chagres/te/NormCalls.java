@@ -7,7 +7,7 @@ import dev.chagres.bindings.te.TransformerEngine;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The four functions of normalization.h over checked tensors. With an unset workspace each says what it wants; with memory
+ * The five functions of normalization.h that compute, over checked tensors. With an unset workspace each says what it wants; with memory
  * it runs.
  *
  * <p>Threading: the device's thread.
@@ -121,5 +121,33 @@ final class NormCalls {
                         gammaKind == Normalization.Gamma.ZERO_CENTERED,
                         stream.handle()),
                 "te_rmsnorm_bwd");
+    }
+
+    static void rmsnormBwdAdd(
+            Tensor dz,
+            Tensor x,
+            Tensor add,
+            Tensor rsigma,
+            Tensor gamma,
+            Tensor dx,
+            Tensor dgamma,
+            MemorySegment workspace,
+            int multiprocessors,
+            Normalization.Gamma gammaKind,
+            Stream stream) {
+        Status.te(
+                TransformerEngine.te_rmsnorm_bwd_add(
+                        dz.handle(),
+                        x.handle(),
+                        add.handle(),
+                        rsigma.handle(),
+                        gamma.handle(),
+                        dx.handle(),
+                        dgamma.handle(),
+                        workspace,
+                        multiprocessors,
+                        gammaKind == Normalization.Gamma.ZERO_CENTERED,
+                        stream.handle()),
+                "te_rmsnorm_bwd_add");
     }
 }

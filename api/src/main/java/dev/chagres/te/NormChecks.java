@@ -32,6 +32,9 @@ final class NormChecks {
         }
         written("z", z, "x", x, "gamma", gamma);
         Checks.apart("rsigma", rsigma, "z", z);
+        if (NormSwitches.forward() == NormBackend.CUDNN) {
+            Checks.aligned("z", z);
+        }
     }
 
     /** Checks what both norms take forward where they quantize. */
@@ -54,6 +57,14 @@ final class NormChecks {
         QuantizedChecks.apart("z", z, "x", x);
         QuantizedChecks.apart("z", z, "gamma", gamma);
         QuantizedChecks.apart("z", z, "rsigma", rsigma);
+        if (NormSwitches.forward() == NormBackend.CUDNN) {
+            if (z.amax() == null) {
+                throw new IllegalArgumentException(
+                        "z: expected an amax, which cuDNN writes where NormSwitches chose it, got "
+                                + QuantizedChecks.describe(z) + " without; set it by amax");
+            }
+            QuantizedChecks.aligned("z", z.rowwise());
+        }
     }
 
     private static void operands(
@@ -66,6 +77,16 @@ final class NormChecks {
         }
         Checks.vector(stream, "rsigma", rsigma, DType.FLOAT32, x.size(0));
         written("rsigma", rsigma, "x", x, "gamma", gamma);
+        if (NormSwitches.forward() == NormBackend.CUDNN) {
+            aligned(x, gamma, rsigma);
+        }
+    }
+
+    /** The graphs that TE builds with cuDNN load 16 bytes at once. */
+    private static void aligned(Tensor x, Tensor gamma, Tensor rsigma) {
+        Checks.aligned("x", x);
+        Checks.aligned("gamma", gamma);
+        Checks.aligned("rsigma", rsigma);
     }
 
     /** Checks what layer norm takes forward besides. */
@@ -90,6 +111,10 @@ final class NormChecks {
         written("mu", mu, "x", x, "gamma", gamma);
         Checks.apart("mu", mu, "beta", beta);
         Checks.apart("mu", mu, "rsigma", rsigma);
+        if (NormSwitches.forward() == NormBackend.CUDNN) {
+            Checks.aligned("beta", beta);
+            Checks.aligned("mu", mu);
+        }
     }
 
     /** Checks what both norms take backward. */
@@ -123,6 +148,21 @@ final class NormChecks {
         written("dgamma", dgamma, "dz", dz, "x", x);
         written("dgamma", dgamma, "rsigma", rsigma, "gamma", gamma);
         Checks.apart("dgamma", dgamma, "dx", dx);
+        if (NormSwitches.backward() == NormBackend.CUDNN) {
+            // TE describes dz to cuDNN in the type of x, and dx in that of gamma.
+            Checks.vector(stream, "gamma", gamma, x.dtype(), x.size(1));
+            aligned(x, gamma, rsigma);
+            Checks.aligned("dz", dz);
+            Checks.aligned("dx", dx);
+            Checks.aligned("dgamma", dgamma);
+        }
+    }
+
+    /** Checks what is added to the gradient of x. */
+    static void added(Tensor add, Tensor x, Tensor gamma, Tensor dx, Tensor dgamma, Stream stream) {
+        Checks.matrix(stream, "add", add, gamma.dtype(), x.size(0), x.size(1));
+        Checks.apart("dx", dx, "add", add);
+        Checks.apart("dgamma", dgamma, "add", add);
     }
 
     /** Checks what layer norm takes backward besides. */
@@ -144,6 +184,10 @@ final class NormChecks {
         written("dbeta", dbeta, "mu", mu, "rsigma", rsigma);
         written("dbeta", dbeta, "gamma", gamma, "dx", dx);
         Checks.apart("dbeta", dbeta, "dgamma", dgamma);
+        if (NormSwitches.backward() == NormBackend.CUDNN) {
+            Checks.aligned("mu", mu);
+            Checks.aligned("dbeta", dbeta);
+        }
     }
 
     private static void input(Tensor x, Stream stream) {

@@ -57,7 +57,7 @@ final class NormWorkspace {
         return workspace.provided(bytes);
     }
 
-    /** Those of the four functions, one of each a device. */
+    /** Those of the five functions, one of each a device. */
     static final class All implements AutoCloseable {
         static final DeviceState.Attachment<All> ATTACHMENT = new DeviceState.Attachment<>(device -> new All());
 
@@ -65,6 +65,7 @@ final class NormWorkspace {
         final NormWorkspace layernormBwd = new NormWorkspace();
         final NormWorkspace rmsnormFwd = new NormWorkspace();
         final NormWorkspace rmsnormBwd = new NormWorkspace();
+        final NormWorkspace rmsnormBwdAdd = new NormWorkspace();
 
         @Override
         public void close() {

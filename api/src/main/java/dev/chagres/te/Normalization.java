@@ -18,6 +18,8 @@ import java.lang.foreign.MemorySegment;
  * <p>Types: gamma, beta and their gradients have the type of x and, forward, of z. Where x is FLOAT32 there is more: z may
  * have another type, and backward gamma, beta, dz and their gradients may have one of 16 bits.
  *
+ * <p>TE's own kernels compute, unless {@link NormSwitches} chose cuDNN's.
+ *
  * <p>Each method throws an {@link IllegalStateException} when the thread has computed such norms with another margin of
  * {@link dev.chagres.Device#multiprocessorMargin(dev.chagres.MultiprocessorMargin)}.
  *
@@ -237,6 +239,50 @@ public final class Normalization {
         }
         NormCalls.rmsnormBwd(
                 dz, x, rsigma, gamma, dx, dgamma, known.provided(workspace), multiprocessors, gammaKind, stream);
+    }
+
+    /**
+     * Enqueues the gradients of RMS norm and adds to that of x, {@code nvte_rmsnorm_bwd_add}: {@code dx = add + } the gradient of
+     * {@link #rmsnormBwd}, rounded once. Without rows the gradient of gamma is 0.
+     *
+     * <p>Where {@link NormSwitches#backward} chose cuDNN, or {@link NormSwitches#zeroCenteredGamma} the type of gamma, TE refuses
+     * the call with a {@code TransformerEngineException}; with cuDNN from 9.21 on it refuses the latter alone.
+     *
+     * @param dz gradient of z, [T, H], in the type of gamma
+     * @param x [T, H]
+     * @param add gradient from beside the norm, [T, H], in the type of gamma
+     * @param rsigma what forward wrote
+     * @param gamma [H], in the type of x; also of 16 bits where x is FLOAT32
+     * @param dx [T, H], in the type of x
+     * @param dgamma [H], in the type of gamma; overwritten
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     */
+    public static void rmsnormBwdAdd(
+            Tensor dz,
+            Tensor x,
+            Tensor add,
+            Tensor rsigma,
+            Tensor gamma,
+            Tensor dx,
+            Tensor dgamma,
+            Gamma gammaKind,
+            Stream stream) {
+        NormChecks.backward(dz, x, rsigma, gamma, dx, dgamma, gammaKind, stream);
+        NormChecks.added(add, x, gamma, dx, dgamma, stream);
+        if (x.count() == 0) {
+            dgamma.zero(stream);
+            return;
+        }
+        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormBwdAdd;
+        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
+        Workspace workspace = Inside.workspace(stream);
+        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors)) {
+            NormCalls.rmsnormBwdAdd(
+                    dz, x, add, rsigma, gamma, dx, dgamma, workspace.asking(), multiprocessors, gammaKind, stream);
+            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, workspace);
+        }
+        NormCalls.rmsnormBwdAdd(
+                dz, x, add, rsigma, gamma, dx, dgamma, known.provided(workspace), multiprocessors, gammaKind, stream);
     }
 
     private static void layernormFwd(

@@ -140,6 +140,32 @@ class NormalizationConformance {
         }
     }
 
+    static List<Case> rmsCases() {
+        return cases().stream().filter(c -> c.kind == Kind.RMS_NORM).toList();
+    }
+
+    @ParameterizedTest
+    @MethodSource("rmsCases")
+    void backwardAndSum(Case c) {
+        Operands in = new Operands(c, c.output);
+        RealMatrix dz = open.normal(c.output, c.tokens, c.size, 1);
+        RealMatrix add = open.normal(c.output, c.tokens, c.size, 1);
+        in.witness.forward(in.x);
+        Tensor x = open.tensor(c.input, in.x);
+        Tensor rsigma = statistics(in.witness.inverseDeviation());
+        Tensor dx = open.unwritten(c.input, c.tokens, c.size);
+        Tensor dgamma = open.unwritten(c.output, c.size);
+        Tensor gradient = open.tensor(c.output, dz);
+        Tensor added = open.tensor(c.output, add);
+        Normalization.rmsnormBwdAdd(gradient, x, added, rsigma, in.gamma, dx, dgamma, c.gamma, open.stream());
+        RealMatrix expected = in.witness.backward(dz).add(add);
+        double largest =
+                Math.max(1, Arrays.stream(in.witness.inverseDeviation()).max().orElse(1));
+        open.assertClose("dx", Comparison.entries(expected), open.read(dx), largest, Tolerances.rounded(c.input));
+        double[] ofGamma = in.weights.gradient("weight").getRow(0);
+        open.assertClose("dgamma", ofGamma, open.read(dgamma), Math.sqrt(c.tokens), Tolerances.rounded(c.output));
+    }
+
     /** The workspace that TE wants is remembered: shapes in turn, and one again after a larger one, must not disturb it. */
     @Test
     void shapesInTurn() {
@@ -175,6 +201,10 @@ class NormalizationConformance {
         Tensor again = open.unwritten(dtype, 64);
         Normalization.rmsnormBwd(z, none, rsigma, gamma, dx, again, Gamma.PLAIN, open.stream());
         assertArrayEquals(new float[64], open.read(again));
+        Tensor sum = open.unwritten(dtype, 64);
+        Tensor add = open.scope().tensor(dtype, 0, 64);
+        Normalization.rmsnormBwdAdd(z, none, add, rsigma, gamma, dx, sum, Gamma.PLAIN, open.stream());
+        assertArrayEquals(new float[64], open.read(sum));
     }
 
     @Test
@@ -193,6 +223,7 @@ class NormalizationConformance {
             Normalization.layernormBwd(z, x, mu, rsigma, in.gamma, dx, dgamma, dbeta, c.gamma, open.stream());
             Normalization.rmsnormFwd(x, in.gamma, EPSILON, z, rsigma, c.gamma, open.stream());
             Normalization.rmsnormBwd(z, x, rsigma, in.gamma, dx, dgamma, c.gamma, open.stream());
+            Normalization.rmsnormBwdAdd(z, x, z, rsigma, in.gamma, dx, dgamma, c.gamma, open.stream());
         });
     }
 

@@ -138,6 +138,33 @@ class NormalizationMisuseTest {
     }
 
     @Test
+    void sums() {
+        Layer layer = new Layer();
+        refusedSum(layer, "add: expected BFLOAT16[T, 8], got FLOAT32[3, 8]", of(DType.FLOAT32, 3, 8));
+        refusedSum(layer, "add: expected BFLOAT16[3, 8], got BFLOAT16[2, 8]", of(DType.BFLOAT16, 2, 8));
+        refusedSum(
+                layer,
+                "dx: expected memory of its own, got some of add's; it is written to while that is read or written",
+                layer.dx);
+    }
+
+    private static void refusedSum(Layer layer, String text, Tensor add) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> Normalization.rmsnormBwdAdd(
+                        layer.dz,
+                        layer.x,
+                        add,
+                        layer.rsigma,
+                        layer.gamma,
+                        layer.dx,
+                        layer.dgamma,
+                        Gamma.PLAIN,
+                        open.stream()));
+    }
+
+    @Test
     void sharedMemory() {
         Layer same = new Layer();
         same.z = same.x;

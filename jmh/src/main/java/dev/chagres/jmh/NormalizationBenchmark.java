@@ -63,6 +63,9 @@ public class NormalizationBenchmark extends OperationBenchmark {
             expected += value * value / factor;
         }
         near("rmsnormBwd", expected, read(dgamma)[0], 0.05);
+        float alone = read(dx)[0];
+        rmsnormBwdAdd();
+        near("rmsnormBwdAdd", alone + row[0], read(dx)[0], 0.05);
     }
 
     private double columnSum(Tensor matrix) {
@@ -100,5 +103,12 @@ public class NormalizationBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void rmsnormBwd() {
         repeat(() -> Normalization.rmsnormBwd(z, x, rsigma, gamma, dx, dgamma, Gamma.PLAIN, stream));
+    }
+
+    /** Its gradients, and a sum with the gradient from beside the norm. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void rmsnormBwdAdd() {
+        repeat(() -> Normalization.rmsnormBwdAdd(z, x, x, rsigma, gamma, dx, dgamma, Gamma.PLAIN, stream));
     }
 }
