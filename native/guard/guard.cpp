@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absent.hpp"
 #include "rules.hpp"
 #include "text.hpp"
 #include "unresolved.hpp"
@@ -127,7 +128,10 @@ int unavailable(int function) try {
           entry.name, entry.needs);
     return TE_REFUSED;
   }
-  store("nvte_%s is not in %s", entry.name, opened_path.c_str());
+  const bool reference = dlsym(library, "reference_last_unsupported") != nullptr;
+  const char *const reason = reference ? absent_because(entry.name) : nullptr;
+  store("nvte_%s is not in %s%s%s", entry.name, opened_path.c_str(), reason == nullptr ? "" : ": ",
+        reason == nullptr ? "" : reason);
   return TE_MISSING;
 } catch (...) {
   return caught(function);
