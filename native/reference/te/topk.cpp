@@ -6,6 +6,7 @@
  * is the order of the row, and of equal keys the first ones. A row with at most k keys is copied; -1 fills the places behind.
  */
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -32,17 +33,18 @@ uint32_t rank_of(const View &keys, int64_t i) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/* Positions in row `row`, which begins at key `first`, of the k largest of its first `length` keys. */
+/* Positions, in the row that begins at key `first`, of the k largest of its first `length` keys. */
 std::vector<int32_t> largest(const Rows &rows, int64_t first, int length) {
-  std::vector<int32_t> positions(static_cast<size_t>(length));
+  std::vector<int32_t> positions(static_cast<size_t>(std::min(length, rows.k)));
   std::iota(positions.begin(), positions.end(), 0);
   if (length <= rows.k) return positions;
-  const auto before = [&](int32_t a, int32_t b) {
-    const uint32_t of_a = rank_of(rows.keys, first + a), of_b = rank_of(rows.keys, first + b);
-    return of_a != of_b ? of_a > of_b : a < b;
-  };
-  std::nth_element(positions.begin(), positions.begin() + rows.k, positions.end(), before);
-  positions.resize(static_cast<size_t>(rows.k));
+  /* Of equal keys the first ones are the larger numbers. */
+  std::vector<uint64_t> ranked(static_cast<size_t>(length));
+  for (int i = 0; i < length; ++i) {
+    ranked[static_cast<size_t>(i)] = static_cast<uint64_t>(rank_of(rows.keys, first + i)) << 32 | ~static_cast<uint32_t>(i);
+  }
+  std::nth_element(ranked.begin(), ranked.begin() + rows.k, ranked.end(), std::greater<>());
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(~static_cast<uint32_t>(ranked[i]));
   std::sort(positions.begin(), positions.end());
   return positions;
 }

@@ -28,7 +28,7 @@ public class DropoutBenchmark extends OperationBenchmark {
         dx = empty(DType.BFLOAT16, shape.tokens(), shape.hidden());
         mask = empty(DType.BYTE, x.count() / 8);
         state = empty(DType.INT64, 2);
-        state.set(stream, 5, 8);
+        state.set(stream, 5L, 8L);
         dropoutFwd();
         dropoutBwd();
         float[] before = read(x);
