@@ -265,6 +265,16 @@ class CollectiveMisuseTest {
                         "dtype: expected no FP8, whose values stand for numbers only together with a scale, got"
                                 + " FLOAT8_E4M3",
                         () -> world.premultipliedSum(DType.FLOAT8_E4M3, 1));
+                argument(
+                        "dtype: expected a type that NCCL has, got INT16",
+                        () -> world.premultipliedSum(DType.INT16, 1));
+                Tensor shorts = scope.tensor(DType.INT16, 4);
+                argument(
+                        "tensor: expected elements of a type that NCCL has, got INT16",
+                        () -> world.allReduce(shorts, shorts, Reduction.SUM, stream));
+                argument(
+                        "tensor: expected elements of a type that NCCL has, got INT16",
+                        () -> world.broadcast(shorts, shorts, 0, stream));
                 PremultipliedSum sum = world.premultipliedSum(DType.FLOAT32, 2);
                 argument(
                         "reduction: expected a pre-multiplied sum of FLOAT16, got one of FLOAT32",
