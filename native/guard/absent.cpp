@@ -86,7 +86,7 @@ const char *absent_because(const char *name) {
   if (lists(kSeveralGpus, name)) return "it belongs to training over several GPUs, which the CPU reference does by NCCL's functions alone";
   if (lists(kGeneration, name)) return "it belongs to generating text, which the CPU reference does not compute";
   if (lists(kFlashAttention, name)) return "it prepares what FlashAttention reads, which the CPU reference lacks";
-  if (lists(kBlackwell, name)) return "it needs compute capability 10.0, and the CPU reference computes as 9.0 does";
+  if (lists(kBlackwell, name)) return "it belongs to MXFP8 and NVFP4, which need compute capability 10.0, and the CPU reference computes as 9.0 does";
   if (lists(kHandles, name)) return "it asks for streams, handles or counts of CUDA's libraries, which the CPU reference lacks";
   return nullptr;
 }
