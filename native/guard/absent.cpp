@@ -82,12 +82,24 @@ bool lists(const char *const (&names)[count], const char *name) {
 }  // namespace
 
 const char *absent_because(const char *name) {
-  if (lists(kExperts, name)) return "it belongs to mixtures of experts, which the CPU reference does not compute";
-  if (lists(kSeveralGpus, name)) return "it belongs to training over several GPUs, which the CPU reference does by NCCL's functions alone";
-  if (lists(kGeneration, name)) return "it belongs to generating text, which the CPU reference does not compute";
-  if (lists(kFlashAttention, name)) return "it prepares what FlashAttention reads, which the CPU reference lacks";
-  if (lists(kBlackwell, name)) return "it belongs to MXFP8 and NVFP4, which need compute capability 10.0, and the CPU reference computes as 9.0 does";
-  if (lists(kHandles, name)) return "it asks for streams, handles or counts of CUDA's libraries, which the CPU reference lacks";
+  if (lists(kExperts, name)) {
+    return "it belongs to mixtures of experts, which the CPU reference does not compute";
+  }
+  if (lists(kSeveralGpus, name)) {
+    return "it belongs to training over several GPUs, which the CPU reference does by NCCL's functions alone";
+  }
+  if (lists(kGeneration, name)) {
+    return "it belongs to generating text, which the CPU reference does not compute";
+  }
+  if (lists(kFlashAttention, name)) {
+    return "it prepares what FlashAttention reads, which the CPU reference lacks";
+  }
+  if (lists(kBlackwell, name)) {
+    return "it belongs to MXFP8 and NVFP4, which need compute capability 10.0, and the CPU reference computes as 9.0 does";
+  }
+  if (lists(kHandles, name)) {
+    return "it asks for streams, handles or counts of CUDA's libraries, which the CPU reference lacks";
+  }
   return nullptr;
 }
 
