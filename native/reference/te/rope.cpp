@@ -10,9 +10,44 @@
 #include <vector>
 
 #include "te/recorded.h"
+#include "te/rope.h"
 #include "runtime/reference.h"
 
 namespace chagres::reference {
+
+namespace {
+
+/* Where element i takes its partner from, and its sine with the sign. */
+struct Partner {
+  int64_t index;
+  float sine;
+};
+
+Partner partner_of(const Rotation &rotation, int64_t i, const float *sines) {
+  const int64_t half = rotation.d2 / 2;
+  const bool first = rotation.interleaved ? i % 2 == 0 : i < half;
+  const int64_t index = rotation.interleaved ? (first ? i + 1 : i - 1) : (first ? i + half : i - half);
+  /* The transposed matrix has the partner's angle and the other sign. */
+  if (rotation.backward) return {index, first ? sines[index] : -sines[index]};
+  return {index, first ? -sines[i] : sines[i]};
+}
+
+}  // namespace
+
+void find_angles(const Rotation &rotation, const float *angles, float *cosines, float *sines) {
+  for (int64_t i = 0; i < rotation.d2; ++i) {
+    cosines[i] = std::cos(angles[i]);
+    sines[i] = std::sin(angles[i]);
+  }
+}
+
+void rotate_head(const Rotation &rotation, const float *head, const float *cosines, const float *sines, float *rotated) {
+  for (int64_t i = 0; i < rotation.d2; ++i) {
+    const Partner partner = partner_of(rotation, i, sines);
+    rotated[i] = head[i] * cosines[i] + head[partner.index] * partner.sine;
+  }
+  std::memcpy(rotated + rotation.d2, head + rotation.d2, static_cast<size_t>(rotation.d - rotation.d2) * sizeof(float));
+}
 
 namespace {
 
@@ -49,21 +84,6 @@ int64_t position_of(const Rope &rope, int64_t token, int64_t sequence, int64_t l
   return position;
 }
 
-/* Where element i takes its partner from, and its sine with the sign. */
-struct Partner {
-  int64_t index;
-  float sine;
-};
-
-Partner partner_of(const Rope &rope, int64_t i, const float *sines) {
-  const int64_t half = rope.d2 / 2;
-  const bool first = rope.interleaved ? i % 2 == 0 : i < half;
-  const int64_t index = rope.interleaved ? (first ? i + 1 : i - 1) : (first ? i + half : i - half);
-  /* The transposed matrix has the partner's angle and the other sign. */
-  if (rope.backward) return {index, first ? sines[index] : -sines[index]};
-  return {index, first ? -sines[i] : sines[i]};
-}
-
 struct Token {
   int64_t position; /* row of freqs */
   int64_t from, to; /* first element in input and output */
@@ -72,10 +92,8 @@ struct Token {
 void rotate_token(const Rope &rope, const Token &token) {
   Scratch cosines(rope.d2), sines(rope.d2), row(rope.d), rotated(rope.d);
   const float *angles = static_cast<const float *>(rope.freqs.data) + token.position * rope.d2;
-  for (int64_t i = 0; i < rope.d2; ++i) {
-    cosines[i] = std::cos(angles[i]);
-    sines[i] = std::sin(angles[i]);
-  }
+  const Rotation rotation{rope.d, rope.d2, rope.interleaved, rope.backward};
+  find_angles(rotation, angles, cosines.data(), sines.data());
   for (int64_t head = 0; head < rope.h; ++head) {
     const int64_t start = token.from + head * rope.stride_h;
     if (rope.stride_d == 1) {
@@ -83,11 +101,7 @@ void rotate_token(const Rope &rope, const Token &token) {
     } else {
       for (int64_t i = 0; i < rope.d; ++i) row[i] = load(rope.input.data, start + i * rope.stride_d, rope.input.dtype);
     }
-    for (int64_t i = 0; i < rope.d2; ++i) {
-      const Partner partner = partner_of(rope, i, sines.data());
-      rotated[i] = row[i] * cosines[i] + row[partner.index] * partner.sine;
-    }
-    std::memcpy(rotated.data() + rope.d2, row.data() + rope.d2, static_cast<size_t>(rope.d - rope.d2) * sizeof(float));
+    rotate_head(rotation, row.data(), cosines.data(), sines.data(), rotated.data());
     from_float(element(rope.output.data, token.to + head * rope.d, rope.output.dtype), rotated.data(), rope.output.dtype,
                rope.d);
   }

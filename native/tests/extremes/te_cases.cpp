@@ -123,6 +123,12 @@ std::vector<Case> rope_cases() {
            f.bf16({2, 3, 2, 16}), NVTE_BSHD, true, 1, 0, 3, 2, 2, 16, 8, 32, 96, 16, 1, f.stream()),
       CASE(te_fused_rope_backward, f.bf16({3, 2, 2, 16}), f.unset(), f.f32({8, 1, 1, 8}), f.unset(),
            f.bf16({3, 2, 2, 16}), NVTE_SBHD, false, 1, 0, 3, 2, 2, 16, 8, 64, 32, 16, 1, f.stream()),
+      CASE(te_fused_qkv_rope_forward, f.bf16({2, 4, 2, 48}), f.f32({8, 1, 1, 8}), f.f32({8, 1, 1, 8}), f.int32s({1, 2}),
+           f.bf16({2, 4, 2, 16}), f.bf16({2, 4, 2, 16}), f.bf16({2, 4, 2, 16}), NVTE_BSHD, true, 1, 0, 4, 2, 2, 16, 8, 16,
+           16, 16, f.stream()),
+      CASE(te_fused_qkv_rope_backward, f.bf16({4, 2, 2, 16}), f.bf16({4, 2, 2, 16}), f.bf16({4, 2, 2, 16}),
+           f.f32({8, 1, 1, 8}), f.f32({8, 1, 1, 8}), f.bf16({4, 2, 2, 48}), NVTE_SBHD, false, 1, 0, 4, 2, 2, 16, 8, 16, 16,
+           16, f.stream()),
   };
 }
 

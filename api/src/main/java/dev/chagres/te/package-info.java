@@ -2,7 +2,7 @@
  * Transformer Engine's functions as Java methods over tensors, one class a header of its C API: {@link
  * dev.chagres.te.Gemm}, {@link dev.chagres.te.Cast}, {@link dev.chagres.te.Transpose}, {@link
  * dev.chagres.te.RecipeUpdates}, {@link dev.chagres.te.Normalization}, {@link dev.chagres.te.Activation}, {@link
- * dev.chagres.te.FusedAttention}, {@link dev.chagres.te.FusedRope}, {@link dev.chagres.te.MultiTensor},
+ * dev.chagres.te.FusedAttention}, {@link dev.chagres.te.FusedRope}, {@link dev.chagres.te.FusedQkvRope}, {@link dev.chagres.te.MultiTensor},
  * {@link dev.chagres.te.Padding}, {@link dev.chagres.te.Dropout}, {@link dev.chagres.te.Topk}.
  *
  * <p>Each method checks types, shapes, devices and shared memory, finds its workspace, and enqueues: the result is an

@@ -1,0 +1,60 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.te.FusedQkvRope;
+import dev.chagres.te.FusedRope.Pairing;
+import dev.chagres.te.QkvFormat;
+import java.util.Arrays;
+import org.jspecify.annotations.NullUnmarked;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
+
+/** What does Transformer Engine's rotation of a whole projection cost over padded sequences, in BFLOAT16? */
+@NullUnmarked
+public class FusedQkvRopeBenchmark extends OperationBenchmark {
+    private Tensor qkv;
+    private Tensor q;
+    private Tensor k;
+    private Tensor v;
+    private Tensor freqs;
+
+    /** For JMH. */
+    public FusedQkvRopeBenchmark() {}
+
+    @Override
+    void prepare() {
+        long headDim = shape.hidden() / shape.heads();
+        qkv = normal(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), 3 * headDim);
+        q = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
+        k = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
+        v = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
+        freqs = empty(DType.FLOAT32, shape.length(), 1, 1, headDim);
+        float[] angles = new float[Math.toIntExact(freqs.count())];
+        Arrays.fill(angles, 1);
+        freqs.set(stream, angles);
+        float[] values = read(qkv);
+        double a = values[0];
+        double b = values[Math.toIntExact(headDim / 2)];
+        forward();
+        near("query", a * Math.cos(1) - b * Math.sin(1), read(q)[0], 0.02);
+        near("value", values[Math.toIntExact(2 * headDim)], read(v)[0], 0);
+        backward();
+        near("gradient of the query", a, read(qkv)[0], 0.05);
+        near("gradient of the value", values[Math.toIntExact(2 * headDim)], read(qkv)[Math.toIntExact(2 * headDim)], 0);
+    }
+
+    /** The rotation. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void forward() {
+        repeat(() -> FusedQkvRope.forward(qkv, freqs, freqs, null, q, k, v, QkvFormat.BSHD, Pairing.HALVES, stream));
+    }
+
+    /** Its inverse. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void backward() {
+        repeat(() -> FusedQkvRope.backward(q, k, v, freqs, freqs, qkv, QkvFormat.BSHD, Pairing.HALVES, stream));
+    }
+}
