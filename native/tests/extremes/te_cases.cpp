@@ -132,6 +132,32 @@ std::vector<Case> rope_cases() {
   };
 }
 
+NVTETensor *cell(Fixture &f, NVTETensor tensor) { return f.handles({tensor}); }
+
+/* Two sequences of 4 and 8 tokens. */
+std::vector<Case> context_parallel_cases() {
+  return {
+      CASE(te_cp_thd_read_half_tensor, cell(f, f.bf16({12, 2, 8})), cell(f, f.int32s({0, 4, 12})), f.bf16({6, 2, 8}), 1,
+           f.stream()),
+      CASE(te_cp_thd_second_half_lse_correction, f.f32({2, 12}), cell(f, f.f32({2, 6})), cell(f, f.int32s({0, 4, 12})), 1,
+           f.stream()),
+      CASE(te_cp_thd_read_second_half_lse, cell(f, f.f32({2, 2, 8})), cell(f, f.int32s({0, 4, 12})), f.f32({2, 2, 4}), 0, 4,
+           f.stream()),
+      CASE(te_cp_thd_out_correction, f.bf16({12, 2, 8}), cell(f, f.bf16({6, 2, 8})), cell(f, f.f32({2, 12})),
+           cell(f, f.f32({2, 12})), cell(f, f.f32({2, 6})), cell(f, f.int32s({0, 4, 12})), 1, 1, f.stream()),
+      CASE(te_cp_thd_grad_correction, f.bf16({2, 12, 2, 8}), cell(f, f.bf16({2, 12, 2, 8})), cell(f, f.int32s({0, 4, 12})),
+           "add", "copy", f.stream()),
+      CASE(te_cp_thd_get_partitioned_indices, cell(f, f.int32s({0, 4, 12})), f.int32s({0, 0, 0, 0, 0, 0}), 12, 2, 0,
+           f.stream()),
+      CASE(te_thd_sequence_order_to_cp_rank_order, cell(f, f.bf16({12, 8})), cell(f, f.int32s({0, 4, 12})), f.bf16({12, 8}), 2,
+           12, f.stream()),
+      CASE(te_thd_cp_rank_order_to_sequence_order, cell(f, f.bf16({12, 8})), cell(f, f.int32s({0, 4, 12})), f.bf16({12, 8}), 2,
+           12, f.stream()),
+      CASE(te_thd_copy_valid_tokens_from_per_split_to_rank_local, cell(f, f.bf16({12, 8})), cell(f, f.int32s({0, 4, 12})),
+           cell(f, f.int32s({0, 3, 8})), f.bf16({12, 8}), 12, f.stream()),
+  };
+}
+
 #define SOFTMAX_SHAPE {2, 2, 128, 64}
 
 std::vector<Case> softmax_cases() {
@@ -206,7 +232,8 @@ std::vector<Case> norm_cases() {
 std::vector<Case> te_cases() {
   std::vector<Case> all;
   for (const auto &some :
-       {handle_cases(), activation_cases(), conversion_cases(), rope_cases(), softmax_cases(), norm_cases(), fp8_cases()})
+       {handle_cases(), activation_cases(), conversion_cases(), rope_cases(), context_parallel_cases(), softmax_cases(),
+        norm_cases(), fp8_cases()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

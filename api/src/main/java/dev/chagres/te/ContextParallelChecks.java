@@ -1,0 +1,130 @@
+package dev.chagres.te;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+
+/**
+ * The checks that the functions over packed tokens of context-parallel ranks share.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ContextParallelChecks {
+    /** TE starts 32 threads a token and counts them in 32 bits, with a sign. */
+    private static final int MOST_TOKENS = (1 << 26) - 1;
+    /** TE starts blocks for each part, or each head, in a grid's second dimension. */
+    static final int MOST_PARTS = 65_535;
+    /** As many offsets as fit the 48 KiB of shared memory that a block has. */
+    private static final int MOST_OFFSETS = 12_288;
+
+    private static final int VECTOR_BYTES = 16;
+
+    private ContextParallelChecks() {}
+
+    /** Checks offsets of at least one sequence. */
+    static void offsets(String argument, Tensor offsets, Stream stream) {
+        offsets(argument, offsets, MOST_OFFSETS, stream);
+    }
+
+    /** Checks two lists of offsets, which a block keeps together. */
+    static void twoOffsets(Tensor padded, Tensor valid, Stream stream) {
+        offsets("cuSeqlensPadded", padded, MOST_OFFSETS / 2, stream);
+        Checks.vector(stream, "cuSeqlens", valid, DType.INT32, padded.count());
+    }
+
+    private static void offsets(String argument, Tensor offsets, int most, Stream stream) {
+        Checks.typed(stream, argument, offsets, DType.INT32);
+        if (offsets.rank() != 1 || offsets.size(0) < 2 || offsets.size(0) > most) {
+            throw new IllegalArgumentException(argument + ": expected INT32[B + 1] with B from 1 to " + (most - 1)
+                    + ", got " + Checks.describe(offsets));
+        }
+    }
+
+    /** Checks heads [T, h, d] or [n, T, h, d] with an even T. */
+    static void tokens(String argument, Tensor tensor, Stream stream) {
+        Checks.floats(stream, argument, tensor);
+        int rank = tensor.rank();
+        boolean fits = (rank == 3 || (rank == 4 && tensor.size(0) <= MOST_PARTS))
+                && tensor.size(rank - 3) % 2 == 0
+                && tensor.size(rank - 3) <= MOST_TOKENS
+                && isWhole(tensor, rank - 2);
+        if (!fits) {
+            throw new IllegalArgumentException(argument + ": expected [T, h, d] or [n, T, h, d] with n at most "
+                    + MOST_PARTS + ", T even and at most " + MOST_TOKENS + ", and h d a multiple of " + VECTOR_BYTES
+                    + " bytes, got " + Checks.describe(tensor));
+        }
+        Checks.aligned(argument, tensor);
+    }
+
+    /** Checks tokens [T, …]. */
+    static void rows(String argument, Tensor tensor, Stream stream) {
+        Checks.floats(stream, argument, tensor);
+        if (tensor.rank() < 2 || tensor.size(0) > MOST_TOKENS || !isWhole(tensor, 1)) {
+            throw new IllegalArgumentException(argument + ": expected [T, ...] with T at most " + MOST_TOKENS
+                    + " and a token a multiple of " + VECTOR_BYTES + " bytes, got " + Checks.describe(tensor));
+        }
+        Checks.aligned(argument, tensor);
+    }
+
+    /** Returns whether the dimensions from {@code first} on have a multiple of 16 bytes, which TE counts in 32 bits. */
+    private static boolean isWhole(Tensor tensor, int first) {
+        long bytes = tensor.dtype().byteSize();
+        for (int i = first; i < tensor.rank(); i++) {
+            bytes = Math.multiplyHigh(bytes, tensor.size(i)) == 0 ? bytes * tensor.size(i) : Long.MAX_VALUE;
+        }
+        return bytes % VECTOR_BYTES == 0 && bytes >= 0 && bytes <= Integer.MAX_VALUE;
+    }
+
+    /** Checks that {@code part} is like {@code whole}, of which T is in the third dimension from behind, with T / divisor. */
+    static void part(String argument, Tensor part, String wholeArgument, Tensor whole, int divisor, Stream stream) {
+        Checks.on(stream, argument, part);
+        int rank = whole.rank();
+        boolean fits = part.dtype() == whole.dtype() && part.rank() == rank;
+        for (int i = 0; fits && i < rank; i++) {
+            fits = part.size(i) == (i == rank - 3 ? whole.size(i) / divisor : whole.size(i));
+        }
+        if (!fits) {
+            throw new IllegalArgumentException(argument + ": expected " + whole.dtype() + " like " + wholeArgument + " "
+                    + whole.shape() + " with " + whole.size(rank - 3) / divisor + " tokens, got "
+                    + Checks.describe(part));
+        }
+        Checks.aligned(argument, part);
+    }
+
+    static void indices(Tensor output, int worldSize, Stream stream) {
+        Checks.typed(stream, "output", output, DType.INT32);
+        worldSize(worldSize);
+        if (output.rank() != 1 || output.size(0) % 2 != 0 || output.size(0) > MOST_TOKENS / worldSize) {
+            throw new IllegalArgumentException("output: expected INT32[T / worldSize], even and at most "
+                    + MOST_TOKENS / worldSize + ", got " + Checks.describe(output));
+        }
+    }
+
+    private static void worldSize(int worldSize) {
+        if (worldSize < 1 || worldSize > MOST_TOKENS) {
+            throw new IllegalArgumentException("worldSize: expected from 1 to " + MOST_TOKENS + ", got " + worldSize);
+        }
+    }
+
+    static void reorder(Tensor inp, Tensor cuSeqlens, Tensor out, int worldSize, Stream stream) {
+        rows("inp", inp, stream);
+        offsets("cuSeqlens", cuSeqlens, stream);
+        Checks.like(stream, "out", out, inp);
+        Checks.aligned("out", out);
+        worldSize(worldSize);
+        if (inp.size(0) % (2 * worldSize) != 0) {
+            throw new IllegalArgumentException("inp: expected a multiple of 2 worldSize = " + 2 * worldSize
+                    + " tokens, got " + Checks.describe(inp));
+        }
+        written("out", out, "inp", inp, "cuSeqlens", cuSeqlens);
+    }
+
+    /** Checks an output against two inputs. */
+    static void written(
+            String argument, Tensor output, String firstArgument, Tensor first, String secondArgument, Tensor second) {
+        Checks.writable(argument, output);
+        Checks.apart(argument, output, firstArgument, first);
+        Checks.apart(argument, output, secondArgument, second);
+    }
+}

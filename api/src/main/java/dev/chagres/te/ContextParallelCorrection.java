@@ -1,0 +1,219 @@
+package dev.chagres.te;
+
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Merges what context-parallel ranks compute step by step for packed tokens (THD): outputs of attention and the logarithms of
+ * their sums of exponentials (LSE), and gradients. A step has results for all tokens, or for one half of each sequence; those
+ * of halves stand one after another.
+ *
+ * <p>Offsets are INT32 [B + 1], cumulative from 0, B from 1 to 12,287. Their contents are trusted: lengths must be even
+ * wherever halves are told apart, none longer than an LSE's columns, and no sequence may end behind the tokens. What is
+ * written shares no byte with anything else.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code nvte_cp_thd_*} in TE's {@code fused_attn.h}.
+ */
+public final class ContextParallelCorrection {
+    /** The dimensions of an LSE, FLOAT32, h at most 65,535. */
+    public enum LseLayout {
+        /** [B, h, S]: a row of columns a sequence. */
+        PADDED,
+        /** [h, L]: a column a token, L at least T. */
+        PACKED
+    }
+
+    /** Which tokens a step has results for. */
+    public enum Extent {
+        /** All of them. */
+        WHOLE_SEQUENCES,
+        /** The second half of each sequence. */
+        SECOND_HALVES
+    }
+
+    /** What becomes of one half of each sequence's gradient. */
+    public enum Update {
+        /** It stays as it is. */
+        NONE("none"),
+        /** The step's is added. */
+        ADD("add"),
+        /** It becomes the step's. */
+        COPY("copy"),
+        /** It becomes 0. */
+        ZERO("zero");
+
+        private final MemorySegment text;
+
+        Update(String text) {
+            this.text = Arena.global().allocateFrom(text);
+        }
+
+        private boolean reads() {
+            return this == ADD || this == COPY;
+        }
+    }
+
+    private ContextParallelCorrection() {}
+
+    /**
+     * Enqueues {@code lse = log(exp(lse) + exp(lsePerStep))} for the second half of each sequence,
+     * {@code nvte_cp_thd_second_half_lse_correction}. Where both are negative infinity the result is NaN.
+     *
+     * @param lse FLOAT32 [B, h, S] or [h, L]
+     * @param lsePerStep FLOAT32 [B, h, S / 2], or [h, at least L / 2]
+     * @param cuSeqlens INT32 [B + 1]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the LSE shares memory
+     */
+    public static void secondHalfLseCorrection(
+            Tensor lse, Tensor lsePerStep, Tensor cuSeqlens, LseLayout layout, Stream stream) {
+        LseChecks.lse("lse", lse, cuSeqlens, layout, stream);
+        LseChecks.part("lsePerStep", lsePerStep, lse, 2, layout, stream);
+        ContextParallelChecks.written("lse", lse, "lsePerStep", lsePerStep, "cuSeqlens", cuSeqlens);
+        if (LseChecks.hasNoHalves(lse)) {
+            return;
+        }
+        TensorCells cells = TensorCells.of(stream);
+        Status.te(
+                TransformerEngine.te_cp_thd_second_half_lse_correction(
+                        lse.handle(),
+                        cells.cell(0, lsePerStep),
+                        cells.cell(1, cuSeqlens),
+                        packed(layout),
+                        stream.handle()),
+                "te_cp_thd_second_half_lse_correction");
+    }
+
+    /**
+     * Enqueues a copy of the LSE of the second half of each sequence, {@code nvte_cp_thd_read_second_half_lse}. Columns of
+     * {@code halfLse} that belong to no token stay as they are.
+     *
+     * @param lse FLOAT32 [B, h, S] or [h, L]
+     * @param cuSeqlens INT32 [B + 1]
+     * @param halfLse FLOAT32 [B, h, S / 2], or [h, at least L / 2]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or halfLse shares memory
+     */
+    public static void readSecondHalfLse(
+            Tensor lse, Tensor cuSeqlens, Tensor halfLse, LseLayout layout, Stream stream) {
+        LseChecks.lse("lse", lse, cuSeqlens, layout, stream);
+        LseChecks.part("halfLse", halfLse, lse, 2, layout, stream);
+        ContextParallelChecks.written("halfLse", halfLse, "lse", lse, "cuSeqlens", cuSeqlens);
+        if (LseChecks.hasNoHalves(lse)) {
+            return;
+        }
+        TensorCells cells = TensorCells.of(stream);
+        Status.te(
+                TransformerEngine.te_cp_thd_read_second_half_lse(
+                        cells.cell(0, lse),
+                        cells.cell(1, cuSeqlens),
+                        halfLse.handle(),
+                        packed(layout),
+                        (int) halfLse.size(halfLse.rank() - 1),
+                        stream.handle()),
+                "te_cp_thd_read_second_half_lse");
+    }
+
+    /**
+     * Enqueues {@code out = out exp(oldLse - lse) + outPerStep exp(lsePerStep - lse)}, {@code nvte_cp_thd_out_correction}: adds
+     * a step's output to those before it. An output of 0 counts as 0 whatever its factor.
+     *
+     * @param out floating-point numbers [T, h, d], T at most 67,108,863, d a multiple of 16 bytes
+     * @param outPerStep like {@code out}, with T / 2 tokens where the extent is second halves
+     * @param oldLse like {@code lse}, without the step
+     * @param lse FLOAT32 [B, h, S] or [h, L], with the step
+     * @param lsePerStep like {@code lse}, with half as many columns, or more where packed, where the extent is second halves
+     * @param cuSeqlens INT32 [B + 1]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the output shares memory
+     */
+    public static void outCorrection(
+            Tensor out,
+            Tensor outPerStep,
+            Tensor oldLse,
+            Tensor lse,
+            Tensor lsePerStep,
+            Tensor cuSeqlens,
+            Extent extent,
+            LseLayout layout,
+            Stream stream) {
+        int divisor = Checks.given("extent", extent) == Extent.SECOND_HALVES ? 2 : 1;
+        LseChecks.out(out, stream);
+        ContextParallelChecks.part("outPerStep", outPerStep, "out", out, divisor, stream);
+        LseChecks.lse("lse", lse, cuSeqlens, layout, stream);
+        LseChecks.fitsOut(lse, out, layout);
+        Checks.like(stream, "oldLse", oldLse, lse);
+        LseChecks.part("lsePerStep", lsePerStep, lse, divisor, layout, stream);
+        ContextParallelChecks.written("out", out, "outPerStep", outPerStep, "lse", lse);
+        ContextParallelChecks.written("out", out, "oldLse", oldLse, "lsePerStep", lsePerStep);
+        Checks.apart("out", out, "cuSeqlens", cuSeqlens);
+        if (outPerStep.count() == 0) {
+            return;
+        }
+        TensorCells cells = TensorCells.of(stream);
+        Status.te(
+                TransformerEngine.te_cp_thd_out_correction(
+                        out.handle(),
+                        cells.cell(0, outPerStep),
+                        cells.cell(1, oldLse),
+                        cells.cell(2, lse),
+                        cells.cell(3, lsePerStep),
+                        cells.cell(4, cuSeqlens),
+                        divisor - 1,
+                        packed(layout),
+                        stream.handle()),
+                "te_cp_thd_out_correction");
+    }
+
+    /**
+     * Enqueues an update of a gradient by a step's, for each half of a sequence on its own,
+     * {@code nvte_cp_thd_grad_correction}. TE has these: one half is added or copied and the other left; one is copied and the
+     * other becomes 0; one is added and the other copied. In the last case the step has both halves, else one alone.
+     *
+     * @param grad floating-point numbers [T, h, d] or [n, T, h, d], T even and at most 67,108,863, h d a multiple of 16 bytes
+     * @param gradPerStep like {@code grad}, with T / 2 tokens unless both halves are updated from it
+     * @param cuSeqlens INT32 [B + 1], lengths even
+     * @throws IllegalArgumentException when shapes, types, devices or updates do not fit, or the gradient shares memory
+     */
+    public static void gradCorrection(
+            Tensor grad, Tensor gradPerStep, Tensor cuSeqlens, Update firstHalf, Update secondHalf, Stream stream) {
+        updates(Checks.given("firstHalf", firstHalf), Checks.given("secondHalf", secondHalf));
+        int divisor = firstHalf.reads() && secondHalf.reads() ? 1 : 2;
+        ContextParallelChecks.tokens("grad", grad, stream);
+        ContextParallelChecks.offsets("cuSeqlens", cuSeqlens, stream);
+        ContextParallelChecks.part("gradPerStep", gradPerStep, "grad", grad, divisor, stream);
+        ContextParallelChecks.written("grad", grad, "gradPerStep", gradPerStep, "cuSeqlens", cuSeqlens);
+        if (grad.count() == 0) {
+            return;
+        }
+        TensorCells cells = TensorCells.of(stream);
+        Status.te(
+                TransformerEngine.te_cp_thd_grad_correction(
+                        grad.handle(),
+                        cells.cell(0, gradPerStep),
+                        cells.cell(1, cuSeqlens),
+                        firstHalf.text,
+                        secondHalf.text,
+                        stream.handle()),
+                "te_cp_thd_grad_correction");
+    }
+
+    /** TE refuses two halves that are updated alike, and a half that becomes 0 beside any but a copied one. */
+    private static void updates(Update first, Update second) {
+        boolean clears = first == Update.ZERO || second == Update.ZERO;
+        boolean copies = first == Update.COPY || second == Update.COPY;
+        if (first == second || (clears && !copies)) {
+            throw new IllegalArgumentException(
+                    "secondHalf: expected another update than firstHalf's, and COPY beside ZERO," + " got " + first
+                            + " and " + second);
+        }
+    }
+
+    private static int packed(LseLayout layout) {
+        return layout == LseLayout.PACKED ? 1 : 0;
+    }
+}
