@@ -35,6 +35,26 @@ std::vector<Case> product_cases() {
   };
 }
 
+/* Queries [1, 1, 1, 128] whose memory holds keys and values, too. */
+NVTETensor queries(Fixture &f) {
+  const NVTETensor tensor = f.unset();
+  const NVTEBasicTensor record{f.device(3 * 256, 0x3c), kNVTEBFloat16, NVTEShape{{1, 1, 1, 128}, 4}};
+  te_set_tensor_param_v2(tensor, kNVTERowwiseData, &record, sizeof(record));
+  return tensor;
+}
+
+std::vector<Case> layout_cases() {
+  return {
+      CASE(te_prepare_flash_attn_fwd, queries(f), f.bf16({3, 1, 1, 1, 128}), f.stream()),
+      CASE(te_prepare_flash_attn_bwd, f.bf16({2, 1, 1, 128}), f.bf16({2, 1, 1, 128}), f.bf16({2, 1, 1, 128}),
+           f.bf16({1, 2, 1, 384}), f.stream()),
+      CASE(te_multi_tensor_transpose_to_bhsd, f.handles({f.bf16({2, 3, 4, 8}), f.bf16({2, 1, 2, 8})}),
+           f.handles({f.bf16({2, 4, 3, 8}), f.bf16({2, 2, 1, 16})}), 2, NVTE_BSHD, f.stream()),
+      CASE(te_multi_tensor_pad_last_dim, f.handles({f.bf16({3, 5}), f.bf16({2, 4})}),
+           f.handles({f.bf16({3, 8}), f.bf16({2, 4})}), 2, f.stream()),
+  };
+}
+
 std::vector<Case> norm_cases() {
   return {
       CASE(te_multi_tensor_l2norm_cuda, 64, flag(f), f.lists({f32s(f)}), 1, 2, f.f32({320}), f.f32({4}), f.f32({1}),
@@ -70,7 +90,7 @@ std::vector<Case> optimizer_cases() {
 
 std::vector<Case> te_list_cases() {
   std::vector<Case> all;
-  for (const auto &some : {product_cases(), norm_cases(), optimizer_cases()})
+  for (const auto &some : {product_cases(), layout_cases(), norm_cases(), optimizer_cases()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

@@ -84,14 +84,24 @@ public final class Padding {
     }
 
     private static void check(Tensor[] inputs, Tensor[] outputs, Stream stream) {
+        checkNumbers(inputs, outputs, stream);
+        for (int i = 0; i < inputs.length; i++) {
+            checkPair(inputs, outputs, i, stream);
+        }
+        checkApart(inputs, outputs);
+    }
+
+    /** Checks that there are as many outputs as inputs. */
+    static void checkNumbers(Tensor[] inputs, Tensor[] outputs, Stream stream) {
         Checks.given("stream", stream);
         if (Checks.givenAll("inputs", inputs).length != Checks.givenAll("outputs", outputs).length) {
             throw new IllegalArgumentException(
                     "outputs: expected " + inputs.length + ", one an input, got " + outputs.length);
         }
-        for (int i = 0; i < inputs.length; i++) {
-            checkPair(inputs, outputs, i, stream);
-        }
+    }
+
+    /** Checks that no output shares memory with an input or another output. */
+    static void checkApart(Tensor[] inputs, Tensor[] outputs) {
         for (int i = 0; i < inputs.length; i++) {
             for (int j = 0; j < inputs.length; j++) {
                 checkApart(inputs, outputs, i, j);
