@@ -59,7 +59,7 @@ public class ContextParallelBenchmark extends OperationBenchmark {
 
     private void checkHalves() {
         float[] values = read(x);
-        int second = Math.toIntExact(shape.length() / 2 * (long) shape.hidden());
+        int second = Math.toIntExact(shape.length() / 2 * shape.hidden());
         float logarithm = read(lse)[shape.length() / 2];
         ContextParallelThd.readHalfTensor(x, cuSeqlens, half, Half.SECOND, stream);
         near("second half", values[second], read(half)[0], 0);
