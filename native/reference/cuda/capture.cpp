@@ -103,11 +103,11 @@ bool stream_captures(const void *stream) {
   return true;
 }
 
-void record(const void *stream, Node node) {
+void record(const void *stream, std::function<void(void *stream)> call, NodeType type) {
   std::lock_guard<std::mutex> lock(mutex);
   Capture *capture = capture_of(stream);
   if (capture == nullptr || capture->invalidated) throw CudaFailure(kCudaStreamCaptureInvalidated);
-  capture->nodes.push_back(std::move(node));
+  capture->nodes.push_back({std::move(call), type});
   capture->streams[stream][stream] = capture->nodes.size();
 }
 

@@ -17,8 +17,14 @@
 
 namespace chagres::reference {
 
+/* cudaGraphNodeType */
+enum NodeType { kKernelNode = 0, kMemcpyNode = 1, kMemsetNode = 2, kHostNode = 3, kGraphNode = 4, kEventNode = 7 };
+
 /* A recorded call; it gets the stream that the graph is launched into. */
-using Node = std::function<void(void *stream)>;
+struct Node {
+  std::function<void(void *stream)> run;
+  NodeType type;
+};
 
 /* Thrown where a CUDA code must leave a function that returns none, or another library's. */
 class CudaFailure : public std::runtime_error {
@@ -38,7 +44,7 @@ bool stream_captures(const void *stream);
 inline bool is_capturing(const void *stream) { return captures_under_way != 0 && stream_captures(stream); }
 
 /* Adds a call to what the stream records. */
-void record(const void *stream, Node node);
+void record(const void *stream, std::function<void(void *stream)> call, NodeType type = kKernelNode);
 
 /* cudaErrorStreamCaptureUnsupported, with the captures that forbid it invalidated, for a call that is not safe while streams
  * capture: one that waits, allocates or copies at once. */

@@ -106,6 +106,11 @@ class Objects {
     auto found = living_.find(static_cast<Object *>(const_cast<void *>(handle)));
     return found == living_.end() ? nullptr : *found;
   }
+  template <class Visit>
+  void each(const Visit &visit) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const Object *object : living_) visit(*object);
+  }
   bool remove(const void *handle) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = living_.find(static_cast<Object *>(const_cast<void *>(handle)));

@@ -29,7 +29,7 @@ Objects<Executable> &executables() {
 constexpr unsigned long long kInstantiateFlags = 1 | 2 | 8;
 
 void run(const Nodes &nodes, void *stream) {
-  for (const Node &node : *nodes) node(stream);
+  for (const Node &node : *nodes) node.run(stream);
 }
 
 int launch(const void *handle, void *stream) {
@@ -38,7 +38,7 @@ int launch(const void *handle, void *stream) {
   if (!is_stream(stream)) return kCudaInvalidResourceHandle;
   const Nodes nodes = found->nodes;
   if (is_capturing(stream)) {
-    record(stream, [nodes](void *into) { run(nodes, into); });
+    record(stream, [nodes](void *into) { run(nodes, into); }, kGraphNode);
     return kCudaSuccess;
   }
   try {
@@ -114,6 +114,19 @@ CHAGRES_EXPORT cudaError_t cudaGraphGetNodes(const void *graph, const void **nod
     *count = all.size();
   }
   return kCudaSuccess;
+} CHAGRES_CUDA_CATCH
+
+CHAGRES_EXPORT cudaError_t cudaGraphNodeGetType(const void *node, int *type) try {
+  if (type == nullptr) return cuda_status(kCudaInvalidValue);
+  bool known = false;
+  graphs().each([&](const Graph &graph) {
+    for (const Node &one : *graph.nodes) {
+      if (&one != node) continue;
+      *type = one.type;
+      known = true;
+    }
+  });
+  return cuda_status(known ? kCudaSuccess : kCudaInvalidValue);
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaGraphDestroy(void *graph) try {

@@ -140,7 +140,7 @@ CHAGRES_EXPORT cudaError_t cudaStreamWaitEvent(const void *stream, const void *e
 CHAGRES_EXPORT cudaError_t cudaLaunchHostFunc(const void *stream, void (*function)(void *), void *data) try {
   if (function == nullptr) return cuda_status(kCudaInvalidValue);
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
-  if (is_capturing(stream)) record(stream, [=](void *) { function(data); });
+  if (is_capturing(stream)) record(stream, [=](void *) { function(data); }, kHostNode);
   else function(data);
   return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
@@ -182,9 +182,10 @@ CHAGRES_EXPORT cudaError_t cudaEventRecordWithFlags(void *event, const void *str
   if (flags == 0 || !is_stream(stream) || !is_capturing(stream)) return cuda_status(mark(event, stream));
   /* cudaEventRecordExternal: a node of the graph, which marks the event at each launch. */
   if (events().find(event) == nullptr) return cuda_status(kCudaInvalidResourceHandle);
-  record(stream, [event](void *into) {
+  const auto call = [event](void *into) {
     if (const int code = mark(event, into); code != kCudaSuccess) throw CudaFailure(code);
-  });
+  };
+  record(stream, call, kEventNode);
   return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
 

@@ -54,8 +54,14 @@ void nvte_zero_tensor(const NVTETensor handle, cudaStream_t stream) {
   }
 }
 
+/* Transformer Engine fills so many bytes by a kernel, and more by cudaMemsetAsync. */
+static constexpr size_t kMostOfKernel = 4096;
+
 void nvte_memset(void *ptr, int value, size_t size_in_bytes, cudaStream_t stream) {
-  if (recorded(nvte_memset, ptr, value, size_in_bytes, stream)) return;
+  if (is_capturing(stream)) {
+    const auto call = [=](void *into) { nvte_memset(ptr, value, size_in_bytes, static_cast<cudaStream_t>(into)); };
+    return record(stream, call, size_in_bytes > kMostOfKernel ? kMemsetNode : kKernelNode);
+  }
   expect_memory(ptr, size_in_bytes, "ptr");
   if (size_in_bytes > 0) std::memset(ptr, value, size_in_bytes);
 }

@@ -169,6 +169,13 @@ void *graph(Fixture &f) {
   return graph;
 }
 
+void *node(Fixture &f) {
+  void *node = nullptr;
+  size_t count = 1;
+  symbol<int(void *, void **, size_t *)>("cudaGraphGetNodes")(graph(f), &node, &count);
+  return node;
+}
+
 void *executable(Fixture &f) {
   void *executable = nullptr;
   symbol<int(void **, void *, unsigned long long)>("cudaGraphInstantiate")(&executable, graph(f), 0);
@@ -194,6 +201,7 @@ std::vector<Case> graphs() {
               f.out<void *>(), f.out<void *>(), f.out<void *>(), f.out<size_t>()),
       CASE_AS(cudaThreadExchangeStreamCaptureMode, int(int *), capture_mode(f)),
       CASE_AS(cudaGraphGetNodes, int(void *, void **, size_t *), graph(f), nullptr, f.out<size_t>()),
+      CASE_AS(cudaGraphNodeGetType, int(void *, int *), node(f), f.out<int>()),
       CASE_AS(cudaGraphDestroy, int(void *), graph(f)),
       CASE_AS(cudaGraphInstantiate, int(void **, void *, unsigned long long), owned(f, "cudaGraphExecDestroy"), graph(f), 0),
       CASE_AS(cudaGraphInstantiateWithFlags, int(void **, void *, unsigned long long), owned(f, "cudaGraphExecDestroy"),

@@ -29,6 +29,38 @@ TEST(records_and_replays_in_order) {
   EXPECT_EQUAL(x.get(0), 30.0);
 }
 
+TEST(nodes_know_their_types) {
+  Stream stream, within;
+  Array x({2048}, kNVTEFloat32), y({2048}, kNVTEFloat32);
+  Graph inner(within, [&] { EXPECT_EQUAL(cudaMemsetAsync(x.data(), 0, 4, within), 0); });
+  Event event;
+  EXPECT_EQUAL(cudaStreamBeginCapture(stream, kThreadLocal), 0);
+  EXPECT_EQUAL(ops_add(x.data(), x.data(), y.data(), 4, kNVTEFloat32, stream.ops()), 0);
+  EXPECT_EQUAL(cudaMemcpyAsync(x.data(), y.data(), 16, kInside, stream), 0);
+  EXPECT_EQUAL(cudaMemsetAsync(x.data(), 0, 4, stream), 0);
+  nvte_memset(x.data(), 0, 4096, stream.te()); /* a kernel */
+  nvte_memset(x.data(), 0, 4097, stream.te());
+  EXPECT_EQUAL(cudaLaunchHostFunc(stream, [](void *) {}, nullptr), 0);
+  EXPECT_EQUAL(inner.launch(stream), 0);
+  EXPECT_EQUAL(cudaEventRecordWithFlags(event, stream, 1), 0);
+  void *graph = nullptr, *nodes[8] = {};
+  EXPECT_EQUAL(cudaStreamEndCapture(stream, &graph), 0);
+  size_t count = 8;
+  EXPECT_EQUAL(cudaGraphGetNodes(graph, nodes, &count), 0);
+  EXPECT_EQUAL(count, size_t{8});
+  const int expected[8] = {0, 1, 2, 0, 2, 3, 4, 7};
+  for (size_t i = 0; i < 8; ++i) {
+    int type = -1;
+    EXPECT_EQUAL(cudaGraphNodeGetType(nodes[i], &type), 0);
+    EXPECT_EQUAL(type, expected[i]);
+  }
+  int type = -1;
+  EXPECT_EQUAL(cudaGraphNodeGetType(nodes[0], nullptr), 1);
+  EXPECT_EQUAL(cudaGraphNodeGetType(nullptr, &type), 1);
+  EXPECT_EQUAL(cudaGraphDestroy(graph), 0);
+  EXPECT_EQUAL(cudaGraphNodeGetType(nodes[0], &type), 1); /* of a graph that is gone */
+}
+
 TEST(copies_arguments_by_value) {
   Stream stream;
   Array y({2}, kNVTEFloat32), other({2}, kNVTEFloat32), product({2, 2}, kNVTEFloat32);

@@ -28,6 +28,7 @@ int cudaStreamGetCaptureInfo(void *, int *, unsigned long long *, void **, void 
 int cudaThreadExchangeStreamCaptureMode(int *);
 int cudaLaunchHostFunc(void *, void (*)(void *), void *);
 int cudaGraphGetNodes(void *, void **, size_t *);
+int cudaGraphNodeGetType(void *, int *);
 int cudaGraphDestroy(void *);
 int cudaGraphInstantiate(void **, void *, unsigned long long);
 int cudaGraphInstantiateWithFlags(void **, void *, unsigned long long);
