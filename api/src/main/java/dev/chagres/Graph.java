@@ -51,10 +51,14 @@ public final class Graph implements AutoCloseable {
     static Graph capture(Stream stream, Runnable body) {
         DeviceState device = stream.device().state();
         MemorySegment handle = stream.handle();
-        device.ensureNotCapturing("capture");
+        device.ensureThreadNotCapturing("capture");
         device.ensureNotGrouping("capture");
-        Status.cuda(CudaRuntime.cudaStreamBeginCapture(handle, THREAD_LOCAL), "cudaStreamBeginCapture");
-        Capture capture = new Capture();
+        Capture capture = new Capture(device);
+        int begun = CudaRuntime.cudaStreamBeginCapture(handle, THREAD_LOCAL);
+        if (begun != 0) {
+            capture.fail();
+        }
+        Status.cuda(begun, "cudaStreamBeginCapture");
         long number = device.beginCapture(capture);
         stream.capturing(capture);
         MemorySegment graph = MemorySegment.NULL;
@@ -131,7 +135,7 @@ public final class Graph implements AutoCloseable {
             throw new IllegalStateException("graph of " + stream.device() + " is closed");
         }
         stream.device().state().ensureNotCapturing("launch");
-        capture.prepare();
+        capture.prepare(handle);
         Status.cuda(CudaRuntime.cudaGraphLaunch(executable, handle), "cudaGraphLaunch");
         capture.finish();
     }

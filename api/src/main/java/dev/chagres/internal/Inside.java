@@ -74,11 +74,9 @@ public final class Inside {
     public static void eachStep(Stream stream, StepWork work) {
         Capture capture = capture(stream);
         if (capture == null) {
-            work.check();
-            work.write();
-            work.count();
+            work.enqueue(stream.handle());
         } else {
-            capture.add(work);
+            capture.add(work, stream.handle());
         }
     }
 

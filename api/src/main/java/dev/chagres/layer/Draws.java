@@ -84,16 +84,18 @@ final class Draws implements AutoCloseable {
         }
 
         @Override
-        public void write() {
-            if (word != null) {
-                write(word, microBatch + 1 + index);
-            }
+        public long byteSize() {
+            return word == null ? 0 : Long.BYTES;
         }
 
-        /** Enqueues the word of a micro-batch. */
-        void write(Tensor target, long number) {
-            host.set(ValueLayout.JAVA_LONG, 0, CounterRandom.bits(CounterRandom.bits(seed, step), number));
-            HostToDevice.copyHostToDeviceViaKernel(host, target, stream);
+        @Override
+        public long address() {
+            return Checks.given("word", word).address();
+        }
+
+        @Override
+        public MemorySegment numbers() {
+            return word(microBatch + 1 + index);
         }
 
         @Override
@@ -132,8 +134,19 @@ final class Draws implements AutoCloseable {
         step = newStep;
         microBatch = newMicroBatch;
         if (present.word != null) {
-            present.write(present.word, microBatch);
+            writeWord(present.word);
         }
+    }
+
+    /** Enqueues the word of the micro-batch under way. */
+    private void writeWord(Tensor target) {
+        HostToDevice.copyHostToDeviceViaKernel(word(microBatch), target, stream);
+    }
+
+    /** Returns the word of a micro-batch. */
+    private MemorySegment word(long number) {
+        host.set(ValueLayout.JAVA_LONG, 0, CounterRandom.bits(CounterRandom.bits(seed, step), number));
+        return host;
     }
 
     /** Checks that {@code pass}, whose draws these are, was not closed. */
@@ -185,7 +198,7 @@ final class Draws implements AutoCloseable {
             microBatches[i].word = scope.view(words, i, 1);
         }
         offsets = table;
-        present.write(Checks.given("word", present.word), microBatch);
+        writeWord(Checks.given("word", present.word));
         return table;
     }
 

@@ -20,7 +20,11 @@ import java.util.List;
 final class StepNumbers implements AutoCloseable {
     private final Scope scope;
     private final Arena arena = Arena.ofShared();
+    /** Of all groups, then the number of the step. */
     private final MemorySegment host;
+
+    private final MemorySegment hostRates;
+    private final MemorySegment hostStep;
     private final Tensor block;
     private final List<ParameterGroup> groups;
     /** The factor of each group on the rate, after the 1 of what belongs to none. */
@@ -48,6 +52,8 @@ final class StepNumbers implements AutoCloseable {
             factors[i + 1] = groups.get(i).rateFactor();
         }
         host = arena.allocate(ValueLayout.JAVA_INT, factors.length + 1L);
+        hostRates = host.asSlice(0, Float.BYTES * (long) factors.length);
+        hostStep = host.asSlice(hostRates.byteSize());
         block = scope.tensor(DType.FLOAT32, factors.length + 1L);
         rates = scope.view(block, 0, factors.length);
         step = scope.reinterpret(block, DType.INT32, factors.length, 1);
@@ -120,7 +126,23 @@ final class StepNumbers implements AutoCloseable {
                 throw new IllegalStateException("AdamW: expected at most " + taken
                         + " steps, as many as an INT32 counts," + " got another; make a new one");
             }
-            StepNumbers.this.write(taken + 1);
+        }
+
+        @Override
+        public long byteSize() {
+            return host.byteSize();
+        }
+
+        @Override
+        public long address() {
+            return block.address();
+        }
+
+        @Override
+        public MemorySegment numbers() {
+            setRates();
+            hostStep.set(ValueLayout.JAVA_INT, 0, taken + 1);
+            return host;
         }
 
         @Override
@@ -138,12 +160,26 @@ final class StepNumbers implements AutoCloseable {
 
         @Override
         public void write() {
-            if (deviceCounts) {
-                setRates();
-                HostToDevice.copyHostToDeviceViaKernel(host, rates, scope.stream());
-            } else {
-                StepNumbers.this.write(taken);
+            if (!deviceCounts) {
+                hostStep.set(ValueLayout.JAVA_INT, 0, taken);
+                HostToDevice.copyHostToDeviceViaKernel(hostStep, step, scope.stream());
             }
+        }
+
+        @Override
+        public long byteSize() {
+            return hostRates.byteSize();
+        }
+
+        @Override
+        public long address() {
+            return rates.address();
+        }
+
+        @Override
+        public MemorySegment numbers() {
+            setRates();
+            return hostRates;
         }
 
         @Override
@@ -156,13 +192,6 @@ final class StepNumbers implements AutoCloseable {
         for (int i = 0; i < factors.length; i++) {
             host.setAtIndex(ValueLayout.JAVA_FLOAT, i, rate * factors[i]);
         }
-    }
-
-    /** Enqueues all; the host's copy may change at once. */
-    private void write(int number) {
-        setRates();
-        host.setAtIndex(ValueLayout.JAVA_INT, factors.length, number);
-        HostToDevice.copyHostToDeviceViaKernel(host, block, scope.stream());
     }
 
     /** Returns the number of steps taken; where the device counts, this waits for it. */

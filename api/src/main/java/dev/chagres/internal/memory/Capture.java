@@ -1,5 +1,6 @@
 package dev.chagres.internal.memory;
 
+import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Supplier;
@@ -14,15 +15,19 @@ public final class Capture {
     private final List<Object> trusted = new ArrayList<>();
     private final List<Runnable> checks = new ArrayList<>();
     private final List<StepWork> work = new ArrayList<>();
+    private final LaunchNumbers numbers;
     private final List<Runnable> beforeLaunch = new ArrayList<>();
     private final List<Runnable> onFailure = new ArrayList<>();
     private final List<Runnable> onEnd = new ArrayList<>();
 
-    /** Makes the lists of a capture that begins. */
-    public Capture() {}
+    /** Takes what a capture needs that is about to begin. */
+    public Capture(DeviceState device) {
+        numbers = new LaunchNumbers(device);
+    }
 
-    /** Does {@code stepWork} at each launch. */
-    public void add(StepWork stepWork) {
+    /** Does {@code stepWork} at each launch. What it writes the kernels see that {@code stream} captures from now on. */
+    public void add(StepWork stepWork, MemorySegment stream) {
+        numbers.add(stepWork, stream);
         work.add(stepWork);
     }
 
@@ -59,8 +64,8 @@ public final class Capture {
         onEnd.add(action);
     }
 
-    /** Checks that everything is there, then enqueues what comes before the graph. No counter moves. */
-    public void prepare() {
+    /** Checks that everything is there, then enqueues on {@code stream} what comes before the graph. No counter moves. */
+    public void prepare(MemorySegment stream) {
         for (int i = 0; i < checks.size(); i++) {
             checks.get(i).run();
         }
@@ -70,6 +75,7 @@ public final class Capture {
         for (int i = 0; i < work.size(); i++) {
             work.get(i).write();
         }
+        numbers.write(stream);
         for (int i = 0; i < beforeLaunch.size(); i++) {
             beforeLaunch.get(i).run();
         }
@@ -95,5 +101,6 @@ public final class Capture {
         for (int i = 0; i < onEnd.size(); i++) {
             onEnd.get(i).run();
         }
+        numbers.close();
     }
 }

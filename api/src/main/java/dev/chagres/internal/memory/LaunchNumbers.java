@@ -1,0 +1,80 @@
+package dev.chagres.internal.memory;
+
+import dev.chagres.bindings.AddressCalls;
+import dev.chagres.bindings.CaptureException;
+import dev.chagres.bindings.Status;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The numbers that one graph reads and the host changes from launch to launch. They lie side by side in a block of the device's
+ * memory, which one kernel writes before each launch; nodes of the graph copy them from there to where kernels read them. So a launch
+ * cannot change the numbers of one that still runs, nor those of another graph or of steps that are enqueued.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class LaunchNumbers implements AutoCloseable {
+    private static final long BYTES = 16 << 10;
+    private static final long ALIGNMENT = 16;
+    private static final int DEVICE_TO_DEVICE = 3;
+
+    /** Where a work's numbers lie in the block. */
+    private record Place(StepWork work, long offset, long byteSize) {}
+
+    private final DeviceState device;
+    private final MemorySegment block;
+    private final Arena arena = Arena.ofShared();
+    private final MemorySegment host = arena.allocate(BYTES, ALIGNMENT);
+    private final List<Place> places = new ArrayList<>();
+    private long used;
+
+    /** Takes the block, before the capture: during it CUDA gives no memory. */
+    LaunchNumbers(DeviceState device) {
+        this.device = device;
+        block = device.malloc(BYTES);
+    }
+
+    /**
+     * Gives the numbers of {@code work} a place, and captures the copy to where kernels read them.
+     *
+     * @throws CaptureException when there is no room
+     */
+    void add(StepWork work, MemorySegment stream) {
+        long bytes = work.byteSize();
+        if (bytes == 0) {
+            return;
+        }
+        if (bytes > BYTES - used) {
+            throw new CaptureException("capture: expected at most " + BYTES
+                    + " bytes of rates and other numbers that change from launch to launch, got " + (used + bytes)
+                    + "; capture fewer micro-batches, or an optimizer of fewer groups");
+        }
+        Status.cuda(
+                AddressCalls.cudaMemcpyAsync(work.address(), block.address() + used, bytes, DEVICE_TO_DEVICE, stream),
+                "cudaMemcpyAsync");
+        places.add(new Place(work, used, bytes));
+        used += bytes + ALIGNMENT - 1 & -ALIGNMENT;
+    }
+
+    /** Enqueues the numbers of the coming launch, by one kernel. */
+    void write(MemorySegment stream) {
+        if (used == 0) {
+            return;
+        }
+        for (int i = 0; i < places.size(); i++) {
+            Place place = places.get(i);
+            MemorySegment.copy(place.work.numbers(), 0, host, place.offset, place.byteSize);
+        }
+        Status.te(
+                AddressCalls.te_copy_host_to_device_via_kernel(host, block.address(), used, stream),
+                "te_copy_host_to_device_via_kernel");
+    }
+
+    @Override
+    public void close() {
+        arena.close();
+        device.free(block, BYTES);
+    }
+}
