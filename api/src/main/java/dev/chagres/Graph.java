@@ -5,6 +5,7 @@ import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Leaks;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
@@ -35,15 +36,17 @@ public final class Graph implements AutoCloseable {
     private final Capture capture;
     private final MemorySegment executable;
     private final long nodes;
+    private final long fills;
     private final Leaks.@Nullable Trace trace;
     private boolean closed;
 
-    private Graph(Stream stream, long number, Capture capture, MemorySegment executable, long nodes) {
+    private Graph(Stream stream, long number, Capture capture, MemorySegment executable, long nodes, long fills) {
         this.stream = stream;
         this.number = number;
         this.capture = capture;
         this.executable = executable;
         this.nodes = nodes;
+        this.fills = fills;
         trace = Leaks.opened("graph of " + stream.device());
     }
 
@@ -53,7 +56,7 @@ public final class Graph implements AutoCloseable {
         MemorySegment handle = stream.handle();
         device.ensureThreadNotCapturing("capture");
         device.ensureNotGrouping("capture");
-        Capture capture = new Capture(device);
+        Capture capture = new Capture(device, handle);
         int begun = CudaRuntime.cudaStreamBeginCapture(handle, THREAD_LOCAL);
         if (begun != 0) {
             capture.fail();
@@ -106,8 +109,28 @@ public final class Graph implements AutoCloseable {
         MemorySegment out = stream.device().state().out();
         Status.cuda(CudaRuntime.cudaGraphGetNodes(graph, MemorySegment.NULL, out), "cudaGraphGetNodes");
         long nodes = out.get(ValueLayout.JAVA_LONG, 0);
+        long fills = fills(graph, nodes, out);
         Status.cuda(CudaRuntime.cudaGraphInstantiate(out, graph, 0), "cudaGraphInstantiate");
-        return new Graph(stream, number, capture, out.get(ValueLayout.ADDRESS, 0), nodes);
+        return new Graph(stream, number, capture, out.get(ValueLayout.ADDRESS, 0), nodes, fills);
+    }
+
+    /** Returns how many of a graph's nodes fill memory. */
+    private static long fills(MemorySegment graph, long nodes, MemorySegment out) {
+        if (nodes == 0) {
+            return 0;
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment handles = arena.allocate(ValueLayout.ADDRESS, nodes);
+            out.set(ValueLayout.JAVA_LONG, 0, nodes);
+            Status.cuda(CudaRuntime.cudaGraphGetNodes(graph, handles, out), "cudaGraphGetNodes");
+            long fills = 0;
+            for (long i = 0; i < nodes; i++) {
+                MemorySegment node = handles.getAtIndex(ValueLayout.ADDRESS, i);
+                Status.cuda(CudaRuntime.cudaGraphNodeGetType(node, out), "cudaGraphNodeGetType");
+                fills += out.get(ValueLayout.JAVA_INT, 0) == CudaRuntime.cudaGraphNodeTypeMemset() ? 1 : 0;
+            }
+            return fills;
+        }
     }
 
     /** Returns the stream that was captured, and in whose order the graph runs. */
@@ -118,6 +141,14 @@ public final class Graph implements AutoCloseable {
     /** Returns the number of recorded calls: kernels, copies and fills. */
     public long nodes() {
         return nodes;
+    }
+
+    /**
+     * Returns how many of the {@link #nodes()} are calls of {@code cudaMemsetAsync}, each of which costs the host a microsecond at every
+     * launch. {@link Tensor#zero} records a kernel instead; libraries may fill memory themselves.
+     */
+    public long fills() {
+        return fills;
     }
 
     /**

@@ -5,6 +5,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.internal.memory.HostMemory;
 import dev.chagres.internal.memory.HostWaits;
+import dev.chagres.internal.memory.Zeros;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -246,7 +247,7 @@ final class Transfer {
     /** Enqueues zeroing of every byte. */
     static void zero(Tensor tensor, MemorySegment stream) {
         ElementChecks.ensureWritable(tensor);
-        Status.cuda(AddressCalls.cudaMemsetAsync(tensor.address(), 0, tensor.byteSize(), stream), "cudaMemsetAsync");
+        Zeros.enqueue(tensor.device(), tensor.address(), tensor.byteSize(), stream);
         written(tensor);
     }
 

@@ -8,14 +8,20 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.CudaException;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.DotProductAttention;
 import dev.chagres.layer.Pass;
 import dev.chagres.ops.Elementwise;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.Arrays;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 /** What a graph records, refuses, replays and keeps. */
 @Tag("L0")
@@ -54,6 +60,45 @@ class GraphTest {
                 graph.launch();
                 assertArrayEquals(new float[] {44, 8, 12, 16}, y.toFloats(stream));
                 assertEquals("graph of 2 nodes on stream of device 0", graph.toString());
+            }
+        }
+    }
+
+    /** A node that fills memory costs the host a microsecond at each launch, so what is zeroed in a capture is zeroed by kernels. */
+    @ParameterizedTest
+    @CsvSource({"0, 0", "0, 1", "1, 3", "8, 8", "0, 4096", "0, 4097", "3, 5000", "256, 65536", "257, 65537"})
+    void zerosAreKernels(int first, int count) {
+        Stream stream = device.stream();
+        try (Scope scope = device.openScope()) {
+            Tensor whole = scope.tensor(DType.INT32, 20_000);
+            int[] before = new int[20_000];
+            Arrays.fill(before, -1);
+            whole.set(stream, before);
+            Tensor part = scope.view(scope.reinterpret(whole, DType.BYTE, 0, 80_000), first, count);
+            try (Graph graph = stream.capture(() -> part.zero(stream))) {
+                assertEquals(0, graph.fills());
+                graph.launch();
+            }
+            ByteBuffer expected = ByteBuffer.allocate(80_000).order(ByteOrder.nativeOrder());
+            Arrays.fill(expected.array(), (byte) -1);
+            Arrays.fill(expected.array(), first, first + count, (byte) 0);
+            int[] ints = new int[20_000];
+            expected.asIntBuffer().get(ints);
+            assertArrayEquals(ints, whole.toInts(stream));
+        }
+    }
+
+    @Test
+    void fillsOfLibrariesAreCounted() {
+        Stream stream = device.stream();
+        try (Scope scope = device.openScope()) {
+            Tensor x = scope.tensor(DType.FLOAT32, 4);
+            try (Graph graph = stream.capture(() -> {
+                assertEquals(0, AddressCalls.cudaMemsetAsync(x.address(), 0, 16, stream.handle()));
+                Elementwise.add(x, x, x, stream);
+            })) {
+                assertEquals(2, graph.nodes());
+                assertEquals(1, graph.fills());
             }
         }
     }
@@ -123,6 +168,7 @@ class GraphTest {
                     ": a stream of device 0 captures, and what waits for the device or reads the host's memory cannot be"
                             + " part of a graph; call it before Stream.capture or after the launch";
             refused("pinned" + end, () -> HostBuffer.pinned(other, 16));
+            refused("capture" + end, () -> other.stream().capture(() -> {}));
             refused("synchronize" + end, other::synchronize);
             refused("close" + end, theirs::close);
             refused("close" + end, other::close);

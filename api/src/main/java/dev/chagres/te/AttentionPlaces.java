@@ -2,10 +2,9 @@ package dev.chagres.te;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.AddressCalls;
-import dev.chagres.bindings.Status;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Zeros;
 
 /**
  * Where query, key and value lie in a shared buffer: kernels take the step from token to token from the layout, so the place
@@ -107,7 +106,7 @@ final class AttentionPlaces {
 
     private static void zero(Tensor first, long byteSize, Stream stream) {
         if (byteSize > 0) {
-            Status.cuda(AddressCalls.cudaMemsetAsync(first.address(), 0, byteSize, stream.handle()), "cudaMemsetAsync");
+            Zeros.enqueue(Inside.state(first), first.address(), byteSize, stream.handle());
         }
     }
 

@@ -20,9 +20,15 @@ public final class Capture {
     private final List<Runnable> onFailure = new ArrayList<>();
     private final List<Runnable> onEnd = new ArrayList<>();
 
-    /** Takes what a capture needs that is about to begin. */
-    public Capture(DeviceState device) {
+    /** Takes what a capture of {@code stream} needs that is about to begin. */
+    public Capture(DeviceState device, MemorySegment stream) {
         numbers = new LaunchNumbers(device);
+        try {
+            Zeros.load(numbers.address(), stream);
+        } catch (RuntimeException | Error failure) {
+            numbers.close();
+            throw failure;
+        }
     }
 
     /** Does {@code stepWork} at each launch. What it writes the kernels see that {@code stream} captures from now on. */

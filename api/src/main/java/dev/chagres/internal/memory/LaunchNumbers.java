@@ -36,6 +36,11 @@ final class LaunchNumbers implements AutoCloseable {
         block = device.malloc(BYTES);
     }
 
+    /** Returns the block's address; before the capture there is nothing in it. */
+    long address() {
+        return block.address();
+    }
+
     /**
      * Gives the numbers of {@code work} a place, and captures the copy to where kernels read them.
      *
