@@ -209,7 +209,7 @@ public final class Quantizers implements AutoCloseable {
      * Measures the casts of every {@code steps}th step of training from now on, those of steps whose number divides by it; 0 ends
      * that. Of the casts at one place, as of several micro-batches, the first is measured. It is read once more, with what it was made of; a kernel that casts what it computes writes that in the
      * model's type, too, or computes it twice. The numbers that training computes are the same. What a graph replays is not
-     * measured, nor are weights that ranks gather in eight bits.
+     * measured, nor are weights that ranks gather in eight bits; a {@code StepGraph} enqueues the steps that are to be measured.
      *
      * @param steps 0 or more
      * @throws IllegalArgumentException when steps is negative

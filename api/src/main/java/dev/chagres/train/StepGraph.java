@@ -7,6 +7,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recording;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -20,7 +21,8 @@ import org.jspecify.annotations.Nullable;
  * with sequences of padding without labels behind the others; padded layouts have rows of the context's length, and rows of padding. It is copied to fixed addresses, from which a graph of its bucket reads it. The first step of a bucket is
  * enqueued one by one, which builds kernels and takes memory; the second is captured; from then on it is replayed. A replayed
  * step computes what the same step would enqueued one by one, bit for bit where the kernels are deterministic. Where a step cannot
- * be captured it is enqueued one by one, and {@link #explain()} says why.
+ * be captured it is enqueued one by one, and {@link #explain()} says why. So is a step whose casts are measured, for {@link
+ * Quantizers#measureEvery} measures nothing that a graph replays; the steps between are replayed.
  *
  * <p>Numbers that change from step to step are written before each replay: the rate that {@link dev.chagres.optim.AdamW#rate} was
  * told, the number of the step, and the word of the random numbers. Where the pass was told to compute by another recipe, or to
@@ -58,6 +60,7 @@ public final class StepGraph implements AutoCloseable {
 
     private long replayed;
     private long enqueued;
+    private long measured;
     private long evicted;
     private boolean inside;
     private boolean closed;
@@ -175,18 +178,26 @@ public final class StepGraph implements AutoCloseable {
     private void enqueue(Bucketed present) {
         present.follow(pass);
         uploads.bring(present.inputs);
-        if (present.graph == null && present.ran && present.refusal == null) {
+        boolean measures = measures();
+        if (present.graph == null && present.ran && present.refusal == null && !measures) {
             capture(present);
         }
         Graph graph = present.graph;
-        if (graph != null) {
+        if (graph != null && !measures) {
             graph.launch();
             replayed++;
         } else {
             step.enqueue(present.inputs.microBatches());
             present.ran = true;
             enqueued++;
+            measured += measures ? 1 : 0;
         }
+    }
+
+    /** Returns whether casts of the coming step are measured. */
+    private boolean measures() {
+        Quantizers quantizers = pass.quantizers();
+        return quantizers != null && quantizers.measures(Recording.ON);
     }
 
     private void capture(Bucketed present) {
@@ -268,6 +279,7 @@ public final class StepGraph implements AutoCloseable {
     /** Returns which buckets' steps are replayed, and below each reason those whose are not. */
     public String explain() {
         StringBuilder text = new StringBuilder("steps replayed: " + replayed + ", enqueued one by one: " + enqueued
+                + (measured == 0 ? "" : ", " + measured + " of them because their casts were measured")
                 + "; buckets closed for room: " + evicted);
         Map<String, List<StepBucket>> reasons = new LinkedHashMap<>();
         for (Bucketed one : buckets) {
@@ -277,7 +289,8 @@ public final class StepGraph implements AutoCloseable {
                         .append(one.bucket)
                         .append(": replayed, ")
                         .append(graph.nodes())
-                        .append(" nodes");
+                        .append(" nodes")
+                        .append(graph.fills() == 0 ? "" : ", " + graph.fills() + " of which fill memory");
             } else {
                 reasons.computeIfAbsent(reason(one), _ -> new ArrayList<>()).add(one.bucket);
             }

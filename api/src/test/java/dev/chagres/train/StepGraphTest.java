@@ -12,6 +12,7 @@ import dev.chagres.Device;
 import dev.chagres.internal.memory.MemoryReuse;
 import dev.chagres.model.WeightStorage;
 import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.CastStatistics;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -20,6 +21,7 @@ import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -129,6 +131,67 @@ class StepGraphTest {
                 assertTrue(losses[i] != losses[i - 1], "step " + i + " has drawn the numbers of the one before");
             }
         }
+    }
+
+    /** The pass is told another seed while the bucket's graph lives; launches count on from there. */
+    @Test
+    void aSeedBetweenReplaysIsThatOfTheNextOnes() {
+        float[][] all = new float[2][];
+        for (GraphedTraining.Observed observed : GraphedTraining.Observed.values()) {
+            try (GraphedTraining training = new GraphedTraining(device, 0.5f, 4, observed)) {
+                float[] losses = new float[12];
+                for (int i = 0; i < losses.length; i++) {
+                    if (i == 4 || i == 8) {
+                        training.pass.seed(7, 3, 0);
+                    }
+                    training.upload(20, 10);
+                    training.step(0);
+                    losses[i] = training.loss.toFloats(device.stream())[0];
+                }
+                assertEquals(observed == GraphedTraining.Observed.NO ? 11 : 0, training.graph.replayed());
+                all[observed.ordinal()] = losses;
+            }
+        }
+        assertArrayEquals(all[0], all[1]);
+        for (int i = 0; i < 4; i++) {
+            assertEquals(all[1][4 + i], all[1][8 + i], "the same seed, step and micro-batch");
+            assertTrue(all[1][i] != all[1][4 + i], "another seed");
+        }
+    }
+
+    /** Steps 0, 4 and 8 are measured, and enqueued for it; a measured step may be its bucket's first. */
+    @ParameterizedTest
+    @MethodSource("recipes")
+    void measuredStepsAreEnqueuedAndTheOthersReplayed(Recipe recipe) {
+        float[][] all = new float[2][];
+        List<List<CastStatistics>> statistics = new ArrayList<>();
+        for (GraphedTraining.Observed observed : GraphedTraining.Observed.values()) {
+            try (GraphedTraining training = new GraphedTraining(device, 0.1f, 4, observed)) {
+                Quantizers quantizers = Quantizers.allocate(training.parameters, recipe);
+                training.pass.autocast(quantizers);
+                quantizers.measureEvery(4);
+                all[observed.ordinal()] = training.run();
+                statistics.add(quantizers.statistics());
+                if (observed == GraphedTraining.Observed.NO) {
+                    assertEquals(7, training.graph.replayed(), training.graph.explain());
+                    assertTrue(
+                            training.graph
+                                    .explain()
+                                    .startsWith(
+                                            "steps replayed: 7, enqueued one by one: 4, 3 of them because their casts"
+                                                    + " were measured; buckets closed for room: 0\n"),
+                            training.graph.explain());
+                }
+            }
+        }
+        assertArrayEquals(all[0], all[1]);
+        assertTrue(statistics.getFirst().size() > 3);
+        statistics.getFirst().forEach(one -> assertEquals(8, one.step(), one.toString()));
+        assertEquals(texts(statistics.getFirst()), texts(statistics.getLast()));
+    }
+
+    private static List<String> texts(List<CastStatistics> statistics) {
+        return statistics.stream().map(CastStatistics::toString).toList();
     }
 
     static List<Recipe> recipes() {

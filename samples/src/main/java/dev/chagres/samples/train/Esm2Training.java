@@ -203,7 +203,16 @@ public final class Esm2Training implements TrainingModel {
     private void enqueue(List<ModelInput> microBatches) {
         gradients.compute(microBatches, Objects.requireNonNull(captured));
         gradientNorm.compute();
+        keepMeasured();
         optimizer.step(rate, gradientNorm);
+    }
+
+    /** Waits for the statistics of a step whose casts are measured, and keeps them; a captured one has none. */
+    private void keepMeasured() {
+        Quantizers present = quantizers;
+        if (present != null && present.measures(Recording.ON)) {
+            measured.add(present.statistics());
+        }
     }
 
     @Override
@@ -269,10 +278,7 @@ public final class Esm2Training implements TrainingModel {
         }
         gradients.compute(uploads, readback);
         gradientNorm.compute();
-        Quantizers present = quantizers;
-        if (present != null && present.measures(Recording.ON)) {
-            measured.add(present.statistics());
-        }
+        keepMeasured();
         optimizer.step(learningRate, gradientNorm);
         readback.finish(gradientNorm.norm());
     }

@@ -96,7 +96,7 @@ final class TrainOptions {
     @Option(
             names = "--fp8-statistics",
             paramLabel = "N",
-            description = "measure the casts to eight bits of each Nth step for the report; steps are then not captured"
+            description = "measure the casts to eight bits of each Nth step for the report; such steps are not replayed"
                     + " (default: 0, none)")
     private int fp8Statistics;
 
@@ -210,16 +210,12 @@ final class TrainOptions {
         }
         if (recipe == null || recipe.eightBit().isEmpty()) {
             throw new IllegalArgumentException(
-                    "--fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block,"
+                    "--fp8-statistics: expected --recipe fp8-delayed, fp8-delayed-fast, fp8-current or fp8-block,"
                             + " whose casts are measured, got " + (recipe == null ? "none" : recipe));
         }
         if (report == null) {
             throw new IllegalArgumentException(
                     "--fp8-statistics: expected --report, which they are written into, got none");
-        }
-        if (graph == GraphChoice.ON) {
-            throw new IllegalArgumentException("--graph: expected off or auto beside --fp8-statistics, for what a graph"
-                    + " replays is not measured, got on");
         }
     }
 
@@ -233,8 +229,7 @@ final class TrainOptions {
     }
 
     private Steps steps(boolean gpu) {
-        boolean captured = graph == GraphChoice.ON
-                || (graph == GraphChoice.AUTO && gpu && fp8Statistics == 0 && ranks.count() == 1);
+        boolean captured = graph == GraphChoice.ON || (graph == GraphChoice.AUTO && gpu && ranks.count() == 1);
         return captured ? Steps.CAPTURED : Steps.ENQUEUED;
     }
 

@@ -8,6 +8,7 @@ import dev.chagres.MultiprocessorMargin;
 import dev.chagres.bindings.Provider;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.recipe.CastStatistics;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
@@ -23,6 +24,7 @@ import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -115,6 +117,34 @@ class CapturedRanksTest {
         for (Trained one : ranks) {
             assertEquals(firstLine(ranks.getFirst()), firstLine(one));
             assertTrue(Integer.parseInt(firstLine(one).split("[ ,]")[2]) >= STEPS / 2, one.explained());
+        }
+    }
+
+    /** Of a captured run each third step is measured, and enqueued for it; the steps between are replayed. */
+    @Test
+    void stepsWhoseCastsAreMeasuredAreEnqueued() {
+        TrainingPlan plan = plan(1, 1, 2, TrainingRecipe.FP8_DELAYED, Steps.CAPTURED);
+        Batch batch = new Batch(plan.shape());
+        try (Device device = Device.open();
+                Esm2Training training = DevicePlatform.training(device, CONFIG, plan);
+                SequencePacker packer = new SequencePacker(
+                        plan.shape(), new MaskedProteins(new ShuffledSequences(FastaSource.shipped(), 7, 1 << 20)))) {
+            training.measureCasts(3);
+            for (int i = 0; i < STEPS; i++) {
+                assertTrue(packer.fill(batch));
+                training.upload(batch);
+                training.step(1e-3f);
+                training.result(new StepResult());
+                List<CastStatistics> measured = training.castStatistics();
+                assertEquals(i % 3 == 0, !measured.isEmpty(), "step " + i);
+                for (CastStatistics one : measured) {
+                    assertEquals(i, one.step(), one.toString());
+                    assertTrue(one.amax() > 0, one.toString());
+                }
+            }
+            String explained = String.valueOf(training.explainSteps());
+            assertTrue(explained.contains(", 4 of them because their casts were measured;"), explained);
+            assertTrue(Integer.parseInt(explained.split("[ ,]")[2]) >= 3, explained);
         }
     }
 

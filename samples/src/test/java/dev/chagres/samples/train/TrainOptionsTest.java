@@ -55,14 +55,12 @@ class TrainOptionsTest {
                         + " multiprocessors, got 131",
                 "--graph yes | Invalid value for option '--graph': expected one of on, off, auto, got yes",
                 "--fp8-statistics -1 | --fp8-statistics: expected at least 0, got -1",
-                "--fp8-statistics 10 | --fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block, whose casts"
-                        + " are measured, got none",
-                "--fp8-statistics 10 --recipe bf16 | --fp8-statistics: expected --recipe fp8-delayed, fp8-current or fp8-block,"
-                        + " whose casts are measured, got bf16",
+                "--fp8-statistics 10 | --fp8-statistics: expected --recipe fp8-delayed, fp8-delayed-fast, fp8-current or"
+                        + " fp8-block, whose casts are measured, got none",
+                "--fp8-statistics 10 --recipe bf16 | --fp8-statistics: expected --recipe fp8-delayed, fp8-delayed-fast,"
+                        + " fp8-current or fp8-block, whose casts are measured, got bf16",
                 "--fp8-statistics 10 --recipe fp8-block | --fp8-statistics: expected --report, which they are written into,"
                         + " got none",
-                "--fp8-statistics 10 --recipe fp8-block --report r --graph on | --graph: expected off or auto beside"
-                        + " --fp8-statistics, for what a graph replays is not measured, got on",
                 "--provider gpu | Invalid value for option '--provider': expected one of auto, cuda, reference, got gpu",
                 "--decay fast | Invalid value for option '--decay': expected one of constant, linear, cosine, got fast",
                 "--tokens-per-step 8 | --tokens-per-step: expected at least 16, got 8",
