@@ -2,6 +2,7 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Graph;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Pass;
 import dev.chagres.optim.AdamW;
@@ -35,7 +36,8 @@ import org.openjdk.jmh.annotations.Warmup;
  * the device?
  *
  * <p>Each call begins with an idle stream and a batch that was uploaded. {@code step} times the host until the replay is enqueued;
- * {@code untilIdle} until the device is done. On the reference both are the same: it computes before it returns.
+ * {@code launch} the same without what brings the batch to the addresses that the graph reads: the batch lies there. {@code untilIdle}
+ * times until the device is done. On the reference all are the same: it computes before it returns.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -60,6 +62,10 @@ public class StepGraphBenchmark {
     private GradientNorm norm;
     private UploadRing uploads;
     private StepGraph graph;
+    /** The step of {@link #graph} by itself. */
+    private Graph alone;
+
+    private boolean waiting;
     private dev.chagres.Scope scope;
     private Tensor loss;
     private Batch batch;
@@ -93,6 +99,20 @@ public class StepGraphBenchmark {
             throw new IllegalStateException("expected replays and a loss that falls, got a loss of " + first + ", then "
                     + last + ", and " + graph.explain());
         }
+        upload();
+        List<ModelInput> inputs = step();
+        pass.end();
+        alone = device.stream().capture(() -> enqueue(inputs));
+        checkLaunch(last);
+    }
+
+    private void checkLaunch(float before) {
+        alone.launch();
+        float after = loss.toFloats(device.stream())[0];
+        if (!(after < before)) {
+            throw new IllegalStateException(
+                    "expected launches to train on, got a loss of " + before + ", then " + after);
+        }
     }
 
     private void enqueue(List<ModelInput> microBatches) {
@@ -102,23 +122,34 @@ public class StepGraphBenchmark {
         adam.step(1e-4f, norm);
     }
 
-    /** Brings the batch, and waits until the device has nothing to do. */
+    /** Uploads the batch unless one waits, and waits until the device has nothing to do. */
     @Setup(Level.Invocation)
     public void upload() {
-        uploads.upload(batch);
+        if (!waiting) {
+            uploads.upload(batch);
+            waiting = true;
+        }
         device.synchronize();
     }
 
     /** The host's time. */
     @Benchmark
     public List<ModelInput> step() {
+        waiting = false;
         return graph.step();
+    }
+
+    /** The host's time without what brings the batch. */
+    @Benchmark
+    public Graph launch() {
+        alone.launch();
+        return alone;
     }
 
     /** The time until the device is done. */
     @Benchmark
     public List<ModelInput> untilIdle() {
-        List<ModelInput> inputs = graph.step();
+        List<ModelInput> inputs = step();
         device.stream().synchronize();
         return inputs;
     }
@@ -127,6 +158,7 @@ public class StepGraphBenchmark {
     @TearDown
     public void close() {
         packer.close();
+        alone.close();
         graph.close();
         uploads.close();
         adam.close();
