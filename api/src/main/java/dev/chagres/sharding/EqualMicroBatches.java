@@ -7,9 +7,9 @@ import dev.chagres.nccl.RankFailedException;
 import java.util.Arrays;
 
 /**
- * Sees that ranks which communicate in each micro-batch compute equally many of them in a step. They are compared before the sums of a step
- * are used, where this rank's number is another one than in the step before, on a stream and with a communicator of their own: no call
- * of another micro-batch keeps it waiting on the device.
+ * Sees that ranks which have a part of the weights each compute equally many micro-batches in a step. They are compared before the sums
+ * of a step are used, where this rank's number is another one than in the step before, on a stream and with a communicator of their own: no
+ * call of another micro-batch keeps it waiting on the device.
  *
  * <p>Ranks that wait on the host in each collective do not come so far: what they throw then says so.
  *
@@ -55,8 +55,8 @@ final class EqualMicroBatches implements AutoCloseable {
      */
     void ensureSame() {
         if (!same.areSame(count)) {
-            throw new IllegalStateException("sumGradients: expected equally many micro-batches on all ranks, which"
-                    + " gather weights in each, got " + same.difference() + "; " + WITHOUT_SEQUENCES);
+            throw new IllegalStateException("sumGradients: expected equally many micro-batches on all ranks, each"
+                    + " of which has a part of the weights, got " + same.difference() + "; " + WITHOUT_SEQUENCES);
         }
     }
 

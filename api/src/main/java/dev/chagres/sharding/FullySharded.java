@@ -28,11 +28,12 @@ import org.jspecify.annotations.Nullable;
  * <p>Rank r of N keeps elements {@code [r C / N, (r + 1) C / N)} of every group of the plan, C elements with its padding. A group's
  * gradients are summed as soon as backward has completed them, each rank receiving its part, while backward goes on; optimizers see the
  * rank's part alone. In stages 1 and 2 the updated weights are gathered at the end of a step. In stage 3 a group's weights are gathered
- * before its layers run, forward and backward, into the memory that the layers read, the next group's meanwhile.
+ * before its layers run, forward and backward, into the memory that the layers read, the next group's meanwhile; or once a step, and kept,
+ * as its {@link Reshard} says.
  *
  * <p>Stages 1 and 2 reduce once a step: call {@link #lastMicroBatch} before the last micro-batch, so that this overlaps backward;
- * micro-batches before it communicate nothing, and in stage 2 keep whole gradients meanwhile. Stage 3 reduces in each micro-batch, and all
- * ranks have equally many.
+ * micro-batches before it communicate nothing, and in stage 2 keep whole gradients meanwhile. Stage 3 reduces in each micro-batch, or once a
+ * step, as its {@link GradientSync} says; all ranks have equally many, and say of the same one that it is the last.
  *
  * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="sharded"}
  *
@@ -78,7 +79,7 @@ public final class FullySharded extends Strategy {
         steps = new SharedSteps(ranks.world(), stream, completedSteps);
         norm = new SharedNorm(new NormOverRanks(parameters.scope(), ranks.updating()), steps, this::explained);
         this.gathers = gathers;
-        weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, bytes) : null;
+        weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, config.reshard(), bytes) : null;
         reads = weights == null ? null : new ShardedReads(this, weights, progress);
         gradients = new ShardedGradients(parameters, ranks, config, bytes);
         microBatches = weights == null || ranks.updating().ranks() == 1
@@ -201,13 +202,12 @@ public final class FullySharded extends Strategy {
 
     @Override
     void complete(int group) {
-        if (!isLast() && stage() != ZeroStage.THREE) {
-            return;
-        }
-        try {
-            gradients.complete(group, isLast() ? MicroBatch.LAST : MicroBatch.EARLIER);
-        } catch (RankFailedException failed) {
-            throw explained(failed);
+        if (isLast() || config.gradientSync() == GradientSync.EACH_MICRO_BATCH) {
+            try {
+                gradients.complete(group, isLast() ? MicroBatch.LAST : MicroBatch.EARLIER);
+            } catch (RankFailedException failed) {
+                throw explained(failed);
+            }
         }
         if (microBatches != null) {
             microBatches.completed(group);
@@ -394,7 +394,7 @@ public final class FullySharded extends Strategy {
 
     @Override
     public String explain() {
-        return this + ": " + ranks.explain(stage(), gathersEightBits());
+        return this + ": " + ranks.explain(config, gathersEightBits());
     }
 
     /** Frees the parameters, too, which this has made, unless another strategy has them now. */

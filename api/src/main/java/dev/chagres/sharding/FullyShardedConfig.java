@@ -13,29 +13,54 @@ import dev.chagres.internal.Checks;
  * @param reduceType in which gradients travel and are summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. Each rank's own, and sums of
  *     micro-batches, stay FP32. With 16 bits half as many bytes travel, and each rank's gradient and each sum is rounded to them
  * @param weightGather in which memory weights are gathered
+ * @param reshard when gathered weights are given back: {@code AFTER_FORWARD} but for {@link ZeroStage#THREE}
+ * @param gradientSync in which micro-batches gradients are summed: {@code LAST_MICRO_BATCH} but for {@link ZeroStage#THREE}
  */
 public record FullyShardedConfig(
-        ZeroStage stage, OptimizerSharding optimizer, DType reduceType, WeightGather weightGather) {
+        ZeroStage stage,
+        OptimizerSharding optimizer,
+        DType reduceType,
+        WeightGather weightGather,
+        Reshard reshard,
+        GradientSync gradientSync) {
     /**
      * Checks that everything is there.
      *
-     * @throws IllegalArgumentException when gradients cannot be summed in the type
+     * @throws IllegalArgumentException when gradients cannot be summed in the type, or the stage gathers no weights that could be kept, or
+     *     does not sum in each micro-batch
      */
     public FullyShardedConfig {
         Checks.given("stage", stage);
         Checks.given("optimizer", optimizer);
         GradientCasts.checked(reduceType);
         Checks.given("weightGather", weightGather);
+        if (Checks.given("reshard", reshard) != Reshard.AFTER_FORWARD && stage != ZeroStage.THREE) {
+            throw new IllegalArgumentException("reshard: expected AFTER_FORWARD in stage " + stage
+                    + ", in which each rank has all weights, got " + reshard);
+        }
+        if (Checks.given("gradientSync", gradientSync) != GradientSync.LAST_MICRO_BATCH && stage != ZeroStage.THREE) {
+            throw new IllegalArgumentException("gradientSync: expected LAST_MICRO_BATCH in stage " + stage
+                    + ", which sums gradients once a step, got " + gradientSync);
+        }
     }
 
-    /** Returns the configuration of a stage, with an optimizer for each copy of the model, sums in FP32, and no windows. */
+    /**
+     * Returns the configuration of a stage, with an optimizer for each copy of the model, sums in FP32, no windows, and the least memory:
+     * stage 3 gives weights back after each layer and sums gradients in each micro-batch.
+     */
     public static FullyShardedConfig of(ZeroStage stage) {
-        return new FullyShardedConfig(stage, OptimizerSharding.EACH_COPY, DType.FLOAT32, WeightGather.DEVICE);
+        return new FullyShardedConfig(
+                Checks.given("stage", stage),
+                OptimizerSharding.EACH_COPY,
+                DType.FLOAT32,
+                WeightGather.DEVICE,
+                Reshard.AFTER_FORWARD,
+                GradientSync.of(stage));
     }
 
     /** Returns the same with what the optimizer keeps shared out among other ranks. */
     public FullyShardedConfig withOptimizer(OptimizerSharding newOptimizer) {
-        return new FullyShardedConfig(stage, newOptimizer, reduceType, weightGather);
+        return new FullyShardedConfig(stage, newOptimizer, reduceType, weightGather, reshard, gradientSync);
     }
 
     /**
@@ -46,11 +71,33 @@ public record FullyShardedConfig(
      * @throws IllegalArgumentException when it is not FLOAT32, BFLOAT16 or FLOAT16
      */
     public FullyShardedConfig withReduceType(DType newReduceType) {
-        return new FullyShardedConfig(stage, optimizer, newReduceType, weightGather);
+        return new FullyShardedConfig(stage, optimizer, newReduceType, weightGather, reshard, gradientSync);
     }
 
     /** Returns the same with weights gathered in other memory. */
     public FullyShardedConfig withWeightGather(WeightGather newWeightGather) {
-        return new FullyShardedConfig(stage, optimizer, reduceType, newWeightGather);
+        return new FullyShardedConfig(stage, optimizer, reduceType, newWeightGather, reshard, gradientSync);
+    }
+
+    /**
+     * Returns the same with weights of stage 3 given back at another time.
+     *
+     * <p>Source: {@code reshard_after_forward} of PyTorch's {@code fully_shard}.
+     *
+     * @throws IllegalArgumentException when it is not {@code AFTER_FORWARD} in stage 1 or 2
+     */
+    public FullyShardedConfig withReshard(Reshard newReshard) {
+        return new FullyShardedConfig(stage, optimizer, reduceType, weightGather, newReshard, gradientSync);
+    }
+
+    /**
+     * Returns the same with gradients of stage 3 summed in other micro-batches.
+     *
+     * <p>Source: {@code set_requires_gradient_sync} of PyTorch's {@code FSDPModule}.
+     *
+     * @throws IllegalArgumentException when it is not {@code LAST_MICRO_BATCH} in stage 1 or 2
+     */
+    public FullyShardedConfig withGradientSync(GradientSync newGradientSync) {
+        return new FullyShardedConfig(stage, optimizer, reduceType, weightGather, reshard, newGradientSync);
     }
 }

@@ -7,7 +7,8 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.sharding.GroupBuffers.Buffer;
 
 /**
- * Weights of groups in one form, gathered on a stream of their own into memory that groups take in turn.
+ * Weights of groups in one form, gathered on a stream of their own into memory that groups take in turn, or that each has until they
+ * change.
  *
  * <p>Threading: the device's thread.
  */
@@ -30,7 +31,11 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
         gathers = streams.gathers();
         stepped = streams.stepped();
         this.bytes = bytes;
-        buffers = new GroupBuffers(parameters, content, BUFFERS, streams.ranks());
+        buffers = new GroupBuffers(
+                parameters,
+                content,
+                streams.reshard() == Reshard.AFTER_STEP ? Integer.MAX_VALUE : BUFFERS,
+                streams.ranks());
     }
 
     /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. */

@@ -28,6 +28,8 @@ record ShardedAllocation(ModelPlan plan, DType dtype, long seed, FullyShardedCon
             SameParameters.ensure(parameters, all, seed, "stage", config.stage().ordinal() + 1L);
             SameParameters.ensure(parameters, all, seed, "optimizer", config.optimizer());
             SameParameters.ensure(parameters, all, seed, "reduceType", config.reduceType());
+            SameParameters.ensure(parameters, all, seed, "reshard", config.reshard());
+            SameParameters.ensure(parameters, all, seed, "gradientSync", config.gradientSync());
             made.begin();
             return made;
         } catch (RuntimeException | Error failure) {

@@ -18,8 +18,8 @@ import org.jspecify.annotations.Nullable;
  * Gradients of which each rank keeps the sum of a part: backward writes those of a group whole, and they are reduced and scattered on a
  * stream and with a communicator of their own.
  *
- * <p>Stages 1 and 2 reduce each group once a step, the last declared first, on every rank alike. Stage 3 reduces a group in each
- * micro-batch, in the order in which backward completes them.
+ * <p>With {@link GradientSync#LAST_MICRO_BATCH} each group is reduced once a step, the last declared first, on every rank alike; with {@link
+ * GradientSync#EACH_MICRO_BATCH} in each micro-batch, in the order in which backward completes them.
  *
  * <p>Threading: the device's thread.
  */
@@ -35,6 +35,7 @@ final class ShardedGradients implements AutoCloseable {
 
     private final Parameters parameters;
     private final ZeroStage stage;
+    private final GradientSync sync;
     private final Stream compute;
     private final Stream reductions;
     private final Event written;
@@ -54,6 +55,7 @@ final class ShardedGradients implements AutoCloseable {
     ShardedGradients(Parameters parameters, ShardedRanks ranks, FullyShardedConfig config, ByteCounts bytes) {
         this.parameters = parameters;
         stage = config.stage();
+        sync = config.gradientSync();
         compute = parameters.scope().stream();
         reductions = compute.device().openStream();
         written = compute.device().openEvent();
@@ -81,7 +83,7 @@ final class ShardedGradients implements AutoCloseable {
 
     /** Returns whether {@code group} was reduced for the last time in this step. */
     boolean isSummed(int group) {
-        return copies != null && copies.isSummed(group) || stage != ZeroStage.THREE && reduced.get(group);
+        return copies != null && copies.isSummed(group) || sync == GradientSync.LAST_MICRO_BATCH && reduced.get(group);
     }
 
     /** Sees that {@code group} has memory for its whole gradients. */
@@ -97,9 +99,9 @@ final class ShardedGradients implements AutoCloseable {
         }
     }
 
-    /** Says that no later backward call of a micro-batch writes gradients of {@code group}; stages 1 and 2 hear it of the last alone. */
+    /** Says that no later backward call of a micro-batch writes gradients of {@code group}: of each, or of the last alone. */
     void complete(int group, MicroBatch microBatch) {
-        if (stage == ZeroStage.THREE) {
+        if (sync == GradientSync.EACH_MICRO_BATCH) {
             reduceWritten(group);
             if (copies != null && microBatch == MicroBatch.LAST && reduced.get(group) && !copies.isSummed(group)) {
                 copies.sum(group, parts.get(group), reductions);
@@ -157,7 +159,7 @@ final class ShardedGradients implements AutoCloseable {
 
     /** Reduces what is left, and lets later work of the computing stream wait for all sums. */
     void finish() {
-        if (stage == ZeroStage.THREE) {
+        if (sync == GradientSync.EACH_MICRO_BATCH) {
             for (int group = parts.size() - 1; group >= 0; group--) {
                 reduceWritten(group);
                 if (isTrained(group) && !reduced.get(group)) {
@@ -165,7 +167,7 @@ final class ShardedGradients implements AutoCloseable {
                 }
             }
         }
-        while (stage != ZeroStage.THREE && next >= 0) {
+        while (sync == GradientSync.LAST_MICRO_BATCH && next >= 0) {
             reduceNext();
         }
         if (copies != null) {

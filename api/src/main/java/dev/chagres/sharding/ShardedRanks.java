@@ -99,10 +99,16 @@ record ShardedRanks(
     }
 
     /** Says how gradients and weights travel. */
-    String explain(ZeroStage stage, boolean eightBits) {
-        String memory = stage == ZeroStage.ONE ? "for all" : "for two groups of each size";
-        String gathered = stage == ZeroStage.THREE
+    String explain(FullyShardedConfig config, boolean eightBits) {
+        boolean summedLate =
+                config.stage() == ZeroStage.THREE && config.gradientSync() == GradientSync.LAST_MICRO_BATCH;
+        String memory = config.stage() == ZeroStage.ONE
+                ? "for all"
+                : "for two groups of each size"
+                        + (summedLate ? ", for all where a step has several micro-batches" : "");
+        String gathered = config.stage() == ZeroStage.THREE
                 ? "weights gathered group by group on another stream before their layers run, the next group's meanwhile"
+                        + (config.reshard() == Reshard.AFTER_STEP ? ", and kept until the step changes them" : "")
                         + (eightBits ? ", those of products in eight bits" : "")
                 : "weights gathered after the step";
         return "gradients reduced and scattered group by group on a stream of their own, from memory " + memory + "; "

@@ -29,13 +29,13 @@ final class ShardedWeights implements AutoCloseable {
     /** Null where no pass computes in eight bits. */
     private @Nullable EightBitGroups eightBits;
 
-    ShardedWeights(Parameters parameters, GatherRanks ranks, ByteCounts bytes) {
+    ShardedWeights(Parameters parameters, GatherRanks ranks, Reshard reshard, ByteCounts bytes) {
         this.bytes = bytes;
         Stream compute = parameters.scope().stream();
         Stream gathers = compute.device().openStream();
         Event stepped = compute.device().openEvent();
         stepped.record(compute);
-        streams = new GatherStreams(ranks, compute, gathers, stepped);
+        streams = new GatherStreams(ranks, compute, gathers, stepped, reshard);
         groups = parameters.sharing().groups().size();
         lent = new Buffer[groups];
         whole = new WholeGroups(parameters, streams, bytes);

@@ -14,8 +14,14 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.CollectiveBytes;
 import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientSync;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.ZeroStage;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
@@ -72,11 +78,13 @@ class FullyShardedMemoryTest {
         }
     }
 
-    private static Use sharded(Rank rank, ZeroStage stage, int microBatches) {
+    private static Use sharded(Rank rank, FullyShardedConfig config, int microBatches) {
         ModelPlan plan = new ModelPlan();
         Sequential layers = layers(plan);
         Device device = rank.device();
-        try (FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 3, stage, rank.communicator());
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.SHARD, RANKS);
+        try (Mesh mesh = Mesh.of(rank.communicator(), shape);
+                FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 3, config, mesh);
                 AdamW optimizer = new AdamW(training.parameters(), ADAM);
                 Pass pass = Pass.training(device)) {
             training.follow(pass);
@@ -98,33 +106,49 @@ class FullyShardedMemoryTest {
     }
 
     /** A rank with everything holds weights, gradients and two moments: 4 times the weights. */
-    private static long expected(ZeroStage stage, int microBatches) {
+    private static long expected(FullyShardedConfig config, int microBatches) {
         long part = MODEL / RANKS;
-        return switch (stage) {
+        boolean addsUp = microBatches > 1 && config.gradientSync() == GradientSync.LAST_MICRO_BATCH;
+        long weights = config.reshard() == Reshard.AFTER_STEP ? MODEL : TWO;
+        return switch (config.stage()) {
             case ONE -> MODEL + MODEL + part + 2 * part;
-            case TWO -> MODEL + (microBatches == 1 ? TWO : MODEL) + part + 2 * part;
-            case THREE -> part + TWO + TWO + part + 2 * part;
+            case TWO -> MODEL + (addsUp ? MODEL : TWO) + part + 2 * part;
+            case THREE -> part + weights + (addsUp ? MODEL : TWO) + part + 2 * part;
         };
     }
 
     @ParameterizedTest
-    @CsvSource({"ONE, 1", "ONE, 2", "TWO, 1", "TWO, 2", "THREE, 1", "THREE, 2"})
-    void ranksHoldAndSendWhatTheStageSays(ZeroStage stage, int microBatches) {
+    @CsvSource({
+        "ONE, AFTER_FORWARD, LAST_MICRO_BATCH, 1",
+        "ONE, AFTER_FORWARD, LAST_MICRO_BATCH, 2",
+        "TWO, AFTER_FORWARD, LAST_MICRO_BATCH, 1",
+        "TWO, AFTER_FORWARD, LAST_MICRO_BATCH, 2",
+        "THREE, AFTER_FORWARD, EACH_MICRO_BATCH, 1",
+        "THREE, AFTER_FORWARD, EACH_MICRO_BATCH, 2",
+        "THREE, AFTER_FORWARD, LAST_MICRO_BATCH, 3",
+        "THREE, AFTER_STEP, EACH_MICRO_BATCH, 2",
+        "THREE, AFTER_STEP, LAST_MICRO_BATCH, 3"
+    })
+    void ranksHoldAndSendWhatTheConfigurationSays(
+            ZeroStage stage, Reshard reshard, GradientSync gradientSync, int microBatches) {
         DevicesNeeded.assume(RANKS);
+        FullyShardedConfig config =
+                FullyShardedConfig.of(stage).withReshard(reshard).withGradientSync(gradientSync);
         long other = whole() - 4 * MODEL; // workspaces and activations
         assertTrue(other > 0 && other < 64 * MIB, () -> "beside the model " + other);
-        List<Use> uses = Ranks.local(RANKS).run(rank -> sharded(rank, stage, microBatches));
-        long expected = expected(stage, microBatches) + other;
+        List<Use> uses = Ranks.local(RANKS).run(rank -> sharded(rank, config, microBatches));
+        long expected = expected(config, microBatches) + other;
         for (Use use : uses) {
             assertEquals(expected, use.peak, SLACK, "peak memory");
             assertEquals(
-                    MODEL * (stage == ZeroStage.THREE ? microBatches : 1),
+                    MODEL * (gradientSync == GradientSync.EACH_MICRO_BATCH ? microBatches : 1),
                     use.sent.reduceScatter(),
                     "bytes of gradients");
             // Forward leaves the last two groups where backward begins; the next forward begins with the first two.
             long again = MODEL - TWO;
             long gathered = MODEL + again + (microBatches - 1) * (again + again);
-            assertEquals(stage == ZeroStage.THREE ? gathered : MODEL, use.sent.allGather(), "bytes of weights");
+            boolean gathersAgain = stage == ZeroStage.THREE && reshard == Reshard.AFTER_FORWARD;
+            assertEquals(gathersAgain ? gathered : MODEL, use.sent.allGather(), "bytes of weights");
             assertEquals(0, use.sent.allReduce());
         }
     }

@@ -275,8 +275,8 @@ class FullyShardedMisuseTest {
         // Nothing is summed of frozen weights, so that both ranks come to the end of the step.
         Throwable cause = unequal(ModelPlan::freeze).getCause();
         assertEquals(
-                "sumGradients: expected equally many micro-batches on all ranks, which gather weights in each, got 2 on rank"
-                        + " 1 and 1 on rank 0; a rank without sequences computes a token without a label"
+                "sumGradients: expected equally many micro-batches on all ranks, each of which has a part of the weights, got"
+                        + " 2 on rank 1 and 1 on rank 0; a rank without sequences computes a token without a label"
                         + " (Strategy.needsEqualMicroBatches)",
                 cause.getMessage());
     }
