@@ -20,8 +20,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class GroupProgress implements CallObserver {
-    private static final int UNUSED = -1;
-
     private final Object owner;
     private final IntConsumer complete;
     private final Released released;
@@ -33,10 +31,10 @@ final class GroupProgress implements CallObserver {
 
     private int[] begins = new int[8];
     private int depth;
-    /** By group, of its earliest call: how much was saved before it, and how many calls were around it. */
-    private final int[] savedBefore;
+    /** By pass that is followed: a pipeline has several under way. */
+    private final List<Pass> followed = new ArrayList<>();
 
-    private final int[] depthBefore;
+    private final List<FirstUses> firstUses = new ArrayList<>();
 
     /** Is told which groups a call has used. */
     interface Released {
@@ -52,14 +50,24 @@ final class GroupProgress implements CallObserver {
         this.groups = groups;
         this.complete = complete;
         this.released = released;
-        savedBefore = new int[groups];
-        depthBefore = new int[groups];
-        restart();
     }
 
-    /** Forgets every use: a micro-batch begins. */
+    /** Observes the calls of a pass from now on. */
+    void follow(Pass one) {
+        one.calls().observe(this);
+        followed.add(one);
+        firstUses.add(new FirstUses(groups));
+    }
+
+    /** Forgets every use: a step or its last micro-batch begins. */
     void restart() {
-        Arrays.fill(savedBefore, UNUSED);
+        for (int i = 0; i < firstUses.size(); i++) {
+            firstUses.get(i).restart();
+        }
+    }
+
+    private FirstUses of(Pass one) {
+        return firstUses.get(followed.indexOf(one));
     }
 
     /** Says that the innermost call uses {@code group} in this form, and returns whether it has not done so before. */
@@ -100,7 +108,7 @@ final class GroupProgress implements CallObserver {
             if (direction == Direction.FORWARD
                     && pass.isSaving()
                     && pass.calls().savedCount() == 0) {
-                restart();
+                of(pass).restart();
             }
         }
         if (depth == frames.size()) {
@@ -129,10 +137,10 @@ final class GroupProgress implements CallObserver {
 
     private void settle(Direction direction, Pass pass, BitSet used) {
         if (direction == Direction.BACKWARD) {
-            undone(pass.calls().savedCount());
+            of(pass).undone(pass.calls().savedCount(), depth, complete);
         } else if (pass.isSaving()) {
             for (int use = used.nextSetBit(0); use >= 0; use = used.nextSetBit(use + 1)) {
-                use(use % groups);
+                of(pass).use(use % groups, begins[depth], depth);
             }
         } else if (depth > 0) {
             // Recomputation saves nothing inside, but the call around it does.
@@ -160,25 +168,6 @@ final class GroupProgress implements CallObserver {
     @Override
     public void fails() {
         release(frames.get(--depth));
-    }
-
-    private void use(int group) {
-        int saved = begins[depth];
-        boolean first = savedBefore[group] == UNUSED;
-        if (first || saved < savedBefore[group] || (saved == savedBefore[group] && depth < depthBefore[group])) {
-            savedBefore[group] = saved;
-            depthBefore[group] = depth;
-        }
-    }
-
-    /** A call inside the one that used the group may return while that one still has gradients to write. */
-    private void undone(int saved) {
-        for (int group = savedBefore.length - 1; group >= 0; group--) {
-            if (savedBefore[group] != UNUSED && saved <= savedBefore[group] && depth <= depthBefore[group]) {
-                savedBefore[group] = UNUSED;
-                complete.accept(group);
-            }
-        }
     }
 
     @Override

@@ -5,7 +5,6 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.ModelPlan;
-import dev.chagres.model.ParameterShard;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
@@ -75,8 +74,8 @@ public final class PipelineParallel implements AutoCloseable {
      * @param parameters of this rank's part of the plan; closed after this
      * @param width columns of what travels between stages, in the parameters' type
      * @param mesh stays open as long as this
-     * @throws IllegalArgumentException when the plan is for another number of ranks, the parameters are not those of this rank's part, their
-     *     weights are shared out, they lie on another device, or the width is not positive
+     * @throws IllegalArgumentException when the plan is for another number of ranks, the parameters are not those of this rank's part, they
+     *     lie on another device, or the width is not positive
      * @throws IllegalStateException when ranks have other plans, or the parameters belong to a pipeline already, a closed one too, or to
      *     a {@link dev.chagres.optim.GradientNorm}
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
@@ -94,12 +93,6 @@ public final class PipelineParallel implements AutoCloseable {
                 .equals(part.groups().values().stream().flatMap(List::stream).toList())) {
             throw new IllegalArgumentException("parameters: expected those of plan.part(" + communicator.rank()
                     + "), got others: allocate them of that part");
-        }
-        ParameterShard shard = parameters.sharing().shard();
-        if (shard != null && shard.weights() != null) {
-            throw new IllegalArgumentException("parameters: expected all weights of plan.part(" + communicator.rank()
-                    + "), got a rank's parts of them, which FullySharded gathers for one micro-batch at a time, while a"
-                    + " pipeline has several under way; share them out in stage ONE or TWO");
         }
         if (stream.device() != communicator.device()) {
             throw new IllegalArgumentException("parameters: expected those of " + communicator.device()
@@ -119,7 +112,12 @@ public final class PipelineParallel implements AutoCloseable {
         }
     }
 
-    /** Returns the passes of this rank, for what is the same in each step, such as {@link Pass#autocast}. */
+    /**
+     * Returns the passes of this rank, for what is the same in each step, such as {@link Pass#autocast}. Where weights are shared out ({@link
+     * ZeroStage#THREE}) the strategy follows each of them:
+     *
+     * {@snippet file="dev/chagres/layer/MeshPipelineTest.java" region="passes"}
+     */
     public List<Pass> passes() {
         return List.copyOf(passes);
     }

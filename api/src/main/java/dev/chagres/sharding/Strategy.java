@@ -83,8 +83,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     public abstract boolean needsEqualMicroBatches();
 
     /**
-     * Communicates for the calls of {@code pass} from now on. Where weights are shared out a pass of evaluation needs that, too. One pass
-     * at a time may have forward calls whose backward calls are to come.
+     * Communicates for the calls of {@code pass} from now on. Where weights are shared out a pass of evaluation needs that, too, and
+     * each of {@link PipelineParallel#passes}. Of other passes one at a time may have forward calls whose backward calls are to come.
      *
      * @throws IllegalArgumentException when it runs on another stream than the parameters'
      * @throws IllegalStateException when the pass is followed already, or this is closed
@@ -97,7 +97,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         if (followed.contains(pass)) {
             throw new IllegalStateException("follow: expected a pass that is not followed yet, got " + pass);
         }
-        pass.calls().observe(progress);
+        progress.follow(pass);
         followed.add(pass);
     }
 

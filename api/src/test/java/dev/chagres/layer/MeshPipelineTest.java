@@ -24,6 +24,7 @@ import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
@@ -31,6 +32,7 @@ import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.PipelineParallel;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
 import dev.chagres.sharding.ZeroStage;
@@ -68,11 +70,26 @@ class MeshPipelineTest {
         WHOLE,
         ONE,
         TWO,
-        TWO_OF_ALL;
+        TWO_OF_ALL,
+        /** Gathered for each call, and summed in each micro-batch. */
+        THREE,
+        /** Gathered and summed once a step. */
+        THREE_ONCE,
+        THREE_ONCE_OF_ALL;
 
         private FullyShardedConfig config() {
-            FullyShardedConfig config = FullyShardedConfig.of(this == ONE ? ZeroStage.ONE : ZeroStage.TWO);
-            return this == TWO_OF_ALL ? config.withOptimizer(OptimizerSharding.ALL_RANKS) : config;
+            FullyShardedConfig all = FullyShardedConfig.of(ZeroStage.TWO).withOptimizer(OptimizerSharding.ALL_RANKS);
+            FullyShardedConfig once = FullyShardedConfig.of(ZeroStage.THREE)
+                    .withReshard(Reshard.AFTER_STEP)
+                    .withGradientSync(GradientSync.LAST_MICRO_BATCH);
+            return switch (this) {
+                case ONE -> FullyShardedConfig.of(ZeroStage.ONE);
+                case WHOLE, TWO -> FullyShardedConfig.of(ZeroStage.TWO);
+                case TWO_OF_ALL -> all;
+                case THREE -> FullyShardedConfig.of(ZeroStage.THREE);
+                case THREE_ONCE -> once;
+                case THREE_ONCE_OF_ALL -> once.withOptimizer(OptimizerSharding.ALL_RANKS);
+            };
         }
     }
 
@@ -203,6 +220,9 @@ class MeshPipelineTest {
                         PipelineParallel.of(model.stages(), model.parameters, PipelineModel.HIDDEN, mesh);
                 AdamW optimizer = new AdamW(model.parameters, ADAM)) {
             GradientNorm norm = new GradientNorm(model.parameters, 1);
+            // @start region="passes"
+            pipeline.passes().forEach(strategy::follow);
+            // @end
             if (span.loaded != null) {
                 pipeline.state(strategy, optimizer).load(span.loaded);
             }
@@ -252,7 +272,15 @@ class MeshPipelineTest {
         "2, 2, 1, 4, 1, 1, ALL, ONE, 4, FROZEN_BOTTOM",
         "2, 2, 1, 2, 1, 1, ALL, TWO, 5, PLAIN",
         "4, 1, 1, 1, 1, 2, ALL, WHOLE, 4, PLAIN",
-        "2, 2, 1, 1, 1, 2, ALL, WHOLE, 4, FROZEN_TABLE"
+        "2, 2, 1, 1, 1, 2, ALL, WHOLE, 4, FROZEN_TABLE",
+        "2, 1, 1, 2, 1, 1, ALL, THREE_ONCE, 3, PLAIN",
+        "2, 1, 1, 2, 1, 1, ALL, THREE, 2, RECOMPUTED",
+        "2, 2, 1, 2, 1, 1, ALL, THREE_ONCE, 4, FROZEN_TABLE",
+        "2, 2, 1, 2, 1, 1, ALL, THREE, 4, FROZEN_BOTTOM",
+        "2, 1, 2, 2, 1, 1, ALL, THREE_ONCE, 2, PLAIN",
+        "2, 1, 2, 2, 1, 1, ALL, THREE_ONCE_OF_ALL, 2, FROZEN_BOTTOM",
+        "2, 1, 1, 2, 1, 2, PART, THREE, 2, PLAIN",
+        "2, 1, 1, 1, 2, 1, ALL, THREE_ONCE, 2, PLAIN"
     })
     void ranksOfAMeshTakeTheStepsOfOne(
             int pipeline,
@@ -279,7 +307,13 @@ class MeshPipelineTest {
 
     /** Four ranks have two stages, two copies or parts of the tokens; what one rank saves they load and save byte for byte. */
     @ParameterizedTest
-    @CsvSource({"SHARD, ONE, FROZEN_BOTTOM", "SHARD, TWO, PLAIN", "CONTEXT, ONE, FROZEN_TABLE", "CONTEXT, WHOLE, PLAIN"
+    @CsvSource({
+        "SHARD, ONE, FROZEN_BOTTOM",
+        "SHARD, TWO, PLAIN",
+        "CONTEXT, ONE, FROZEN_TABLE",
+        "CONTEXT, WHOLE, PLAIN",
+        "SHARD, THREE, PLAIN",
+        "SHARD, THREE_ONCE, FROZEN_BOTTOM"
     })
     void stateIsTheFileOfOneRank(MeshDimension dimension, Kept kept, Variant variant, @TempDir Path folder)
             throws IOException {

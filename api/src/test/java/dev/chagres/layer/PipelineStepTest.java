@@ -239,22 +239,46 @@ class PipelineStepTest {
         });
     }
 
+    /** Reads the weights of a layer. */
+    private record Reading(Linear layer) implements PipelineStage {
+        @Override
+        public long tokens(int microBatch) {
+            return 1;
+        }
+
+        @Override
+        public void forward(int stage, int microBatch, @Nullable Tensor x, @Nullable Tensor y, Pass pass) {
+            Tensor in = pass.scope().tensor(DType.FLOAT32, 1, WIDTH);
+            in.zero(pass.stream());
+            layer.forward(in, pass);
+        }
+
+        @Override
+        public void backward(int stage, int microBatch, @Nullable Tensor dy, @Nullable Tensor dx, Pass pass) {
+            Tensor gradient = pass.scope().tensor(DType.FLOAT32, 1, WIDTH);
+            gradient.zero(pass.stream());
+            layer.backward(gradient, pass);
+        }
+    }
+
     @Test
-    void refusesWeightsThatAreSharedOut() {
+    void weightsThatAreSharedOutWantPassesThatAreFollowed() {
         Ranks.local(1).each(rank -> {
             ModelPlan plan = new ModelPlan();
-            new Linear(WIDTH, WIDTH, Initializer.normal(0.1f), plan.group("a"));
+            Reading stage = new Reading(new Linear(WIDTH, WIDTH, Initializer.normal(0.1f), plan.group("a")));
             PipelinePlan stages = PipelinePlan.of(plan, 1, 1).place(0, plan.parameters());
             try (Mesh mesh = Mesh.of(rank.communicator(), MeshShape.ofOne());
                     FullySharded shared = FullySharded.allocate(
                             stages.part(0), DType.FLOAT32, 1, ZeroStage.THREE, rank.communicator());
-                    Parameters parameters = shared.parameters()) {
+                    PipelineParallel pipeline = PipelineParallel.of(stages, shared.parameters(), WIDTH, mesh)) {
                 assertThrown(
-                        IllegalArgumentException.class,
-                        "parameters: expected all weights of plan.part(0), got a rank's parts of them, which FullySharded"
-                                + " gathers for one micro-batch at a time, while a pipeline has several under way; share them"
-                                + " out in stage ONE or TWO",
-                        () -> PipelineParallel.of(stages, parameters, WIDTH, mesh));
+                        IllegalStateException.class,
+                        "weight of a.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
+                                + " FullySharded follows alone; call follow(pass), or weightState(), which saves and loads all",
+                        () -> pipeline.run(stage, 2));
+                pipeline.passes().forEach(shared::follow);
+                pipeline.run(stage, 2);
+                shared.sumGradients();
             }
         });
     }
