@@ -17,18 +17,21 @@ import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.CollectiveBytes;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.ZeroStage;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Copies of a model that are shared out each compute what one rank computes that accumulates as many micro-batches. */
 @Tag("L0")
@@ -128,6 +131,22 @@ class HybridShardedTest {
             for (CollectiveBytes bytes : Ranks.local(4).run(rank -> sent(rank, all, microBatches, told))) {
                 assertEquals(new CollectiveBytes(gathers + MODEL / 2, reductions * (MODEL + MODEL / 2), 0), bytes);
             }
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {1, 3})
+    void whatTravelsOnceAStep(int microBatches) {
+        DevicesNeeded.assume(4);
+        FullyShardedConfig each = FullyShardedConfig.of(ZeroStage.THREE)
+                .withReshard(Reshard.AFTER_STEP)
+                .withGradientSync(GradientSync.LAST_MICRO_BATCH);
+        for (CollectiveBytes bytes : Ranks.local(4).run(rank -> sent(rank, each, microBatches, true))) {
+            assertEquals(new CollectiveBytes(MODEL, MODEL, MODEL / 2), bytes);
+        }
+        FullyShardedConfig all = each.withOptimizer(OptimizerSharding.ALL_RANKS);
+        for (CollectiveBytes bytes : Ranks.local(4).run(rank -> sent(rank, all, microBatches, false))) {
+            assertEquals(new CollectiveBytes(MODEL + MODEL / 2, MODEL + MODEL / 2, 0), bytes);
         }
     }
 
