@@ -92,12 +92,19 @@ final class RankShare implements AutoCloseable {
         return strategy != null && strategy.needsEqualMicroBatches() && input.isLast() && rank > microBatch % ranks;
     }
 
-    /** Says which micro-batch is this rank's last of the step, so that its backward sums gradients over ranks. */
-    void announce(ModelInput input) {
+    /** Says which micro-batch is the last that this rank computes in the step, so that its backward sums gradients over ranks. */
+    void announce(int microBatch, ModelInput input) {
         Strategy strategy = strategy();
-        if (strategy != null && input.following() < ranks) {
+        if (strategy != null && isLast(strategy, microBatch, input.following())) {
             strategy.lastMicroBatch();
         }
+    }
+
+    /** Where a rank helps others in their last, that is its last, too. */
+    private boolean isLast(Strategy strategy, int microBatch, int following) {
+        return strategy.needsEqualMicroBatches()
+                ? microBatch / ranks == (microBatch + following) / ranks
+                : following < ranks;
     }
 
     void sumGradients() {

@@ -50,15 +50,17 @@ final class StepGradients {
         do {
             pass.begin();
             input = uploads.next(pass.scope());
-            if (ranks.isOwn(microBatch)) {
-                if (losses != null) {
-                    ranks.announce(input);
-                }
+            boolean own = ranks.isOwn(microBatch);
+            boolean helps = ranks.helps(microBatch, input);
+            if (losses != null && (own || helps)) {
+                ranks.announce(microBatch, input);
+            }
+            if (own) {
                 Tensor loss = forwardAndBackward(input, input.share());
                 if (losses != null) {
                     losses.addLoss(loss, input.share());
                 }
-            } else if (ranks.helps(microBatch, input)) {
+            } else if (helps) {
                 forwardAndBackward(input, 0);
             }
             microBatch++;
@@ -71,7 +73,7 @@ final class StepGradients {
             ModelInput input = microBatches.get(i);
             pass.begin();
             if (ranks.isOwn(i)) {
-                ranks.announce(input);
+                ranks.announce(i, input);
                 steps.keep(i, forwardAndBackwardCaptured(input, steps));
             } else if (ranks.helps(i, input)) {
                 forwardAndBackward(input, 0);

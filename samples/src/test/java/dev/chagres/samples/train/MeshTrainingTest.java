@@ -57,7 +57,8 @@ class MeshTrainingTest {
         "1, 1, 2, 1, 2, ZERO3, true, 1, 2, FP8_CURRENT, A2A",
         "2, 1, 2, 1, 2, ZERO1, true, 1, 3, FP8_DELAYED, A2A",
         "1, 1, 2, 2, 2, ZERO3, false, 1, 2, FP32, P2P",
-        "2, 1, 1, 2, 2, ZERO1, false, 1, 3, BF16, P2P"
+        "2, 1, 1, 2, 2, ZERO1, false, 1, 3, BF16, P2P",
+        "1, 2, 2, 1, 1, ZERO3, false, 1, 6, FP32, A2A"
     })
     void ranksTakeTheStepsOfOne(
             int pipeline,
