@@ -16,7 +16,6 @@ import dev.chagres.train.ModelInput;
 import dev.chagres.train.StepReadback;
 import dev.chagres.train.UploadRing;
 import java.util.List;
-import java.util.function.IntPredicate;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -60,21 +59,23 @@ final class Esm2Pipeline implements PipelineStage, AutoCloseable {
     /**
      * Enqueues forward and backward of all micro-batches that belong to this rank's copy of the model.
      *
-     * @param own whether a micro-batch does
+     * @param ranks say whether a micro-batch does
      * @param scaler of the loss, null for none
      * @param losses gets those of the last stage, null for nowhere
      */
-    void compute(UploadRing uploads, IntPredicate own, @Nullable LossScaler scaler, @Nullable StepReadback losses) {
+    void compute(UploadRing uploads, RankShare ranks, @Nullable LossScaler scaler, @Nullable StepReadback losses) {
         scope.restart();
         int count = 0;
         int microBatch = 0;
         boolean last = false;
         while (!last) {
             ModelInput input = uploads.next(scope);
-            if (own.test(microBatch++)) {
+            boolean own = ranks.isOwn(microBatch);
+            if (own || ranks.helps(microBatch, input)) {
                 inputs[count] = input;
-                shares[count++] = input.share();
+                shares[count++] = own ? input.share() : 0;
             }
+            microBatch++;
             last = input.isLast();
         }
         lossScale = scaler == null ? null : scaler.scale();
@@ -108,7 +109,7 @@ final class Esm2Pipeline implements PipelineStage, AutoCloseable {
         pass.sequences(input.sequences());
         Tensor loss = stages.forward(stage, input.ids(), input.labels(), x, y, pass);
         StepReadback present = readback;
-        if (loss != null && present != null) {
+        if (loss != null && present != null && shares[microBatch] > 0) {
             present.addLoss(loss, shares[microBatch]);
         }
     }

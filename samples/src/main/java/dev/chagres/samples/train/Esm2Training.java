@@ -119,7 +119,7 @@ public final class Esm2Training implements TrainingModel {
                 device, shape, UPLOADS, model.parameters().sharing().contextParallel());
         readback = new StepReadback(stream, shape.microBatches(), UNREAD);
         gradients = new StepGradients(model, pass, ranks, lossScaler);
-        ranks.follow(pass);
+        passes().forEach(ranks::follow);
     }
 
     /** Returns the model. */

@@ -3,7 +3,9 @@ package dev.chagres.samples.train;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import java.util.Arrays;
 import java.util.Locale;
@@ -74,6 +76,18 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     static final class OfWeightGather extends OptionWords<WeightGather> {
         OfWeightGather() {
             super(WeightGather.class);
+        }
+    }
+
+    static final class OfReshard extends OptionWords<Reshard> {
+        OfReshard() {
+            super(Reshard.class);
+        }
+    }
+
+    static final class OfGradientSync extends OptionWords<GradientSync> {
+        OfGradientSync() {
+            super(GradientSync.class);
         }
     }
 

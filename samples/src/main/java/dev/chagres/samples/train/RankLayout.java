@@ -6,10 +6,12 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
@@ -182,7 +184,17 @@ record RankLayout(
                 + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "")
                 + (exchange == CpCommType.A2A ? "" : ", keys passed on")
                 + (reduceType == DType.FLOAT32 ? "" : ", gradients summed in " + reduceType)
-                + gathers();
+                + gathers()
+                + kept();
+    }
+
+    private String kept() {
+        FullyShardedConfig shared = zero;
+        if (shared == null || shared.stage() != ZeroStage.THREE) {
+            return "";
+        }
+        return (shared.reshard() == Reshard.AFTER_STEP ? ", weights gathered once a step" : "")
+                + (shared.gradientSync() == GradientSync.LAST_MICRO_BATCH ? ", gradients summed once a step" : "");
     }
 
     private String gathers() {

@@ -11,6 +11,7 @@ import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
 
 /** Options of {@code train} that say how many ranks train, and what each keeps of the model. */
@@ -89,6 +90,9 @@ final class RankOptions {
                             + " device's own, windows that NCCL has registered, or those by the devices' copy engines"
                             + " (default: device)")
     private @Nullable WeightGather weightGather;
+
+    @Mixin
+    private final ReshardOptions resharding = new ReshardOptions();
 
     @Option(
             names = "--cp-comm-type",
@@ -190,10 +194,11 @@ final class RankOptions {
         if (stage == null) {
             return null;
         }
-        return FullyShardedConfig.of(stage)
+        FullyShardedConfig config = FullyShardedConfig.of(stage)
                 .withOptimizer(optimizer != null ? optimizer : OptimizerSharding.EACH_COPY)
                 .withReduceType(reduceType().dtype())
                 .withWeightGather(weightGather != null ? weightGather : WeightGather.DEVICE);
+        return resharding.apply(config, shape.size(MeshDimension.PIPELINE));
     }
 
     /**
@@ -237,6 +242,7 @@ final class RankOptions {
                     "--weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along shard, beside it, which gather"
                             + " weights, got " + (count() == 1 ? "one rank" : layout()));
         }
+        resharding.check(layout().zero(), count() == 1 ? "one rank" : layout());
         if (exchange != null && context == 1) {
             throw new IllegalArgumentException(
                     "--cp-comm-type: expected --strategy cp, or ranks along context, beside it, which share tokens out, got "
@@ -304,12 +310,6 @@ final class RankOptions {
             throw new IllegalArgumentException(
                     "--stages-per-rank: expected --strategy pp and several ranks along pipeline" + " beside it, got "
                             + layout.withOneStage());
-        }
-        FullyShardedConfig zero = layout.zero();
-        if (layout.pipelineRanks() > 1 && zero != null && zero.stage() == ZeroStage.THREE) {
-            throw new IllegalArgumentException(
-                    "--strategy: expected zero1 or zero2 beside ranks along pipeline, for zero3 gathers weights for one"
-                            + " micro-batch at a time, and a pipeline has several under way, got " + named());
         }
     }
 

@@ -39,7 +39,7 @@ final class StepGradients {
         if (pipeline == null) {
             computeWhole(uploads, losses);
         } else {
-            pipeline.compute(uploads, ranks.own(), lossScaler, losses);
+            pipeline.compute(uploads, ranks, lossScaler, losses);
         }
         ranks.sumGradients();
     }

@@ -172,6 +172,20 @@ class AccumulationTest {
         compare(one, train(1, "on", "--mesh=replicate=2,shard=2", "--shard-optimizer=" + optimizer));
     }
 
+    @Test
+    @Tag("L2")
+    void ranksThatKeepWeightsForAStepTakeTheSameSteps() throws IOException {
+        compare(
+                train(4, "on"),
+                train(
+                        2,
+                        "on",
+                        "--ranks=2",
+                        "--strategy=zero3",
+                        "--reshard=after-step",
+                        "--gradient-sync=last-micro-batch"));
+    }
+
     /** The tiny model has four heads. */
     @Test
     @Tag("L2")

@@ -3,7 +3,9 @@ package dev.chagres.samples.train;
 import dev.chagres.DType;
 import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -22,16 +24,21 @@ class MeshTrainingTest {
         ZERO1,
         ZERO2,
         ZERO3,
+        /** Gathered and summed once a step. */
+        ZERO3_ONCE,
         /** With the optimizer's state shared out among copies, too. */
         HSDP_OF_ALL;
 
         private @Nullable FullyShardedConfig config() {
+            FullyShardedConfig three = FullyShardedConfig.of(ZeroStage.THREE);
             return switch (this) {
                 case ALL -> null;
                 case ZERO1 -> FullyShardedConfig.of(ZeroStage.ONE);
                 case ZERO2 -> FullyShardedConfig.of(ZeroStage.TWO);
-                case ZERO3 -> FullyShardedConfig.of(ZeroStage.THREE);
-                case HSDP_OF_ALL -> FullyShardedConfig.of(ZeroStage.THREE).withOptimizer(OptimizerSharding.ALL_RANKS);
+                case ZERO3 -> three;
+                case ZERO3_ONCE ->
+                    three.withReshard(Reshard.AFTER_STEP).withGradientSync(GradientSync.LAST_MICRO_BATCH);
+                case HSDP_OF_ALL -> three.withOptimizer(OptimizerSharding.ALL_RANKS);
             };
         }
     }
@@ -58,7 +65,13 @@ class MeshTrainingTest {
         "2, 1, 2, 1, 2, ZERO1, true, 1, 3, FP8_DELAYED, A2A",
         "1, 1, 2, 2, 2, ZERO3, false, 1, 2, FP32, P2P",
         "2, 1, 1, 2, 2, ZERO1, false, 1, 3, BF16, P2P",
-        "1, 2, 2, 1, 1, ZERO3, false, 1, 6, FP32, A2A"
+        "1, 1, 2, 1, 1, ZERO3_ONCE, false, 1, 5, FP32, A2A",
+        "1, 2, 2, 1, 1, ZERO3, false, 1, 6, FP32, A2A",
+        "2, 1, 2, 1, 1, ZERO3_ONCE, false, 1, 5, FP32, A2A",
+        "2, 1, 2, 1, 1, ZERO3, false, 2, 7, FP32, A2A",
+        "2, 2, 2, 1, 1, ZERO3_ONCE, false, 1, 6, FP32, A2A",
+        "2, 1, 2, 1, 1, ZERO3_ONCE, false, 1, 4, FP8_DELAYED, A2A",
+        "2, 1, 2, 1, 1, ZERO3, false, 1, 4, FP8_CURRENT, A2A"
     })
     void ranksTakeTheStepsOfOne(
             int pipeline,

@@ -94,12 +94,16 @@ class TrainOptionsTest {
                         + " zero2, got replicate=2,tensor=2",
                 "--mesh replicate=2,shard=2 --strategy tp | --mesh: expected ranks along tensor beside --strategy tp, got"
                         + " replicate=2,shard=2",
-                "--mesh pipeline=2,shard=2 --strategy zero3 | --strategy: expected zero1 or zero2 beside ranks along pipeline,"
-                        + " for zero3 gathers weights for one micro-batch at a time, and a pipeline has several under way, got"
-                        + " zero3",
-                "--mesh pipeline=2,replicate=2,shard=2 --strategy hsdp | --strategy: expected zero1 or zero2 beside ranks along"
-                        + " pipeline, for zero3 gathers weights for one micro-batch at a time, and a pipeline has several under"
-                        + " way, got hsdp",
+                "--ranks 2 --reshard after-step | --reshard: expected --strategy zero3 or hsdp beside it, whose ranks share"
+                        + " weights out, got ddp",
+                "--reshard after-forward | --reshard: expected --strategy zero3 or hsdp beside it, whose ranks share weights"
+                        + " out, got one rank",
+                "--ranks 2 --strategy zero2 --gradient-sync each-micro-batch | --gradient-sync: expected --strategy zero3 or"
+                        + " hsdp beside it, whose ranks share weights out, got zero2",
+                "--ranks 2 --strategy zero3 --reshard never | Invalid value for option '--reshard': expected one of"
+                        + " after-forward, after-step, got never",
+                "--ranks 2 --strategy zero3 --gradient-sync off | Invalid value for option '--gradient-sync': expected one of"
+                        + " each-micro-batch, last-micro-batch, got off",
                 "--mesh context=2,tensor=2 --sequence-parallel | --sequence-parallel: expected no ranks along context beside it,"
                         + " which have parts of the tokens already, got cp+tp context=2,tensor=2",
                 "--ranks 2 --strategy pp --stages-per-rank 2147483647 --model 8M | --stages-per-rank: expected at most as many"
@@ -234,6 +238,8 @@ class TrainOptionsTest {
                 "strategy",
                 "mesh",
                 "shard-optimizer",
+                "reshard",
+                "gradient-sync",
                 "context",
                 "packing",
                 "recipe",

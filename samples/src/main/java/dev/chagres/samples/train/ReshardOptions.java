@@ -1,0 +1,58 @@
+package dev.chagres.samples.train;
+
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientSync;
+import dev.chagres.sharding.Reshard;
+import dev.chagres.sharding.ZeroStage;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/** Options of {@code train} that say how often ranks that share weights out gather them and sum gradients. */
+final class ReshardOptions {
+    @Option(
+            names = "--reshard",
+            converter = OptionWords.OfReshard.class,
+            paramLabel = "after-forward|after-step",
+            description =
+                    "with --strategy zero3 or hsdp, when ranks give back weights that they have gathered: when a layer has read"
+                            + " them, or when the step is over, which is one gather a step and memory for all weights"
+                            + " (default: after-forward, with pipeline=P after-step)")
+    private @Nullable Reshard reshard;
+
+    @Option(
+            names = "--gradient-sync",
+            converter = OptionWords.OfGradientSync.class,
+            paramLabel = "each-micro-batch|last-micro-batch",
+            description =
+                    "with --strategy zero3 or hsdp, in which micro-batches of a step ranks sum gradients; with last-micro-batch"
+                            + " each rank has memory for all of them (default: each-micro-batch, with pipeline=P"
+                            + " last-micro-batch)")
+    private @Nullable GradientSync gradientSync;
+
+    /** Returns {@code config} as these options say. A pipeline reads weights for several micro-batches in turn. */
+    FullyShardedConfig apply(FullyShardedConfig config, int pipelineRanks) {
+        if (config.stage() != ZeroStage.THREE) {
+            return config;
+        }
+        FullyShardedConfig usual = pipelineRanks == 1
+                ? config
+                : config.withReshard(Reshard.AFTER_STEP).withGradientSync(GradientSync.LAST_MICRO_BATCH);
+        return usual.withReshard(reshard != null ? reshard : usual.reshard())
+                .withGradientSync(gradientSync != null ? gradientSync : usual.gradientSync());
+    }
+
+    /**
+     * Checks that there is something to choose.
+     *
+     * @param zero what ranks share out; null for nothing
+     * @param got what stands in errors
+     * @throws IllegalArgumentException when ranks share out no weights; the text names the option
+     */
+    void check(@Nullable FullyShardedConfig zero, Object got) {
+        String given = reshard != null ? "--reshard" : gradientSync != null ? "--gradient-sync" : null;
+        if (given != null && (zero == null || zero.stage() != ZeroStage.THREE)) {
+            throw new IllegalArgumentException(
+                    given + ": expected --strategy zero3 or hsdp beside it, whose ranks share weights out, got " + got);
+        }
+    }
+}
