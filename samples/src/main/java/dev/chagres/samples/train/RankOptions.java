@@ -16,6 +16,9 @@ import picocli.CommandLine.Option;
 
 /** Options of {@code train} that say how many ranks train, and what each keeps of the model. */
 final class RankOptions {
+    /** Those of hsdp that no mesh says. */
+    private static final int COPIES = 2;
+
     @Option(
             names = "--ranks",
             paramLabel = "N",
@@ -31,10 +34,10 @@ final class RankOptions {
             paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp|pp|cp",
             description =
                     "what --ranks share out. ddp: micro-batches alone; zero1: the optimizer's state, too; zero2: gradients,"
-                            + " too; zero3: weights, too; hsdp: as zero3, in each of several copies; tp: each layer's heads"
-                            + " and columns; pp: the layers; cp: the tokens of each micro-batch. With --mesh, which says"
-                            + " the rest, zero1, zero2 or zero3 of ranks along shard (default: ddp, with --mesh zero3,"
-                            + " with pipeline=P zero1)")
+                            + " too; zero3: weights, too; hsdp: as zero3, in each of two copies, or of those"
+                            + " of --mesh; tp: each layer's heads and columns; pp: the layers; cp: the tokens of each"
+                            + " micro-batch. With --mesh, which says the rest, zero1, zero2 or zero3 of ranks along shard"
+                            + " (default: ddp, with --mesh zero3, with pipeline=P zero1)")
     private @Nullable RankStrategy strategy;
 
     @Option(
@@ -52,7 +55,7 @@ final class RankOptions {
             converter = OptionWords.OfOptimizerSharding.class,
             paramLabel = "each-copy|all-ranks",
             description =
-                    "with --mesh, whether the optimizer's state is shared out among the ranks of each of its copies alone, or"
+                    "with --mesh or hsdp, whether the optimizer's state is shared out among the ranks of each copy alone, or"
                             + " among all that have the same layers (default: each-copy)")
     private @Nullable OptimizerSharding optimizer;
 
@@ -166,7 +169,7 @@ final class RankOptions {
 
     /** Returns the ranks as the plan has them. */
     RankLayout layout() {
-        MeshShape shape = mesh != null ? mesh : MeshShape.ofOne().with(named().dimension(), count());
+        MeshShape shape = shape();
         return new RankLayout(
                 shape,
                 zero(shape),
@@ -181,8 +184,18 @@ final class RankOptions {
         return reduceType != null ? reduceType : ReduceType.FP32;
     }
 
+    private MeshShape shape() {
+        if (mesh != null) {
+            return mesh;
+        }
+        return named() == RankStrategy.HSDP
+                ? MeshShape.ofOne().with(MeshDimension.REPLICATE, COPIES).with(MeshDimension.SHARD, count() / COPIES)
+                : MeshShape.ofOne().with(named().dimension(), count());
+    }
+
+    /** One rank has nothing to share out, whatever it is told. */
     private RankStrategy named() {
-        return strategy != null ? strategy : RankStrategy.DDP;
+        return strategy != null && count() > 1 ? strategy : RankStrategy.DDP;
     }
 
     /** Returns what is shared out of copies of the model; null for nothing. */
@@ -220,9 +233,11 @@ final class RankOptions {
                     + mesh + " has" + (areProcesses() ? "" : ", or none") + ", got " + count());
         }
         TrainOptions.requireAtLeast("--stages-per-rank", stagesPerRank, 1);
-        if (named() != RankStrategy.DDP && count() == 1) {
-            throw new IllegalArgumentException("--strategy: expected ddp, or " + countOption()
-                    + " above 1 to share something out, got " + named());
+        boolean isCounted = ranks != null || mesh != null || areProcesses();
+        if (strategy != null && strategy != RankStrategy.DDP && !isCounted) {
+            throw new IllegalArgumentException(
+                    "--strategy: expected ddp, or --ranks beside it, which says how many ranks share something out, got "
+                            + strategy);
         }
         checkStrategy();
         checkPipeline();
@@ -268,15 +283,17 @@ final class RankOptions {
 
     /** What {@code --strategy} names must be there in {@code --mesh}, which says everything else. */
     private void checkStrategy() {
-        if (optimizer != null && mesh == null) {
+        if (optimizer != null && mesh == null && named() != RankStrategy.HSDP) {
             throw new IllegalArgumentException(
-                    "--shard-optimizer: expected --mesh beside it, without which there is one copy, got none");
+                    "--shard-optimizer: expected --mesh, or --strategy hsdp, beside it, without which there is one copy, got "
+                            + named());
         }
         MeshShape given = mesh;
         if (given == null) {
-            if (strategy == RankStrategy.HSDP) {
-                throw new IllegalArgumentException(
-                        "--mesh: expected replicate=R,shard=S beside --strategy hsdp, got none");
+            if (named() == RankStrategy.HSDP && (count() % COPIES != 0 || count() == COPIES)) {
+                throw new IllegalArgumentException(countOption()
+                        + ": expected an even number of at least 4 beside --strategy hsdp, for two copies of the model that"
+                        + " half of the ranks share out each, or --mesh replicate=R,shard=S, got " + count());
             }
             return;
         }

@@ -170,6 +170,7 @@ class AccumulationTest {
     void copiesThatAreSharedOutTakeTheSameSteps(String optimizer) throws IOException {
         List<Map<String, Object>> one = train(4, "on");
         compare(one, train(1, "on", "--mesh=replicate=2,shard=2", "--shard-optimizer=" + optimizer));
+        compare(one, train(1, "on", "--ranks=4", "--strategy=hsdp", "--shard-optimizer=" + optimizer));
     }
 
     @Test
@@ -184,6 +185,18 @@ class AccumulationTest {
                         "--strategy=zero3",
                         "--reshard=after-step",
                         "--gradient-sync=last-micro-batch"));
+    }
+
+    /** A rank that is alone has nothing to share out. */
+    @ParameterizedTest
+    @EnumSource(RankStrategy.class)
+    void oneRankTakesTheStepsOfOneWhateverItsStrategy(RankStrategy strategy) throws IOException {
+        List<Map<String, Object>> one = train(2, "on");
+        List<Map<String, Object>> named = train(2, 1, strategy, "on");
+        assertEquals(one.size(), named.size());
+        for (int i = 0; i < one.size(); i++) {
+            assertEquals(one.get(i).get("loss"), named.get(i).get("loss"), "loss of step " + (i + 1));
+        }
     }
 
     /** The tiny model has four heads. */

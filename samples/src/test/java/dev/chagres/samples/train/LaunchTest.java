@@ -238,12 +238,13 @@ class LaunchTest {
                 "--mesh",
                 "tensor=4");
         refusedForAll(
-                "--strategy: expected ddp, or --nproc above 1 to share something out, got tp",
+                "--nproc: expected an even number of at least 4 beside --strategy hsdp, for two copies of the model that half"
+                        + " of the ranks share out each, or --mesh replicate=R,shard=S, got 3",
                 "--nproc",
-                "1",
+                "3",
                 "train",
                 "--strategy",
-                "tp");
+                "hsdp");
         refusedForAll(
                 "--tokens-per-step: expected a multiple of 1600 from 102400 on, for 100 micro-batches share it (--nproc 100),"
                         + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the"

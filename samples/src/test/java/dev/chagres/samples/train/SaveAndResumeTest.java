@@ -126,7 +126,9 @@ class SaveAndResumeTest {
         "--recipe=bf16 --ranks=2 --strategy=ddp --reduce-dtype=bf16, --recipe=bf16 --ranks=2 --strategy=zero3 --reduce-dtype=fp16",
         "--recipe=fp32 --mesh=shard=2;tensor=2, --recipe=fp32 --mesh=pipeline=2;shard=2;tensor=2 --strategy=zero2",
         "--recipe=bf16 --mesh=pipeline=2;shard=2;tensor=2 --strategy=zero1, --recipe=bf16 --accumulate=2",
-        "--recipe=fp32 --mesh=pipeline=2;shard=2 --strategy=zero3 --accumulate=2, --recipe=fp32 --ranks=2 --accumulate=2"
+        "--recipe=fp32 --mesh=pipeline=2;shard=2 --strategy=zero3 --accumulate=2, --recipe=fp32 --ranks=2 --accumulate=2",
+        "--recipe=bf16 --ranks=4 --strategy=hsdp --reshard=after-step, --recipe=bf16 --mesh=pipeline=2;replicate=2;shard=2"
+                + " --strategy=hsdp"
     })
     void aRunGoesOnWhereAnotherEnded(String options, String later) throws IOException {
         String mine = options.replace(';', ',');

@@ -68,7 +68,8 @@ class TrainOptionsTest {
                 "--tokens-per-step 512 | --tokens-per-step: expected at least the context, 1024, so that the longest"
                         + " sequence fits; got 512",
                 "--ranks 0 | --ranks: expected at least 1, got 0",
-                "--strategy zero2 | --strategy: expected ddp, or --ranks above 1 to share something out, got zero2",
+                "--strategy zero2 | --strategy: expected ddp, or --ranks beside it, which says how many ranks share"
+                        + " something out, got zero2",
                 "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, pp, cp, got fsdp",
                 "--mesh shard=x | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard=x",
@@ -117,7 +118,8 @@ class TrainOptionsTest {
                 "--ranks 2 --stages-per-rank 2 | --stages-per-rank: expected --strategy pp and several ranks along pipeline"
                         + " beside it, got ddp",
                 "--ranks 2 --strategy pp --stages-per-rank 0 | --stages-per-rank: expected at least 1, got 0",
-                "--strategy pp | --strategy: expected ddp, or --ranks above 1 to share something out, got pp",
+                "--strategy pp | --strategy: expected ddp, or --ranks beside it, which says how many ranks share"
+                        + " something out, got pp",
                 "--mesh tensor=2 --shard-optimizer all-ranks | --shard-optimizer: expected ranks along shard in --mesh, which"
                         + " share out what the optimizer keeps, got tensor=2",
                 "--ranks 2 --sequence-parallel | --sequence-parallel: expected --strategy tp or ranks along tensor beside it,"
@@ -146,9 +148,12 @@ class TrainOptionsTest {
                         + " for p2p passes on packed keys, got p2p",
                 "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
                         + " --model 8M, got 3",
-                "--strategy hsdp --ranks 4 | --mesh: expected replicate=R,shard=S beside --strategy hsdp, got none",
-                "--ranks 2 --shard-optimizer all-ranks | --shard-optimizer: expected --mesh beside it, without which there is"
-                        + " one copy, got none",
+                "--strategy hsdp --ranks 2 | --ranks: expected an even number of at least 4 beside --strategy hsdp, for two"
+                        + " copies of the model that half of the ranks share out each, or --mesh replicate=R,shard=S, got 2",
+                "--strategy hsdp --ranks 7 | --ranks: expected an even number of at least 4 beside --strategy hsdp, for two"
+                        + " copies of the model that half of the ranks share out each, or --mesh replicate=R,shard=S, got 7",
+                "--ranks 2 --shard-optimizer all-ranks | --shard-optimizer: expected --mesh, or --strategy hsdp, beside it,"
+                        + " without which there is one copy, got ddp",
                 "--mesh shard=2 --shard-optimizer all | Invalid value for option '--shard-optimizer': expected one of each-copy,"
                         + " all-ranks, got all",
                 "--ranks 2 --strategy zero2 --graph on | --graph: expected off or auto, or --strategy ddp or tp beside it, for"
