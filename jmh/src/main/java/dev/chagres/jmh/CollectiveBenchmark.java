@@ -1,106 +1,113 @@
 package dev.chagres.jmh;
 
-import dev.chagres.DType;
-import dev.chagres.Device;
-import dev.chagres.Scope;
-import dev.chagres.Stream;
-import dev.chagres.Tensor;
+import dev.chagres.bindings.NativeLibraries;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.bindings.nccl.ncclUniqueId;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.nccl.CommunicatorConfig;
-import dev.chagres.nccl.Reduction;
 import dev.chagres.nccl.UniqueId;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.BenchmarkMode;
 import org.openjdk.jmh.annotations.Fork;
+import org.openjdk.jmh.annotations.Level;
 import org.openjdk.jmh.annotations.Measurement;
 import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.OutputTimeUnit;
+import org.openjdk.jmh.annotations.Param;
+import org.openjdk.jmh.annotations.Scope;
 import org.openjdk.jmh.annotations.Setup;
 import org.openjdk.jmh.annotations.State;
 import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does enqueuing a collective cost through {@link Communicator}, beside the bare binding? One rank and one element, so that the
- * transfer itself costs next to nothing.
+ * What does enqueuing a collective cost rank 0 through {@link Communicator}, beside the binding and a loop in C? Sums of one element, of
+ * which {@value #CALLS} are enqueued while the devices of all ranks are idle; the wait for them is not timed. One rank shows the call alone,
+ * several the meeting of their threads, too. On the reference a call returns when the sum is there.
  */
 @NullUnmarked
-@State(org.openjdk.jmh.annotations.Scope.Thread)
+@State(Scope.Thread)
 @BenchmarkMode(Mode.AverageTime)
 @OutputTimeUnit(TimeUnit.NANOSECONDS)
 @Warmup(iterations = 3, time = 1)
 @Measurement(iterations = 5, time = 1)
 @Fork(value = 1, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
 public class CollectiveBenchmark {
-    private Device device;
-    private Stream stream;
-    private Scope scope;
-    private Tensor x;
-    private Tensor y;
-    private Communicator communicator;
-    private Arena arena;
-    private MemorySegment bare;
+    /** Fewer than CUDA queues before a launch waits. */
+    private static final int CALLS = 200;
+
+    /** Who calls NCCL. */
+    public enum Caller {
+        /** {@link Communicator#allReduce}, every check included. */
+        API(rank -> rank.api(CALLS)),
+        /** {@code ncclAllReduce} as jextract has it. */
+        BINDING(rank -> rank.binding(CALLS)),
+        /** {@code ncclAllReduce} in a loop in C. */
+        C(rank -> rank.inC(CALLS));
+
+        private final Consumer<AllReduceRank> calls;
+
+        Caller(Consumer<AllReduceRank> calls) {
+            this.calls = calls;
+        }
+    }
+
+    /** How many ranks, threads with a device each. */
+    @Param({"1"})
+    public int ranks;
+
+    /** Who calls NCCL. */
+    @Param({"API", "BINDING", "C"})
+    public Caller caller;
+
+    private RankThreads<AllReduceRank> threads;
 
     /** For JMH. */
     public CollectiveBenchmark() {}
 
-    /** Opens two communicators of one rank, and checks that both ways move the element. */
+    /** Opens two communicators of the ranks, and checks that each caller gets the sum. */
     @Setup
     public void open() {
-        device = Device.open();
-        stream = device.stream();
-        scope = device.openScope();
-        x = scope.tensor(DType.FLOAT32, 1);
-        y = scope.tensor(DType.FLOAT32, 1);
-        communicator = Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
-        arena = Arena.ofConfined();
-        MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
-        Status.nccl(Nccl.ncclCommInitAll(out, 1, MemorySegment.NULL), "ncclCommInitAll");
-        bare = out.get(ValueLayout.ADDRESS, 0);
-        x.set(stream, 3f);
-        y.zero(stream);
-        api();
-        check();
-        y.zero(stream);
-        binding();
-        check();
+        NativeLibraries.ensureLoaded();
+        UniqueId id = UniqueId.create();
+        MemorySegment bareId = ncclUniqueId.allocate(Arena.ofAuto());
+        Status.nccl(Nccl.ncclGetUniqueId(bareId), "ncclGetUniqueId");
+        threads = new RankThreads<>(ranks, rank -> new AllReduceRank(rank, ranks, id, bareId));
+        for (Caller each : Caller.values()) {
+            threads.once(AllReduceRank::clear);
+            threads.once(each.calls);
+            threads.once(AllReduceRank::check);
+        }
     }
 
-    private void check() {
-        if (y.toFloats(stream)[0] != 3f) {
-            throw new IllegalStateException("expected the sum 3, got " + y.toFloats(stream)[0]);
-        }
+    /** Lets the other ranks call. */
+    @Setup(Level.Invocation)
+    public void begin() {
+        threads.begin(caller.calls);
+    }
+
+    /** What rank 0 calls. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void enqueue() {
+        caller.calls.accept(threads.own());
+    }
+
+    /** Waits for all devices. */
+    @TearDown(Level.Invocation)
+    public void end() {
+        threads.end();
     }
 
     /** Closes everything. */
     @TearDown
-    public void close() {
-        stream.synchronize();
-        Status.nccl(Nccl.ncclCommDestroy(bare), "ncclCommDestroy");
-        arena.close();
-        communicator.close();
-        device.close();
-    }
-
-    /** {@link Communicator#allReduce}, every check included. */
-    @Benchmark
-    public void api() {
-        communicator.allReduce(x, y, Reduction.SUM, stream);
-    }
-
-    /** {@code ncclAllReduce} as jextract has it. */
-    @Benchmark
-    public void binding() {
-        Status.nccl(
-                Nccl.ncclAllReduce(
-                        x.pointer(), y.pointer(), 1, Nccl.ncclFloat32(), Nccl.ncclSum(), bare, stream.handle()),
-                "ncclAllReduce");
+    public void close() throws InterruptedException {
+        threads.close();
     }
 }
