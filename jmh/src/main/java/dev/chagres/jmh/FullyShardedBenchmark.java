@@ -1,10 +1,6 @@
 package dev.chagres.jmh;
 
-import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.WeightGather;
-import java.util.concurrent.BrokenBarrierException;
-import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -22,9 +18,11 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * How long does a step of four transformer layers take whose weights, gradients and optimizer ranks share out, by the memory in which weights
- * are gathered? Forward and backward, gradients reduced in BF16, without the optimizer: a step's share of ten that are enqueued one after the
- * other, until all devices are done. Ranks are threads with a device each.
+ * How long does a step of four transformer layers take whose weights and gradients ranks share out, by the memory in which weights are
+ * gathered, and how long without sharing? Forward and backward, gradients reduced in BF16, weights gathered anew in each step, without the
+ * optimizer: a step's share of ten that are enqueued one after the other, until all devices are done. Ranks are threads with a device each.
+ *
+ * <p>The efficiency of sharing is the time of {@link #alone} divided by that of {@link #sharded}, of one run with the same parameters.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -48,77 +46,72 @@ public class FullyShardedBenchmark {
     @Param({"BF16"})
     public LayerRecipe recipe;
 
-    /** In which memory weights are gathered. */
-    @Param({"DEVICE", "WINDOW", "COPY_ENGINE"})
-    public WeightGather weightGather;
-
-    private CyclicBarrier all;
-    private Thread running;
-    private volatile boolean ended;
-    private volatile Throwable failure;
-
     /** For JMH. */
     public FullyShardedBenchmark() {}
 
-    /** Starts the ranks, each of which checks its output, and prints how NCCL gathers. */
-    @Setup
-    public void start() {
-        all = new CyclicBarrier(ranks + 1);
-        running = Thread.ofPlatform().daemon().name("ranks").start(this::runRanks);
-        meet();
-    }
+    /** Ranks that share the layers out. */
+    @NullUnmarked
+    @State(Scope.Thread)
+    public static class Sharded {
+        /** In which memory weights are gathered. */
+        @Param({"DEVICE", "WINDOW", "COPY_ENGINE"})
+        public WeightGather weightGather;
 
-    private void runRanks() {
-        try {
-            Ranks.local(ranks).each(this::train);
-        } catch (RuntimeException | Error failed) {
-            failure = failed;
-            all.reset();
+        private RankTeam team;
+
+        /** For JMH. */
+        public Sharded() {}
+
+        /** Starts the ranks, each of which checks its output, and prints how NCCL gathers. */
+        @Setup
+        public void start(FullyShardedBenchmark benchmark) {
+            team = new RankTeam(
+                    benchmark.ranks,
+                    STEPS,
+                    rank -> new ShardedLayers(rank, benchmark.shape, benchmark.recipe, weightGather));
+        }
+
+        /** Ends the ranks. */
+        @TearDown
+        public void end() throws InterruptedException {
+            team.end();
         }
     }
 
-    private void train(Rank rank) throws InterruptedException, BrokenBarrierException {
-        try (ShardedLayers layers = new ShardedLayers(rank, shape, recipe, weightGather)) {
-            if (rank.index() == 0) {
-                System.out.println(layers);
-            }
-            all.await();
-            while (true) {
-                all.await();
-                if (ended) {
-                    return;
-                }
-                for (int i = 0; i < STEPS; i++) {
-                    layers.run();
-                }
-                layers.await();
-                all.await();
-            }
-        }
-    }
+    /** Ranks each of which has all layers. */
+    @NullUnmarked
+    @State(Scope.Thread)
+    public static class Alone {
+        private RankTeam team;
 
-    private void meet() {
-        try {
-            all.await();
-        } catch (BrokenBarrierException | InterruptedException broken) {
-            throw new IllegalStateException(
-                    "expected ranks that train, got a failure", failure == null ? broken : failure);
+        /** For JMH. */
+        public Alone() {}
+
+        /** Starts the ranks, each of which checks its output. */
+        @Setup
+        public void start(FullyShardedBenchmark benchmark) {
+            team = new RankTeam(
+                    benchmark.ranks, STEPS, rank -> new AloneLayers(rank, benchmark.shape, benchmark.recipe));
+        }
+
+        /** Ends the ranks. */
+        @TearDown
+        public void end() throws InterruptedException {
+            team.end();
         }
     }
 
     /** A step's share of the time until all devices are done with several. */
     @Benchmark
     @OperationsPerInvocation(STEPS)
-    public void step() {
-        meet();
-        meet();
+    public void sharded(Sharded ranksThatShare) {
+        ranksThatShare.team.step();
     }
 
-    /** Ends the ranks. */
-    @TearDown
-    public void end() throws InterruptedException {
-        ended = true;
-        meet();
-        running.join();
+    /** The same where each rank has all layers, computes by itself, and all do so at once. */
+    @Benchmark
+    @OperationsPerInvocation(STEPS)
+    public void alone(Alone ranksByThemselves) {
+        ranksByThemselves.team.step();
     }
 }

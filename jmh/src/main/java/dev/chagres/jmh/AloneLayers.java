@@ -1,0 +1,41 @@
+package dev.chagres.jmh;
+
+import dev.chagres.DType;
+import dev.chagres.model.Parameters;
+import dev.chagres.sharding.Rank;
+
+/** The same layers as {@link ShardedLayers}, of which each rank has all for itself: nothing is communicated. */
+final class AloneLayers extends LayerStack {
+    private final Parameters parameters;
+
+    AloneLayers(Rank rank, LayerShape shape, LayerRecipe recipe) {
+        super(rank, shape);
+        parameters = Parameters.allocate(rank.device(), plan, DType.BFLOAT16, 1);
+        var _ = recipe.begin(parameters, pass);
+        warmUp();
+    }
+
+    @Override
+    void beginStep() {}
+
+    @Override
+    void endStep() {
+        parameters.nextStep();
+    }
+
+    @Override
+    void await() {
+        pass.stream().synchronize();
+    }
+
+    @Override
+    public void close() {
+        pass.close();
+        parameters.close();
+    }
+
+    @Override
+    public String toString() {
+        return "each rank has all weights";
+    }
+}
