@@ -1,7 +1,9 @@
 package dev.chagres.nccl;
 
+import dev.chagres.Tensor;
 import java.util.List;
 import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Compares a call of a communicator with what its peers call, before NCCL is given it.
@@ -10,65 +12,77 @@ import java.util.stream.IntStream;
  */
 final class CallComparison implements Awaited {
     private final Endpoint endpoint;
-    private final Meeting meeting;
+    private final CallExchange exchange;
     private final Operation operation;
     private final int peer;
     private final String said;
     private final String waiting;
     private final List<Integer> callers;
-    private String key = "";
+    private @Nullable ComparedCall call;
 
-    /** Keeps what the endpoint is about to call. */
-    CallComparison(Endpoint endpoint) {
+    /** Keeps what the endpoint is about to call; {@code tensor} has the shape that all ranks of a collective name alike. */
+    CallComparison(Endpoint endpoint, @Nullable Tensor tensor) {
         this.endpoint = endpoint;
-        Meeting known = endpoint.meeting();
+        CallExchange known = endpoint.exchange();
         if (known == null) {
             throw new IllegalStateException(
-                    "checks: expected ranks that are threads of one program and share the UniqueId,"
-                            + " as CollectiveChecks.FULL needs, got " + endpoint
+                    "checks: expected ranks that are threads of one program and share the UniqueId, or"
+                            + " processes that Ranks has joined, as CollectiveChecks.FULL needs, got " + endpoint
                             + ", whose UniqueId came from or went to elsewhere");
         }
-        meeting = known;
-        CurrentCall call = endpoint.call();
-        operation = call.operation();
-        peer = call.peer();
+        exchange = known;
+        CurrentCall current = endpoint.call();
+        operation = current.operation();
+        peer = current.peer();
         int rank = endpoint.rank();
         if (operation.isTransfer()) {
-            said = call.elements();
+            said = current.elements();
             callers = List.of(Math.min(rank, peer), Math.max(rank, peer));
         } else {
-            said = call.toString();
+            said = current + shape(tensor);
             callers = IntStream.range(0, endpoint.ranks()).boxed().toList();
         }
-        waiting = endpoint + ", in " + call;
+        waiting = endpoint + ", in " + current;
+    }
+
+    /** A vector's shape is its count. */
+    private static String shape(@Nullable Tensor tensor) {
+        return tensor == null || tensor.rank() == 1 ? "" : ", shape " + tensor.shape();
     }
 
     /** Tells the peers. */
     void announce() {
-        int rank = endpoint.rank();
-        if (operation.isTransfer()) {
-            boolean sends = operation == Operation.SEND;
-            int from = sends ? rank : peer;
-            int to = sends ? peer : rank;
-            key = "transfer " + meeting.comparisons().nextTransfer(from, to, sends) + " from rank " + from + " to rank "
-                    + to;
-        } else {
-            key = "collective " + endpoint.counts().nextAnnounced() + " of \""
-                    + endpoint.config().name() + "\"";
-        }
+        ComparedCall announced = operation.isTransfer() ? nextTransfer() : nextCollective();
+        call = announced;
         if (!isAlone()) {
-            meeting.comparisons().announce(rank, key, callers.size(), said);
+            exchange.announce(endpoint.rank(), announced);
         }
+    }
+
+    private ComparedCall nextTransfer() {
+        boolean sends = operation == Operation.SEND;
+        int from = sends ? endpoint.rank() : peer;
+        int to = sends ? peer : endpoint.rank();
+        long number = exchange.nextTransfer(from, to, sends);
+        String title = "transfer " + number + " from rank " + from + " to rank " + to;
+        return new ComparedCall("transfer-" + number + "-" + from + "-" + to, title, said, callers);
+    }
+
+    private ComparedCall nextCollective() {
+        long number = endpoint.counts().nextAnnounced();
+        String title = "collective " + number + " of \"" + endpoint.config().name() + "\"";
+        return new ComparedCall("collective-" + number, title, said, callers);
     }
 
     /** Waits for what the peers say. */
     void compare() {
-        if (isAlone()) {
+        ComparedCall announced = call;
+        if (isAlone() || announced == null) {
             return;
         }
         endpoint.peerWait().compares(this);
         try {
-            meeting.comparisons().compare(endpoint, key, waiting, callers);
+            exchange.compare(endpoint, announced, waiting);
         } finally {
             endpoint.peerWait().compares(null);
         }
@@ -81,7 +95,8 @@ final class CallComparison implements Awaited {
 
     @Override
     public List<Integer> missing() {
-        return meeting.comparisons().missing(key, callers);
+        ComparedCall announced = call;
+        return announced == null ? List.of() : exchange.missing(announced);
     }
 
     /** A rank that sends to itself says both things at once. */

@@ -11,8 +11,9 @@ public enum CollectiveChecks {
     /** The caller's own arguments. */
     ARGUMENTS,
     /**
-     * Also that all ranks call the same operation on as many elements of the same type, in the same order: a difference is an
-     * exception on every rank instead of a hang. Each call waits for the other ranks. The ranks must be threads of one program.
+     * Also that all ranks call the same operation on tensors of the same shape and type, in the same order: a difference is an exception
+     * on every rank instead of a hang. Each call waits for the other ranks: threads of one program, or processes that {@code
+     * dev.chagres.sharding.Ranks} has joined, which tell each other through its store.
      */
     FULL;
 

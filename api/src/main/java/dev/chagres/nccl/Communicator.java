@@ -90,7 +90,7 @@ public final class Communicator implements AutoCloseable {
         Checks.apartOrSame("receive", receive, "send", send);
         int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
         int type = CollectiveArguments.type(send.dtype());
-        endpoint.begin(Operation.ALL_REDUCE, send.count(), send.dtype(), reduction, 0, stream);
+        endpoint.begin(Operation.ALL_REDUCE, send, send.count(), reduction, 0, stream);
         endpoint.end(NcclCalls.allReduce(
                 send.address(), receive.address(), send.count(), type, op, endpoint.handle(), stream.handle()));
     }
@@ -110,7 +110,7 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.multiple("receive", receive, "send", send, ranks());
         CollectiveArguments.apartOrAtPlace("send", send, "receive", receive, rank());
         int type = CollectiveArguments.movedType(send.dtype());
-        endpoint.begin(Operation.ALL_GATHER, send.count(), send.dtype(), null, 0, stream);
+        endpoint.begin(Operation.ALL_GATHER, send, send.count(), null, 0, stream);
         endpoint.end(NcclCalls.allGather(
                 send.address(), receive.address(), send.count(), type, endpoint.handle(), stream.handle()));
     }
@@ -131,7 +131,7 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.apartOrAtPlace("receive", receive, "send", send, rank());
         int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
         int type = CollectiveArguments.type(send.dtype());
-        endpoint.begin(Operation.REDUCE_SCATTER, receive.count(), send.dtype(), reduction, 0, stream);
+        endpoint.begin(Operation.REDUCE_SCATTER, receive, receive.count(), reduction, 0, stream);
         endpoint.end(NcclCalls.reduceScatter(
                 send.address(), receive.address(), receive.count(), type, op, endpoint.handle(), stream.handle()));
     }
@@ -158,7 +158,7 @@ public final class Communicator implements AutoCloseable {
             source = given.address();
         }
         int type = CollectiveArguments.movedType(receive.dtype());
-        endpoint.begin(Operation.BROADCAST, receive.count(), receive.dtype(), null, root, stream);
+        endpoint.begin(Operation.BROADCAST, receive, receive.count(), null, root, stream);
         endpoint.end(NcclCalls.broadcast(
                 source, receive.address(), receive.count(), type, root, endpoint.handle(), stream.handle()));
     }
@@ -186,7 +186,7 @@ public final class Communicator implements AutoCloseable {
         }
         int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
         int type = CollectiveArguments.type(send.dtype());
-        endpoint.begin(Operation.REDUCE, send.count(), send.dtype(), reduction, root, stream);
+        endpoint.begin(Operation.REDUCE, send, send.count(), reduction, root, stream);
         endpoint.end(NcclCalls.reduce(
                 send.address(), target, send.count(), type, op, root, endpoint.handle(), stream.handle()));
     }
@@ -213,7 +213,7 @@ public final class Communicator implements AutoCloseable {
             target = given.address();
         }
         int type = CollectiveArguments.movedType(send.dtype());
-        endpoint.begin(Operation.GATHER, send.count(), send.dtype(), null, root, stream);
+        endpoint.begin(Operation.GATHER, send, send.count(), null, root, stream);
         endpoint.end(
                 NcclCalls.gather(send.address(), target, send.count(), type, root, endpoint.handle(), stream.handle()));
     }
@@ -240,7 +240,7 @@ public final class Communicator implements AutoCloseable {
             source = given.address();
         }
         int type = CollectiveArguments.movedType(receive.dtype());
-        endpoint.begin(Operation.SCATTER, receive.count(), receive.dtype(), null, root, stream);
+        endpoint.begin(Operation.SCATTER, receive, receive.count(), null, root, stream);
         endpoint.end(NcclCalls.scatter(
                 source, receive.address(), receive.count(), type, root, endpoint.handle(), stream.handle()));
     }
@@ -265,7 +265,7 @@ public final class Communicator implements AutoCloseable {
         Checks.apart("receive", receive, "send", send);
         long part = send.count() / ranks();
         int type = CollectiveArguments.movedType(send.dtype());
-        endpoint.begin(Operation.ALL_TO_ALL, part, send.dtype(), null, 0, stream);
+        endpoint.begin(Operation.ALL_TO_ALL, send, part, null, 0, stream);
         endpoint.end(
                 NcclCalls.allToAll(send.address(), receive.address(), part, type, endpoint.handle(), stream.handle()));
     }
@@ -283,7 +283,7 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.source(endpoint, stream, "tensor", tensor);
         CollectiveArguments.peer(endpoint, "send", peer);
         int type = CollectiveArguments.movedType(tensor.dtype());
-        endpoint.begin(Operation.SEND, tensor.count(), tensor.dtype(), null, peer, stream);
+        endpoint.begin(Operation.SEND, tensor, tensor.count(), null, peer, stream);
         endpoint.end(NcclCalls.send(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
     }
 
@@ -299,7 +299,7 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.target(endpoint, stream, "tensor", tensor);
         CollectiveArguments.peer(endpoint, "receive", peer);
         int type = CollectiveArguments.movedType(tensor.dtype());
-        endpoint.begin(Operation.RECEIVE, tensor.count(), tensor.dtype(), null, peer, stream);
+        endpoint.begin(Operation.RECEIVE, tensor, tensor.count(), null, peer, stream);
         endpoint.end(
                 NcclCalls.receive(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
     }

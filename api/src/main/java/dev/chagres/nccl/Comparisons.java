@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -10,7 +11,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: thread-safe, under the {@link Monitor} of the {@link Meeting}.
  */
-final class Comparisons {
+final class Comparisons implements CallExchange {
     private final Meeting meeting;
     private final Monitor monitor;
     private final Arrivals arrivals;
@@ -36,8 +37,8 @@ final class Comparisons {
         arrivals = meeting.arrivals();
     }
 
-    /** Returns the number of a transfer, the same on both ends: their own counts of them. */
-    long nextTransfer(int from, int to, boolean sends) {
+    @Override
+    public long nextTransfer(int from, int to, boolean sends) {
         monitor.lock();
         try {
             return transfers.merge((sends ? "send " : "receive ") + from + " " + to, 1L, Long::sum);
@@ -46,25 +47,28 @@ final class Comparisons {
         }
     }
 
-    /** Says what {@code rank} calls; {@code key} is the same on each of the {@code callers} that call it. */
-    void announce(int rank, String key, int callers, String call) {
+    @Override
+    public void announce(int rank, ComparedCall call) {
+        int callers = call.callers().size();
         monitor.lock();
         try {
-            Comparison comparison = open.computeIfAbsent(key, _ -> new Comparison(meeting.ranks(), callers));
-            comparison.said[rank] = call;
+            Comparison comparison = open.computeIfAbsent(call.key(), _ -> new Comparison(meeting.ranks(), callers));
+            comparison.said[rank] = call.said();
             comparison.waiting--;
         } finally {
             monitor.unlock();
         }
     }
 
-    /** Waits until all callers have said what they call, and compares. */
-    void compare(Endpoint endpoint, String key, String waiting, List<Integer> callers) {
+    @Override
+    public void compare(Endpoint endpoint, ComparedCall call, String waiting) {
+        String key = call.key();
+        List<Integer> callers = call.callers();
         monitor.lock();
         try {
             Comparison comparison = open.get(key);
             if (comparison == null) {
-                throw new IllegalStateException(key + " was not announced by rank " + endpoint.rank());
+                throw new IllegalStateException(call.title() + " was not announced by rank " + endpoint.rank());
             }
             meeting.await(
                     () -> comparison.waiting == 0
@@ -83,18 +87,20 @@ final class Comparisons {
             if (--comparison.left == 0) {
                 open.remove(key);
             }
-            throwDifference(key, comparison, callers);
+            List<@Nullable String> said = new ArrayList<>();
+            callers.forEach(caller -> said.add(comparison.said[caller]));
+            call.refuseDifference(said);
         } finally {
             monitor.unlock();
         }
     }
 
-    /** Returns which of the callers have not said what they call. */
-    List<Integer> missing(String key, List<Integer> callers) {
+    @Override
+    public List<Integer> missing(ComparedCall call) {
         monitor.lock();
         try {
-            Comparison comparison = open.get(key);
-            return comparison == null ? List.of() : missing(comparison, callers);
+            Comparison comparison = open.get(call.key());
+            return comparison == null ? List.of() : missing(comparison, call.callers());
         } finally {
             monitor.unlock();
         }
@@ -104,23 +110,5 @@ final class Comparisons {
         return callers.stream()
                 .filter(caller -> comparison.said[caller] == null)
                 .toList();
-    }
-
-    private static void throwDifference(String key, Comparison comparison, List<Integer> callers) {
-        String first = comparison.said[callers.getFirst()];
-        boolean differs = false;
-        StringBuilder text = new StringBuilder(key).append(": expected the same call on every rank, got ");
-        for (int caller : callers) {
-            String said = comparison.said[caller];
-            differs |= said == null || !said.equals(first);
-            text.append(caller == callers.getFirst() ? "" : "; ")
-                    .append("rank ")
-                    .append(caller)
-                    .append(": ")
-                    .append(said);
-        }
-        if (differs) {
-            throw new IllegalStateException(text.toString());
-        }
     }
 }

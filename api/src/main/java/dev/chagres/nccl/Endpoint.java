@@ -3,6 +3,7 @@ package dev.chagres.nccl;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.NcclException;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
@@ -26,6 +27,8 @@ final class Endpoint implements AutoCloseable {
     private final CommunicatorConfig config;
     private final @Nullable Meeting meeting;
     private final @Nullable PeerPlace elsewhere;
+    /** Null where ranks cannot tell each other what they call. */
+    private final @Nullable CallExchange exchange;
 
     private final int ranks;
     private final int rank;
@@ -75,8 +78,42 @@ final class Endpoint implements AutoCloseable {
         if (elsewhere != null) {
             elsewhere.peers().add(this);
         }
+        exchange = exchange(meeting, elsewhere, rank);
         state.get(OpenEndpoints.OF_DEVICE).add(this);
         Watch.add(this);
+    }
+
+    private static @Nullable CallExchange exchange(@Nullable Meeting meeting, @Nullable PeerPlace elsewhere, int rank) {
+        if (meeting != null) {
+            return meeting.comparisons();
+        }
+        return elsewhere == null || !elsewhere.peers().calls().areTold() ? null : new PeerComparisons(elsewhere, rank);
+    }
+
+    /** Returns where its ranks tell each other what they call, or null. */
+    @Nullable
+    CallExchange exchange() {
+        return exchange;
+    }
+
+    /** Finds out where its ranks are, where calls are compared over processes; waits for them. */
+    Endpoint joined() {
+        if (config.checks() == CollectiveChecks.FULL && exchange instanceof PeerComparisons others) {
+            try {
+                others.join(this);
+            } catch (RuntimeException | Error failed) {
+                close();
+                throw failed;
+            }
+        }
+        return this;
+    }
+
+    /** Returns whether this rank has come to what another one in another process waits for. Any thread. */
+    boolean answers(String question) {
+        return question.startsWith(PeerComparisons.SAID)
+                ? !(exchange instanceof PeerComparisons others) || others.answers(question)
+                : counts.answers(question);
     }
 
     Device device() {
@@ -137,13 +174,28 @@ final class Endpoint implements AutoCloseable {
         }
     }
 
-    /** Says what is about to be given to NCCL, after all checks of arguments; {@link #end} follows. */
-    void begin(
-            Operation called, long elements, DType type, @Nullable Reduction by, int other, @Nullable Stream stream) {
+    /** Says what is about to be given to NCCL of a tensor that is alike on each rank, after all checks of arguments; {@link #end} follows. */
+    void begin(Operation called, Tensor tensor, long elements, @Nullable Reduction by, int other, Stream stream) {
+        begin(called, tensor, elements, tensor.dtype(), by, other, stream);
+    }
+
+    /** Says what is about to be given to NCCL without a tensor. */
+    void begin(Operation called, long elements, DType type) {
+        begin(called, null, elements, type, null, 0, null);
+    }
+
+    private void begin(
+            Operation called,
+            @Nullable Tensor tensor,
+            long elements,
+            DType type,
+            @Nullable Reduction by,
+            int other,
+            @Nullable Stream stream) {
         call.set(called, elements, type, by, other);
         records.enter(call, counts.count(called, other), stream, state.capture() != null);
         Group group = Group.ofThread();
-        CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this) : null;
+        CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this, tensor) : null;
         if (group.isOpen()) {
             group.add(this, comparison);
             return;

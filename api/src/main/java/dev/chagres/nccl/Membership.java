@@ -70,15 +70,16 @@ final class Membership {
         if (meeting != null) {
             String waiting = "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open";
             meeting.join(rank, waiting, config.timeout().toMillis());
-        } else if (config.checks() == CollectiveChecks.FULL) {
+        } else if (config.checks() == CollectiveChecks.FULL && !id.areTold()) {
             throw new IllegalArgumentException(
-                    "checks: expected ARGUMENTS where ranks are in several processes, got FULL");
+                    "checks: expected ARGUMENTS where ranks are in several processes that Ranks"
+                            + " has not joined, got FULL");
         }
         Opening opening = new Opening(device.index(), id, ranks, rank, config);
         if (meeting == null) {
             Peers peers = id.peers();
             PeerPlace place = peers == null ? null : PeerPlace.ofAll(peers, ranks);
-            return new Endpoint(device, config, null, place, opening.within(config.timeout()));
+            return new Endpoint(device, config, null, place, opening.within(config.timeout())).joined();
         }
         try {
             return new Endpoint(device, config, meeting, null, opening.call());
@@ -126,7 +127,7 @@ final class Membership {
         if (place != null) {
             place = place.split(parent.counts().collectives(), color, isWhole(parent, made));
         }
-        return new Endpoint(device, config, meeting, place, made);
+        return new Endpoint(device, config, meeting, place, made).joined();
     }
 
     /** Returns whether a split has all ranks, as far as this one sees in their order. */
@@ -157,7 +158,7 @@ final class Membership {
             if (above != null) {
                 above.descendants().say(parent.counts().collectives() + 1, parent.rank(), color, key);
             }
-            parent.begin(Operation.SPLIT, 0, DType.BYTE, null, 0, null);
+            parent.begin(Operation.SPLIT, 0, DType.BYTE);
             parent.end(Nccl.ncclCommSplit(handle, color, key, out, struct));
             return out.get(ValueLayout.ADDRESS, 0);
         }
@@ -185,7 +186,7 @@ final class Membership {
             int status = Nccl.ncclCommShrink(handle, list, sorted.length, out, write(config, arena), flags);
             Status.nccl(status, "ncclCommShrink");
             PeerPlace place = elsewhere == null ? null : elsewhere.shrunk(number, sorted);
-            return new Endpoint(parent.device(), config, meeting, place, out.get(ValueLayout.ADDRESS, 0));
+            return new Endpoint(parent.device(), config, meeting, place, out.get(ValueLayout.ADDRESS, 0)).joined();
         }
     }
 
@@ -202,7 +203,7 @@ final class Membership {
         MemorySegment handle = new Opening(device.index(), id, left.size(), rank, config).within(config.timeout());
         // The same on all that are left, whichever communicator each of them had before.
         String name = "-" + HexFormat.of().formatHex(agreed.id());
-        return new Endpoint(device, config, null, new PeerPlace(elsewhere.peers(), name, left, true), handle);
+        return new Endpoint(device, config, null, new PeerPlace(elsewhere.peers(), name, left, true), handle).joined();
     }
 
     /** Waits for the ranks that stay, which NCCL would do without an end. */

@@ -49,7 +49,12 @@ record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
 
     /** Returns the ranks that {@code waiting} waits for, as far as they can be found out. */
     List<Integer> behind(Endpoint waiting) {
-        return peers.behind(waiting, name).stream()
+        return behind(waiting.counts().question());
+    }
+
+    /** Returns the ranks that keep one waiting that asks this, as far as they can be found out. */
+    List<Integer> behind(String question) {
+        return peers.behind(name, question).stream()
                 .map(this::rank)
                 .filter(rank -> rank >= 0)
                 .toList();

@@ -26,6 +26,7 @@ final class Peers {
 
     private final ReentrantLock lock = new ReentrantLock();
     private final List<Endpoint> endpoints = new ArrayList<>();
+    private final PeerCalls calls = new PeerCalls();
     private @Nullable Failed failed;
     private volatile @Nullable Function<String, List<Integer>> asking;
     private volatile @Nullable PeerAgreement agreeing;
@@ -98,12 +99,15 @@ final class Peers {
         }
     }
 
-    /** Returns the processes that {@code waiting}, of the communicator of that name, waits for, as far as they can be found out. */
-    List<Integer> behind(Endpoint waiting, String name) {
+    /** Returns the processes that keep one of the communicator of that name waiting which asks this, as far as they can be found out. */
+    List<Integer> behind(String name, String question) {
         Function<String, List<Integer>> present = asking;
-        return present == null
-                ? List.of()
-                : present.apply(name + SEPARATOR + waiting.counts().question());
+        return present == null ? List.of() : present.apply(name + SEPARATOR + question);
+    }
+
+    /** Returns what ranks in other processes have said that they call. */
+    PeerCalls calls() {
+        return calls;
     }
 
     /** Returns where this rank is, for one that asks in another process. */
@@ -115,7 +119,7 @@ final class Peers {
         lock.lock();
         try {
             for (Endpoint endpoint : endpoints) {
-                waits |= endpoint.peerWait().number() != 0
+                waits |= endpoint.peerWait().isUnderWay()
                         || endpoint.state().waits().present() != 0;
                 PeerPlace known = endpoint.elsewhere();
                 asked = known != null && known.name().equals(place) ? endpoint : asked;
@@ -123,7 +127,7 @@ final class Peers {
         } finally {
             lock.unlock();
         }
-        if (asked == null || asked.counts().answers(question.substring(end + 1))) {
+        if (asked == null || asked.answers(question.substring(end + 1))) {
             return PeerProgress.CAME;
         }
         return waits ? PeerProgress.WAITS : PeerProgress.LATE;
@@ -155,6 +159,7 @@ final class Peers {
         for (Endpoint endpoint : open) {
             endpoint.peerFailed(rank, cause);
         }
+        calls.wake();
     }
 
     /** Waits a moment for the word of who failed: NCCL says that a rank is gone, and not which. */

@@ -67,7 +67,7 @@ public final class Registration implements AutoCloseable {
         MemorySegment comm = endpoint.handle();
         int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
         out.set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
-        endpoint.begin(Operation.REGISTER, bytes, DType.BYTE, null, 0, null);
+        endpoint.begin(Operation.REGISTER, bytes, DType.BYTE);
         int status = Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric);
         // Of memory that cudaMalloc gave NCCL makes no window: it says so by a null one, or, with several ranks, by
         // CUDA's refusal.

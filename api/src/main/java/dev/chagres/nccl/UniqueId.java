@@ -9,6 +9,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
+import java.util.function.BiConsumer;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
@@ -178,6 +179,24 @@ public final class UniqueId {
      */
     public void agreeThrough(PeerAgreement agreed) {
         peers.agreeThrough(Checks.given("agreed", agreed));
+    }
+
+    /**
+     * Names who tells ranks in other processes what this one is about to call: the processes and a text, which comes to {@link #hear} there.
+     * {@link CollectiveChecks#FULL} needs it.
+     */
+    public void tellThrough(BiConsumer<List<Integer>, String> told) {
+        peers.calls().tellThrough(Checks.given("told", told));
+    }
+
+    /** Returns whether ranks in other processes can be told what this one calls. */
+    boolean areTold() {
+        return peers.calls().areTold();
+    }
+
+    /** Takes what another process has said through {@link #tellThrough}. */
+    public void hear(int process, String text) {
+        peers.calls().hear(process, Checks.given("text", text));
     }
 
     /**

@@ -68,6 +68,8 @@ final class ProcessRun {
         });
         store.answering(id::answer);
         id.askThrough(store::ask);
+        store.hearing(id::hear);
+        id.tellThrough(store::call);
         id.agreeThrough(store);
         int rank = environment.rank();
         int count = environment.count();

@@ -204,6 +204,7 @@ final class StoreClient implements AutoCloseable {
                 say(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
             }
             case ANSWER -> answered.add(message);
+            case CALL -> news.heard(message.number(), message.text());
             case WAIT -> waited = System.nanoTime();
             case DECIDED -> news.decided(StoreDecision.of(message.bytes()));
             default -> {
@@ -261,6 +262,11 @@ final class StoreClient implements AutoCloseable {
 
     void fail(int rank, String text) {
         say(StoreMessages.Kind.FAILED, rank, news.telling(text).toBytes());
+    }
+
+    /** Lets the store pass on what this rank calls. */
+    void call(StoreCall call) {
+        say(StoreMessages.Kind.CALL, call.from(), call.toBytes());
     }
 
     void done(int rank) {

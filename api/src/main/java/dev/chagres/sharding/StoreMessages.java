@@ -44,6 +44,8 @@ final class StoreMessages implements AutoCloseable {
         WAIT,
         /** From the store: who is left; a {@link StoreDecision} follows. */
         DECIDED,
+        /** To the store: processes, a line, and what this rank calls. From it: the number of a rank, and what that calls. */
+        CALL,
         /** To the store: this connection ends, and its rank goes on. */
         LEAVE
     }

@@ -8,6 +8,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.BiConsumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -46,6 +47,7 @@ final class StoreNews implements AutoCloseable {
     private boolean closed;
     private @Nullable Listener listener;
     private volatile @Nullable Function<String, PeerProgress> answering;
+    private volatile @Nullable BiConsumer<Integer, String> hearing;
 
     StoreNews(int own, int count) {
         this.own = own;
@@ -54,6 +56,18 @@ final class StoreNews implements AutoCloseable {
 
     void answering(Function<String, PeerProgress> called) {
         answering = called;
+    }
+
+    void hearing(BiConsumer<Integer, String> called) {
+        hearing = called;
+    }
+
+    /** Takes what another rank says that it calls. */
+    void heard(int rank, String call) {
+        BiConsumer<Integer, String> present = hearing;
+        if (present != null) {
+            present.accept(rank, call);
+        }
     }
 
     PeerProgress answer(String question) {

@@ -12,6 +12,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
+import java.util.function.BiConsumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
@@ -187,6 +188,24 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
     /** Names who answers for this rank. */
     void answering(Function<String, PeerProgress> called) {
         news.answering(called);
+    }
+
+    /** Tells ranks what this one calls. */
+    void call(List<Integer> ranks, String text) {
+        int own = environment.rank();
+        StoreCall call =
+                new StoreCall(own, ranks.stream().filter(rank -> rank != own).toList(), text);
+        StoreClient present = keeper;
+        if (present == null) {
+            server.passOn(call);
+        } else {
+            present.call(call);
+        }
+    }
+
+    /** Names who hears what other ranks call. */
+    void hearing(BiConsumer<Integer, String> called) {
+        news.hearing(called);
     }
 
     /** Names who is told when another rank fails, at once where one has, and when it is decided who is left. */

@@ -184,7 +184,7 @@ class CollectiveMisuseTest {
                             device, UniqueId.of(UniqueId.create().toBytes()), 2, 0, quick));
             UniqueId travelled = UniqueId.of(UniqueId.create().toBytes());
             argument(
-                    "checks: expected ARGUMENTS where ranks are in several processes, got FULL",
+                    "checks: expected ARGUMENTS where ranks are in several processes that Ranks has not joined, got FULL",
                     () -> Communicator.open(device, travelled, 1, 0, STANDARD.withChecks(CollectiveChecks.FULL)));
             try (Communicator alone = Communicator.open(device, id, 1, 0, STANDARD)) {
                 argument(

@@ -96,6 +96,21 @@ class FullChecksTest {
     }
 
     @Test
+    void anotherShape() {
+        onEach(2, (rank, x, y) -> {
+            Tensor view = rank.index() == 0
+                    ? rank.device().openScope().tensor(DType.FLOAT32, 2, 4)
+                    : rank.device().openScope().tensor(DType.FLOAT32, 8);
+            view.zero(rank.device().stream());
+            assertThrown(
+                    IllegalStateException.class,
+                    "collective 1 of \"world\": expected the same call on every rank, got rank 0: allReduce of 8 FLOAT32, SUM,"
+                            + " shape [2, 4]; rank 1: allReduce of 8 FLOAT32, SUM",
+                    () -> rank.communicator().allReduce(view, view, Reduction.SUM, rank.device().stream()));
+        });
+    }
+
+    @Test
     void aShorterTransfer() {
         onEach(
                 2,

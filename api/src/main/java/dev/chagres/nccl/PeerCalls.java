@@ -1,0 +1,91 @@
+package dev.chagres.nccl;
+
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BiConsumer;
+import java.util.function.Predicate;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What ranks in other processes have said that they are about to call, until this one has compared it.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class PeerCalls {
+    private static final char SEPARATOR = ':';
+
+    private final Monitor monitor = new Monitor();
+    private final Map<String, Map<Integer, String>> heard = new HashMap<>();
+    private volatile @Nullable BiConsumer<List<Integer>, String> telling;
+
+    /** Names who passes on what this rank says, to the processes named. */
+    void tellThrough(BiConsumer<List<Integer>, String> told) {
+        telling = told;
+    }
+
+    /** Returns whether ranks in other processes can be told anything. */
+    boolean areTold() {
+        return telling != null;
+    }
+
+    void tell(List<Integer> processes, String key, String call) {
+        BiConsumer<List<Integer>, String> present = telling;
+        if (present != null) {
+            present.accept(processes, key.length() + "" + SEPARATOR + key + call);
+        }
+    }
+
+    /** Takes what a process has said through {@link #tell}; what was cut off on its way is no message. */
+    void hear(int process, String message) {
+        int begin = message.indexOf(SEPARATOR) + 1;
+        int end = begin + (begin == 0 ? 0 : Integer.parseInt(message, 0, begin - 1, 10));
+        if (begin == 0 || end > message.length()) {
+            return;
+        }
+        monitor.lock();
+        try {
+            heard.computeIfAbsent(message.substring(begin, end), _ -> new HashMap<>())
+                    .put(process, message.substring(end));
+        } finally {
+            monitor.unlock();
+        }
+    }
+
+    /** Waits, no longer than that, until what was said of {@code key} by process is enough; returns what it was then. */
+    Map<Integer, String> await(String key, long millis, Predicate<Map<Integer, String>> enough) {
+        monitor.lock();
+        try {
+            monitor.waitUntil(() -> enough.test(heard.getOrDefault(key, Map.of())), millis);
+            return said(key);
+        } finally {
+            monitor.unlock();
+        }
+    }
+
+    /** Returns what was said of {@code key} so far, by process. */
+    Map<Integer, String> said(String key) {
+        monitor.lock();
+        try {
+            return Map.copyOf(heard.getOrDefault(key, Map.of()));
+        } finally {
+            monitor.unlock();
+        }
+    }
+
+    /** Forgets what was said of {@code key}: all have compared it. */
+    void forget(String key) {
+        monitor.lock();
+        try {
+            heard.remove(key);
+        } finally {
+            monitor.unlock();
+        }
+    }
+
+    /** Lets those who wait look again: a rank has failed. */
+    void wake() {
+        monitor.lock();
+        monitor.unlock();
+    }
+}

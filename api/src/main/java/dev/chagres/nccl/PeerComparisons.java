@@ -1,0 +1,151 @@
+package dev.chagres.nccl;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What ranks in several processes are about to call: each tells the others through their store, and compares what it hears.
+ *
+ * <p>Threading: as {@link CallExchange}.
+ */
+final class PeerComparisons implements CallExchange {
+    /** What a question begins with that {@link #answers} answers. */
+    static final String SAID = "said,";
+
+    private static final String MEMBERS = "members";
+    private static final String COLLECTIVE = "collective";
+    private static final int THIS_PROCESS = -1;
+
+    private final PeerPlace place;
+    private final PeerCalls calls;
+    private final int rank;
+    /** The process of each rank. */
+    private List<Integer> processes = List.of();
+
+    /** How many transfers this rank has said, by direction and ends. */
+    private final Map<String, Long> transfers = new ConcurrentHashMap<>();
+    /** How many collectives this rank has said. */
+    private volatile long collectives;
+
+    PeerComparisons(PeerPlace place, int rank) {
+        this.place = place;
+        this.rank = rank;
+        calls = place.peers().calls();
+    }
+
+    /** Finds out in which process each rank is. Those of a split know it of themselves alone: each tells all that may be among them. */
+    void join(Endpoint endpoint) {
+        if (place.isBase()) {
+            processes = place.base();
+            return;
+        }
+        String key = wire(MEMBERS);
+        calls.tell(place.base(), key, Integer.toString(rank));
+        int others = endpoint.ranks() - 1;
+        Map<Integer, String> members =
+                await(endpoint, MEMBERS, List.of(), endpoint + ", in split", said -> said.size() == others);
+        List<Integer> found = new ArrayList<>(IntStream.range(0, endpoint.ranks())
+                .map(_ -> THIS_PROCESS)
+                .boxed()
+                .toList());
+        members.forEach((process, number) -> found.set(Integer.parseInt(number), process));
+        processes = List.copyOf(found);
+        calls.forget(key);
+    }
+
+    /** Returns a key that no other communicator has. */
+    private String wire(String key) {
+        return place.name() + " " + key;
+    }
+
+    @Override
+    public long nextTransfer(int from, int to, boolean sends) {
+        return transfers.merge((sends ? "send " : "receive ") + from + " " + to, 1L, Long::sum);
+    }
+
+    @Override
+    public void announce(int caller, ComparedCall call) {
+        if (call.key().startsWith(COLLECTIVE)) {
+            collectives = number(call.key().split("-"), 1);
+        }
+        calls.tell(others(call).stream().map(processes::get).toList(), wire(call.key()), call.said());
+    }
+
+    private List<Integer> others(ComparedCall call) {
+        return call.callers().stream().filter(caller -> caller != rank).toList();
+    }
+
+    @Override
+    public void compare(Endpoint endpoint, ComparedCall call, String waiting) {
+        List<Integer> wanted = others(call).stream().map(processes::get).toList();
+        Map<Integer, String> said = await(
+                endpoint, call.key(), wanted, waiting, heard -> heard.keySet().containsAll(wanted));
+        calls.forget(wire(call.key()));
+        List<@Nullable String> all = new ArrayList<>();
+        for (int caller : call.callers()) {
+            all.add(caller == rank ? call.said() : said.get(processes.get(caller)));
+        }
+        call.refuseDifference(all);
+    }
+
+    /** Waits for what others say; where a rank fails or does not come in time, this one throws why. */
+    private Map<Integer, String> await(
+            Endpoint endpoint,
+            String key,
+            List<Integer> wanted,
+            String waiting,
+            Predicate<Map<Integer, String>> enough) {
+        long begin = System.nanoTime();
+        long timeout = endpoint.config().timeout().toMillis();
+        Map<Integer, String> said =
+                calls.await(wire(key), timeout, heard -> enough.test(heard) || endpoint.failure() != null);
+        if (enough.test(said)) {
+            return said; // A rank that has failed meanwhile had come, too.
+        }
+        if (endpoint.failure() == null) {
+            List<Integer> behind = place.behind(SAID + key);
+            List<Integer> missing = wanted.stream()
+                    .filter(one -> !said.containsKey(one))
+                    .map(place::rank)
+                    .toList();
+            endpoint.fail(RankFailure.late(waiting, behind.isEmpty() ? missing : behind, timeout));
+        }
+        long millis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begin);
+        throw Objects.requireNonNull(endpoint.failure()).exception(waiting + " waited " + millis + " ms");
+    }
+
+    /** Returns whether this rank has said what it calls where another one, which asks, waits for that. Any thread. */
+    boolean answers(String question) {
+        String[] words = question.substring(SAID.length()).split("-");
+        if (words[0].equals(COLLECTIVE)) {
+            return collectives >= number(words, 1);
+        }
+        if (words[0].equals(MEMBERS)) {
+            return true; // Else nobody here would know of the communicator.
+        }
+        String ends = words[2] + " " + words[3];
+        long sent = transfers.getOrDefault("send " + ends, 0L);
+        long received = transfers.getOrDefault("receive " + ends, 0L);
+        boolean isEnd = number(words, 2) == rank || number(words, 3) == rank;
+        return !isEnd || Math.max(sent, received) >= number(words, 1);
+    }
+
+    private static long number(String[] words, int place) {
+        return Long.parseLong(words[place]);
+    }
+
+    @Override
+    public List<Integer> missing(ComparedCall call) {
+        Map<Integer, String> said = calls.said(wire(call.key()));
+        return others(call).stream()
+                .filter(caller -> !said.containsKey(processes.get(caller)))
+                .toList();
+    }
+}

@@ -1,0 +1,20 @@
+package dev.chagres.sharding;
+
+import java.util.List;
+
+/**
+ * What a rank is about to call, for some of the others.
+ *
+ * <p>Threading: immutable.
+ */
+record StoreCall(int from, List<Integer> to, String text) {
+    /** Reads what {@link #toBytes} wrote. */
+    static StoreCall of(int from, String message) {
+        int line = Math.max(0, message.indexOf('\n'));
+        return new StoreCall(from, Inquiry.ranks(message.substring(0, line)), message.substring(line + 1));
+    }
+
+    byte[] toBytes() {
+        return StoreMessages.bytes(Inquiry.text(to) + "\n" + text);
+    }
+}

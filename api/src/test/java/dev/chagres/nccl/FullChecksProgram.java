@@ -1,0 +1,133 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import java.time.Duration;
+
+/**
+ * What a rank's process runs in {@link ProcessFullChecksTest}: calls in which ranks differ, or ranks that do not come. It writes a line for
+ * each error, and last what {@link Ranks#run} threw, or {@code done}.
+ */
+final class FullChecksProgram {
+    private final Rank rank;
+    private final Communicator world;
+    private final Stream stream;
+    private final Scope scope;
+
+    private FullChecksProgram(Rank rank, Scope scope) {
+        this.rank = rank;
+        this.scope = scope;
+        world = rank.communicator();
+        stream = rank.device().stream();
+    }
+
+    public static void main(String[] arguments) {
+        Duration timeout = Duration.ofMillis(Long.parseLong(arguments[1]));
+        try {
+            Ranks.fromEnvironment()
+                    .withConfig(CommunicatorConfig.standard().withTimeout(timeout))
+                    .each(rank -> {
+                        try (Scope scope = rank.device().openScope()) {
+                            FullChecksProgram program = new FullChecksProgram(rank, scope);
+                            switch (arguments[0]) {
+                                case "differences" -> program.differences();
+                                case "elsewhere" -> program.waitsElsewhere();
+                                default -> program.comesNot();
+                            }
+                        }
+                    });
+            System.out.println("done");
+        } catch (RankFailedException failed) {
+            System.out.println("ranks " + failed.ranks() + " " + failed.getMessage());
+            System.exit(3);
+        }
+    }
+
+    private Tensor tensor(DType dtype, long... sizes) {
+        Tensor tensor = scope.tensor(dtype, Shape.of(sizes));
+        tensor.zero(stream);
+        return tensor;
+    }
+
+    private static void caught(Runnable call) {
+        try {
+            call.run();
+            System.out.println("nothing was thrown");
+        } catch (IllegalStateException refused) {
+            System.out.println(refused.getMessage());
+        }
+    }
+
+    private void differences() {
+        boolean second = rank.index() == 1;
+        Tensor x = tensor(DType.FLOAT32, 8);
+        Tensor y = tensor(DType.FLOAT32, 8L * rank.count());
+        caught(() -> {
+            if (second) {
+                world.allGather(x, y, stream);
+            } else {
+                world.allReduce(x, x, Reduction.SUM, stream);
+            }
+        });
+        Tensor shaped = second ? tensor(DType.FLOAT32, 2, 4) : tensor(DType.FLOAT32, 4, 2);
+        caught(() -> world.allReduce(shaped, shaped, Reduction.SUM, stream));
+        Tensor typed = tensor(second ? DType.INT32 : DType.FLOAT32, 8);
+        caught(() -> world.broadcast(typed, typed, 0, stream));
+        caught(() -> world.broadcast(x, x, second ? 1 : 0, stream));
+        caught(() -> Communicator.group(() -> {
+            world.allGather(x, y, stream);
+            world.allReduce(x, x, second ? Reduction.MAX : Reduction.SUM, stream);
+        }));
+        caught(() ->
+                world.allReduce(second ? x : y, second ? x : y, Reduction.SUM, stream)); // another order of these two
+        caught(() -> world.allReduce(second ? y : x, second ? y : x, Reduction.SUM, stream));
+        if (rank.index() == 0) {
+            caught(() -> world.send(x, 1, stream));
+        } else if (second) {
+            caught(() -> world.receive(y, 0, stream));
+        }
+        inASplit(x);
+        x.set(stream, 1f, 1, 1, 1, 1, 1, 1, 1);
+        world.allReduce(x, x, Reduction.SUM, stream);
+        System.out.println("sum " + x.toFloats(stream)[7]);
+    }
+
+    /** Ranks 2 and 0, in that order. */
+    private void inASplit(Tensor x) {
+        try (Communicator part =
+                world.split(rank.index() % 2, -rank.index(), world.config().withName("part"))) {
+            if (part.ranks() == 2) {
+                caught(() -> part.allReduce(x, x, rank.index() == 0 ? Reduction.MIN : Reduction.SUM, stream));
+            }
+            part.allReduce(x, x, Reduction.SUM, stream);
+        }
+    }
+
+    /** Rank 2 waits for both others; rank 1 cannot come, for it waits for rank 0 in another communicator. */
+    private void waitsElsewhere() throws InterruptedException {
+        Tensor x = tensor(DType.INT32, 2);
+        Communicator pair = world.split(
+                rank.index() / 2,
+                0,
+                world.config().withTimeout(Duration.ofSeconds(60)).withName("pair"));
+        if (rank.index() == 0) {
+            Thread.sleep(60_000);
+        }
+        (rank.index() == 1 ? pair : world).allReduce(x, x, Reduction.MIN, stream);
+    }
+
+    private void comesNot() throws InterruptedException {
+        Tensor x = tensor(DType.FLOAT32, 2, 3);
+        world.allReduce(x, x, Reduction.SUM, stream);
+        System.out.println("begun");
+        if (rank.index() == 1) {
+            Thread.sleep(60_000);
+        }
+        world.allReduce(x, x, Reduction.SUM, stream);
+    }
+}
