@@ -5,7 +5,7 @@ package dev.chagres;
  *
  * <p>Threading: immutable.
  *
- * <p>Source: {@code NVTEDType} in TE's {@code transformer_engine.h}.
+ * <p>Source: {@code NVTEDType} in TE's {@code transformer_engine.h}; {@code ncclDataType_t} of {@code nccl.h} for those that TE lacks.
  */
 public enum DType {
     /** Unsigned 8-bit integers; also raw bytes and bit masks. */
@@ -28,7 +28,18 @@ public enum DType {
      */
     FLOAT8_E4M3(7, 1),
     /** 8-bit floating point: 5 bits of exponent, 2 of mantissa, up to 57344. Like {@link #FLOAT8_E4M3} it wants a scale. */
-    FLOAT8_E5M2(8, 1);
+    FLOAT8_E5M2(8, 1),
+    /** Signed 8-bit integers. Copies and collectives alone take this type, and those below. */
+    INT8(DType.NONE, 1),
+    /** Unsigned 32-bit integers. */
+    UINT32(DType.NONE, 4),
+    /** Unsigned 64-bit integers. */
+    UINT64(DType.NONE, 8),
+    /** IEEE 754 binary64. */
+    FLOAT64(DType.NONE, 8);
+
+    /** Where Transformer Engine has no number. */
+    private static final int NONE = -1;
 
     private final int code;
     private final int byteSize;
@@ -38,8 +49,17 @@ public enum DType {
         this.byteSize = byteSize;
     }
 
-    /** Returns TE's number for this type. */
+    /**
+     * Returns TE's number for this type, by which our own operations know it, too.
+     *
+     * @throws IllegalArgumentException when it has none: nothing but copies and collectives takes such elements
+     */
     public int code() {
+        if (code == NONE) {
+            throw new IllegalArgumentException(
+                    "dtype: expected one that Transformer Engine and our operations have, got " + this
+                            + ", which copies and collectives alone take");
+        }
         return code;
     }
 

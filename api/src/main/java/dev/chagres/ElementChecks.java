@@ -21,16 +21,35 @@ final class ElementChecks {
 
     static void ensureSingleBytes(Tensor tensor) {
         if (tensor.dtype().byteSize() != 1) {
-            throw new IllegalArgumentException("tensor: expected elements of BYTE, FLOAT8_E4M3 or FLOAT8_E5M2, got "
-                    + tensor.dtype() + tensor.shape() + "; " + copiesOf(tensor.dtype()) + " for it");
+            throw new IllegalArgumentException(
+                    "tensor: expected elements of BYTE, INT8, FLOAT8_E4M3 or FLOAT8_E5M2, got " + tensor.dtype()
+                            + tensor.shape() + "; " + copiesOf(tensor.dtype()) + " for it");
         }
     }
 
-    static void ensureType(Tensor tensor, DType dtype) {
-        if (tensor.dtype() != dtype) {
-            throw new IllegalArgumentException("tensor: expected " + dtype + ", got " + tensor.dtype() + tensor.shape()
-                    + "; " + copiesOf(tensor.dtype()) + " for it");
+    static void ensureInts(Tensor tensor) {
+        ensureType(tensor, DType.INT32, DType.UINT32);
+    }
+
+    static void ensureLongs(Tensor tensor) {
+        ensureType(tensor, DType.INT64, DType.UINT64);
+    }
+
+    static void ensureDoubles(Tensor tensor) {
+        if (tensor.dtype() != DType.FLOAT64) {
+            throw other(tensor, "FLOAT64");
         }
+    }
+
+    private static void ensureType(Tensor tensor, DType signed, DType unsigned) {
+        if (tensor.dtype() != signed && tensor.dtype() != unsigned) {
+            throw other(tensor, signed + " or " + unsigned);
+        }
+    }
+
+    private static IllegalArgumentException other(Tensor tensor, String expected) {
+        return new IllegalArgumentException("tensor: expected " + expected + ", got " + tensor.dtype() + tensor.shape()
+                + "; " + copiesOf(tensor.dtype()) + " for it");
     }
 
     /** Says which copies there are for elements of {@code dtype}. */
@@ -38,9 +57,10 @@ final class ElementChecks {
         return switch (dtype) {
             case FLOAT32, FLOAT16, BFLOAT16 -> "float values (1f, 2f) and toFloats are";
             case INT16 -> "short values ((short) 1, (short) 2) and toShorts are";
-            case INT32 -> "int values (1, 2) and toInts are";
-            case INT64 -> "long values (1L, 2L) and toLongs are";
-            case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> "byte values ((byte) 1, (byte) 2) and toBytes are";
+            case INT32, UINT32 -> "int values (1, 2) and toInts are";
+            case INT64, UINT64 -> "long values (1L, 2L) and toLongs are";
+            case FLOAT64 -> "double values (1.0, 2.0) and toDoubles are";
+            case BYTE, INT8, FLOAT8_E4M3, FLOAT8_E5M2 -> "byte values ((byte) 1, (byte) 2) and toBytes are";
         };
     }
 

@@ -184,6 +184,7 @@ public final class Tensor {
      * Returns Transformer Engine's handle ({@code NVTETensor}) with the present address, type and shape, for calls through
      * the bindings.
      *
+     * @throws IllegalArgumentException when Transformer Engine has no such type
      * @throws IllegalStateException when the tensor is closed
      * @throws WrongThreadException when the device belongs to another thread
      */
@@ -204,11 +205,22 @@ public final class Tensor {
     }
 
     /**
-     * Copies the elements from ints.
+     * Copies the elements from doubles.
      *
      * @param stream the stream that copies
      * @param values as many as the tensor has elements
-     * @throws IllegalArgumentException when the number of values differs, or the elements are not INT32
+     * @throws IllegalArgumentException when the number of values differs, or the elements are not FLOAT64
+     */
+    public void set(Stream stream, double... values) {
+        Transfer.fromDoubles(this, Transfer.on(this, stream), values);
+    }
+
+    /**
+     * Copies the elements from ints, those of UINT32 bit by bit.
+     *
+     * @param stream the stream that copies
+     * @param values as many as the tensor has elements
+     * @throws IllegalArgumentException when the number of values differs, or the elements are not INT32 or UINT32
      */
     public void set(Stream stream, int... values) {
         Transfer.fromInts(this, Transfer.on(this, stream), values);
@@ -226,11 +238,11 @@ public final class Tensor {
     }
 
     /**
-     * Copies the elements from longs.
+     * Copies the elements from longs, those of UINT64 bit by bit.
      *
      * @param stream the stream that copies
      * @param values as many as the tensor has elements
-     * @throws IllegalArgumentException when the number of values differs, or the elements are not INT64
+     * @throws IllegalArgumentException when the number of values differs, or the elements are not INT64 or UINT64
      */
     public void set(Stream stream, long... values) {
         Transfer.fromLongs(this, Transfer.on(this, stream), values);
@@ -241,7 +253,7 @@ public final class Tensor {
      *
      * @param stream the stream that copies
      * @param values as many as the tensor has elements
-     * @throws IllegalArgumentException when the number of values differs, or the elements are not BYTE, FLOAT8_E4M3 or
+     * @throws IllegalArgumentException when the number of values differs, or the elements are not BYTE, INT8, FLOAT8_E4M3 or
      *     FLOAT8_E5M2
      */
     public void set(Stream stream, byte... values) {
@@ -259,10 +271,20 @@ public final class Tensor {
     }
 
     /**
-     * Returns the elements as ints.
+     * Returns the elements as doubles.
      *
      * @param stream the stream that copies
-     * @throws IllegalArgumentException when the elements are not INT32
+     * @throws IllegalArgumentException when the elements are not FLOAT64
+     */
+    public double[] toDoubles(Stream stream) {
+        return Transfer.toDoubles(this, Transfer.on(this, stream));
+    }
+
+    /**
+     * Returns the elements as ints, those of UINT32 bit by bit.
+     *
+     * @param stream the stream that copies
+     * @throws IllegalArgumentException when the elements are not INT32 or UINT32
      */
     public int[] toInts(Stream stream) {
         return Transfer.toInts(this, Transfer.on(this, stream));
@@ -279,10 +301,10 @@ public final class Tensor {
     }
 
     /**
-     * Returns the elements as longs.
+     * Returns the elements as longs, those of UINT64 bit by bit.
      *
      * @param stream the stream that copies
-     * @throws IllegalArgumentException when the elements are not INT64
+     * @throws IllegalArgumentException when the elements are not INT64 or UINT64
      */
     public long[] toLongs(Stream stream) {
         return Transfer.toLongs(this, Transfer.on(this, stream));
@@ -292,7 +314,7 @@ public final class Tensor {
      * Returns the elements as bytes, bit by bit.
      *
      * @param stream the stream that copies
-     * @throws IllegalArgumentException when the elements are not BYTE, FLOAT8_E4M3 or FLOAT8_E5M2
+     * @throws IllegalArgumentException when the elements are not BYTE, INT8, FLOAT8_E4M3 or FLOAT8_E5M2
      */
     public byte[] toBytes(Stream stream) {
         return Transfer.toBytes(this, Transfer.on(this, stream));

@@ -24,10 +24,11 @@ final class TensorHandle {
     MemorySegment of(DeviceState device, long address, DType dtype, long[] sizes, int rank) {
         if (stale) {
             BasicTensor description = device.basicTensor();
+            int code = dtype.code();
             if (handle.address() == 0) {
                 handle = description.create();
             }
-            description.at(address, dtype.code()).shape(sizes, rank).writeTo(handle);
+            description.at(address, code).shape(sizes, rank).writeTo(handle);
             stale = false;
         }
         return handle;

@@ -49,9 +49,9 @@ final class Transfer {
         });
     }
 
-    /** Copies ints into an INT32 tensor and waits. */
+    /** Copies ints into a tensor of INT32 or UINT32 and waits. */
     static void fromInts(Tensor tensor, MemorySegment stream, int[] values) {
-        ElementChecks.ensureType(tensor, DType.INT32);
+        ElementChecks.ensureInts(tensor);
         ElementChecks.ensureCount(tensor, Given.given("values", values).length);
         send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_INT, 0, values.length));
     }
@@ -93,24 +93,39 @@ final class Transfer {
         return values;
     }
 
-    /** Copies longs into an INT64 tensor and waits. */
+    /** Copies longs into a tensor of INT64 or UINT64 and waits. */
     static void fromLongs(Tensor tensor, MemorySegment stream, long[] values) {
-        ElementChecks.ensureType(tensor, DType.INT64);
+        ElementChecks.ensureLongs(tensor);
         ElementChecks.ensureCount(tensor, Given.given("values", values).length);
         send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_LONG, 0, values.length));
     }
 
-    /** Waits and returns the elements of an INT64 tensor. */
+    /** Waits and returns the elements of a tensor of INT64 or UINT64. */
     static long[] toLongs(Tensor tensor, MemorySegment stream) {
-        ElementChecks.ensureType(tensor, DType.INT64);
+        ElementChecks.ensureLongs(tensor);
         long[] values = new long[arrayLength(tensor)];
         receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_LONG, 0, values, 0, values.length));
         return values;
     }
 
-    /** Waits and returns the elements of an INT32 tensor. */
+    /** Copies doubles into a FLOAT64 tensor and waits. */
+    static void fromDoubles(Tensor tensor, MemorySegment stream, double[] values) {
+        ElementChecks.ensureDoubles(tensor);
+        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
+        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_DOUBLE, 0, values.length));
+    }
+
+    /** Waits and returns the elements of a FLOAT64 tensor. */
+    static double[] toDoubles(Tensor tensor, MemorySegment stream) {
+        ElementChecks.ensureDoubles(tensor);
+        double[] values = new double[arrayLength(tensor)];
+        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_DOUBLE, 0, values, 0, values.length));
+        return values;
+    }
+
+    /** Waits and returns the elements of a tensor of INT32 or UINT32. */
     static int[] toInts(Tensor tensor, MemorySegment stream) {
-        ElementChecks.ensureType(tensor, DType.INT32);
+        ElementChecks.ensureInts(tensor);
         int[] values = new int[arrayLength(tensor)];
         receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_INT, 0, values, 0, values.length));
         return values;

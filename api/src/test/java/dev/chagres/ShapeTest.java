@@ -62,10 +62,10 @@ class ShapeTest {
         assertEquals(TransformerEngine.kNVTEFloat8E5M2(), DType.FLOAT8_E5M2.code());
         for (DType dtype : DType.values()) {
             int expected = switch (dtype) {
-                case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> 1;
+                case BYTE, INT8, FLOAT8_E4M3, FLOAT8_E5M2 -> 1;
                 case INT16, FLOAT16, BFLOAT16 -> 2;
-                case INT32, FLOAT32 -> 4;
-                case INT64 -> 8;
+                case INT32, UINT32, FLOAT32 -> 4;
+                case INT64, UINT64, FLOAT64 -> 8;
             };
             assertEquals(expected, dtype.byteSize());
         }

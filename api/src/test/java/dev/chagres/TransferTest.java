@@ -65,7 +65,7 @@ class TransferTest {
     }
 
     @ParameterizedTest
-    @EnumSource(names = {"BYTE", "FLOAT8_E4M3", "FLOAT8_E5M2"})
+    @EnumSource(names = {"BYTE", "INT8", "FLOAT8_E4M3", "FLOAT8_E5M2"})
     void everyByteIsCopied(DType dtype) {
         byte[] values = new byte[256];
         for (int i = 0; i < values.length; i++) {
@@ -87,13 +87,13 @@ class TransferTest {
         assertThrown(IllegalArgumentException.class, wanted, () -> quantized.toFloats(stream));
         assertThrown(
                 IllegalArgumentException.class,
-                "tensor: expected INT32, got FLOAT8_E4M3[2]; byte values ((byte) 1, (byte) 2) and toBytes are for it",
+                "tensor: expected INT32 or UINT32, got FLOAT8_E4M3[2]; byte values ((byte) 1, (byte) 2) and toBytes are for it",
                 () -> quantized.set(stream, 1, 2));
         assertThrown(
                 IllegalArgumentException.class,
                 "values: expected 2 for FLOAT8_E4M3[2], got 1",
                 () -> quantized.set(stream, (byte) 1));
-        String notBytes = "tensor: expected elements of BYTE, FLOAT8_E4M3 or FLOAT8_E5M2, got ";
+        String notBytes = "tensor: expected elements of BYTE, INT8, FLOAT8_E4M3 or FLOAT8_E5M2, got ";
         Tensor floats = scope.tensor(DType.BFLOAT16, 2);
         assertThrown(
                 IllegalArgumentException.class,
@@ -221,20 +221,21 @@ class TransferTest {
         String wanted = "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32";
         assertThrown(IllegalArgumentException.class, wanted, () -> ints.set(stream, 1f, 2f));
         assertThrown(IllegalArgumentException.class, wanted, () -> ints.toFloats(stream));
-        String notInts = "tensor: expected INT32, got BFLOAT16[2]; float values (1f, 2f) and toFloats are for it";
+        String notInts =
+                "tensor: expected INT32 or UINT32, got BFLOAT16[2]; float values (1f, 2f) and toFloats are for it";
         assertThrown(IllegalArgumentException.class, notInts, () -> floats.set(stream, 1, 2));
         assertThrown(IllegalArgumentException.class, notInts, () -> floats.toInts(stream));
-        String notLongs = "tensor: expected INT64, got INT32[2]; int values (1, 2) and toInts are for it";
+        String notLongs = "tensor: expected INT64 or UINT64, got INT32[2]; int values (1, 2) and toInts are for it";
         assertThrown(IllegalArgumentException.class, notLongs, () -> ints.set(stream, 1L, 2L));
         assertThrown(IllegalArgumentException.class, notLongs, () -> ints.toLongs(stream));
         Tensor longs = scope.tensor(DType.INT64, 2);
         assertThrown(
                 IllegalArgumentException.class,
-                "tensor: expected INT32, got INT64[2]; long values (1L, 2L) and toLongs are for it",
+                "tensor: expected INT32 or UINT32, got INT64[2]; long values (1L, 2L) and toLongs are for it",
                 () -> longs.toInts(stream));
         assertThrown(
                 IllegalArgumentException.class,
-                "tensor: expected INT32, got BYTE[2]; byte values ((byte) 1, (byte) 2) and toBytes are for it",
+                "tensor: expected INT32 or UINT32, got BYTE[2]; byte values ((byte) 1, (byte) 2) and toBytes are for it",
                 () -> scope.tensor(DType.BYTE, 2).set(stream, 1, 2));
         assertThrown(
                 IllegalArgumentException.class, "values: expected 2 for INT64[2], got 1", () -> longs.set(stream, 1L));

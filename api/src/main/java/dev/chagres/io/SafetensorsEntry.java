@@ -44,7 +44,7 @@ public final class SafetensorsEntry {
     /**
      * Returns the type of a tensor with these elements.
      *
-     * @throws SafetensorsException when there is none, such as for F64 or BOOL
+     * @throws SafetensorsException when there is none, such as for BOOL
      */
     public DType dtype() {
         return entry.type()
@@ -52,7 +52,7 @@ public final class SafetensorsEntry {
                 .orElseThrow(() -> SafetensorsException.of(
                         file.path(),
                         name(),
-                        "dtype: expected U8, I32, I64, F32, F16 or BF16, got " + entry.type()
+                        "dtype: expected U8, I8, I32, U32, I64, U64, F64, F32, F16 or BF16, got " + entry.type()
                                 + ", which tensors here do not have; convert it first",
                         null));
     }

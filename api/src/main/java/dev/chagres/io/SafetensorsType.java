@@ -25,7 +25,7 @@ public enum SafetensorsType {
     /** Unsigned 8-bit integers. */
     U8(8, DType.BYTE),
     /** Signed 8-bit integers. */
-    I8(8, null),
+    I8(8, DType.INT8),
     /** 8-bit floating point, 5 bits of exponent, 2 of mantissa. */
     F8_E5M2(8, null),
     /** 8-bit floating point, 4 bits of exponent, 3 of mantissa. */
@@ -47,17 +47,17 @@ public enum SafetensorsType {
     /** Signed 32-bit integers. */
     I32(32, DType.INT32),
     /** Unsigned 32-bit integers. */
-    U32(32, null),
+    U32(32, DType.UINT32),
     /** IEEE 754 binary32. */
     F32(32, DType.FLOAT32),
     /** Complex numbers, two binary32 each. */
     C64(64, null),
     /** IEEE 754 binary64. */
-    F64(64, null),
+    F64(64, DType.FLOAT64),
     /** Signed 64-bit integers. */
     I64(64, DType.INT64),
     /** Unsigned 64-bit integers. */
-    U64(64, null);
+    U64(64, DType.UINT64);
 
     private final int bitSize;
     private final @Nullable DType dtype;

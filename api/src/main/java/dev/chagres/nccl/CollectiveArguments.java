@@ -102,8 +102,12 @@ final class CollectiveArguments {
             case BYTE -> Nccl.ncclUint8();
             case INT16 ->
                 throw new IllegalArgumentException("tensor: expected elements of a type that NCCL has, got " + dtype);
+            case INT8 -> Nccl.ncclInt8();
             case INT32 -> Nccl.ncclInt32();
+            case UINT32 -> Nccl.ncclUint32();
             case INT64 -> Nccl.ncclInt64();
+            case UINT64 -> Nccl.ncclUint64();
+            case FLOAT64 -> Nccl.ncclFloat64();
             case FLOAT32 -> Nccl.ncclFloat32();
             case FLOAT16 -> Nccl.ncclFloat16();
             case BFLOAT16 -> Nccl.ncclBfloat16();

@@ -92,7 +92,7 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
     public byte[] toBytes() {
         MeshDimension[] dimensions = MeshDimension.values();
         ByteBuffer bytes = ByteBuffer.allocate(4 + Long.BYTES * shape.rank() + (Integer.BYTES + 1) * dimensions.length);
-        bytes.put(FORM).put((byte) dtype.code()).put((byte) shape.rank()).put((byte) dimensions.length);
+        bytes.put(FORM).put((byte) dtype.ordinal()).put((byte) shape.rank()).put((byte) dimensions.length);
         for (long size : shape.sizes()) {
             bytes.putLong(size);
         }
@@ -158,7 +158,7 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
 
     private static DType dtype(byte code) {
         for (DType type : DType.values()) {
-            if (type.code() == code) {
+            if (type.ordinal() == code) {
                 return type;
             }
         }

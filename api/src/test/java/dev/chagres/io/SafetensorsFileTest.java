@@ -196,7 +196,8 @@ class SafetensorsFileTest {
     void typesHaveTheFormatsNames() {
         assertEquals(SafetensorsType.BF16, SafetensorsType.of(DType.BFLOAT16));
         assertEquals(Optional.of(DType.BYTE), SafetensorsType.U8.dtype());
-        assertEquals(Optional.empty(), SafetensorsType.F64.dtype());
+        assertEquals(Optional.of(DType.FLOAT64), SafetensorsType.F64.dtype());
+        assertEquals(Optional.empty(), SafetensorsType.BOOL.dtype());
         for (DType dtype : List.of(
                 DType.BYTE, DType.INT16, DType.INT32, DType.INT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)) {
             SafetensorsType type = SafetensorsType.of(dtype);

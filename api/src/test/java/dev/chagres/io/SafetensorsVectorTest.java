@@ -110,9 +110,10 @@ class SafetensorsVectorTest {
             assertThrown(
                     SafetensorsException.class,
                     vector
-                            + ": tensor \"energies\": dtype: expected U8, I32, I64, F32, F16 or BF16, got F64, which tensors"
-                            + " here do not have; convert it first",
-                    energies::dtype);
+                            + ": tensor \"mask\": dtype: expected U8, I8, I32, U32, I64, U64, F64, F32, F16 or BF16, got BOOL,"
+                            + " which tensors here do not have; convert it first",
+                    file.entry("mask")::dtype);
+            assertEquals(DType.FLOAT64, energies.dtype());
             assertEquals(DType.FLOAT32, file.entry("deep").dtype());
             assertArrayEquals(new long[] {1, 2, 1, 2, 1}, file.entry("deep").sizes());
             assertThrown(

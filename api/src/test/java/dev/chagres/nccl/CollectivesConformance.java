@@ -60,7 +60,8 @@ class CollectivesConformance {
                 result = operator.applyAsDouble(result, RankValues.value(seed, of, i));
             }
             if (reduction == Reduction.AVERAGE) {
-                result = dtype.isFloat() || dtype.isFloat8() ? result / ranks : Math.floor(result / ranks);
+                boolean isFraction = dtype.isFloat() || dtype.isFloat8() || dtype == DType.FLOAT64;
+                result = isFraction ? result / ranks : Math.floor(result / ranks);
             }
             return RankValues.rounded(dtype, result);
         }
@@ -87,6 +88,7 @@ class CollectivesConformance {
             double tolerance = switch (dtype) {
                 case FLOAT16, FLOAT32 -> 1e-3;
                 case BFLOAT16 -> 1e-2;
+                case FLOAT64 -> 1e-14;
                 default -> 0;
             };
             String where = what + " of " + count + " " + dtype + " on rank " + rank.index() + " of " + rank.count();

@@ -29,22 +29,26 @@ final class RankValues {
 
     static void set(Tensor tensor, Stream stream, double... values) {
         int count = values.length;
+        if (tensor.dtype() == DType.FLOAT64) {
+            tensor.set(stream, values);
+            return;
+        }
         switch (tensor.dtype()) {
-            case INT32 -> {
+            case INT32, UINT32 -> {
                 int[] ints = new int[count];
                 for (int i = 0; i < count; i++) {
                     ints[i] = (int) values[i];
                 }
                 tensor.set(stream, ints);
             }
-            case INT64 -> {
+            case INT64, UINT64 -> {
                 long[] longs = new long[count];
                 for (int i = 0; i < count; i++) {
                     longs[i] = (long) values[i];
                 }
                 tensor.set(stream, longs);
             }
-            case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> {
+            case BYTE, INT8, FLOAT8_E4M3, FLOAT8_E5M2 -> {
                 byte[] bytes = new byte[count];
                 for (int i = 0; i < count; i++) {
                     bytes[i] = toByte(tensor.dtype(), values[i]);
@@ -62,21 +66,24 @@ final class RankValues {
     }
 
     static double[] get(Tensor tensor, Stream stream) {
+        if (tensor.dtype() == DType.FLOAT64) {
+            return tensor.toDoubles(stream);
+        }
         double[] values = new double[(int) tensor.count()];
         switch (tensor.dtype()) {
-            case INT32 -> {
+            case INT32, UINT32 -> {
                 int[] ints = tensor.toInts(stream);
                 for (int i = 0; i < values.length; i++) {
                     values[i] = ints[i];
                 }
             }
-            case INT64 -> {
+            case INT64, UINT64 -> {
                 long[] longs = tensor.toLongs(stream);
                 for (int i = 0; i < values.length; i++) {
                     values[i] = longs[i];
                 }
             }
-            case BYTE, FLOAT8_E4M3, FLOAT8_E5M2 -> {
+            case BYTE, INT8, FLOAT8_E4M3, FLOAT8_E5M2 -> {
                 byte[] bytes = tensor.toBytes(stream);
                 for (int i = 0; i < values.length; i++) {
                     values[i] = fromByte(tensor.dtype(), bytes[i]);
@@ -103,7 +110,7 @@ final class RankValues {
 
     /** A number of at least 0, rounded to nearest even where FP8 does not have it. */
     static byte toByte(DType dtype, double value) {
-        if (dtype == DType.BYTE || value == 0) {
+        if (!dtype.isFloat8() || value == 0) {
             return (byte) (int) value;
         }
         int exponent = Math.getExponent(value);
@@ -117,7 +124,7 @@ final class RankValues {
 
     static double fromByte(DType dtype, byte bits) {
         int code = bits & 0xff;
-        if (dtype == DType.BYTE || code == 0) {
+        if (!dtype.isFloat8() || code == 0) {
             return code;
         }
         int exponent = (code >> mantissa(dtype)) - bias(dtype);
