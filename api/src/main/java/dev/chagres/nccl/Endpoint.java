@@ -78,35 +78,15 @@ final class Endpoint implements AutoCloseable {
         if (elsewhere != null) {
             elsewhere.peers().add(this);
         }
-        exchange = exchange(meeting, elsewhere, rank);
+        exchange = CallExchange.of(meeting, elsewhere, rank);
         state.get(OpenEndpoints.OF_DEVICE).add(this);
         Watch.add(this);
-    }
-
-    private static @Nullable CallExchange exchange(@Nullable Meeting meeting, @Nullable PeerPlace elsewhere, int rank) {
-        if (meeting != null) {
-            return meeting.comparisons();
-        }
-        return elsewhere == null || !elsewhere.peers().calls().areTold() ? null : new PeerComparisons(elsewhere, rank);
     }
 
     /** Returns where its ranks tell each other what they call, or null. */
     @Nullable
     CallExchange exchange() {
         return exchange;
-    }
-
-    /** Finds out where its ranks are, where calls are compared over processes; waits for them. */
-    Endpoint joined() {
-        if (config.checks() == CollectiveChecks.FULL && exchange instanceof PeerComparisons others) {
-            try {
-                others.join(this);
-            } catch (RuntimeException | Error failed) {
-                close();
-                throw failed;
-            }
-        }
-        return this;
     }
 
     /** Returns whether this rank has come to what another one in another process waits for. Any thread. */
@@ -335,29 +315,6 @@ final class Endpoint implements AutoCloseable {
     long waitingForPeers() {
         long inside = peerWait.number();
         return inside != 0 || elsewhere == null ? inside : -state.waits().present();
-    }
-
-    /** Ends the wait of this rank, and of its peers where they are known: the time is up. Any thread. */
-    void timeOut() {
-        long millis = config.timeout().toMillis();
-        if (meeting == null) {
-            List<Integer> missing = elsewhere == null ? List.of() : elsewhere.behind(this);
-            fail(RankFailure.late(this + ", in " + call(), missing, millis));
-        } else {
-            // Whoever does not come here is missed by the communicators that this was split from, too.
-            meeting.root()
-                    .fail(RankFailure.late(
-                            this + ", in " + call(), Blame.of(this, meeting, peerWait.missing()), millis));
-        }
-    }
-
-    /** Ends the wait for work of the device where ranks in other processes are behind: else that work is long. Any thread. */
-    void timeOutIfAnyIsBehind() {
-        List<Integer> behind = elsewhere == null || failure != null ? List.of() : elsewhere.behind(this);
-        if (!behind.isEmpty()) {
-            long millis = config.timeout().toMillis();
-            fail(RankFailure.late(this + ", after " + call(), behind, millis));
-        }
     }
 
     /** Ends what this rank waits for, and its peers where they are known, for good. Any thread. */

@@ -57,7 +57,7 @@ final class Health {
         for (int look = 0; !isIdle(stream); look++) {
             check(endpoint);
             if (System.nanoTime() - begin > timeout) {
-                endpoint.timeOut();
+                Watch.timeOut(endpoint);
                 check(endpoint);
             }
             if (look < EAGER_LOOKS) {

@@ -79,7 +79,7 @@ final class Membership {
         if (meeting == null) {
             Peers peers = id.peers();
             PeerPlace place = peers == null ? null : PeerPlace.ofAll(peers, ranks);
-            return new Endpoint(device, config, null, place, opening.within(config.timeout())).joined();
+            return joined(new Endpoint(device, config, null, place, opening.within(config.timeout())));
         }
         try {
             return new Endpoint(device, config, meeting, null, opening.call());
@@ -127,7 +127,20 @@ final class Membership {
         if (place != null) {
             place = place.split(parent.counts().collectives(), color, isWhole(parent, made));
         }
-        return new Endpoint(device, config, meeting, place, made).joined();
+        return joined(new Endpoint(device, config, meeting, place, made));
+    }
+
+    /** Finds out where the ranks of a communicator are, where calls are compared over processes; waits for them. */
+    private static Endpoint joined(Endpoint made) {
+        if (made.config().checks() == CollectiveChecks.FULL && made.exchange() instanceof PeerComparisons others) {
+            try {
+                others.join(made);
+            } catch (RuntimeException | Error failed) {
+                made.close();
+                throw failed;
+            }
+        }
+        return made;
     }
 
     /** Returns whether a split has all ranks, as far as this one sees in their order. */
@@ -186,7 +199,7 @@ final class Membership {
             int status = Nccl.ncclCommShrink(handle, list, sorted.length, out, write(config, arena), flags);
             Status.nccl(status, "ncclCommShrink");
             PeerPlace place = elsewhere == null ? null : elsewhere.shrunk(number, sorted);
-            return new Endpoint(parent.device(), config, meeting, place, out.get(ValueLayout.ADDRESS, 0)).joined();
+            return joined(new Endpoint(parent.device(), config, meeting, place, out.get(ValueLayout.ADDRESS, 0)));
         }
     }
 
@@ -203,7 +216,7 @@ final class Membership {
         MemorySegment handle = new Opening(device.index(), id, left.size(), rank, config).within(config.timeout());
         // The same on all that are left, whichever communicator each of them had before.
         String name = "-" + HexFormat.of().formatHex(agreed.id());
-        return new Endpoint(device, config, null, new PeerPlace(elsewhere.peers(), name, left, true), handle).joined();
+        return joined(new Endpoint(device, config, null, new PeerPlace(elsewhere.peers(), name, left, true), handle));
     }
 
     /** Waits for the ranks that stay, which NCCL would do without an end. */

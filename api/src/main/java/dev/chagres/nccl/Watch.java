@@ -1,6 +1,7 @@
 package dev.chagres.nccl;
 
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
@@ -62,11 +63,39 @@ final class Watch {
             }
             if (late != null) {
                 if (late.peerWait().number() != 0) {
-                    late.timeOut();
+                    timeOut(late);
                 } else {
-                    late.timeOutIfAnyIsBehind();
+                    timeOutIfAnyIsBehind(late);
                 }
             }
+        }
+    }
+
+    /** Ends the wait of a rank, and of its peers where they are known: the time is up. */
+    static void timeOut(Endpoint late) {
+        long millis = late.config().timeout().toMillis();
+        String waiting = late + ", in " + late.call();
+        Meeting meeting = late.meeting();
+        if (meeting == null) {
+            PeerPlace elsewhere = late.elsewhere();
+            List<Integer> missing = elsewhere == null ? List.of() : elsewhere.behind(late);
+            late.fail(RankFailure.late(waiting, missing, millis));
+        } else {
+            // Whoever does not come here is missed by the communicators that this was split from, too.
+            List<Integer> blamed = Blame.of(late, meeting, late.peerWait().missing());
+            meeting.root().fail(RankFailure.late(waiting, blamed, millis));
+        }
+    }
+
+    /** Ends the wait for work of the device where ranks in other processes are behind: else that work is long. */
+    private static void timeOutIfAnyIsBehind(Endpoint late) {
+        PeerPlace elsewhere = late.elsewhere();
+        List<Integer> behind = elsewhere == null || late.failure() != null ? List.of() : elsewhere.behind(late);
+        if (!behind.isEmpty()) {
+            late.fail(RankFailure.late(
+                    late + ", after " + late.call(),
+                    behind,
+                    late.config().timeout().toMillis()));
         }
     }
 

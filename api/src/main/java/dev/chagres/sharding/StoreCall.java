@@ -14,6 +14,20 @@ record StoreCall(int from, List<Integer> to, String text) {
         return new StoreCall(from, Inquiry.ranks(message.substring(0, line)), message.substring(line + 1));
     }
 
+    /** Tells the others, the rank last that keeps the store: it may fail of it, and they are to hear both in this order. */
+    void passOn(StoreServer server) {
+        byte[] bytes = StoreMessages.bytes(text);
+        server.lock.lock();
+        try {
+            to.forEach(rank -> server.tellRank(rank, StoreMessages.Kind.CALL, from, bytes));
+        } finally {
+            server.lock.unlock();
+        }
+        if (to.contains(server.environment.rank())) {
+            server.news.heard(from, text);
+        }
+    }
+
     byte[] toBytes() {
         return StoreMessages.bytes(Inquiry.text(to) + "\n" + text);
     }

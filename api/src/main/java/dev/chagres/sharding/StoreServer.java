@@ -235,7 +235,7 @@ final class StoreServer implements AutoCloseable {
             case DONE -> finished(rank);
             case ASK -> inquiries.begin(rank, message.number(), message.text());
             case ANSWER -> inquiries.answered(rank, message.number(), PeerProgress.valueOf(message.text()));
-            case CALL -> passOn(StoreCall.of(rank, message.text()));
+            case CALL -> StoreCall.of(rank, message.text()).passOn(this);
             case AGREE -> accords.come(rank, Proposal.of(message.bytes()));
             default -> {
                 // A rank says nothing else after its hello.
@@ -246,20 +246,6 @@ final class StoreServer implements AutoCloseable {
     /** Asks the others that are left where they are, and returns who is to blame. */
     List<Integer> ask(int asking, String question) {
         return inquiries.ask(asking, question);
-    }
-
-    /** Tells ranks what another one calls, this one last: it may fail of it, and the others are to hear both in their order. */
-    void passOn(StoreCall call) {
-        byte[] text = StoreMessages.bytes(call.text());
-        lock.lock();
-        try {
-            call.to().forEach(rank -> tellRank(rank, StoreMessages.Kind.CALL, call.from(), text));
-        } finally {
-            lock.unlock();
-        }
-        if (call.to().contains(environment.rank())) {
-            news.heard(call.from(), call.text());
-        }
     }
 
     /** Says that a rank has finished. */

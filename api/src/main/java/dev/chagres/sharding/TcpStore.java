@@ -197,7 +197,7 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
                 new StoreCall(own, ranks.stream().filter(rank -> rank != own).toList(), text);
         StoreClient present = keeper;
         if (present == null) {
-            server.passOn(call);
+            call.passOn(server);
         } else {
             present.call(call);
         }
