@@ -37,6 +37,18 @@ final class CollectiveArguments {
         Checks.writable(argument, tensor);
     }
 
+    /** Checks a tensor that is read by a call which NCCL makes of transfers. */
+    static void sent(Endpoint endpoint, Stream stream, String argument, Tensor tensor) {
+        source(endpoint, stream, argument, tensor);
+        endpoint.ownMemory().ensureTransferable(argument, tensor);
+    }
+
+    /** Checks a tensor that is written to by a call which NCCL makes of transfers. */
+    static void received(Endpoint endpoint, Stream stream, String argument, Tensor tensor) {
+        target(endpoint, stream, argument, tensor);
+        endpoint.ownMemory().ensureTransferable(argument, tensor);
+    }
+
     /** Checks that {@code tensor} has {@code times} the elements of {@code part}, of the same type. */
     static void multiple(String argument, Tensor tensor, String partArgument, Tensor part, int times) {
         if (tensor.dtype() != part.dtype() || tensor.count() != Math.multiplyExact(part.count(), (long) times)) {

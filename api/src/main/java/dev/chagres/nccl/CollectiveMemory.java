@@ -19,8 +19,12 @@ import org.jspecify.annotations.Nullable;
  * ranks' tensors of a collective lie in windows, ranks of one host write into each other's memory without a copy between.
  *
  * <p>Each rank makes it with the same size, and hands out the same tensors in the same order, so that each lies at the same place of its
- * window. Collectives compute the same as without windows. On four H200 without multicast NCCL gathers 1.05 to 1.4 times faster so, and
- * reduces and scatters more than a few MiB at 0.7 to 0.9 of the speed: keep for gathers what gathers alone use.
+ * window. Collectives compute the same as without windows. A measurement of NCCL with PyTorch on four H200 without multicast, of which no file
+ * was kept, gathered 1.05 to 1.4 times faster so, and reduced and scattered more than a few MiB at 0.7 to 0.9 of the speed: keep for gathers
+ * what gathers alone use. {@code ./chagres bench CollectiveBandwidth -p memory=DEVICE,WINDOW} measures it.
+ *
+ * <p>With NCCL 2.24 to 2.28 transfers (send, receive, gather, scatter, all-to-all) of the communicator that knows the memory refuse its
+ * tensors, for a collective of them that came later would read at address 0. Another communicator of the ranks transfers them.
  *
  * <p>Nothing ends the wait of a symmetric kernel, or of a copy engine, for a rank that has failed: NCCL 2.28.9 looks at no sign of that there. Ranks
  * that are {@linkplain Communicator#areThreads threads} never wait so. Of ranks that are processes the others are told of a failure, but the device
@@ -69,7 +73,7 @@ public final class CollectiveMemory implements AutoCloseable {
         MemorySegment memory = take(state, aligned);
         Registration registration;
         try {
-            registration = Registration.of(endpoint, memory, aligned);
+            registration = Registration.ofOwn(endpoint, memory, aligned);
         } catch (RuntimeException | Error failure) {
             give(memory);
             throw failure;
@@ -168,7 +172,7 @@ public final class CollectiveMemory implements AutoCloseable {
             throw new IllegalStateException(this + " is closed");
         }
         deregister();
-        registration = Registration.of(endpoint, memory, byteSize);
+        registration = Registration.ofOwn(endpoint, memory, byteSize);
     }
 
     /**

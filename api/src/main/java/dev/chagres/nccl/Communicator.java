@@ -202,12 +202,12 @@ public final class Communicator implements AutoCloseable {
      * @throws RankFailedException as {@link #allReduce}
      */
     public void gather(Tensor send, @Nullable Tensor receive, int root, Stream stream) {
-        CollectiveArguments.source(endpoint, stream, "send", send);
+        CollectiveArguments.sent(endpoint, stream, "send", send);
         CollectiveArguments.rank(endpoint, "root", root);
         long target = 0;
         if (root == rank()) {
             Tensor given = CollectiveArguments.onRoot("receive", receive);
-            CollectiveArguments.target(endpoint, stream, "receive", given);
+            CollectiveArguments.received(endpoint, stream, "receive", given);
             CollectiveArguments.multiple("receive", given, "send", send, ranks());
             CollectiveArguments.apartOrAtPlace("send", send, "receive", given, root);
             target = given.address();
@@ -229,12 +229,12 @@ public final class Communicator implements AutoCloseable {
      * @throws RankFailedException as {@link #allReduce}
      */
     public void scatter(@Nullable Tensor send, Tensor receive, int root, Stream stream) {
-        CollectiveArguments.target(endpoint, stream, "receive", receive);
+        CollectiveArguments.received(endpoint, stream, "receive", receive);
         CollectiveArguments.rank(endpoint, "root", root);
         long source = 0;
         if (root == rank()) {
             Tensor given = CollectiveArguments.onRoot("send", send);
-            CollectiveArguments.source(endpoint, stream, "send", given);
+            CollectiveArguments.sent(endpoint, stream, "send", given);
             CollectiveArguments.multiple("send", given, "receive", receive, ranks());
             CollectiveArguments.apartOrAtPlace("receive", receive, "send", given, root);
             source = given.address();
@@ -255,8 +255,8 @@ public final class Communicator implements AutoCloseable {
      * @throws RankFailedException as {@link #allReduce}
      */
     public void allToAll(Tensor send, Tensor receive, Stream stream) {
-        CollectiveArguments.source(endpoint, stream, "send", send);
-        CollectiveArguments.target(endpoint, stream, "receive", receive);
+        CollectiveArguments.sent(endpoint, stream, "send", send);
+        CollectiveArguments.received(endpoint, stream, "receive", receive);
         CollectiveArguments.multiple("receive", receive, "send", send, 1);
         if (send.count() % ranks() != 0) {
             throw new IllegalArgumentException("send: expected a number of elements that the " + ranks()
@@ -275,12 +275,13 @@ public final class Communicator implements AutoCloseable {
      * that go both ways belong in one {@link #group}, as do both halves of a transfer to oneself.
      *
      * @param tensor any type
-     * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank
+     * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank, or NCCL cannot transfer {@link CollectiveMemory}
+     *     of this communicator
      * @throws IllegalStateException as {@link #allReduce}, or when the peer is this rank and no group is open
      * @throws RankFailedException as {@link #allReduce}
      */
     public void send(Tensor tensor, int peer, Stream stream) {
-        CollectiveArguments.source(endpoint, stream, "tensor", tensor);
+        CollectiveArguments.sent(endpoint, stream, "tensor", tensor);
         CollectiveArguments.peer(endpoint, "send", peer);
         int type = CollectiveArguments.movedType(tensor.dtype());
         endpoint.begin(Operation.SEND, tensor, tensor.count(), null, peer, stream);
@@ -296,7 +297,7 @@ public final class Communicator implements AutoCloseable {
      * @throws RankFailedException as {@link #allReduce}
      */
     public void receive(Tensor tensor, int peer, Stream stream) {
-        CollectiveArguments.target(endpoint, stream, "tensor", tensor);
+        CollectiveArguments.received(endpoint, stream, "tensor", tensor);
         CollectiveArguments.peer(endpoint, "receive", peer);
         int type = CollectiveArguments.movedType(tensor.dtype());
         endpoint.begin(Operation.RECEIVE, tensor, tensor.count(), null, peer, stream);

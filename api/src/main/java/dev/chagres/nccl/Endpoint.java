@@ -44,6 +44,7 @@ final class Endpoint implements AutoCloseable {
     private final PeerWait peerWait;
     private final CaptureMode captureMode;
     private final CallRecords records;
+    private final OwnMemory ownMemory = new OwnMemory();
     private int shrinks;
     /** Graphs that have recorded calls of this communicator. */
     private int graphs;
@@ -208,6 +209,11 @@ final class Endpoint implements AutoCloseable {
         counts.count(calls);
         records.launches(calls, counts.collectives());
         counts.publish();
+    }
+
+    /** Returns the memory of NCCL's own that it knows. */
+    OwnMemory ownMemory() {
+        return ownMemory;
     }
 
     FlightRecorder recorder() {

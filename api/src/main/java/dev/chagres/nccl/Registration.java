@@ -36,12 +36,14 @@ public final class Registration implements AutoCloseable {
     }
 
     private final Endpoint endpoint;
+    private final MemorySegment memory;
     private final MemorySegment handle;
     private final Kind kind;
     private boolean closed;
 
-    private Registration(Endpoint endpoint, MemorySegment handle, Kind kind) {
+    private Registration(Endpoint endpoint, MemorySegment memory, MemorySegment handle, Kind kind) {
         this.endpoint = endpoint;
+        this.memory = memory;
         this.handle = handle;
         this.kind = kind;
     }
@@ -62,7 +64,14 @@ public final class Registration implements AutoCloseable {
         return of(endpoint, address, tensor.byteSize());
     }
 
-    static Registration of(Endpoint endpoint, MemorySegment address, long bytes) {
+    /** Registers memory that NCCL has taken. */
+    static Registration ofOwn(Endpoint endpoint, MemorySegment memory, long bytes) {
+        Registration made = of(endpoint, memory, bytes);
+        endpoint.ownMemory().add(memory, bytes);
+        return made;
+    }
+
+    private static Registration of(Endpoint endpoint, MemorySegment address, long bytes) {
         MemorySegment out = endpoint.state().out();
         MemorySegment comm = endpoint.handle();
         int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
@@ -74,10 +83,10 @@ public final class Registration implements AutoCloseable {
         endpoint.end(status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
         MemorySegment window = out.get(ValueLayout.ADDRESS, 0);
         if (window.address() != 0) {
-            return new Registration(endpoint, window, kind(window));
+            return new Registration(endpoint, address, window, kind(window));
         }
         Status.nccl(Nccl.ncclCommRegister(comm, address, bytes, out), "ncclCommRegister");
-        return new Registration(endpoint, out.get(ValueLayout.ADDRESS, 0), Kind.BUFFER);
+        return new Registration(endpoint, address, out.get(ValueLayout.ADDRESS, 0), Kind.BUFFER);
     }
 
     /**
@@ -113,6 +122,7 @@ public final class Registration implements AutoCloseable {
         endpoint.state().ensureNotCapturing("close");
         Group.refuse("close");
         closed = true;
+        endpoint.ownMemory().remove(memory);
         if (!endpoint.awaitRevoked()) {
             return; // NCCL is left to itself, as where the communicator is closed.
         }

@@ -16,10 +16,16 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.NcclException;
 import dev.chagres.bindings.Provider;
+import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.bindings.nccl.ncclConfig_v22800;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -30,6 +36,8 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Tag("L2")
 class CollectiveMemoryTest {
     private static final int COUNT = 1000;
+    /** So many that NCCL registers what it moves: its other protocols copy. */
+    private static final int LARGE = 4 << 20;
 
     private static float[] values(int rank, int times) {
         float[] values = new float[COUNT];
@@ -207,6 +215,126 @@ class CollectiveMemoryTest {
                 assertEquals(held + memory.byteSize(), device.heldBytes());
             }
             assertEquals(held, device.heldBytes());
+        });
+    }
+
+    /** With some NCCL a collective would read at address 0 then: transfers are refused there, in the memory's communicator alone. */
+    @Test
+    void collectivesFollowTransfers() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            Stream stream = rank.device().stream();
+            Communicator world = rank.communicator();
+            long size = CollectiveMemory.byteSizeOf(DType.FLOAT32, LARGE);
+            try (Communicator other =
+                            world.split(0, rank.index(), world.config().withName("other"));
+                    CollectiveMemory memory = world.allocate(3 * size, stream)) {
+                Tensor x = memory.scope().tensor(DType.FLOAT32, LARGE);
+                Tensor y = memory.scope().tensor(DType.FLOAT32, LARGE);
+                Tensor z = memory.scope().tensor(DType.FLOAT32, LARGE);
+                x.set(stream, filled(rank.index() + 1));
+                if (OwnMemory.isAffected()) {
+                    transfersAreRefused(world, x, y, stream);
+                }
+                Communicator transferring = OwnMemory.isAffected() ? other : world;
+                int peer = 1 - rank.index();
+                Communicator.group(() -> {
+                    transferring.send(x, peer, stream);
+                    transferring.receive(y, peer, stream);
+                });
+                assertArrayEquals(filled(peer + 1), y.toFloats(stream));
+                transferring.allToAll(x, z, stream);
+                for (Reduction reduction : List.of(Reduction.SUM, Reduction.MAX)) {
+                    world.allReduce(x, z, reduction, stream);
+                    assertArrayEquals(filled(reduction == Reduction.SUM ? 3 : 2), z.toFloats(stream));
+                    world.allReduce(y, y, Reduction.AVERAGE, stream);
+                    assertArrayEquals(filled(1.5f), y.toFloats(stream));
+                }
+                world.broadcast(x, z, 1, stream);
+                assertArrayEquals(filled(2), z.toFloats(stream));
+                world.allGather(memory.scope().view(x, 0, LARGE / 2), y, stream);
+                assertEquals(1, y.toFloats(stream)[LARGE / 2 - 1]);
+                assertEquals(2, y.toFloats(stream)[LARGE / 2]);
+            }
+        });
+    }
+
+    private static float[] filled(float value) {
+        float[] values = new float[LARGE];
+        Arrays.fill(values, value);
+        return values;
+    }
+
+    private static void transfersAreRefused(Communicator world, Tensor x, Tensor y, Stream stream) {
+        String text = ": expected memory other than the communicator's CollectiveMemory, for after a transfer NCCL "
+                + UniqueId.ncclVersion()
+                + " reads at address 0 in a collective of that memory; copy it into a tensor of"
+                + " another scope, got FLOAT32[" + LARGE + "]";
+        assertFails(IllegalArgumentException.class, "tensor" + text, () -> world.send(x, 0, stream));
+        assertFails(IllegalArgumentException.class, "tensor" + text, () -> world.receive(x, 0, stream));
+        assertFails(IllegalArgumentException.class, "send" + text, () -> world.allToAll(x, y, stream));
+        assertFails(IllegalArgumentException.class, "send" + text, () -> world.gather(x, y, 0, stream));
+        assertFails(IllegalArgumentException.class, "receive" + text, () -> world.scatter(x, y, 0, stream));
+    }
+
+    @Test
+    void whichVersionsLoseAddresses() {
+        assertEquals(
+                List.of(false, true, true, true, false, false),
+                IntStream.of(22_304, 22_400, 22_803, 22_809, 22_902, 23_004)
+                        .mapToObj(OwnMemory::isWrong)
+                        .toList());
+    }
+
+    /** What NCCL is told of a communicator: the thread blocks and the policy where they were chosen, its own choice else. */
+    @Test
+    void theConfigurationReachesNccl() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment standard = Membership.write(CommunicatorConfig.standard(), arena);
+            assertEquals(Integer.MIN_VALUE, ncclConfig_v22800.minCTAs(standard));
+            assertEquals(Integer.MIN_VALUE, ncclConfig_v22800.maxCTAs(standard));
+            assertEquals(Nccl.NCCL_CTA_POLICY_DEFAULT(), ncclConfig_v22800.CTAPolicy(standard));
+            assertEquals("world", ncclConfig_v22800.commName(standard).getString(0));
+            assertEquals(1, ncclConfig_v22800.blocking(standard));
+            for (CtaPolicy policy : CtaPolicy.values()) {
+                CommunicatorConfig config = CommunicatorConfig.standard()
+                        .withMinCtas(3)
+                        .withMaxCtas(7)
+                        .withCtaPolicy(policy)
+                        .withName("few");
+                MemorySegment struct = Membership.write(config, arena);
+                assertEquals(3, ncclConfig_v22800.minCTAs(struct));
+                assertEquals(7, ncclConfig_v22800.maxCTAs(struct));
+                assertEquals(
+                        switch (policy) {
+                            case DEFAULT -> Nccl.NCCL_CTA_POLICY_DEFAULT();
+                            case EFFICIENCY -> Nccl.NCCL_CTA_POLICY_EFFICIENCY();
+                            case ZERO -> Nccl.NCCL_CTA_POLICY_ZERO();
+                        },
+                        ncclConfig_v22800.CTAPolicy(struct));
+                assertEquals("few", ncclConfig_v22800.commName(struct).getString(0));
+            }
+        }
+    }
+
+    /** Communicators that were made with them compute, however they were made. */
+    @Test
+    void chosenThreadBlocksCompute() {
+        DevicesNeeded.assume(2);
+        CommunicatorConfig config = CommunicatorConfig.standard().withMinCtas(1).withMaxCtas(2);
+        Ranks.local(2).withConfig(config).each(rank -> {
+            collectives(rank);
+            try (Communicator split = rank.communicator()
+                            .split(
+                                    0,
+                                    rank.index(),
+                                    config.withCtaPolicy(CtaPolicy.ZERO).withName("part"));
+                    Scope scope = rank.device().openScope()) {
+                Tensor x = scope.tensor(DType.FLOAT32, COUNT);
+                x.set(rank.device().stream(), values(1, 1));
+                split.allReduce(x, x, Reduction.MAX, rank.device().stream());
+                assertArrayEquals(values(1, 1), x.toFloats(rank.device().stream()));
+            }
         });
     }
 

@@ -1,0 +1,62 @@
+package dev.chagres.nccl;
+
+import dev.chagres.Tensor;
+import dev.chagres.bindings.Provider;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The memory of NCCL's own that one communicator knows, and what NCCL must not do with it.
+ *
+ * <p>NCCL 2.24 to 2.28 lose the addresses by which a collective reaches the others' memory, where a transfer from or to the same memory came
+ * before: the collective's kernel then reads at address 0 ({@code ipcRegisterBuffer} of {@code p2p.cc}, issue 1859 of NVIDIA/nccl; NCCL 2.29
+ * does not). Gather, scatter and all-to-all are made of transfers, too.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class OwnMemory {
+    private static final int FIRST_WRONG = 22_400;
+    private static final int FIRST_RIGHT = 22_902;
+
+    private final List<Stretch> stretches = new ArrayList<>();
+
+    private record Stretch(long address, long bytes) {}
+
+    void add(MemorySegment memory, long bytes) {
+        stretches.add(new Stretch(memory.address(), bytes));
+    }
+
+    void remove(MemorySegment memory) {
+        stretches.removeIf(stretch -> stretch.address == memory.address());
+    }
+
+    /** Checks that a transfer may read or write a tensor. */
+    void ensureTransferable(String argument, Tensor tensor) {
+        if (stretches.isEmpty() || !isAffected()) {
+            return;
+        }
+        long address = Inside.address(tensor);
+        for (Stretch stretch : stretches) {
+            if (address >= stretch.address && address < stretch.address + stretch.bytes) {
+                throw new IllegalArgumentException(argument
+                        + ": expected memory other than the communicator's CollectiveMemory,"
+                        + " for after a transfer NCCL " + UniqueId.ncclVersion()
+                        + " reads at address 0 in a collective of"
+                        + " that memory; copy it into a tensor of another scope, got " + Checks.describe(tensor));
+            }
+        }
+    }
+
+    /** Returns whether the NCCL that is loaded has the mistake. */
+    static boolean isAffected() {
+        return Provider.current() == Provider.CUDA && isWrong(UniqueId.ncclVersion());
+    }
+
+    /** Returns whether an NCCL of that version has it. */
+    static boolean isWrong(int version) {
+        return version >= FIRST_WRONG && version < FIRST_RIGHT;
+    }
+}
