@@ -35,20 +35,12 @@ constexpr const char *kExperts[] = {
 constexpr const char *kSeveralGpus[] = {
     "comm_gemm_ctx_create", "comm_gemm_ctx_destroy", "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce",
     "comm_gemm_numroc", "ep_initialize", "ep_shutdown", "ep_handle_mem_size", "ep_prepare", "ep_dispatch",
-    "ep_prepare_and_dispatch", "ep_combine", "ep_dispatch_bwd", "ep_combine_bwd", "cp_thd_read_half_tensor",
-    "cp_thd_second_half_lse_correction", "cp_thd_read_second_half_lse", "cp_thd_out_correction",
-    "cp_thd_grad_correction", "cp_thd_get_partitioned_indices", "thd_sequence_order_to_cp_rank_order",
-    "thd_cp_rank_order_to_sequence_order", "thd_copy_valid_tokens_from_per_split_to_rank_local",
-    "cublas_atomic_gemm", "cusolvermp_ctx_create", "cusolvermp_ctx_destroy", "newton_schulz",
+    "ep_prepare_and_dispatch", "ep_combine", "ep_dispatch_bwd", "ep_combine_bwd", "cublas_atomic_gemm",
+    "cusolvermp_ctx_create", "cusolvermp_ctx_destroy", "newton_schulz",
 };
 
 constexpr const char *kGeneration[] = {
     "copy_to_kv_cache",
-};
-
-constexpr const char *kFlashAttention[] = {
-    "prepare_flash_attn_fwd", "prepare_flash_attn_bwd", "multi_tensor_transpose_to_bhsd",
-    "multi_tensor_pad_last_dim",
 };
 
 constexpr const char *kBlackwell[] = {
@@ -90,9 +82,6 @@ const char *absent_because(const char *name) {
   }
   if (lists(kGeneration, name)) {
     return "it belongs to generating text, which the CPU reference does not compute";
-  }
-  if (lists(kFlashAttention, name)) {
-    return "it prepares what FlashAttention reads, which the CPU reference lacks";
   }
   if (lists(kBlackwell, name)) {
     return "it belongs to MXFP8 and NVFP4, which need compute capability 10.0, and the CPU reference computes as 9.0 does";

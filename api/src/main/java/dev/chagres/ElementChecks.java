@@ -31,6 +31,12 @@ final class ElementChecks {
         ensureType(tensor, DType.INT32, DType.UINT32);
     }
 
+    static void ensureShorts(Tensor tensor) {
+        if (tensor.dtype() != DType.INT16) {
+            throw other(tensor, "INT16");
+        }
+    }
+
     static void ensureLongs(Tensor tensor) {
         ensureType(tensor, DType.INT64, DType.UINT64);
     }

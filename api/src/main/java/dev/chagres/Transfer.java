@@ -80,14 +80,14 @@ final class Transfer {
 
     /** Copies shorts into an INT16 tensor and waits. */
     static void fromShorts(Tensor tensor, MemorySegment stream, short[] values) {
-        ElementChecks.ensureType(tensor, DType.INT16);
+        ElementChecks.ensureShorts(tensor);
         ElementChecks.ensureCount(tensor, Given.given("values", values).length);
         send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_SHORT, 0, values.length));
     }
 
     /** Waits and returns the elements of an INT16 tensor. */
     static short[] toShorts(Tensor tensor, MemorySegment stream) {
-        ElementChecks.ensureType(tensor, DType.INT16);
+        ElementChecks.ensureShorts(tensor);
         short[] values = new short[arrayLength(tensor)];
         receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_SHORT, 0, values, 0, values.length));
         return values;

@@ -105,7 +105,7 @@ class TeFunctionsTest {
     void eachFunctionIsCalledOrHasAReason() throws IOException {
         Map<String, Set<String>> callers = callers();
         Set<String> reasons = reasons();
-        assertEquals(7, reasons.size(), reasons.toString());
+        assertEquals(6, reasons.size(), reasons.toString());
         page().forEach((function, cell) -> {
             if (cell.startsWith("`")) {
                 String caller = cell.substring(1, cell.length() - 1);

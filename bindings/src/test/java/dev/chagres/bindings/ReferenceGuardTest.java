@@ -29,7 +29,6 @@ class ReferenceGuardTest {
             "several GPUs",
                     "it belongs to training over several GPUs, which the CPU reference does by NCCL's functions alone",
             "generation", "it belongs to generating text, which the CPU reference does not compute",
-            "flash attention", "it prepares what FlashAttention reads, which the CPU reference lacks",
             "Blackwell",
                     "it belongs to MXFP8 and NVFP4, which need compute capability 10.0, and the CPU reference computes as 9.0 does",
             "handles", "it asks for streams, handles or counts of CUDA's libraries, which the CPU reference lacks");

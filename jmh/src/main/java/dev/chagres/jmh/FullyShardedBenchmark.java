@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
@@ -57,6 +58,10 @@ public class FullyShardedBenchmark {
         @Param({"DEVICE", "WINDOW", "COPY_ENGINE"})
         public WeightGather weightGather;
 
+        /** When ranks give weights back. */
+        @Param({"AFTER_FORWARD", "AFTER_STEP"})
+        public Reshard reshard;
+
         private RankTeam team;
 
         /** For JMH. */
@@ -68,7 +73,7 @@ public class FullyShardedBenchmark {
             team = new RankTeam(
                     benchmark.ranks,
                     STEPS,
-                    rank -> new ShardedLayers(rank, benchmark.shape, benchmark.recipe, weightGather));
+                    rank -> new ShardedLayers(rank, benchmark.shape, benchmark.recipe, weightGather, reshard));
         }
 
         /** Ends the ranks. */

@@ -8,6 +8,7 @@ import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 
@@ -17,12 +18,13 @@ final class ShardedLayers extends LayerStack {
     private final FullySharded strategy;
 
     /** Each rank calls it. */
-    ShardedLayers(Rank rank, LayerShape shape, LayerRecipe recipe, WeightGather gather) {
+    ShardedLayers(Rank rank, LayerShape shape, LayerRecipe recipe, WeightGather gather, Reshard reshard) {
         super(rank, shape);
         mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.SHARD, rank.count()));
         FullyShardedConfig sharded = FullyShardedConfig.of(ZeroStage.THREE)
                 .withReduceType(DType.BFLOAT16)
-                .withWeightGather(gather);
+                .withWeightGather(gather)
+                .withReshard(reshard);
         strategy = FullySharded.allocate(plan, DType.BFLOAT16, 1, sharded, mesh);
         strategy.follow(pass);
         Quantizers quantizers = recipe.begin(strategy.parameters(), pass);
