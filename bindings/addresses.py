@@ -5,8 +5,8 @@ jextract gives every pointer a MemorySegment, an object for each address. Addres
 and Java never follows one: as long they cost no object. Pointers to host memory (texts, structs, the count of
 ops_compile_all) and streams stay segments, so that Java checks them.
 
-bindings/regenerate.sh runs this. Usage: addresses.py FOLDER, that of Ops.java, OpsAttention.java, OpsMatrixProduct.java,
-OpsResidualNorm.java, OpsRotary.java and OpsScores.java
+bindings/regenerate.sh runs this. Usage: addresses.py FOLDER, that of Ops.java, OpsAdamRange.java, OpsAttention.java,
+OpsMatrixProduct.java, OpsResidualNorm.java, OpsRotary.java and OpsScores.java
 """
 
 import re
@@ -100,7 +100,7 @@ def rewrite(file, change):
 def main():
     folder = Path(sys.argv[1])
     rewrite(folder / "Ops.java", functions_with_addresses)
-    for struct in ("OpsAttention", "OpsMatrixProduct", "OpsResidualNorm", "OpsRotary", "OpsScores"):
+    for struct in ("OpsAdamRange", "OpsAttention", "OpsMatrixProduct", "OpsResidualNorm", "OpsRotary", "OpsScores"):
         rewrite(folder / f"{struct}.java", fields_with_addresses)
 
 

@@ -1,4 +1,4 @@
-/* One step of Adam, four neighbours a thread. */
+/* One step of Adam over one range or many, four neighbours a thread. */
 #include <common.cuh>
 
 #include <adam_arguments.cuh>
@@ -20,42 +20,42 @@ __device__ inline void split(float value, bfloat16 &weight, Remainder &remainder
   weight.bits = static_cast<uint16_t>((bits >> 16) + (remainder.bits >> 15));
 }
 
-/* The numbers of this step, the same for all elements. */
+/* The numbers of this step, the same for all elements of a range. */
 struct Step {
-  float rate, scale, correction1, correction2;
+  float rate, weight_decay, scale, correction1, correction2;
 };
 
 /* 1 - beta^step, without the digits that the difference would lose. */
 __device__ inline float correction(float beta, int step) { return beta == 0 ? 1.0f : -expm1f(step * logf(beta)); }
 
 /* Moves mean, square and weight of one element. */
-__device__ inline void move(const AdamArguments &a, const Step &s, float gradient, float &weight, float &mean,
+__device__ inline void move(const AdamNumbers &a, const Step &s, float gradient, float &weight, float &mean,
                             float &square) {
-  const float g = s.scale * gradient + (a.decoupled ? 0.0f : a.weight_decay * weight);
+  const float g = s.scale * gradient + (a.decoupled ? 0.0f : s.weight_decay * weight);
   mean = a.beta1 * mean + (1 - a.beta1) * g;
   square = a.beta2 * square + (1 - a.beta2) * g * g;
   const float direction = (mean / s.correction1) / (sqrtf(square / s.correction2) + a.epsilon);
-  weight -= s.rate * (direction + (a.decoupled ? a.weight_decay * weight : 0.0f));
+  weight -= s.rate * (direction + (a.decoupled ? s.weight_decay * weight : 0.0f));
 }
 
 /* Where the FP32 weight is: the weight itself, a master beside it, or a remainder beside it. */
 template <class W, int N>
 struct Own {
   Pack<W, N> weight;
-  __device__ Own(const AdamArguments &a, int64_t i) : weight(load_pack<N>(static_cast<const W *>(a.weight) + i)) {}
+  __device__ Own(const AdamRange &a, int64_t i) : weight(load_pack<N>(static_cast<const W *>(a.weight) + i)) {}
   __device__ float get(int j) const { return weight.value[j]; }
   __device__ void set(int j, float value) { weight.value[j] = value; }
-  __device__ void store(const AdamArguments &a, int64_t i) { store_pack<N>(static_cast<W *>(a.weight) + i, weight); }
+  __device__ void store(const AdamRange &a, int64_t i) { store_pack<N>(static_cast<W *>(a.weight) + i, weight); }
 };
 
 template <class W, int N>
 struct Master {
   Pack<float, N> master;
-  __device__ Master(const AdamArguments &a, int64_t i)
+  __device__ Master(const AdamRange &a, int64_t i)
       : master(load_pack<N>(static_cast<const float *>(a.master) + i)) {}
   __device__ float get(int j) const { return master.value[j]; }
   __device__ void set(int j, float value) { master.value[j] = value; }
-  __device__ void store(const AdamArguments &a, int64_t i) {
+  __device__ void store(const AdamRange &a, int64_t i) {
     Pack<W, N> weight;
     for (int j = 0; j < N; ++j) from_float(master.value[j], weight.value[j]);
     store_pack<N>(static_cast<float *>(a.master) + i, master);
@@ -67,12 +67,12 @@ template <class W, int N>
 struct Halves {
   Pack<W, N> weight;
   Pack<Remainder, N> remainder;
-  __device__ Halves(const AdamArguments &a, int64_t i)
+  __device__ Halves(const AdamRange &a, int64_t i)
       : weight(load_pack<N>(static_cast<const W *>(a.weight) + i)),
         remainder(load_pack<N>(static_cast<const Remainder *>(a.master) + i)) {}
   __device__ float get(int j) const { return join(weight.value[j], remainder.value[j]); }
   __device__ void set(int j, float value) { split(value, weight.value[j], remainder.value[j]); }
-  __device__ void store(const AdamArguments &a, int64_t i) {
+  __device__ void store(const AdamRange &a, int64_t i) {
     store_pack<N>(static_cast<W *>(a.weight) + i, weight);
     store_pack<N>(static_cast<Remainder *>(a.master) + i, remainder);
   }
@@ -80,39 +80,94 @@ struct Halves {
 
 /* N elements from i on; M: type of the moments. */
 template <class Weights, class M, int N>
-__device__ inline void update(const AdamArguments &a, const Step &step, int64_t i) {
-  M *const means = static_cast<M *>(a.mean) + i, *const squares = static_cast<M *>(a.square) + i;
-  const auto gradient = load_pack<N>(a.gradient + i);
+__device__ inline void update(const AdamNumbers &numbers, const AdamRange &range, const Step &step, int64_t i) {
+  M *const means = static_cast<M *>(range.mean) + i, *const squares = static_cast<M *>(range.square) + i;
+  const auto gradient = load_pack<N>(range.gradient + i);
   auto mean = load_pack<N>(static_cast<const M *>(means));
   auto square = load_pack<N>(static_cast<const M *>(squares));
-  Weights weights(a, i);
+  Weights weights(range, i);
   for (int j = 0; j < N; ++j) {
     float w = weights.get(j), m = to_float(mean.value[j]), v = to_float(square.value[j]);
-    move(a, step, gradient.value[j], w, m, v);
+    move(numbers, step, gradient.value[j], w, m, v);
     weights.set(j, w);
     from_float(m, mean.value[j]);
     from_float(v, square.value[j]);
   }
-  weights.store(a, i);
+  weights.store(range, i);
   store_pack<N>(means, mean);
   store_pack<N>(squares, square);
 }
 
-template <template <class, int> class Weights, class W, class M>
-__device__ void adam(const AdamArguments &a) {
-  if (a.skip[0] == 1) return;
-  Step step = {a.rate[0], a.gradient_scale[0], 1.0f, 1.0f};
-  if (a.corrected) {
-    step.correction1 = correction(a.beta1, a.step[0]);
-    step.correction2 = correction(a.beta2, a.step[0]);
+/* The step but for what each range has of its own. */
+__device__ inline Step step_of(const AdamNumbers &numbers) {
+  Step step = {0.0f, 0.0f, numbers.gradient_scale[0], 1.0f, 1.0f};
+  if (numbers.corrected) {
+    step.correction1 = correction(numbers.beta1, numbers.step[0]);
+    step.correction2 = correction(numbers.beta2, numbers.step[0]);
   }
-  for (int64_t i = thread_index(); i < a.packs; i += thread_total()) update<Weights<W, 4>, M, 4>(a, step, 4 * i);
-  for (int64_t i = 4 * a.packs + thread_index(); i < a.count; i += thread_total())
-    update<Weights<W, 1>, M, 1>(a, step, i);
+  return step;
 }
 
-#define ADAM(name, weights, W, M) \
-  KERNEL(adam_##name, AdamArguments arguments) { adam<weights, W, M>(arguments); }
+/* packs: runs of four elements, each on a boundary of four; 0 when a pointer is not. */
+template <template <class, int> class Weights, class W, class M>
+__device__ void adam(const AdamNumbers &numbers, const AdamRange &range, int64_t packs) {
+  if (numbers.skip[0] == 1) return;
+  Step step = step_of(numbers);
+  step.rate = range.rate[0];
+  step.weight_decay = range.weight_decay;
+  for (int64_t i = thread_index(); i < packs; i += thread_total()) update<Weights<W, 4>, M, 4>(numbers, range, step, 4 * i);
+  for (int64_t i = 4 * packs + thread_index(); i < range.count; i += thread_total())
+    update<Weights<W, 1>, M, 1>(numbers, range, step, i);
+}
+
+constexpr int kBlockElements = 4 * kThreads;
+
+/* The last range that begins at or before a block. */
+__device__ inline int range_of(const AdamTable &table, uint32_t block) {
+  int first = 0, end = table.count;
+  while (end - first > 1) {
+    const int middle = first + (end - first) / 2;
+    (table.ranges[middle].first_block <= block ? first : end) = middle;
+  }
+  return first;
+}
+
+__device__ inline bool is_aligned(const AdamRange &range) {
+  const auto bits = reinterpret_cast<uint64_t>(range.gradient) | reinterpret_cast<uint64_t>(range.weight) |
+                    reinterpret_cast<uint64_t>(range.mean) | reinterpret_cast<uint64_t>(range.square) |
+                    reinterpret_cast<uint64_t>(range.master);
+  return (bits & 15) == 0;
+}
+
+/* Each thread block takes every gridDim.x-th block of elements, and looks for the range where it leaves the one before. Addresses
+ * are read from the table each time: kept in registers they would leave room for fewer threads. */
+template <template <class, int> class Weights, class W, class M>
+__device__ void adam_ranges(const AdamNumbers &numbers, const AdamTable &table) {
+  if (numbers.skip[0] == 1) return;
+  Step step = step_of(numbers);
+  const AdamRange *range = table.ranges;
+  bool packed = false;
+  uint32_t end = 0; /* the first block behind the range */
+  for (uint32_t block = blockIdx.x; block < static_cast<uint32_t>(table.blocks); block += gridDim.x) {
+    if (block >= end) {
+      const int found = range_of(table, block);
+      range = table.ranges + found;
+      end = found + 1 < table.count ? static_cast<uint32_t>(range[1].first_block) : static_cast<uint32_t>(table.blocks);
+      packed = is_aligned(*range);
+      step.rate = range->rate[0];
+      step.weight_decay = range->weight_decay;
+    }
+    const int64_t begin = (block - range->first_block) * kBlockElements, rest = range->count - begin;
+    const int count = rest < kBlockElements ? static_cast<int>(rest) : kBlockElements;
+    const int packs = packed ? count / 4 : 0, thread = static_cast<int>(threadIdx.x);
+    if (thread < packs) update<Weights<W, 4>, M, 4>(numbers, *range, step, begin + 4 * thread);
+    for (int i = 4 * packs + thread; i < count; i += kThreads) update<Weights<W, 1>, M, 1>(numbers, *range, step, begin + i);
+  }
+}
+
+#define ADAM(name, weights, W, M)                                                                                    \
+  KERNEL(adam_##name, AdamNumbers numbers, AdamRange range, int64_t packs) { adam<weights, W, M>(numbers, range, packs); } \
+  KERNEL_OF(4, adam_ranges_##name, AdamNumbers numbers, AdamTable table) { adam_ranges<weights, W, M>(numbers, table); }
 
 ADAM(own_float32, Own, float32, float32)
 ADAM(own_bfloat16, Own, float32, bfloat16)

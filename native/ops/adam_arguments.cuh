@@ -4,16 +4,29 @@
  */
 #pragma once
 
-struct AdamArguments {
-  const float *gradient;
-  void *weight, *mean, *square, *master;
-  const float *rate;
+/* The same for all ranges of a step. */
+struct AdamNumbers {
   const int32_t *step;
   const float *gradient_scale;
   const int32_t *skip;
-  float beta1, beta2, epsilon, weight_decay;
+  float beta1, beta2, epsilon;
   bool decoupled; /* weight decay beside the learning rate alone, else in the gradient */
   bool corrected; /* moments divided by 1 - beta^step */
-  int64_t packs;  /* runs of four elements, each on a boundary of four; 0 when a pointer is not */
+};
+
+/* Laid out as OpsAdamRange. */
+struct AdamRange {
+  const float *gradient;
+  void *weight, *mean, *square, *master;
+  const float *rate;
   int64_t count;
+  int64_t first_block;
+  float weight_decay;
+};
+
+/* Where the ranges lie on the device. */
+struct AdamTable {
+  const AdamRange *ranges;
+  int32_t count;
+  int32_t blocks; /* of all ranges */
 };

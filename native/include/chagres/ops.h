@@ -475,6 +475,30 @@ int ops_adam(const float *gradient, void *weight, void *mean, void *square, void
              float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype,
              int moment_dtype, int masters, OpsStream stream);
 
+/* Elements of a block of ops_adam_ranges. */
+enum OpsAdamBlock { OPS_ADAM_BLOCK = 1024 };
+
+/* A range of elements that ops_adam_ranges updates; the addresses are those of ops_adam. */
+typedef struct OpsAdamRange {
+  const float *gradient;
+  void *weight;
+  void *mean;
+  void *square;
+  void *master;
+  const float *rate;
+  int64_t count;
+  int64_t first_block; /* the blocks of all ranges before it; a range has count / OPS_ADAM_BLOCK of them, rounded up */
+  float weight_decay;
+} OpsAdamRange;
+
+/* ops_adam over many ranges, all with weights, moments and masters of the same types, in one kernel. ranges: [range_count] on
+ * the device, read when the step runs; blocks: those of all ranges. Both are below 2^31. What one range writes overlaps no other one. What the table says
+ * is checked by the reference alone: a GPU library cannot read it. */
+int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
+                    const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon,
+                    int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters,
+                    OpsStream stream);
+
 /* Takes the loss scale out of a gradient norm: norm[0] = norm[0] / loss_scale[0] and, of that,
  * factor[0] = min(1, max_norm / (norm[0] + 1e-6)) / loss_scale[0], max_norm > 0. Where the norm is NaN or infinite,
  * factor[0] = 0 and skip[0] (int32) = 1; else skip[0] stays as it is. */

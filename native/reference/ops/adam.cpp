@@ -36,15 +36,46 @@ struct Weights {
   }
 };
 
+struct Moments {
+  void *mean, *square;
+  NVTEDType dtype;
+};
+
+/* Moves one range. */
+void update(const float *gradient, float scale, const Weights &weights, const Moments &moments, const AdamStep &by, int64_t count) {
+  for_each_block(count, [&](int64_t first, int64_t length) {
+    float g[kBlock], p[kBlock], m[kBlock], v[kBlock];
+    for (int64_t i = 0; i < length; ++i) g[i] = scale * gradient[first + i];
+    weights.load(p, first, length);
+    to_float(m, element(moments.mean, first, moments.dtype), moments.dtype, length);
+    to_float(v, element(moments.square, first, moments.dtype), moments.dtype, length);
+    adam_run(g, p, m, v, by, length);
+    weights.store(p, first, length);
+    from_float(element(moments.mean, first, moments.dtype), m, moments.dtype, length);
+    from_float(element(moments.square, first, moments.dtype), v, moments.dtype, length);
+  });
+}
+
+/* The step but for rate and decay, which each range has of its own. */
+AdamStep step_of(float beta1, float beta2, float epsilon, int decoupled, int step, int bias_correction) {
+  AdamStep by{};
+  by.beta1 = beta1;
+  by.beta2 = beta2;
+  by.epsilon = epsilon;
+  by.decoupled = decoupled != 0;
+  set_corrections(by, step, bias_correction != 0);
+  return by;
+}
+
 }  // namespace
 
 int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
              const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2,
              float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype,
              int moment_dtype, int masters, OpsStream stream) try {
-  const int status =
-      ops::check_adam({gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2, epsilon,
-                       weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters});
+  const int status = ops::check_adam({gradient, weight, mean, square, master, rate, count, weight_decay},
+                                     {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction},
+                                     {weight_dtype, moment_dtype, masters});
   if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_adam, gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2,
                         epsilon, weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters,
@@ -52,28 +83,37 @@ int ops_adam(const float *gradient, void *weight, void *mean, void *square, void
     return OPS_SUCCESS;
   }
   if (*skip == 1) return OPS_SUCCESS;
-  AdamStep by{};
+  AdamStep by = step_of(beta1, beta2, epsilon, decoupled, *step, bias_correction);
   by.lr = *rate;
-  by.beta1 = beta1;
-  by.beta2 = beta2;
-  by.epsilon = epsilon;
   by.decay = weight_decay;
-  by.decoupled = decoupled != 0;
-  set_corrections(by, *step, bias_correction != 0);
-  const float scale = *gradient_scale;
-  const NVTEDType moment = as_dtype(moment_dtype);
   const Weights weights{weight, master, as_dtype(weight_dtype), masters};
-  return run("ops_adam", [&] {
-    for_each_block(count, [&](int64_t first, int64_t length) {
-      float g[kBlock], p[kBlock], m[kBlock], v[kBlock];
-      for (int64_t i = 0; i < length; ++i) g[i] = scale * gradient[first + i];
-      weights.load(p, first, length);
-      to_float(m, element(mean, first, moment), moment, length);
-      to_float(v, element(square, first, moment), moment, length);
-      adam_run(g, p, m, v, by, length);
-      weights.store(p, first, length);
-      from_float(element(mean, first, moment), m, moment, length);
-      from_float(element(square, first, moment), v, moment, length);
-    });
+  const Moments moments{mean, square, as_dtype(moment_dtype)};
+  return run("ops_adam", [&] { update(gradient, *gradient_scale, weights, moments, by, count); });
+} OPS_CATCH
+
+int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
+                    const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon,
+                    int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters,
+                    OpsStream stream) try {
+  const ops::AdamTableCall table = {ranges, range_count, blocks};
+  const ops::AdamKind kind = {weight_dtype, moment_dtype, masters};
+  int status = ops::check_adam_ranges(
+      table, {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction}, kind);
+  if (status != OPS_SUCCESS || range_count == 0) return status;
+  if (recorded_by_value(ops_adam_ranges, ranges, range_count, blocks, step, gradient_scale, skip, beta1, beta2, epsilon,
+                        decoupled, bias_correction, weight_dtype, moment_dtype, masters, stream)) {
+    return OPS_SUCCESS;
+  }
+  status = ops::check_adam_table(table, kind);
+  if (status != OPS_SUCCESS || *skip == 1) return status;
+  AdamStep by = step_of(beta1, beta2, epsilon, decoupled, *step, bias_correction);
+  return run("ops_adam_ranges", [&] {
+    for (const OpsAdamRange *range = ranges; range < ranges + range_count; ++range) {
+      if (range->count == 0) continue;
+      by.lr = *range->rate;
+      by.decay = range->weight_decay;
+      update(range->gradient, *gradient_scale, {range->weight, range->master, as_dtype(weight_dtype), masters},
+             {range->mean, range->square, as_dtype(moment_dtype)}, by, range->count);
+    }
   });
 } OPS_CATCH

@@ -50,6 +50,7 @@ bool pick(T &value, int index, std::initializer_list<T> choices) {
 
 bool vary(NVTEShape &value, int index);
 bool vary(const NVTEBasicTensor *&value, int index);
+bool vary(const OpsAdamRange *&value, int index);
 bool vary(const OpsAttention *&value, int index);
 bool vary(const OpsMatrixProduct *&value, int index);
 bool vary(const OpsResidualNorm *&value, int index);

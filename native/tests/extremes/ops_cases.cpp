@@ -29,6 +29,15 @@ std::vector<Case> rows_of_elementwise() {
   return cases;
 }
 
+/* A table on the device. */
+const OpsAdamRange *adam_ranges(Fixture &f) {
+  const auto range = [&](int64_t first_block) {
+    return OpsAdamRange{floats(f, kCount), matrix(f), matrix(f), matrix(f), floats(f, kCount), floats(f, 1), kCount, first_block,
+                        0.01f};
+  };
+  return f.device_values<OpsAdamRange>({range(0), range(1)});
+}
+
 std::vector<Case> conversions() {
   return {
       CASE(ops_cast, f.device(kCount * 4), kF32, matrix(f), kBf16, kCount, nullptr),
@@ -41,6 +50,8 @@ std::vector<Case> conversions() {
       CASE(ops_adam, floats(f, kCount), matrix(f), matrix(f), matrix(f), floats(f, kCount), floats(f, 1),
            f.device_values<int32_t>({1}), floats(f, 1), f.device_values<int32_t>({0}), 0.9f, 0.99f, 1e-8f, 0.01f, 1, 1,
            kCount, kBf16, kBf16, OPS_MASTER_FLOAT32, nullptr),
+      CASE(ops_adam_ranges, adam_ranges(f), 2, 2, f.device_values<int32_t>({1}), floats(f, 1), f.device_values<int32_t>({0}),
+           0.9f, 0.99f, 1e-8f, 1, 1, kBf16, kBf16, OPS_MASTER_FLOAT32, nullptr),
       CASE(ops_loss_scale_clip, floats(f, 1), floats(f, 1), 1.0f, floats(f, 1), f.device_values<int32_t>({0}), nullptr),
       CASE(ops_loss_scale_update, f.device_values<int32_t>({0}), floats(f, 1), f.device_values<int32_t>({3, 4}),
            f.device_values<int32_t>({5}), 2.0f, 0.5f, 2000, nullptr),
@@ -270,6 +281,23 @@ void scores(Fields &fields, OpsScores &value) {
 }
 
 }  // namespace
+
+/* Of the first range, where it lies. */
+bool vary(const OpsAdamRange *&value, int index) {
+  if (index == 0) {
+    value = nullptr;
+    return true;
+  }
+  auto &r = *const_cast<OpsAdamRange *>(value);
+  Fields fields(index - 1);
+  fields.field(r.gradient);
+  for (void **each : {&r.weight, &r.mean, &r.square, &r.master}) fields.field(*each);
+  fields.field(r.rate);
+  for (int64_t *each : {&r.count, &r.first_block}) fields.field(*each);
+  fields.field(r.weight_decay);
+  static_assert(sizeof(OpsAdamRange) == 6 * 8 + 2 * 8 + 4 + 4, "a field without extremes");
+  return fields.done();
+}
 
 bool vary(const OpsAttention *&value, int index) {
   static OpsAttention a;

@@ -236,6 +236,17 @@ class Refusals {
     refused(adam(p, 0.9f, 0, 1, 8, 4, 4, 1), "ops_adam: masters is 1 (float32); expected 0 (none) for weights of float32");
     refused(adam(p, 0.9f, 0, 1, 8, 5, 4, 2), "ops_adam: masters is 2 (remainder); expected weights of bfloat16 with it");
     refused(adam(nullptr, 0.9f, 0, 1, 8, 6, 4, 2), "ops_adam: master is null; expected a device pointer");
+    const auto ranges = [&](const void *table, int64_t count, int64_t blocks, float beta1, const int32_t *step, int weights) {
+      return ops.adam_ranges(static_cast<const OpsAdamRange *>(table), count, blocks, step, fp, ip, beta1, 0.9f, 0, 1, 1,
+                             weights, 4, 0, nullptr);
+    };
+    refused(ranges(p, 1, 1, 1, ip, 4), "ops_adam_ranges: beta1 is 1; expected at least 0 and below 1");
+    refused(ranges(p, -1, 1, 0.9f, ip, 4), "ops_adam_ranges: range_count is -1; expected 0 to 2147483647");
+    refused(ranges(p, 1, -1, 0.9f, ip, 4), "ops_adam_ranges: blocks is -1; expected 0 to 2147483647");
+    refused(ranges(nullptr, 1, 1, 0.9f, ip, 4), "ops_adam_ranges: ranges is null; expected a device pointer");
+    refused(ranges(p, 1, 1, 0.9f, nullptr, 4), "ops_adam_ranges: step is null; expected a device pointer");
+    refused(ranges(p, 1, 1, 0.9f, ip, 6),
+            "ops_adam_ranges: masters is 0 (none); expected 1 (float32) for weights of 16 bits, or 2 (remainder) for bfloat16");
   }
 
   void drop_path() {

@@ -320,6 +320,42 @@ void attention_times(Session &session, Stopwatch &watch, int64_t heads, int64_t 
   printf("%-24s forward %.1f, backward %.1f TFLOP/s\n", "", 2 * product / forward / 1e6, 5 * product / backward / 1e6);
 }
 
+/* BF16 weights with FP32 masters and moments: in one range, and in as many as 33 shared-out groups have, by a call each and by one. */
+void adam_times(Session &session, Stopwatch &watch, int64_t hidden) {
+  const int64_t count = kTokens * hidden, ranges = 66, each = count / ranges / 16 * 16;
+  Buffer gradient = zeros(session, 4 * count), weight = zeros(session, 2 * count), master = zeros(session, 4 * count);
+  Buffer mean = zeros(session, 4 * count), square = zeros(session, 4 * count), numbers = session.floats(4, {1e-3, 1});
+  Buffer integers = session.raw(std::vector<int32_t>{1, 0});
+  const auto range = [&](int64_t first, int64_t length, int64_t block) {
+    return OpsAdamRange{gradient.data<float>() + first, weight.data<uint16_t>() + first, mean.data<float>() + first,
+                        square.data<float>() + first, master.data<float>() + first, numbers.data<float>(), length, block, 0.01f};
+  };
+  const auto apart = [&](const OpsAdamRange &r) {
+    return session.ops.adam(r.gradient, r.weight, r.mean, r.square, r.master, r.rate, integers.data<int32_t>(),
+                            numbers.data<float>() + 1, integers.data<int32_t>() + 1, 0.9f, 0.99f, 1e-8f, r.weight_decay, 1, 1,
+                            r.count, kBf16, 4, OPS_MASTER_FLOAT32, session.memory.stream());
+  };
+  const auto together = [&](const Buffer &table, int64_t length, int64_t blocks) {
+    return session.ops.adam_ranges(table.data<OpsAdamRange>(), length, blocks, integers.data<int32_t>(),
+                                   numbers.data<float>() + 1, integers.data<int32_t>() + 1, 0.9f, 0.99f, 1e-8f, 1, 1, kBf16, 4,
+                                   OPS_MASTER_FLOAT32, session.memory.stream());
+  };
+  std::vector<OpsAdamRange> many;
+  const int64_t blocks_each = (each + OPS_ADAM_BLOCK - 1) / OPS_ADAM_BLOCK;
+  for (int64_t i = 0; i < ranges; ++i) many.push_back(range(i * each, each, i * blocks_each));
+  const Buffer all = session.raw(std::vector<OpsAdamRange>{range(0, count, 0)}), table = session.raw(many);
+  const double bytes = 30.0 * static_cast<double>(count);
+  const std::string sizes = shape_text({{"n", count}});
+  watch.measure("adam, 1 range", sizes, bytes, [&] { return apart(range(0, count, 0)); });
+  watch.measure("adam_ranges, 1 range", sizes, bytes, [&] { return together(all, 1, count / OPS_ADAM_BLOCK); });
+  watch.measure("adam, 66 ranges", sizes, bytes, [&] {
+    int status = 0;
+    for (const OpsAdamRange &one : many) status |= apart(one);
+    return status;
+  });
+  watch.measure("adam_ranges, 66 ranges", sizes, bytes, [&] { return together(table, ranges, ranges * blocks_each); });
+}
+
 }  // namespace
 
 void print_times(Session &session, const std::string &only) {
@@ -327,6 +363,8 @@ void print_times(Session &session, const std::string &only) {
   const auto wanted = [&](const char *stem) { return only.empty() || only == stem; };
   if (wanted("elementwise"))
     for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
+  if (wanted("adam"))
+    for (int64_t hidden : {20, 320, 5120}) adam_times(session, watch, hidden);
   if (wanted("attention_merge")) attention_merge_times(session, watch, 32, 128);
   if (wanted("row_sum"))
     for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);

@@ -45,6 +45,7 @@ struct Ops {
   OPS_FUNCTION(attention_merge);
   OPS_FUNCTION(clip_scale);
   OPS_FUNCTION(adam);
+  OPS_FUNCTION(adam_ranges);
   OPS_FUNCTION(loss_scale_clip);
   OPS_FUNCTION(loss_scale_update);
   OPS_FUNCTION(loss_scale_restore);

@@ -2425,6 +2425,89 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_ADAM_BLOCK = (int)1024L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAdamBlock.OPS_ADAM_BLOCK = 1024
+     * }
+     */
+    public static int OPS_ADAM_BLOCK() {
+        return OPS_ADAM_BLOCK;
+    }
+
+    private static class ops_adam_ranges {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_adam_ranges");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_adam_ranges$descriptor() {
+        return ops_adam_ranges.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_adam_ranges$handle() {
+        return ops_adam_ranges.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_adam_ranges$address() {
+        return ops_adam_ranges.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static int ops_adam_ranges(long ranges, long range_count, long blocks, long step, long gradient_scale, long skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, MemorySegment stream) {
+        var mh$ = ops_adam_ranges.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_adam_ranges", ranges, range_count, blocks, step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction, weight_dtype, moment_dtype, masters, stream);
+            }
+            return (int)mh$.invokeExact(ranges, range_count, blocks, step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction, weight_dtype, moment_dtype, masters, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
 
     private static class ops_loss_scale_clip {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
