@@ -35,6 +35,8 @@ import dev.chagres.model.WeightStorage;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.UniqueId;
+import dev.chagres.ops.AdamRange;
+import dev.chagres.ops.AdamRanges;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.LossScaler;
@@ -126,6 +128,7 @@ final class NullSamples implements AutoCloseable {
         sample(ParameterRange.Decay.class, ParameterRange.Decay.KEPT);
         sample(State[].class, new State[] {parameters.state()});
         sample(AdamW.Config.class, AdamW.Config.standard());
+        sample(AdamRanges.class, ranges(scope));
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
         sample(BiasCorrection.class, BiasCorrection.YES);
@@ -181,6 +184,12 @@ final class NullSamples implements AutoCloseable {
         samples.put(ModelPlan.class, ModelPlan::new);
         samples.put(Layer.class, NullSamples::layer);
         samples.put(Layer[].class, () -> new Layer[] {layer()});
+    }
+
+    private static AdamRanges ranges(Scope scope) {
+        Supplier<Tensor> vector = () -> scope.tensor(DType.FLOAT32, 1);
+        AdamRange range = new AdamRange(vector.get(), vector.get(), vector.get(), vector.get(), null, vector.get(), 0);
+        return AdamRanges.of(List.of(range), scope);
     }
 
     private static Layer layer() {

@@ -11,12 +11,12 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A step of Adam in one kernel, whose numbers lie on the device: moments in FP32 or BF16, weights that are FP32 or have a master
+ * A step of Adam over one range of elements, or many, in one kernel, whose numbers lie on the device: moments in FP32 or BF16, weights that are FP32 or have a master
  * copy or a remainder beside them.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_adam} in {@code ops.h}; Kingma and Ba, Adam (2015); Loshchilov and Hutter, Decoupled weight decay
+ * <p>Source: {@code ops_adam} and {@code ops_adam_ranges} in {@code ops.h}; Kingma and Ba, Adam (2015); Loshchilov and Hutter, Decoupled weight decay
  * regularization (2017).
  */
 public final class Adam {
@@ -101,7 +101,60 @@ public final class Adam {
                 "ops_adam");
     }
 
-    private static int masters(@Nullable Tensor master) {
+    /**
+     * Enqueues what the other method does for each of {@code ranges}, in one kernel: the same bits, and one launch.
+     *
+     * @param step number of this step, from 1 on, INT32 [1]
+     * @param gradientScale FLOAT32 [1]
+     * @param skip INT32 [1]: where it is 1 nothing changes
+     * @param beta1 at least 0 and below 1
+     * @param beta2 at least 0 and below 1
+     * @param epsilon at least 0
+     * @param mode where the weight decay goes
+     * @param biasCorrection whether {@code c = 1 - beta^step} or 1
+     * @throws IllegalArgumentException when shapes, types, numbers or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when memory of a range was handed out anew since the ranges were made
+     */
+    public static void step(
+            AdamRanges ranges,
+            Tensor step,
+            Tensor gradientScale,
+            Tensor skip,
+            float beta1,
+            float beta2,
+            float epsilon,
+            WeightDecay mode,
+            BiasCorrection biasCorrection,
+            Stream stream) {
+        Checks.given("ranges", ranges);
+        Checks.given("mode", mode);
+        Checks.given("biasCorrection", biasCorrection);
+        checkNumbers(beta1, beta2, epsilon, 0);
+        Checks.vector(stream, "step", step, DType.INT32, 1);
+        Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
+        Checks.vector(stream, "skip", skip, DType.INT32, 1);
+        long table = ranges.address(step, gradientScale, skip, stream);
+        Status.ops(
+                Ops.ops_adam_ranges(
+                        table,
+                        ranges.count(),
+                        ranges.blocks(),
+                        step.address(),
+                        gradientScale.address(),
+                        skip.address(),
+                        beta1,
+                        beta2,
+                        epsilon,
+                        mode == WeightDecay.DECOUPLED ? 1 : 0,
+                        biasCorrection == BiasCorrection.YES ? 1 : 0,
+                        ranges.weightType().code(),
+                        ranges.momentType().code(),
+                        ranges.masters(),
+                        stream.handle()),
+                "ops_adam_ranges");
+    }
+
+    static int masters(@Nullable Tensor master) {
         if (master == null) {
             return Ops.OPS_MASTER_NONE();
         }
@@ -121,7 +174,7 @@ public final class Adam {
         }
     }
 
-    private static void checkVectors(
+    static void checkVectors(
             Tensor gradient, Tensor weight, Tensor mean, Tensor square, @Nullable Tensor master, Stream stream) {
         Checks.on(stream, "gradient", gradient);
         long count = gradient.count();

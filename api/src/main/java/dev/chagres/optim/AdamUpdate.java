@@ -1,46 +1,48 @@
 package dev.chagres.optim;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Adam;
+import dev.chagres.ops.AdamRange;
+import dev.chagres.ops.AdamRanges;
 import java.util.ArrayList;
+import java.util.EnumMap;
 import java.util.List;
-import org.jspecify.annotations.Nullable;
+import java.util.Map;
 
 /**
- * One kernel a range, which updates moments, master and weight together.
+ * One kernel for each type of weights, which updates moments, masters and weights of all ranges together.
  *
  * <p>Threading: the device's thread.
  */
 final class AdamUpdate {
-    private record Call(
-            UpdateRange range,
-            Tensor gradient,
-            Tensor weight,
-            Tensor mean,
-            Tensor square,
-            @Nullable Tensor master,
-            Tensor rate) {}
-
     private final AdamW.Config config;
     private final AdamState state;
-    private final List<Call> calls = new ArrayList<>();
+    /** Of each type of weights. */
+    private final List<AdamRanges> tables = new ArrayList<>();
+
+    private final int count;
 
     AdamUpdate(AdamW.Config config, List<UpdateRange> ranges, Tensor gradients, AdamState state) {
         this.config = config;
         this.state = state;
+        count = ranges.size();
+        Map<DType, List<AdamRange>> byType = new EnumMap<>(DType.class);
         Scope scope = state.scope();
         for (UpdateRange range : ranges) {
             long offset = range.gradientOffset();
-            calls.add(new Call(
-                    range,
-                    scope.view(gradients, offset, range.count()),
-                    scope.view(range.weights(), range.weightOffset(), range.count()),
-                    scope.view(state.mean(), offset, range.count()),
-                    scope.view(state.square(), offset, range.count()),
-                    state.masters().of(range),
-                    state.numbers().rate(range.group())));
+            byType.computeIfAbsent(range.weights().dtype(), _ -> new ArrayList<>())
+                    .add(new AdamRange(
+                            scope.view(gradients, offset, range.count()),
+                            scope.view(range.weights(), range.weightOffset(), range.count()),
+                            scope.view(state.mean(), offset, range.count()),
+                            scope.view(state.square(), offset, range.count()),
+                            state.masters().of(range),
+                            state.numbers().rate(range.group()),
+                            range.weightDecay()));
         }
+        byType.values().forEach(alike -> tables.add(AdamRanges.of(alike, scope)));
     }
 
     AdamW.Config config() {
@@ -49,22 +51,15 @@ final class AdamUpdate {
 
     /** Enqueues the step. */
     void run(Tensor gradientScale, Tensor skip) {
-        for (int i = 0; i < calls.size(); i++) {
-            Call call = calls.get(i);
+        for (int i = 0; i < tables.size(); i++) {
             Adam.step(
-                    call.gradient,
-                    call.weight,
-                    call.mean,
-                    call.square,
-                    call.master,
-                    call.rate,
+                    tables.get(i),
                     state.numbers().step(),
                     gradientScale,
                     skip,
                     config.beta1(),
                     config.beta2(),
                     config.epsilon(),
-                    call.range.weightDecay(),
                     config.decayMode(),
                     config.biasCorrection(),
                     state.scope().stream());
@@ -73,9 +68,13 @@ final class AdamUpdate {
 
     /** Says which kernel runs, and why none of TE's. */
     String explain() {
-        return "ops_adam, " + calls.size() + (calls.size() == 1 ? " range" : " ranges") + ": moments of "
+        return "ops_adam_ranges, " + counted(count, "range") + " in " + counted(tables.size(), "call") + ": moments of "
                 + config.momentDType() + ", masters " + config.masters()
                 + ", weights in the same kernel. Not TE's: with numbers on the device and gradients of FLOAT32 it keeps no masters"
                 + " beside weights of 16 bits, no moments of BFLOAT16 and no remainders";
+    }
+
+    private static String counted(int number, String what) {
+        return number + " " + what + (number == 1 ? "" : "s");
     }
 }

@@ -388,12 +388,14 @@ class AdamWOptionsTest {
                 AdamW plain = new AdamW(parameters, STANDARD);
                 AdamW small = new AdamW(parameters, STANDARD.withMasters(Masters.REMAINDER))) {
             assertTrue(
-                    plain.explain().startsWith("ops_adam, 4 ranges: moments of FLOAT32, masters FLOAT32"),
+                    plain.explain()
+                            .startsWith("ops_adam_ranges, 4 ranges in 2 calls: moments of FLOAT32, masters FLOAT32"),
                     plain.explain());
             assertTrue(
                     small.explain()
-                            .startsWith("ops_adam, 4 ranges: moments of FLOAT32, masters REMAINDER, weights in the"
-                                    + " same kernel. Not TE's:"),
+                            .startsWith(
+                                    "ops_adam_ranges, 4 ranges in 2 calls: moments of FLOAT32, masters REMAINDER, weights in the"
+                                            + " same kernel. Not TE's:"),
                     small.explain());
         }
     }

@@ -3,10 +3,14 @@ package dev.chagres.jmh;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Adam;
+import dev.chagres.ops.AdamRange;
+import dev.chagres.ops.AdamRanges;
 import dev.chagres.ops.LossScale;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -15,6 +19,8 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 @NullUnmarked
 public class OptimizerOpsBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;
+    /** As many as two of each of 33 groups that ranks share out. */
+    private static final int RANGES = 66;
     /** Of 400 places with histories of 1024 steps. */
     private static final int SCALES = 400 * 1024;
 
@@ -34,6 +40,7 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
     private Tensor skipped;
     private Tensor saved;
     private Tensor scales;
+    private AdamRanges ranges;
 
     /** For JMH. */
     public OptimizerOpsBenchmark() {}
@@ -60,6 +67,9 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
         // Equal gradients and no decay: the first step is one rate downwards, whatever their size.
         stepOnce();
         near("adam", -RATE, read(master)[0], RATE / 50);
+        makeRanges(count);
+        stepRanges();
+        near("adam over ranges", -2 * RATE, read(master)[Math.toIntExact(count / RANGES / 16 * 16)], RATE / 25);
         clip();
         near("norm", 3, read(norm)[0], 1e-6);
         near("factor", 1.0 / 3 / 2, read(gradientScale)[0], 1e-5);
@@ -75,6 +85,38 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
         scales = zeros(DType.FLOAT32, SCALES);
         restore();
         near("scales", 3, read(scales)[SCALES - 1], 0);
+    }
+
+    private void makeRanges(long count) {
+        long each = count / RANGES / 16 * 16;
+        List<AdamRange> all = new ArrayList<>();
+        for (int i = 0; i < RANGES; i++) {
+            long first = i * each;
+            long length = i + 1 == RANGES ? count - first : each;
+            all.add(new AdamRange(
+                    scope.view(gradient, first, length),
+                    scope.view(weight, first, length),
+                    scope.view(mean, first, length),
+                    scope.view(square, first, length),
+                    scope.view(master, first, length),
+                    rate,
+                    0));
+        }
+        ranges = AdamRanges.of(all, scope);
+    }
+
+    private void stepRanges() {
+        Adam.step(
+                ranges,
+                step,
+                gradientScale,
+                skip,
+                0.9f,
+                0.999f,
+                1e-8f,
+                WeightDecay.DECOUPLED,
+                BiasCorrection.YES,
+                stream);
     }
 
     private Tensor number(float value) {
@@ -120,6 +162,13 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void adam() {
         repeat(this::stepOnce);
+    }
+
+    /** The same elements as 66 ranges, in one call. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void adamRanges() {
+        repeat(this::stepRanges);
     }
 
     /** The loss scale taken out of a norm. */
