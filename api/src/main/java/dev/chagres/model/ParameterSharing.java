@@ -285,6 +285,17 @@ public final class ParameterSharing {
                         parameter, groups.get(parameter.group()), shard.updated(), parameters.gradients(), scope);
     }
 
+    /**
+     * For optimizers: returns the first element, in {@link Parameters#gradients}, of what this rank keeps of a parameter's gradient; -1
+     * where that is nothing.
+     */
+    public long gradientOffset(Parameter parameter) {
+        try (Scope views = parameters.scope().open()) {
+            Tensor kept = gradient(Checks.given("parameter", parameter), views);
+            return kept == null ? -1 : (kept.address() - parameters.gradients().address()) / Float.BYTES;
+        }
+    }
+
     private static void addPieces(Tensor gradient, Scope scope, List<Tensor> pieces) {
         for (long begin = 0; begin < gradient.count(); begin += LONGEST_PIECE) {
             pieces.add(scope.view(gradient, begin, Math.min(LONGEST_PIECE, gradient.count() - begin)));

@@ -29,7 +29,7 @@ import java.util.List;
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: Loshchilov and Hutter, Decoupled weight decay regularization (2017); {@code ops_adam} in {@code ops.h}.
+ * <p>Source: Loshchilov and Hutter, Decoupled weight decay regularization (2017); {@code ops_adam_ranges} in {@code ops.h}.
  */
 public final class AdamW implements AutoCloseable {
     /** What is kept of FP32 beside weights of 16 bits. */
@@ -201,10 +201,6 @@ public final class AdamW implements AutoCloseable {
         ensureMasters(parameters);
         Stream stream = parameters.scope().stream();
         Checks.on(stream, "parameters", parameters.gradients());
-        if (parameters.sharing().shard() != null && !own.isEmpty()) {
-            throw new IllegalArgumentException("groups: expected none, for a rank's part of the weights knows no"
-                    + " parameters, got " + own.size());
-        }
         List<UpdateRange> ranges = UpdateRange.of(parameters, config, own);
         state = new AdamState(parameters, config, ranges, own);
         try {

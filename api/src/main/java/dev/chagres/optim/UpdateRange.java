@@ -39,29 +39,51 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         return (parameter.gradient().address() - parameters.gradients().address()) / Float.BYTES;
     }
 
+    /** Where this rank's gradient of a trained parameter begins, and the number of the parameter's group. */
+    private record Member(long offset, int group) {}
+
     /**
-     * Returns the ranges in the order of the gradients. Without groups they are those of the parameters.
+     * Returns the ranges in the order of the gradients. Without groups they are those of the parameters. Of parameters that are shared out
+     * they are this rank's parts.
      *
      * @throws IllegalArgumentException when a group has no trained parameter
      */
     static List<UpdateRange> of(Parameters parameters, AdamW.Config config, List<ParameterGroup> groups) {
         List<UpdateRange> ranges = new ArrayList<>();
-        int[] members = new int[groups.size() + 1];
+        List<Member> members = groups.isEmpty() ? List.of() : members(parameters, groups);
         for (ParameterRange range : parameters.ranges()) {
             if (groups.isEmpty()) {
                 ranges.add(
                         piece(range, 0, range.count(), 0, range.decay() == Decay.DECAYED ? config.weightDecay() : 0));
             } else {
-                divide(parameters, range, config, groups, members, ranges);
+                divide(range, config, groups, members, ranges);
+            }
+        }
+        return List.copyOf(ranges);
+    }
+
+    /** Returns those of which this rank has a part, in the order of the gradients. */
+    private static List<Member> members(Parameters parameters, List<ParameterGroup> groups) {
+        List<Member> members = new ArrayList<>();
+        boolean[] used = new boolean[groups.size() + 1];
+        for (Parameter parameter : parameters.all()) {
+            if (!parameter.isFrozen()) {
+                int group = groupOf(parameter, groups);
+                used[group] = true;
+                long offset = parameters.sharing().gradientOffset(parameter);
+                if (offset >= 0) {
+                    members.add(new Member(offset, group));
+                }
             }
         }
         for (int i = 0; i < groups.size(); i++) {
-            if (members[i + 1] == 0) {
+            if (!used[i + 1]) {
                 throw new IllegalArgumentException("groups: expected trained parameters in group "
                         + groups.get(i).name() + " that no group before it has, got none");
             }
         }
-        return List.copyOf(ranges);
+        members.sort(Comparator.comparingLong(Member::offset));
+        return members;
     }
 
     private static UpdateRange piece(ParameterRange range, long first, long end, int group, float weightDecay) {
@@ -74,28 +96,23 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
                 weightDecay);
     }
 
-    /** Cuts a range where its parameters belong to another group or decay otherwise than the one before. */
+    /** Cuts a range where its parameters belong to another group than the one before. */
     private static void divide(
-            Parameters parameters,
             ParameterRange range,
             AdamW.Config config,
             List<ParameterGroup> groups,
-            int[] members,
+            List<Member> members,
             List<UpdateRange> ranges) {
         long begin = range.gradientOffset();
-        List<Parameter> inside = parameters.all().stream()
-                .filter(parameter -> !parameter.isFrozen())
-                .filter(parameter ->
-                        offset(parameters, parameter) >= begin && offset(parameters, parameter) < begin + range.count())
-                .sorted(Comparator.comparingLong(parameter -> offset(parameters, parameter)))
+        List<Member> inside = members.stream()
+                .filter(member -> member.offset >= begin && member.offset < begin + range.count())
                 .toList();
         long first = 0;
         for (int i = 0; i < inside.size(); i++) {
-            int group = groupOf(inside.get(i), groups);
-            members[group]++;
+            int group = inside.get(i).group;
             boolean last = i + 1 == inside.size();
-            if (last || groupOf(inside.get(i + 1), groups) != group) {
-                long end = last ? range.count() : offset(parameters, inside.get(i + 1)) - begin;
+            if (last || inside.get(i + 1).group != group) {
+                long end = last ? range.count() : inside.get(i + 1).offset - begin;
                 ranges.add(piece(range, first, end, group, decay(range, config, groups, group)));
                 first = end;
             }

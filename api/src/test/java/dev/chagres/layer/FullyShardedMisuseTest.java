@@ -159,10 +159,10 @@ class FullyShardedMisuseTest {
                     "state: expected that of whole weights, got that of a rank's part; save and load it with"
                             + " Strategy.state(optimizer)",
                     optimizer::state);
-            List<ParameterGroup> groups = List.of(ParameterGroup.of("all", parameter -> true));
+            List<ParameterGroup> groups = List.of(ParameterGroup.of("none", parameter -> false));
             assertThrown(
                     IllegalArgumentException.class,
-                    "groups: expected none, for a rank's part of the weights knows no parameters, got 1",
+                    "groups: expected trained parameters in group none that no group before it has, got none",
                     () -> new AdamW(parameters, AdamW.Config.standard(), groups));
             assertThrown(
                     IllegalArgumentException.class,

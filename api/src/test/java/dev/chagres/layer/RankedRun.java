@@ -21,6 +21,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.ParameterGroup;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -70,7 +71,9 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         CURRENT_SCALING,
         BLOCK_SCALING,
         /** Masters in two bytes beside weights of 16 bits. */
-        REMAINDERS;
+        REMAINDERS,
+        /** Parameters of the optimizer with rates and decays of their own. */
+        GROUPS;
 
         /** Makes the passes of training compute by this variant's recipe, if it has one; returns its state. */
         private @Nullable Quantizers autocast(Parameters parameters, Pass pass) {
@@ -91,6 +94,20 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         private AdamW.Config adam() {
             AdamW.Config standard = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
             return this == REMAINDERS ? standard.withMasters(AdamW.Masters.REMAINDER) : standard;
+        }
+
+        private AdamW optimizer(Parameters parameters) {
+            List<ParameterGroup> groups = List.of(
+                    ParameterGroup.of("embedding", p -> p.name().startsWith("embedding"))
+                            .withRateFactor(0.25f),
+                    ParameterGroup.of(
+                                    "biases",
+                                    p -> p.shape().rank() == 1 && p.name().endsWith("bias"))
+                            .withRateFactor(2)
+                            .withWeightDecay(0.5f),
+                    ParameterGroup.of("bottom", p -> p.name().startsWith("layers.0"))
+                            .withWeightDecay(0.3f));
+            return new AdamW(parameters, adam(), this == GROUPS ? groups : List.of());
         }
 
         float dropout() {
@@ -257,7 +274,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                         plan -> Parameters.allocate(device, plan, dtype, 7),
                         new ModelPlan(),
                         layer);
-                AdamW optimizer = new AdamW(model.parameters, variant.adam());
+                AdamW optimizer = variant.optimizer(model.parameters);
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Stream stream = device.stream();
@@ -347,7 +364,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                         empty,
                         layer);
                 Strategy strategy = made[0];
-                AdamW optimizer = new AdamW(model.parameters, variant.adam());
+                AdamW optimizer = variant.optimizer(model.parameters);
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Map<String, Saved> first = state(strategy, optimizer, stream);
