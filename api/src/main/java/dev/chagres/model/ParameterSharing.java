@@ -6,7 +6,9 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
+import java.util.IdentityHashMap;
 import java.util.List;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -31,6 +33,8 @@ public final class ParameterSharing {
     private @Nullable PipelineStages stages;
 
     private boolean counted;
+    /** By optimizer, what must be the same on all ranks that update these weights alike. */
+    private final IdentityHashMap<Object, String> optimizers = new IdentityHashMap<>();
 
     ParameterSharing(
             Parameters parameters,
@@ -283,6 +287,21 @@ public final class ParameterSharing {
                 ? parameter.gradient()
                 : ShardRanges.gradient(
                         parameter, groups.get(parameter.group()), shard.updated(), parameters.gradients(), scope);
+    }
+
+    /** For optimizers: says that {@code optimizer} updates these parameters, with settings that strategies compare among ranks. */
+    public void optimizedBy(Object optimizer, String settings) {
+        optimizers.put(Checks.given("optimizer", optimizer), Checks.given("settings", settings));
+    }
+
+    /** For optimizers: says that {@code optimizer} updates these parameters no more. */
+    public void forgetOptimizer(Object optimizer) {
+        optimizers.remove(Checks.given("optimizer", optimizer));
+    }
+
+    /** Returns the settings of the optimizers of these parameters; empty where there is none. */
+    public String optimizerSettings() {
+        return optimizers.values().stream().sorted().collect(Collectors.joining(" and "));
     }
 
     /**

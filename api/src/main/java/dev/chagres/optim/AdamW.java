@@ -108,7 +108,7 @@ public final class AdamW implements AutoCloseable {
         }
 
         /** Returns names and numbers in brackets. */
-        private String text() {
+        String text() {
             return "(beta1=" + beta1 + ", beta2=" + beta2 + ", epsilon=" + epsilon + ", weightDecay=" + weightDecay
                     + ", decayMode=" + decayMode + ", momentDType=" + momentDType + ", masters=" + masters
                     + ", biasCorrection=" + biasCorrection + ")";
@@ -209,6 +209,7 @@ public final class AdamW implements AutoCloseable {
             neverSkip = state.scope().tensor(DType.INT32, 1);
             neverSkip.zero(stream);
             update = new AdamUpdate(config, ranges, parameters.gradients(), state);
+            parameters.sharing().optimizedBy(this, AdamSettings.of(parameters, config, own));
         } catch (RuntimeException | Error failure) {
             state.close();
             throw failure;
@@ -380,5 +381,6 @@ public final class AdamW implements AutoCloseable {
     @Override
     public void close() {
         state.close();
+        parameters.sharing().forgetOptimizer(this);
     }
 }

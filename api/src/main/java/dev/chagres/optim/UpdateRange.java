@@ -119,7 +119,8 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         }
     }
 
-    private static int groupOf(Parameter parameter, List<ParameterGroup> groups) {
+    /** Returns the number of a parameter's group, from 1 on; 0 where none takes it. */
+    static int groupOf(Parameter parameter, List<ParameterGroup> groups) {
         for (int i = 0; i < groups.size(); i++) {
             if (groups.get(i).members().test(parameter)) {
                 return i + 1;

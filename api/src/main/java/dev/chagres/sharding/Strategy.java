@@ -50,6 +50,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     private final Runnable atForgetting = this::beginStep;
     private final List<Pass> followed = new ArrayList<>();
     private final AmaxOverRanks amaxes;
+    private final SameOptimizers optimizers;
     /** Whether the micro-batch under way, or the next one, is the step's last. */
     private boolean last;
 
@@ -61,6 +62,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         this.communicator = communicator;
         stream = parameters.scope().stream();
         amaxes = new AmaxOverRanks(parameters, communicator, bytes);
+        optimizers = new SameOptimizers(parameters, communicator);
         progress = new GroupProgress(this, parameters.sharing().groups().size(), this::complete, this::release);
     }
 
@@ -150,10 +152,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /**
      * Enqueues what is left of the sum of all ranks' gradients, after the last micro-batch's backward and before the norm and the
-     * optimizer, which wait for all of it on the device. What no backward pass of this rank has written counts as 0.
+     * optimizer, which wait for all of it on the device. What no backward pass of this rank has written counts as 0. The first call, and
+     * the second one where a rank had no optimizer before, compare the settings of the ranks' optimizers, and wait for that.
      *
-     * @throws IllegalStateException when they were summed since the last step, this is closed, or ranks that communicate in each
-     *     micro-batch have computed other numbers of them
+     * @throws IllegalStateException when they were summed since the last step, this is closed, ranks that communicate in each
+     *     micro-batch have computed other numbers of them, or optimizers of two ranks have other settings: betas, epsilon, decay, types,
+     *     or groups; each rank throws it then
      * @throws RankFailedException when another rank failed or did not come
      */
     public final void sumGradients() {
@@ -166,6 +170,11 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         parameters.gradients(); // refuses closed parameters
         last = false;
         finish();
+        try {
+            optimizers.ensureSame();
+        } catch (RankFailedException failed) {
+            throw explained(failed);
+        }
         summed = true;
     }
 

@@ -1,0 +1,38 @@
+package dev.chagres.optim;
+
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.zip.CRC32C;
+
+/**
+ * Says in words what ranks that update the same weights must have in common.
+ *
+ * <p>Threading: immutable.
+ */
+final class AdamSettings {
+    private AdamSettings() {}
+
+    /** Returns the numbers of the method and, of each group, its own ones and which parameters it has. */
+    static String of(Parameters parameters, AdamW.Config config, List<ParameterGroup> groups) {
+        StringBuilder text = new StringBuilder("AdamW").append(config.text());
+        for (int i = 0; i < groups.size(); i++) {
+            int number = i + 1;
+            List<Parameter> members = parameters.all().stream()
+                    .filter(parameter -> !parameter.isFrozen() && UpdateRange.groupOf(parameter, groups) == number)
+                    .toList();
+            CRC32C names = new CRC32C();
+            members.forEach(member -> names.update((member.name() + "\n").getBytes(StandardCharsets.UTF_8)));
+            text.append(" with ")
+                    .append(groups.get(i))
+                    .append(" of ")
+                    .append(members.size())
+                    .append(members.size() == 1 ? " parameter" : " parameters")
+                    .append(" (checksum of their names ")
+                    .append(Long.toHexString(names.getValue()))
+                    .append(')');
+        }
+        return text.toString();
+    }
+}

@@ -1,0 +1,97 @@
+package dev.chagres.sharding;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.model.Parameters;
+import dev.chagres.nccl.Communicator;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.zip.CRC32C;
+
+/**
+ * Sees that ranks which update the same weights do so with the same settings, without which their weights would part. They are compared
+ * before the first step and, where a rank had no optimizer by then, before the second one. Each rank learns what all have told,
+ * so all end alike: none waits for one that does not come. Ranks without an optimizer are left out.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class SameOptimizers {
+    /** What each rank tells: bytes of its settings, 0 without an optimizer, and their checksum. */
+    private static final int NUMBERS = 2;
+
+    private static final int MOST_COMPARISONS = 2;
+
+    private final Parameters parameters;
+    private final Communicator communicator;
+    private final Stream stream;
+    private int comparisons;
+
+    SameOptimizers(Parameters parameters, Communicator communicator) {
+        this.parameters = parameters;
+        this.communicator = communicator;
+        stream = parameters.scope().stream();
+    }
+
+    /**
+     * Compares the settings where that is not done. A capture enqueues nothing for it: steps before it have compared.
+     *
+     * @throws IllegalStateException on all ranks alike, when two differ
+     */
+    void ensureSame() {
+        if (comparisons == MOST_COMPARISONS || communicator.ranks() == 1 || Inside.capture(stream) != null) {
+            return;
+        }
+        byte[] own = parameters.sharing().optimizerSettings().getBytes(StandardCharsets.UTF_8);
+        CRC32C checksum = new CRC32C();
+        checksum.update(own);
+        try (Scope scope = stream.device().openScope(stream)) {
+            Tensor told = scope.tensor(DType.INT64, NUMBERS);
+            told.set(stream, own.length, checksum.getValue());
+            long[] all = gather(told, scope).toLongs(stream);
+            int first = -1;
+            int without = 0;
+            for (int rank = 0; rank < communicator.ranks(); rank++) {
+                if (all[NUMBERS * rank] == 0) {
+                    without++;
+                } else if (first < 0) {
+                    first = rank;
+                } else if (all[NUMBERS * rank] != all[NUMBERS * first]
+                        || all[NUMBERS * rank + 1] != all[NUMBERS * first + 1]) {
+                    throw difference(own, all, first, rank, scope);
+                }
+            }
+            comparisons = without == 0 ? MOST_COMPARISONS : comparisons + 1;
+        }
+    }
+
+    private Tensor gather(Tensor own, Scope scope) {
+        Tensor all = scope.tensor(own.dtype(), own.count() * communicator.ranks());
+        communicator.allGather(own, all, stream);
+        communicator.synchronize(stream);
+        return all;
+    }
+
+    /** Each rank comes here, with the same numbers: they tell each other their settings in words. */
+    private IllegalStateException difference(byte[] own, long[] all, int first, int rank, Scope scope) {
+        int longest = 0;
+        for (int i = 0; i < communicator.ranks(); i++) {
+            longest = Math.max(longest, (int) all[NUMBERS * i]);
+        }
+        Tensor text = scope.tensor(DType.BYTE, longest);
+        text.set(stream, Arrays.copyOf(own, longest));
+        byte[] texts = gather(text, scope).toBytes(stream);
+        return new IllegalStateException(
+                "sumGradients: expected optimizers with the same settings on all ranks, whose weights"
+                        + " would part with others, got " + text(texts, longest, (int) all[NUMBERS * rank], rank)
+                        + " on rank "
+                        + rank + " and " + text(texts, longest, (int) all[NUMBERS * first], first) + " on rank " + first
+                        + "; give new AdamW the same config and groups on each");
+    }
+
+    private static String text(byte[] texts, int longest, int length, int rank) {
+        return new String(texts, rank * longest, length, StandardCharsets.UTF_8);
+    }
+}
