@@ -21,6 +21,7 @@ final class CallCounts implements Awaited {
     static final class Together {
         private long collectives;
         private final long[] transfers;
+        private final long[] bytes = MovedBytes.emptySums();
 
         private Together(int ranks) {
             transfers = new long[ranks];
@@ -39,6 +40,7 @@ final class CallCounts implements Awaited {
     /** Null where ranks are no threads of one program. */
     private final @Nullable Arrivals arrivals;
 
+    private final MovedBytes moved;
     private final int rank;
     /** Collectives called, those of an open group included. */
     private long called;
@@ -53,9 +55,12 @@ final class CallCounts implements Awaited {
     private final long[] awaitedTransfers;
     private boolean transfersAwaited;
     private long announced;
+    /** By operation, of the calls that were counted and not given to NCCL. */
+    private final long[] bytes = MovedBytes.emptySums();
 
-    CallCounts(@Nullable Arrivals arrivals, int ranks, int rank) {
+    CallCounts(@Nullable Arrivals arrivals, MovedBytes moved, int ranks, int rank) {
         this.arrivals = arrivals;
+        this.moved = moved;
         this.rank = rank;
         calledTransfers = new long[ranks];
         givenTransfers = new long[ranks];
@@ -70,8 +75,14 @@ final class CallCounts implements Awaited {
         return peer == rank ? 0 : ++calledTransfers[peer];
     }
 
+    /** Counts what a call moves that was counted. */
+    void moves(Operation operation, long newBytes) {
+        bytes[operation.ordinal()] += newBytes;
+    }
+
     /** Forgets the calls that were counted and not given to NCCL. */
     void forget() {
+        Arrays.fill(bytes, 0);
         called = given;
         System.arraycopy(givenTransfers, 0, calledTransfers, 0, givenTransfers.length);
     }
@@ -83,12 +94,15 @@ final class CallCounts implements Awaited {
         for (int peer = 0; peer < givenTransfers.length; peer++) {
             taken.transfers[peer] += calledTransfers[peer] - givenTransfers[peer];
         }
+        MovedBytes.add(taken.bytes, bytes);
         forget();
         return taken;
     }
 
     /** Tells the peers of the calls that were counted. Of several the first is awaited, for peers may make theirs one by one. */
     void publish() {
+        moved.add(bytes);
+        Arrays.fill(bytes, 0);
         awaited = called == given ? 0 : given + 1;
         given = called;
         transfersAwaited = !Arrays.equals(calledTransfers, givenTransfers);
@@ -120,6 +134,7 @@ final class CallCounts implements Awaited {
         for (int peer = 0; peer < givenTransfers.length; peer++) {
             calledTransfers[peer] += captured.transfers[peer];
         }
+        MovedBytes.add(bytes, captured.bytes);
     }
 
     /** Waits for the peers of what was published. */

@@ -68,7 +68,7 @@ final class Endpoint implements AutoCloseable {
         Status.nccl(Nccl.ncclCommUserRank(handle, out), "ncclCommUserRank");
         rank = out.get(ValueLayout.JAVA_INT, 0);
         revocation = new Revocation(handle, rank);
-        counts = new CallCounts(meeting == null ? null : meeting.arrivals(), ranks, rank);
+        counts = new CallCounts(meeting == null ? null : meeting.arrivals(), MovedBytes.of(state), ranks, rank);
         peerWait = new PeerWait(counts);
         captureMode = new CaptureMode(state);
         records = new CallRecords(device, config.name(), rank, ranks);
@@ -175,6 +175,9 @@ final class Endpoint implements AutoCloseable {
             @Nullable Stream stream) {
         call.set(called, elements, type, by, other);
         records.enter(call, counts.count(called, other), stream, state.capture() != null);
+        if (!called.isTransfer() || other != rank) {
+            counts.moves(called, MovedBytes.ofCall(called, elements, type, ranks));
+        }
         Group group = Group.ofThread();
         CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this, tensor) : null;
         if (group.isOpen()) {

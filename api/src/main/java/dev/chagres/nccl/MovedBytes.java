@@ -1,0 +1,76 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.memory.DeviceState;
+
+/**
+ * How many bytes the collectives and transfers of a rank have moved, of all communicators of its device, since it was opened.
+ *
+ * <p>A call counts the length of the whole that it gathers, reduces or sends: of {@code N} ranks with {@code C} elements of {@code b} bytes
+ * {@code allReduce, reduce, broadcast, send, receive} count {@code C b}; {@code allGather, reduceScatter, gather, scatter, allToAll} count
+ * {@code N C b}, C being one rank's part. What travels between devices follows from that and NCCL's algorithm: in a ring each rank sends
+ * {@code (N - 1) / N} of it, twice where it is summed for all. A call counts when it is given to NCCL, one that a graph has recorded at
+ * each launch; those of a communicator with one rank, and transfers to oneself, move nothing.
+ *
+ * {@snippet file="dev/chagres/nccl/MovedBytesTest.java" region="moved"}
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class MovedBytes {
+    private static final DeviceState.Attachment<OfDevice> OF_DEVICE = new DeviceState.Attachment<>(_ -> new OfDevice());
+
+    /** A device has one. */
+    private static final class OfDevice implements AutoCloseable {
+        private final MovedBytes moved = new MovedBytes();
+
+        @Override
+        public void close() {
+            // It can still be read.
+        }
+    }
+
+    /** By the operation's ordinal, as all arrays here. */
+    private final long[] bytes = emptySums();
+
+    private MovedBytes() {}
+
+    static long[] emptySums() {
+        return new long[Operation.values().length];
+    }
+
+    static MovedBytes of(DeviceState device) {
+        return device.get(OF_DEVICE).moved;
+    }
+
+    /** Returns what the rank has moved that {@code communicator} belongs to, also after it was closed. */
+    public static MovedBytes of(Communicator communicator) {
+        return of(Checks.given("communicator", communicator).endpoint().state());
+    }
+
+    /** Returns the bytes of all calls of {@code operation}; 0 of {@code SPLIT}, {@code REGISTER} and {@code LAUNCH}, which move none. */
+    public long by(Operation operation) {
+        return bytes[Checks.given("operation", operation).ordinal()];
+    }
+
+    /** Adds {@code more} to {@code sums}. */
+    static void add(long[] sums, long[] more) {
+        for (int i = 0; i < sums.length; i++) {
+            sums[i] += more[i];
+        }
+    }
+
+    void add(long[] more) {
+        add(bytes, more);
+    }
+
+    /** Returns what a call counts whose ranks have {@code elements} each. */
+    static long ofCall(Operation operation, long elements, DType type, int ranks) {
+        long part = elements * type.byteSize();
+        return switch (operation) {
+            case ALL_REDUCE, REDUCE, BROADCAST, SEND, RECEIVE -> ranks == 1 ? 0 : part;
+            case ALL_GATHER, REDUCE_SCATTER, GATHER, SCATTER, ALL_TO_ALL -> ranks == 1 ? 0 : ranks * part;
+            case SPLIT, REGISTER, LAUNCH -> 0;
+        };
+    }
+}
