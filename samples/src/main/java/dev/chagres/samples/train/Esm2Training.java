@@ -268,6 +268,12 @@ public final class Esm2Training implements TrainingModel {
      */
     @Override
     public void step(float learningRate) {
+        ranks.beginStep();
+        enqueueStep(learningRate);
+        ranks.endStep();
+    }
+
+    private void enqueueStep(float learningRate) {
         readback.begin();
         if (captured != null) {
             rate = learningRate;
@@ -291,6 +297,11 @@ public final class Esm2Training implements TrainingModel {
     @Override
     public void result(StepResult result) {
         readback.read(result);
+    }
+
+    /** Returns the bytes that the collectives of one of several ranks moved in the oldest step not asked for, by {@link dev.chagres.nccl.Operation}. */
+    long[] readBytes() {
+        return ranks.readBytes();
     }
 
     @Override

@@ -2,12 +2,14 @@ package dev.chagres.samples.train;
 
 import dev.chagres.layer.Pass;
 import dev.chagres.model.State;
+import dev.chagres.nccl.MovedBytes;
 import dev.chagres.optim.AdamW;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
 import dev.chagres.train.ModelInput;
+import java.util.Objects;
 import java.util.function.Function;
 import java.util.function.IntPredicate;
 import org.jspecify.annotations.Nullable;
@@ -27,11 +29,14 @@ final class RankShare implements AutoCloseable {
     private final int rank;
     private final int ranks;
     private final IntPredicate own = this::isOwn;
+    /** Null where the rank is alone. */
+    private final @Nullable StepBytes bytes;
 
     private RankShare(@Nullable RankModel made, int rank, int ranks) {
         this.made = made;
         this.rank = rank;
         this.ranks = ranks;
+        bytes = made == null ? null : new StepBytes(MovedBytes.of(made.mesh().world()));
     }
 
     /** Returns that of a rank that is alone. */
@@ -48,6 +53,27 @@ final class RankShare implements AutoCloseable {
      */
     static RankShare of(RankModel made, int rank, int ranks) {
         return new RankShare(made, rank, ranks);
+    }
+
+    /** Says that the collectives called next are those of a step. */
+    void beginStep() {
+        StepBytes present = bytes;
+        if (present != null) {
+            present.begin();
+        }
+    }
+
+    /** Says that the step has called all its collectives. */
+    void endStep() {
+        StepBytes present = bytes;
+        if (present != null) {
+            present.end();
+        }
+    }
+
+    /** Returns the bytes that were moved in the oldest step that was not asked for, by {@link dev.chagres.nccl.Operation}. */
+    long[] readBytes() {
+        return Objects.requireNonNull(bytes).read();
     }
 
     private @Nullable Strategy strategy() {

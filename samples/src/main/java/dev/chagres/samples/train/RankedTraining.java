@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
+import dev.chagres.nccl.Operation;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.recipe.CastStatistics;
@@ -12,6 +13,7 @@ import dev.chagres.train.Batch;
 import dev.chagres.train.StepResult;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -36,8 +38,10 @@ import org.jspecify.annotations.Nullable;
  */
 final class RankedTraining implements TrainingModel {
     private static final Consumer<Esm2Training> END = training -> {};
-    /** Of a step's result: loss, milliseconds, memory. */
-    private static final int NUMBERS = 3;
+    /** Of a step's result: loss, norm, milliseconds, memory; then bytes by operation. */
+    private static final int BYTES = 4;
+
+    private static final int NUMBERS = BYTES + Operation.values().length;
     /** How often a rank that waits for others looks whether it is to end. */
     private static final long LOOK_MILLIS = 100;
 
@@ -52,6 +56,7 @@ final class RankedTraining implements TrainingModel {
     private @Nullable RankNumbers numbers;
 
     private long memoryBytes;
+    private List<RankStep> rankSteps = List.of();
 
     /**
      * Starts the ranks and makes the model on each.
@@ -209,7 +214,7 @@ final class RankedTraining implements TrainingModel {
         if (!processes()) {
             return goOn;
         }
-        long[] all = ask(_ -> gather(goOn ? 1 : 0, 0, 0)).getFirst();
+        long[] all = ask(_ -> gather(goOn ? 1 : 0)).getFirst();
         for (int i = 0; i < all.length; i += NUMBERS) {
             if (all[i] == 0) {
                 return false;
@@ -218,8 +223,9 @@ final class RankedTraining implements TrainingModel {
         return true;
     }
 
-    private long[] gather(long first, long second, long third) {
-        return Objects.requireNonNull(numbers).gather(first, second, third);
+    /** Gathers so many numbers of each rank, the rest 0. */
+    private long[] gather(long... own) {
+        return Objects.requireNonNull(numbers).gather(Arrays.copyOf(own, NUMBERS));
     }
 
     @Override
@@ -235,41 +241,44 @@ final class RankedTraining implements TrainingModel {
     /** Waits for the oldest step: the parts of the loss add up, and the slowest rank is the step's time. */
     @Override
     public void result(StepResult result) {
-        List<StepResult> parts = ask(training -> {
-                    StepResult part = new StepResult();
-                    training.result(part);
-                    return processes() ? ofProcesses(part, training.memoryBytes()) : List.of(part);
-                })
-                .stream()
-                .flatMap(List::stream)
-                .toList();
-        result.set(
-                lossOf(parts),
-                parts.getFirst().gradNorm(),
-                parts.stream().mapToDouble(StepResult::millis).max().orElseThrow());
-    }
-
-    private List<StepResult> ofProcesses(StepResult own, long memory) {
-        long[] all = gather(Double.doubleToRawLongBits(own.loss()), Double.doubleToRawLongBits(own.millis()), memory);
-        List<StepResult> parts = new ArrayList<>();
+        List<long[]> parts = ask(training -> {
+            long[] own = numbersOf(training);
+            return processes() ? gather(own) : own;
+        });
+        List<RankStep> steps = new ArrayList<>();
+        double loss = 0;
         long most = 0;
-        for (int i = 0; i < all.length; i += NUMBERS) {
-            StepResult part = new StepResult();
-            part.set(Double.longBitsToDouble(all[i]), own.gradNorm(), Double.longBitsToDouble(all[i + 1]));
-            parts.add(part);
-            most = Math.max(most, all[i + 2]);
+        for (long[] part : parts) {
+            for (int at = 0; at < part.length; at += NUMBERS) {
+                int rank = steps.size();
+                // Ranks that split layers have computed the same loss.
+                loss += rank % plan.layout().tensorRanks() == 0 ? Double.longBitsToDouble(part[at]) : 0;
+                steps.add(RankStep.of(rank, Double.longBitsToDouble(part[at + 2]), part, at + BYTES));
+                most = Math.max(most, part[at + 3]);
+            }
         }
         memoryBytes = most;
-        return parts;
+        rankSteps = List.copyOf(steps);
+        double slowest = steps.stream().mapToDouble(RankStep::millis).max().orElseThrow();
+        result.set(loss, Double.longBitsToDouble(parts.getFirst()[1]), slowest);
     }
 
-    /** Ranks that split layers have computed the same loss. */
-    private double lossOf(List<StepResult> parts) {
-        double loss = 0;
-        for (int rank = 0; rank < parts.size(); rank += plan.layout().tensorRanks()) {
-            loss += parts.get(rank).loss();
-        }
-        return loss;
+    private static long[] numbersOf(Esm2Training training) {
+        StepResult result = new StepResult();
+        training.result(result);
+        long[] numbers = new long[NUMBERS];
+        numbers[0] = Double.doubleToRawLongBits(result.loss());
+        numbers[1] = Double.doubleToRawLongBits(result.gradNorm());
+        numbers[2] = Double.doubleToRawLongBits(result.millis());
+        numbers[3] = training.memoryBytes();
+        long[] bytes = training.readBytes();
+        System.arraycopy(bytes, 0, numbers, BYTES, bytes.length);
+        return numbers;
+    }
+
+    @Override
+    public List<RankStep> rankSteps() {
+        return rankSteps;
     }
 
     @Override
@@ -320,13 +329,7 @@ final class RankedTraining implements TrainingModel {
     /** Returns the most that one rank has held. */
     @Override
     public long memoryBytes() {
-        if (processes()) {
-            return memoryBytes;
-        }
-        return ask(Esm2Training::memoryBytes).stream()
-                .mapToLong(Long::longValue)
-                .max()
-                .orElseThrow();
+        return memoryBytes;
     }
 
     /** Ends the ranks and waits for them. A second call does nothing. */

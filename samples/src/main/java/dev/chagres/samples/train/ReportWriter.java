@@ -4,6 +4,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
 import dev.chagres.io.RecipeDifferences;
+import dev.chagres.nccl.Operation;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.train.WholeFile;
@@ -119,6 +120,9 @@ final class ReportWriter implements AutoCloseable {
             if (!casts.isEmpty()) {
                 putCasts(json, casts);
             }
+            if (!step.ranks().isEmpty()) {
+                putRanks(json, step.ranks());
+            }
         });
     }
 
@@ -145,6 +149,25 @@ final class ReportWriter implements AutoCloseable {
                     .put("smallestScale", shortest(cast.smallestScale()))
                     .put("largestScale", shortest(cast.largestScale()))
                     .end();
+        }
+        array.end();
+    }
+
+    private static void putRanks(ObjectComposer<JSONComposer<OutputStream>> json, List<RankStep> ranks)
+            throws IOException {
+        var array = json.startArrayField("byRank");
+        for (RankStep step : ranks) {
+            var rank = array.startObject();
+            rank.put("rank", step.rank()).put("stepMillis", shortest(step.millis()));
+            var bytes = rank.startObjectField("bytes");
+            for (Operation operation : Operation.values()) {
+                Long moved = step.bytes().get(operation);
+                if (moved != null) {
+                    bytes.put(operation.toString(), moved);
+                }
+            }
+            bytes.end();
+            rank.end();
         }
         array.end();
     }

@@ -107,6 +107,7 @@ final class RunText {
                 all.millis() / 1e3,
                 100 * all.paddingShare(),
                 all.memoryBytes() / 1048576.0);
+        all.ranks().forEach(out::println);
     }
 
     /** Says over how many steps at the end of a run a figure was taken; nothing where the run has one step. */

@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.train.Batch;
 import dev.chagres.train.StepResult;
+import java.util.List;
 
 /**
  * One step as it is reported; filled again for later steps.
@@ -24,6 +25,7 @@ final class StepMetrics {
     private double tokensPerSecond;
     private double mfu;
     private long memoryBytes;
+    private List<RankStep> ranks = List.of();
 
     /** Takes what is known of a step before it runs. */
     void begin(int step, Batch batch, double flops, float learningRate) {
@@ -38,8 +40,9 @@ final class StepMetrics {
      * Takes what is known once it ran.
      *
      * @param peakFlops the device's rate, NaN when unknown
+     * @param ofRanks what each of several ranks says; nothing on one rank
      */
-    void complete(StepResult result, double peakFlops, long memoryBytes) {
+    void complete(StepResult result, double peakFlops, long memoryBytes, List<RankStep> ofRanks) {
         this.skipped = false;
         this.loss = result.loss();
         this.gradNorm = result.gradNorm();
@@ -47,6 +50,7 @@ final class StepMetrics {
         this.tokensPerSecond = tokens / (stepMillis / 1e3);
         this.mfu = flops / (stepMillis / 1e3) / peakFlops;
         this.memoryBytes = memoryBytes;
+        this.ranks = ofRanks;
     }
 
     /** Counted from 1. */
@@ -107,5 +111,10 @@ final class StepMetrics {
 
     long memoryBytes() {
         return memoryBytes;
+    }
+
+    /** What each of several ranks says, in their order; nothing on one rank. */
+    List<RankStep> ranks() {
+        return ranks;
     }
 }

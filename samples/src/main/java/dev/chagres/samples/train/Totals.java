@@ -1,5 +1,8 @@
 package dev.chagres.samples.train;
 
+import java.util.ArrayList;
+import java.util.List;
+
 /**
  * Sums over steps, and the rates that follow from them.
  *
@@ -15,6 +18,7 @@ final class Totals {
     private double flops;
     private double millis;
     private long memoryBytes;
+    private final List<RankTotals> ranks = new ArrayList<>();
 
     void add(StepMetrics step) {
         add(step.tokens(), step.paddedTokens(), step.flops(), step.stepMillis());
@@ -26,6 +30,21 @@ final class Totals {
             skipped++;
         }
         memoryBytes = Math.max(memoryBytes, step.memoryBytes());
+        for (RankStep part : step.ranks()) {
+            addRank(part);
+        }
+    }
+
+    private void addRank(RankStep part) {
+        for (RankTotals known : ranks) {
+            if (known.rank() == part.rank()) {
+                known.add(part);
+                return;
+            }
+        }
+        RankTotals made = new RankTotals(part.rank());
+        made.add(part);
+        ranks.add(made);
     }
 
     /** Adds a step of which no more is known. */
@@ -47,6 +66,7 @@ final class Totals {
         flops = 0;
         millis = 0;
         memoryBytes = 0;
+        ranks.clear();
     }
 
     int steps() {
@@ -68,6 +88,11 @@ final class Totals {
 
     long memoryBytes() {
         return memoryBytes;
+    }
+
+    /** What each of several ranks did; nothing on one rank. */
+    List<RankTotals> ranks() {
+        return ranks;
     }
 
     /** Over the steps whose loss is a number; NaN without one. */

@@ -40,6 +40,7 @@ import picocli.CommandLine.Spec;
             "Report: JSON Lines; first the run, then per step its loss, tokens (of",
             "sequences), paddedTokens (computed, padding included), stepMillis,",
             "tokensPerSecond (of sequences), gradNorm, learningRate, memoryBytes, mfu.",
+            "On several ranks byRank, a list: rank, stepMillis, bytes of its collectives.",
             "Until it is whole it is called FILE.part; a second run cannot write it.",
             "Ctrl-C ends the run after the step under way and writes what was asked for.",
             "Exit status: 0 done, 1 failed, 2 wrong options, 130 Ctrl-C."

@@ -46,6 +46,11 @@ public interface TrainingModel extends AutoCloseable {
     /** Waits for the oldest step whose result was not read yet, and reads it. */
     void result(StepResult result);
 
+    /** Returns what each of several ranks says of the step whose result was read last, in their order; nothing of a model on one rank. */
+    default List<RankStep> rankSteps() {
+        return List.of();
+    }
+
     /**
      * Returns how well casts to eight bits did in the oldest step that was measured and not asked for yet; nothing where none
      * was.

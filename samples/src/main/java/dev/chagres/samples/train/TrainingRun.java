@@ -167,7 +167,7 @@ final class TrainingRun {
             requireFinite("the loss", result.loss(), finished);
             requireFinite("the gradients' norm", result.gradNorm(), finished);
         }
-        finished.complete(result, peakFlops, model.memoryBytes());
+        finished.complete(result, peakFlops, model.memoryBytes(), model.rankSteps());
         skippedInARow = skipped ? skippedInARow + 1 : 0;
         if (skipped) {
             finished.skip();

@@ -16,6 +16,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.AfterEach;
@@ -80,12 +81,19 @@ class LaunchTest {
         List<String> lines = Files.readAllLines(report);
         for (String line : lines.subList(1, lines.size())) {
             Map<String, Object> step = JSON.std.mapFrom(line);
-            values.add(List.of(step.get("step"), step.get("loss"), step.get("gradNorm"), step.get("tokens")));
+            values.add(
+                    List.of(step.get("step"), step.get("loss"), step.get("gradNorm"), step.get("tokens"), bytes(step)));
         }
         return values;
     }
 
-    /** Losses, norms and the saved state have the same bits as those of ranks that are threads. */
+    /** What each rank's collectives have moved. */
+    private static List<?> bytes(Map<String, Object> step) {
+        return ((List<?>) Objects.requireNonNull(step.get("byRank")))
+                .stream().map(rank -> ((Map<?, ?>) rank).get("bytes")).toList();
+    }
+
+    /** Losses, norms, bytes by rank and the saved state are the same, to the bit, as those of ranks that are threads. */
     @ParameterizedTest
     @ValueSource(
             strings = {
@@ -117,6 +125,7 @@ class LaunchTest {
         awaitEnd(start(Launch.class, processes.toArray(String[]::new)), 0);
         assertEquals(5, steps(ofThreads).size());
         assertEquals(steps(ofThreads), steps(ofProcesses));
+        assertEquals(-1, Files.mismatch(saved, savedByProcesses), "the first byte in which the saved states differ");
         assertEquals(
                 1,
                 text("out").lines().filter(line -> line.startsWith("report: ")).count(),

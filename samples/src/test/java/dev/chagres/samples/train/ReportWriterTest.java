@@ -81,7 +81,7 @@ class ReportWriterTest {
         metrics.begin(number, batch, 1e9, learningRate);
         var result = new StepResult();
         result.set(loss, 1.5, 250);
-        metrics.complete(result, peakFlops, 1 << 20);
+        metrics.complete(result, peakFlops, 1 << 20, List.of());
         return metrics;
     }
 
