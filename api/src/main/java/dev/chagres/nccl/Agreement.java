@@ -21,7 +21,7 @@ import java.util.stream.IntStream;
  * @param of how many ranks the communicator has
  */
 public record Agreement(List<Integer> ranks, List<Long> values, int of) {
-    private static final String WHERE = ", in an agreement";
+    private static final String WHERE = "an agreement";
 
     /** Copies the lists. */
     public Agreement {
@@ -56,7 +56,7 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
                         .agree(
                                 endpoint.rank(),
                                 value,
-                                endpoint + WHERE,
+                                Called.in(endpoint.toString(), WHERE).toString(),
                                 endpoint.config().timeout().toMillis());
         return new Agreement(List.copyOf(left.keySet()), List.copyOf(left.values()), endpoint.ranks());
     }
@@ -69,7 +69,8 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
         }
         RankFailure failure = Objects.requireNonNull(endpoint.failure());
         List<Integer> missed = failure.waiting() == null ? List.of() : place.processes(failure.ranks());
-        String why = String.valueOf(failure.exception(endpoint + WHERE).getMessage());
+        String why = String.valueOf(
+                failure.exception(Called.in(endpoint.toString(), WHERE)).getMessage());
         PeerAgreement.Outcome outcome = place.peers()
                 .agree(new PeerAgreement.Proposal(
                         place.base(), missed, why, value, endpoint.config().timeout()));

@@ -16,7 +16,7 @@ final class CallComparison implements Awaited {
     private final Operation operation;
     private final int peer;
     private final String said;
-    private final String waiting;
+    private final Called waiting;
     private final List<Integer> callers;
     private @Nullable ComparedCall call;
 
@@ -42,7 +42,7 @@ final class CallComparison implements Awaited {
             said = current + shape(tensor);
             callers = IntStream.range(0, endpoint.ranks()).boxed().toList();
         }
-        waiting = endpoint + ", in " + current;
+        waiting = Called.in(endpoint.toString(), current.toString());
     }
 
     /** A vector's shape is its count. */

@@ -24,7 +24,7 @@ interface CallExchange {
     void announce(int rank, ComparedCall call);
 
     /** Waits until all callers have said what they call, and compares; {@code waiting} is what the rank is in. */
-    void compare(Endpoint endpoint, ComparedCall call, String waiting);
+    void compare(Endpoint endpoint, ComparedCall call, Called waiting);
 
     /** Returns which of the callers have not said what they call. Any thread. */
     List<Integer> missing(ComparedCall call);

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -61,9 +62,10 @@ final class Comparisons implements CallExchange {
     }
 
     @Override
-    public void compare(Endpoint endpoint, ComparedCall call, String waiting) {
+    public void compare(Endpoint endpoint, ComparedCall call, Called waiting) {
         String key = call.key();
         List<Integer> callers = call.callers();
+        long begin = System.nanoTime();
         monitor.lock();
         try {
             Comparison comparison = open.get(key);
@@ -82,7 +84,7 @@ final class Comparisons implements CallExchange {
                         .filter(arrivals::isLeft)
                         .findFirst()
                         .orElseThrow();
-                throw meeting.closed(gone, waiting);
+                throw meeting.closed(gone, waiting.waited(Duration.ofNanos(System.nanoTime() - begin)));
             }
             if (--comparison.left == 0) {
                 open.remove(key);

@@ -45,6 +45,7 @@ final class Endpoint implements AutoCloseable {
     private final CaptureMode captureMode;
     private final CallRecords records;
     private final OwnMemory ownMemory = new OwnMemory();
+    private final OpenEndpoints open;
     private int shrinks;
     /** Graphs that have recorded calls of this communicator. */
     private int graphs;
@@ -80,7 +81,8 @@ final class Endpoint implements AutoCloseable {
             elsewhere.peers().add(this);
         }
         exchange = CallExchange.of(meeting, elsewhere, rank);
-        state.get(OpenEndpoints.OF_DEVICE).add(this);
+        open = state.get(OpenEndpoints.OF_DEVICE);
+        open.add(this);
         Watch.add(this);
     }
 
@@ -194,7 +196,7 @@ final class Endpoint implements AutoCloseable {
 
     /** Says that the call that {@link #begin} announced has returned. */
     void end(int status) {
-        String during = status == 0 ? "" : called();
+        Called during = status == 0 ? null : called();
         if (!Group.ofThread().isOpen()) {
             leave();
             given(status);
@@ -236,6 +238,7 @@ final class Endpoint implements AutoCloseable {
     /** Waits until the peers have come to what was published. The wait that {@link Watch} ends begins here, and goes on in NCCL. */
     void meet() {
         peerWait.begin();
+        open.begins(this);
         if (state.capture() != null) {
             captureMode.relax();
             return;
@@ -243,7 +246,7 @@ final class Endpoint implements AutoCloseable {
         counts.meet();
         RankFailure present = meeting == null ? null : meeting.failure();
         if (present != null) {
-            String during = called();
+            Called during = called();
             leave();
             throw present.exception(during);
         }
@@ -268,7 +271,7 @@ final class Endpoint implements AutoCloseable {
     }
 
     /** Throws what a status says; {@code during} is the call that the rank was in. */
-    void settle(int status, Object function, String during) {
+    void settle(int status, Object function, @Nullable Called during) {
         if (status == 0) {
             return;
         }
@@ -286,7 +289,7 @@ final class Endpoint implements AutoCloseable {
     }
 
     /** What a rank throws whose peers in other processes are gone: NCCL does not say which. */
-    private RankFailedException lost(Peers others, NcclException refused, String during) {
+    private RankFailedException lost(Peers others, NcclException refused, @Nullable Called during) {
         others.awaitWord(this);
         RankFailure told = failure();
         return (told != null
@@ -306,9 +309,13 @@ final class Endpoint implements AutoCloseable {
         }
     }
 
-    /** Returns what the rank is in, or was in last, and how long it has waited. */
-    String called() {
-        return peerWait.describe(toString(), call);
+    /**
+     * Returns what the rank is in, or was in last, and how long it has waited; where it has called nothing of this communicator, what it
+     * called last of another one.
+     */
+    Called called() {
+        Endpoint latest = peerWait.hasBegun() ? this : open.latest();
+        return latest == null ? Called.nothing(toString()) : latest.peerWait.describe(latest.toString(), latest.call);
     }
 
     /** Returns the thread's waiting for its peers. Any thread. */
@@ -389,14 +396,19 @@ final class Endpoint implements AutoCloseable {
             if (elsewhere != null) {
                 elsewhere.peers().remove(this);
             }
-            state.get(OpenEndpoints.OF_DEVICE).remove(this);
+            open.remove(this);
             Leaks.closed(trace);
         }
         Status.nccl(status, failed ? "ncclCommAbort" : "ncclCommDestroy");
     }
 
+    /** Returns how texts name a rank of a communicator. */
+    static String name(CommunicatorConfig config, int rank, int ranks) {
+        return "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks;
+    }
+
     @Override
     public String toString() {
-        return "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks;
+        return name(config, rank, ranks);
     }
 }

@@ -110,8 +110,8 @@ final class Group {
             throw failed;
         }
         int status = Nccl.ncclGroupEnd();
-        String during =
-                status == 0 || members.isEmpty() ? "" : members.getFirst().called();
+        Called during =
+                status == 0 || members.isEmpty() ? null : members.getFirst().called();
         leave();
         for (int i = 0; i < members.size(); i++) {
             members.get(i).given(status);

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
@@ -139,7 +140,7 @@ final class Meeting {
     }
 
     /** Waits until every rank has come. */
-    void join(int rank, String waiting, long timeoutMillis) {
+    void join(int rank, Called waiting, long timeoutMillis) {
         monitor.lock();
         try {
             throwFailure(waiting);
@@ -173,7 +174,7 @@ final class Meeting {
     void await(
             BooleanSupplier condition,
             long timeoutMillis,
-            String waiting,
+            Called waiting,
             Supplier<List<Integer>> missing,
             UnaryOperator<List<Integer>> blame) {
         long begin = System.nanoTime();
@@ -186,10 +187,10 @@ final class Meeting {
         if (condition.getAsBoolean()) {
             return; // A rank that has failed meanwhile had come, too.
         }
-        throwFailure(waiting + " waited " + (System.nanoTime() - begin) / 1_000_000 + " ms");
+        throwFailure(waiting.waited(Duration.ofNanos(System.nanoTime() - begin)));
     }
 
-    private void throwFailure(String called) {
+    private void throwFailure(Called called) {
         RankFailure present = failure;
         if (present != null) {
             throw present.exception(called);
@@ -255,7 +256,7 @@ final class Meeting {
     }
 
     /** Does so, with the lock held, and returns what {@code waiting} throws. */
-    RankFailedException closed(int rank, String waiting) {
+    RankFailedException closed(int rank, Called waiting) {
         monitor.unlocked(() -> failAfterWord(rank));
         return Objects.requireNonNull(failure).exception(waiting);
     }

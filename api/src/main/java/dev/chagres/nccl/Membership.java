@@ -68,7 +68,7 @@ final class Membership {
         }
         Meeting meeting = id.meeting(ranks);
         if (meeting != null) {
-            String waiting = "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open";
+            Called waiting = Called.in(Endpoint.name(config, rank, ranks), "open");
             meeting.join(rank, waiting, config.timeout().toMillis());
         } else if (config.checks() == CollectiveChecks.FULL && !id.areTold()) {
             throw new IllegalArgumentException(
@@ -231,7 +231,8 @@ final class Membership {
                 .toArray();
         Meeting meeting = above.descendants().shrink(number + " without " + Arrays.toString(excluded), staying);
         int place = Arrays.binarySearch(staying, parent.rank());
-        meeting.join(place, parent + ", in shrink", config.timeout().toMillis());
+        meeting.join(
+                place, Called.in(parent.toString(), "shrink"), config.timeout().toMillis());
         return meeting;
     }
 

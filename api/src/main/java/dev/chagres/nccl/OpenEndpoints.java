@@ -5,6 +5,7 @@ import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.HostWaits;
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The communicators of one device, which are closed with it.
@@ -15,6 +16,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
     static final DeviceState.Attachment<OpenEndpoints> OF_DEVICE = new DeviceState.Attachment<>(OpenEndpoints::new);
 
     private final List<Endpoint> open = new ArrayList<>();
+    private @Nullable Endpoint latest;
 
     private OpenEndpoints(DeviceState state) {
         state.waits().interruptedBy(this);
@@ -26,6 +28,17 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
 
     void remove(Endpoint endpoint) {
         open.remove(endpoint);
+    }
+
+    /** Says that {@code endpoint} is called. */
+    void begins(Endpoint endpoint) {
+        latest = endpoint;
+    }
+
+    /** Returns the one that was called last, also when it is closed; null before the first call. */
+    @Nullable
+    Endpoint latest() {
+        return latest;
     }
 
     @Override

@@ -18,6 +18,8 @@ import org.jspecify.annotations.Nullable;
  */
 final class Opening {
     /** How often it is asked whether a rank has failed meanwhile. */
+    private static final String OPEN = "open";
+
     private static final long LOOK_MILLIS = 50;
 
     private final int device;
@@ -102,13 +104,15 @@ final class Opening {
         Peers.Failed peer = peerFailure();
         if (peer != null) {
             throw RankFailure.thrown(id.rank(peer.process()), peer.cause())
-                    .exception("communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open");
+                    .exception(Called.in(Endpoint.name(config, rank, ranks), OPEN));
         }
         throw new RankFailedException(
-                "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks + ", in open waited "
-                        + timeout.toMillis() + " ms: not all ranks came; which, is not known, for ranks may be in other"
+                Called.in(Endpoint.name(config, rank, ranks), OPEN).waited(timeout)
+                        + ": not all ranks came; which, is not known, for ranks may be in other"
                         + " processes",
                 List.of(),
+                OPEN,
+                timeout,
                 null);
     }
 

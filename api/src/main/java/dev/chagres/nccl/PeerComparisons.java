@@ -1,11 +1,11 @@
 package dev.chagres.nccl;
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
@@ -50,7 +50,7 @@ final class PeerComparisons implements CallExchange {
         calls.tell(place.base(), key, Integer.toString(rank));
         int others = endpoint.ranks() - 1;
         Map<Integer, String> members =
-                await(endpoint, MEMBERS, List.of(), endpoint + ", in split", said -> said.size() == others);
+                await(endpoint, MEMBERS, List.of(), Called.in(endpoint.toString(), "split"), said -> said.size() == others);
         List<Integer> found = new ArrayList<>(IntStream.range(0, endpoint.ranks())
                 .map(_ -> THIS_PROCESS)
                 .boxed()
@@ -83,7 +83,7 @@ final class PeerComparisons implements CallExchange {
     }
 
     @Override
-    public void compare(Endpoint endpoint, ComparedCall call, String waiting) {
+    public void compare(Endpoint endpoint, ComparedCall call, Called waiting) {
         List<Integer> wanted = others(call).stream().map(processes::get).toList();
         Map<Integer, String> said = await(
                 endpoint, call.key(), wanted, waiting, heard -> heard.keySet().containsAll(wanted));
@@ -100,7 +100,7 @@ final class PeerComparisons implements CallExchange {
             Endpoint endpoint,
             String key,
             List<Integer> wanted,
-            String waiting,
+            Called waiting,
             Predicate<Map<Integer, String>> enough) {
         long begin = System.nanoTime();
         long timeout = endpoint.config().timeout().toMillis();
@@ -117,8 +117,8 @@ final class PeerComparisons implements CallExchange {
                     .toList();
             endpoint.fail(RankFailure.late(waiting, behind.isEmpty() ? missing : behind, timeout));
         }
-        long millis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begin);
-        throw Objects.requireNonNull(endpoint.failure()).exception(waiting + " waited " + millis + " ms");
+        Duration waited = Duration.ofNanos(System.nanoTime() - begin);
+        throw Objects.requireNonNull(endpoint.failure()).exception(waiting.waited(waited));
     }
 
     /** Returns whether this rank has said what it calls where another one, which asks, waits for that. Any thread. */

@@ -2,6 +2,7 @@ package dev.chagres.nccl;
 
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
+import java.time.Duration;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -77,12 +78,16 @@ final class PeerWait {
         return present == null ? calls : present;
     }
 
-    /** Returns {@code caller}, and what it is in, or was in last: {@code call}; in a wait how long that has taken. */
-    String describe(String caller, CurrentCall call) {
-        if (begun == 0) {
-            return caller;
-        }
-        long millis = (System.nanoTime() - sinceNanos) / 1_000_000;
-        return caller + ", " + (number() == 0 ? "after " + call : "in " + call + " waited " + millis + " ms");
+    /** Returns whether the thread has waited ever. */
+    boolean hasBegun() {
+        return begun > 0;
+    }
+
+    /** Returns that {@code caller} is in {@code call}, or was in it last, and since when. */
+    Called describe(String caller, CurrentCall call) {
+        boolean isInside = number() != 0;
+        return begun == 0
+                ? Called.nothing(caller)
+                : new Called(caller, call.toString(), Duration.ofNanos(System.nanoTime() - sinceNanos), isInside);
     }
 }

@@ -1,6 +1,7 @@
 package dev.chagres.nccl;
 
 import dev.chagres.internal.Checks;
+import java.time.Duration;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -17,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  */
 record RankFailure(
         List<Integer> ranks,
-        @Nullable String waiting,
+        @Nullable Called waiting,
         String text,
         @Nullable Throwable cause,
         @Nullable FailureRecords records) {
@@ -39,12 +40,13 @@ record RankFailure(
                 : thrown(rank, cause);
     }
 
-    /** What {@code waiting} throws when others did not come in time. */
-    static RankFailure late(String waiting, List<Integer> missing, long timeoutMillis) {
+    /** What {@code waiting} throws when others did not come in time, which is the timeout where it does not say more. */
+    static RankFailure late(Called waiting, List<Integer> missing, long timeoutMillis) {
         String who = missing.isEmpty()
                 ? "every rank that is known here has called it, and it did not complete"
                 : names(missing) + " did not come";
-        return new RankFailure(missing, waiting + " waited " + timeoutMillis + " ms", who, null, null);
+        Called waited = waiting.time() == null ? waiting.waited(Duration.ofMillis(timeoutMillis)) : waiting;
+        return new RankFailure(missing, waited, who, null, null);
     }
 
     static String names(List<Integer> ranks) {
@@ -66,13 +68,19 @@ record RankFailure(
     }
 
     /** Returns what a rank throws that was in {@code called}, or that was in no call. */
-    RankFailedException exception(@Nullable String called) {
+    RankFailedException exception(@Nullable Called called) {
         String told = told(called);
-        return new RankFailedException(records == null ? told : told + "; " + records.note(), ranks, cause);
+        Called where = waiting != null ? waiting : called;
+        return new RankFailedException(
+                records == null ? told : told + "; " + records.note(),
+                ranks,
+                where == null ? null : where.call(),
+                where == null ? null : where.time(),
+                cause);
     }
 
-    private String told(@Nullable String called) {
-        String where = waiting != null ? waiting : called;
+    private String told(@Nullable Called called) {
+        Called where = waiting != null ? waiting : called;
         return where == null ? text : where + ": " + text;
     }
 }

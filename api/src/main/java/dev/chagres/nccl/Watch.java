@@ -74,7 +74,7 @@ final class Watch {
     /** Ends the wait of a rank, and of its peers where they are known: the time is up. */
     static void timeOut(Endpoint late) {
         long millis = late.config().timeout().toMillis();
-        String waiting = late + ", in " + late.call();
+        Called waiting = Called.in(late.toString(), late.call().toString());
         Meeting meeting = late.meeting();
         if (meeting == null) {
             PeerPlace elsewhere = late.elsewhere();
@@ -93,7 +93,7 @@ final class Watch {
         List<Integer> behind = elsewhere == null || late.failure() != null ? List.of() : elsewhere.behind(late);
         if (!behind.isEmpty()) {
             late.fail(RankFailure.late(
-                    late + ", after " + late.call(),
+                    late.peerWait().describe(late.toString(), late.call()),
                     behind,
                     late.config().timeout().toMillis()));
         }

@@ -70,7 +70,7 @@ final class EqualMicroBatches implements AutoCloseable {
                         + "; in ZeRO stage 3 all ranks compute equally many micro-batches in a step, of which rank "
                         + ranks.rank() + " had completed " + count + ": count those of the others; "
                         + WITHOUT_SEQUENCES,
-                failed.ranks(),
+                failed,
                 null);
         explained.setStackTrace(failed.getStackTrace());
         return explained;

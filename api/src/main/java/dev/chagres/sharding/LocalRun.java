@@ -225,11 +225,12 @@ final class LocalRun<T> {
         String text = known
                 ? String.valueOf(first.failure.getMessage())
                 : "rank " + first.rank + " of " + threads.size() + " failed: " + Checks.describe(first.failure);
-        List<Integer> ranks = first.failure instanceof RankFailedException named ? named.ranks() : List.of(first.rank);
         if (!lost.isEmpty()) {
             text += "; the threads of ranks " + lost + " have not ended, and their devices stay open";
         }
-        RankFailedException failure = new RankFailedException(text, ranks, first.failure);
+        RankFailedException failure = first.failure instanceof RankFailedException named
+                ? new RankFailedException(text, named, named)
+                : new RankFailedException(text, List.of(first.rank), first.failure);
         causes.stream().filter(one -> one != first).forEach(one -> failure.addSuppressed(one.failure));
         return failure;
     }

@@ -2,7 +2,9 @@ package dev.chagres.nccl;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -13,6 +15,7 @@ import dev.chagres.Tensor;
 import dev.chagres.sharding.Ranks;
 import java.time.Duration;
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.CountDownLatch;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -69,7 +72,10 @@ class CommunicatorFailureTest {
         assertEquals(
                 "communicator \"rest\", rank 1 of 2, after allReduce of 1 FLOAT32, SUM: rank 0 failed:"
                         + " java.lang.IllegalStateException: second",
-                heard[0].getMessage().replaceFirst("in (.*) waited \\d+ ms", "after $1"));
+                heard[0].getMessage().replaceFirst("in (.*) waited \\d+ ms|\\d+ ms after (.*?)(?=:)", "after $1$2"));
+        RankFailedException told = assertInstanceOf(RankFailedException.class, heard[0]);
+        assertEquals("allReduce of 1 FLOAT32, SUM", told.collective());
+        assertTrue(Objects.requireNonNull(told.waited()).toNanos() > 0, told.toString());
     }
 
     @Test

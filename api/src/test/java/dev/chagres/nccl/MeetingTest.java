@@ -37,7 +37,8 @@ class MeetingTest {
         RankFailedException other = assertInstanceOf(RankFailedException.class, inPair.get());
         assertEquals(List.of(0), one.ranks());
         assertEquals(one.getMessage(), other.getMessage());
-        assertTrue(one.getMessage().matches("(world|pair) waited 20 ms: rank 0 did not come"), one.getMessage());
+        assertTrue(
+                one.getMessage().matches("(world|pair), in test waited 20 ms: rank 0 did not come"), one.getMessage());
     }
 
     /** Waits for what never is; both have found that the time is up before either tells the ranks. */
@@ -49,7 +50,7 @@ class MeetingTest {
                 meeting.await(
                         () -> false,
                         TIMEOUT_MILLIS,
-                        name,
+                        Called.in(name, "test"),
                         () -> {
                             await(bothLate);
                             return List.of(0);

@@ -40,7 +40,7 @@ class ProcessFaultsTest {
     private static final double DEAD_SECONDS = 5;
 
     private static final Pattern LAST = Pattern.compile("(\\d+) ranks \\[(\\d)] communicator \"\\w+\", rank \\d of \\d"
-            + "(?:, (?:in|after) \\w+.*?)?: rank (\\d) (did not come|failed: .*)");
+            + ", (?:in \\w+.*? waited \\d+ ms|\\d+ ms after \\w+.*?): rank (\\d) (did not come|failed: .*)");
 
     /** What is done to a process. */
     enum Signal {
@@ -59,6 +59,7 @@ class ProcessFaultsTest {
         System.out.println("chagres.test.seed=" + seed + " " + signal);
         SplittableRandom random = new SplittableRandom(seed);
         Set<String> before = files();
+        DetectionTimes detected = new DetectionTimes(signal.name());
         for (int i = 0; i < FaultyRank.times(times); i++) {
             int ranks = FaultyRank.drawRanks(random, 4);
             int victim = random.nextInt(ranks);
@@ -75,11 +76,12 @@ class ProcessFaultsTest {
                 for (int rank = 0; rank < ranks; rank++) {
                     if (rank != victim) {
                         jvms.awaitEnd(rank, 3);
-                        check(signal, victim, injected, jvms.last(rank), what + ", rank " + rank + ": ");
+                        detected.add(check(signal, victim, injected, jvms.last(rank), what + ", rank " + rank + ": "));
                     }
                 }
             }
         }
+        System.out.println(detected);
         Set<String> left = files();
         left.removeAll(before); // Of ranks that wait for others in this program, or another one.
         for (int look = 0; !left.isEmpty() && look < 500; look++) {
@@ -94,7 +96,8 @@ class ProcessFaultsTest {
         assertEquals(0, kill.waitFor());
     }
 
-    private static void check(Signal signal, int victim, long injected, String last, String what) {
+    /** Returns after how many seconds the rank was told. */
+    private static double check(Signal signal, int victim, long injected, String last, String what) {
         Matcher matcher = LAST.matcher(last);
         assertTrue(matcher.matches(), what + last);
         assertEquals(Integer.toString(victim), matcher.group(2), what + last);
@@ -105,6 +108,7 @@ class ProcessFaultsTest {
         if (signal == Signal.KILL) {
             assertEquals("failed: its process has ended", matcher.group(4), what + last);
         }
+        return seconds;
     }
 
     /** A communicator's file loses its name when all ranks have joined. */

@@ -43,8 +43,9 @@ class ThreadFaultsTest {
     private static final double MOST_SECONDS = 5;
 
     private static final long HANGS_SECONDS = 40;
-    private static final Pattern CALLED =
-            Pattern.compile("communicator \"\\w+\", rank \\d of \\d(?:, (?:in|after) \\w+.*?)?: (.*)", Pattern.DOTALL);
+    private static final Pattern CALLED = Pattern.compile(
+            "communicator \"\\w+\", rank \\d of \\d, (?:in (\\w+.*?) waited \\d+ ms|\\d+ ms after (\\w+.*?)): (.*)",
+            Pattern.DOTALL);
 
     /** What a run has come to. */
     private static final class Outcome {
@@ -78,14 +79,16 @@ class ThreadFaultsTest {
         long seed = Long.getLong("chagres.test.seed", new Random().nextLong());
         System.out.println("chagres.test.seed=" + seed + " " + fault);
         SplittableRandom random = new SplittableRandom(seed);
+        DetectionTimes detected = new DetectionTimes(fault.name());
         for (int i = 0; i < FaultyRank.times(times); i++) {
             Injection injection = Injection.draw(random, fault);
             try {
-                check(injection, run(injection));
+                check(injection, run(injection), detected);
             } catch (Throwable failure) {
                 throw new AssertionError("injection " + i + " of seed " + seed + ": " + injection, failure);
             }
         }
+        System.out.println(detected);
     }
 
     private static Outcome run(Injection injection) throws InterruptedException {
@@ -130,7 +133,8 @@ class ThreadFaultsTest {
         return stacks.toString();
     }
 
-    private static void check(Injection injection, Outcome outcome) throws InterruptedException {
+    private static void check(Injection injection, Outcome outcome, DetectionTimes detected)
+            throws InterruptedException {
         double most = injection.fault() == Fault.IS_SILENT ? SILENCE.toMillis() / 1e3 + MOST_SECONDS : MOST_SECONDS;
         RankFailedException run = assertInstanceOf(RankFailedException.class, outcome.run);
         for (int rank = 0; rank < injection.ranks(); rank++) {
@@ -148,9 +152,10 @@ class ThreadFaultsTest {
             } else {
                 RankFailedException failure = assertInstanceOf(RankFailedException.class, heard, text);
                 assertEquals(List.of(injection.victim()), failure.ranks(), "rank " + rank + ": " + text);
-                checkText(injection, text);
+                checkText(injection, failure, text);
             }
             double seconds = (outcome.nanos[rank] - outcome.injected.get()) / 1e9;
+            detected.add(seconds);
             assertTrue(seconds < most, "rank " + rank + " after " + seconds + " s: " + text);
         }
         if (!injection.fault().needsFullChecks()) {
@@ -159,16 +164,19 @@ class ThreadFaultsTest {
         checkNothingIsLeft(outcome);
     }
 
-    private static void checkText(Injection injection, String text) {
+    private static void checkText(Injection injection, RankFailedException failure, String text) {
         Matcher matcher = CALLED.matcher(text);
         assertTrue(matcher.matches(), text);
+        assertEquals(matcher.group(1) != null ? matcher.group(1) : matcher.group(2), failure.collective(), text);
+        Duration waited = failure.waited();
+        assertTrue(waited != null && !waited.isNegative(), text + ": " + waited);
         String expected = "rank " + injection.victim()
                 + switch (injection.fault()) {
                     case IS_SILENT -> " did not come";
                     case CLOSES -> " has finished or closed its communicator, and comes no more";
                     default -> " failed: " + FaultyRank.Ill.class.getName() + ": it is ill";
                 };
-        assertEquals(expected, matcher.group(1), text);
+        assertEquals(expected, matcher.group(3), text);
     }
 
     /** All others say the same. */

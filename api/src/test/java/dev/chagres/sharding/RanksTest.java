@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -63,6 +64,8 @@ class RanksTest {
                     sum(rank);
                 }));
         assertEquals("rank 2 of 4 failed: java.lang.IllegalStateException: boom", failure.getMessage());
+        assertNull(failure.collective());
+        assertNull(failure.waited());
         assertEquals(List.of(2), failure.ranks());
         assertSame(cause, failure.getCause());
         assertEquals(0, failure.getSuppressed().length);
@@ -140,6 +143,8 @@ class RanksTest {
                                 + " did not come"),
                 text);
         assertEquals(List.of(1), failure.ranks());
+        assertEquals("allReduce of 4 FLOAT32, SUM", failure.collective());
+        assertEquals(Duration.ofMillis(400), failure.waited());
         assertTrue(System.nanoTime() - begin < 10_000_000_000L);
     }
 

@@ -1,0 +1,46 @@
+package dev.chagres.nccl;
+
+import java.time.Duration;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Where a rank was when others failed.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param caller the rank, of a communicator
+ * @param call the collective or transfer that it was in, or called last; null where it had called none
+ * @param time how long it has waited there, or that call is ago; null where that is not known
+ * @param isInside whether it was in the call
+ */
+record Called(
+        String caller, @Nullable String call, @Nullable Duration time, boolean isInside) {
+    /** Returns that of a rank that has called nothing. */
+    static Called nothing(String caller) {
+        return new Called(caller, null, null, false);
+    }
+
+    /** Returns that of a rank that is in a call. */
+    static Called in(String caller, String call) {
+        return new Called(caller, call, null, true);
+    }
+
+    /** Returns the same after such a time. */
+    Called waited(Duration newTime) {
+        return new Called(caller, call, newTime, isInside);
+    }
+
+    @Override
+    public String toString() {
+        if (call == null) {
+            return caller;
+        }
+        if (time == null) {
+            return caller + (isInside ? ", in " : ", after ") + call;
+        }
+        long millis = time.toMillis();
+        return isInside
+                ? caller + ", in " + call + " waited " + millis + " ms"
+                : caller + ", " + millis + " ms after " + call;
+    }
+}
