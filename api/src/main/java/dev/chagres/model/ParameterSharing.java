@@ -204,6 +204,11 @@ public final class ParameterSharing {
         step(newStages);
     }
 
+    /** Returns the parameters that a rank of the pipeline has; none where these are no pipeline's. */
+    public List<Parameter> ofStages(int rank) {
+        return stages == null ? List.of() : stages.of(rank);
+    }
+
     /** Returns whether these are the parameters of one rank of a pipeline. */
     public boolean isStaged() {
         return stages != null;

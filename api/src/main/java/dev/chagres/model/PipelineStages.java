@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.function.Function;
+import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -40,6 +41,7 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
     private final List<@Nullable Tensor> gradients = new ArrayList<>();
 
     private final Set<Parameter> countedElsewhere;
+    private final IntFunction<List<Parameter>> ofRank;
     private final NormOverRanks norm;
     private final Runnable sums = this::enqueueSums;
 
@@ -50,8 +52,15 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
      * @param ranks of the pipeline
      * @param tied what this rank has in common with others, in the same order on each
      * @param countedElsewhere of these, those that a rank before this one counts in the norm
+     * @param ofRank gives the parameters of each rank of the pipeline
      */
-    public PipelineStages(Scope scope, Communicator ranks, List<Tied> tied, Set<Parameter> countedElsewhere) {
+    public PipelineStages(
+            Scope scope,
+            Communicator ranks,
+            List<Tied> tied,
+            Set<Parameter> countedElsewhere,
+            IntFunction<List<Parameter>> ofRank) {
+        this.ofRank = Checks.given("ofRank", ofRank);
         this.ranks = Checks.given("ranks", ranks);
         this.tied = List.copyOf(Checks.given("tied", tied));
         this.countedElsewhere = Set.copyOf(Checks.given("countedElsewhere", countedElsewhere));
@@ -65,6 +74,11 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
             one.parameter.tie();
             gradients.add(kept.apply(one.parameter));
         }
+    }
+
+    /** Returns the parameters of a rank of the pipeline, of which this one need not have memory. */
+    List<Parameter> of(int rank) {
+        return ofRank.apply(rank);
     }
 
     /** Returns the number of ranks. */

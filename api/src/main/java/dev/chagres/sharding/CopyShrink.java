@@ -115,19 +115,29 @@ record CopyShrink(
         Inside.state(strategy.stream).ensureNotCapturing("shrink");
         Inside.state(strategy.stream).ensureNotGrouping("shrink");
         strategy.ensureOwn(optimizer);
+        if (gathers.made() != WeightGather.DEVICE && !gathers.communicator().areThreads()) {
+            throw new IllegalStateException(
+                    "shrink: expected weights gathered in DEVICE memory where ranks are processes, got "
+                            + gathers.made()
+                            + ", in which NCCL ends no wait for a rank that has failed; start again from a saved state");
+        }
         String refused = refused(strategy.parameters());
         if (refused != null) {
-            throw new IllegalStateException("shrink: expected " + refused + "; start again from a saved state");
+            throw new IllegalStateException("shrink: expected " + refused + lost());
         }
         steps.ensureAllAwaited();
     }
 
+    /** Says what went with the ranks that have failed, where they are known. */
+    private String lost() {
+        List<Integer> failed = LostLayers.failed(strategy.parameters());
+        boolean areKnown =
+                !failed.isEmpty() && Collections.max(failed) < ranks.shape().ranks();
+        return "; " + (areKnown ? strategy.explainLoss(failed) : "start again from a saved state");
+    }
+
     private @Nullable String refused(Parameters parameters) {
         MeshShape shape = ranks.shape();
-        if (gathers.made() != WeightGather.DEVICE && !gathers.communicator().areThreads()) {
-            return "weights gathered in DEVICE memory where ranks are processes, got " + gathers.made()
-                    + ", in which NCCL ends no wait for a rank that has failed";
-        }
         if (shape.size(MeshDimension.REPLICATE) == 1) {
             return "copies of the model along REPLICATE, got one, of which each rank has a part";
         }

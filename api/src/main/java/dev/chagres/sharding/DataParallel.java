@@ -194,13 +194,14 @@ public final class DataParallel extends Strategy {
         if (parameters.tensorParallel().isSplit()) {
             throw new IllegalStateException(
                     "shrink: expected ranks that have whole layers, got " + parameters.tensorParallel()
-                            + ", of which parts went with a rank; start again from a saved state");
+                            + ", of which parts went with a rank" + LostLayers.explain(parameters, communicator));
         }
         if (parameters.sharing().isStaged()
                 || parameters.sharing().contextParallel().isSplit()) {
             throw new IllegalStateException(
                     "shrink: expected ranks that compute the whole model by themselves, got stages of a"
-                            + " pipeline or parts of tokens, which need the rank that is gone; start again from a saved state");
+                            + " pipeline or parts of tokens, which need the rank that is gone"
+                            + LostLayers.explain(parameters, communicator));
         }
         if (unawaited) {
             throw new IllegalStateException(

@@ -28,24 +28,16 @@ record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ran
     }
 
     private String explain(int rank, List<Integer> lost) {
-        if (!ranks.isAlike(rank, ranks.world().rank())) {
-            return "with rank " + rank
-                    + " went other stages, heads or columns than this rank has; a rank that has the same"
-                    + " can say which parts";
-        }
         ParameterShard shard = shard(rank);
         Part part = shard.updated();
         String what = shard.weights() == null ? "masters and moments" : "weights, masters and moments";
-        StringBuilder text = new StringBuilder("with rank " + rank + " went part " + part.index() + " of "
-                + part.count() + " of the " + what + " of:");
-        for (PlacedGroup group : parameters.sharing().groups()) {
-            List<String> names = group.members().stream()
-                    .filter(parameter -> !parameter.isFrozen())
-                    .map(Parameter::name)
-                    .toList();
-            if (!names.isEmpty()) {
-                text.append("\n  ").append(String.join(", ", names));
-            }
+        StringBuilder text = new StringBuilder(
+                "with rank " + rank + " went part " + part.index() + " of " + part.count() + " of the " + what + " of");
+        if (isOneOf(MeshDimension.PIPELINE) && isOneOf(MeshDimension.TENSOR)) {
+            nameGroups(text.append(':'));
+        } else {
+            int own = ranks.world().rank();
+            text.append(' ').append(new LostLayers(parameters, ranks.shape(), own).what(rank));
         }
         List<Integer> others = IntStream.range(0, ranks.world().ranks())
                 .filter(other -> !lost.contains(other)
@@ -58,6 +50,22 @@ record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ran
                                 ? "\nnobody else has them: start again from a saved state"
                                 : "\nranks " + others + " have the same part, in other copies of the model")
                 .toString();
+    }
+
+    private boolean isOneOf(MeshDimension dimension) {
+        return ranks.shape().size(dimension) == 1;
+    }
+
+    private void nameGroups(StringBuilder text) {
+        for (PlacedGroup group : parameters.sharing().groups()) {
+            List<String> names = group.members().stream()
+                    .filter(parameter -> !parameter.isFrozen())
+                    .map(Parameter::name)
+                    .toList();
+            if (!names.isEmpty()) {
+                text.append("\n  ").append(String.join(", ", names));
+            }
+        }
     }
 
     private ParameterShard shard(int rank) {

@@ -62,6 +62,7 @@ public final class Mesh implements AutoCloseable {
             for (MeshDimension dimension : MeshDimension.values()) {
                 mesh.split(world, dimension);
             }
+            Inside.state(mesh.device).get(OpenMeshes.OF_DEVICE).add(mesh);
         } catch (RuntimeException failure) {
             try {
                 mesh.close();
@@ -93,6 +94,13 @@ public final class Mesh implements AutoCloseable {
                 .map(dimension -> dimension.name().toLowerCase(Locale.ROOT))
                 .collect(Collectors.joining("-"));
         return world.split(color, rank, world.config().withName(name));
+    }
+
+    /** Returns whether {@code communicator} is this mesh's, of some or all of its ranks. */
+    boolean made(Communicator communicator) {
+        return world == communicator
+                || communicators.containsValue(communicator)
+                || combined.containsValue(communicator);
     }
 
     /** Returns the sizes. */
@@ -154,6 +162,7 @@ public final class Mesh implements AutoCloseable {
         open.addAll(combined.values());
         communicators.clear();
         combined.clear();
+        Inside.state(device).get(OpenMeshes.OF_DEVICE).remove(this);
         Closing.newestFirst(open);
     }
 

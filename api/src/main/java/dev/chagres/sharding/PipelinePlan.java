@@ -148,6 +148,13 @@ public final class PipelinePlan {
         return all;
     }
 
+    /** Returns the parameters that a rank has. */
+    List<Parameter> parametersOf(int rank) {
+        return whole.parameters().stream()
+                .filter(parameter -> ranksOf(parameter).get(rank))
+                .toList();
+    }
+
     /** Returns whether a parameter of a stage before {@code stage} is trained. */
     boolean learnsBefore(int stage) {
         return stages.entrySet().stream()

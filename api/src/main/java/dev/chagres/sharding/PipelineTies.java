@@ -54,7 +54,8 @@ record PipelineTies(List<Communicator> communicators) {
                     }
                 }
             });
-            PipelineStages stages = new PipelineStages(parameters.scope(), ranks, tied, countedElsewhere);
+            PipelineStages stages =
+                    new PipelineStages(parameters.scope(), ranks, tied, countedElsewhere, plan::parametersOf);
             parameters.adopt(stages);
             parameters.sharing().stages(stages);
         } catch (RuntimeException | Error failure) {

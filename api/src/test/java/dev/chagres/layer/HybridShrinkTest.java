@@ -255,6 +255,19 @@ class HybridShrinkTest {
     }
 
     @Test
+    void lostPartsOfTheOnlyCopyAreNamed() {
+        DevicesNeeded.assume(2);
+        FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE);
+        String text = refused(config, shape(1, 2), List.of(new Victim(1, 1, Moment.IN_FORWARD)));
+        assertTrue(
+                text.contains(
+                        "shrink: expected copies of the model along REPLICATE, got one, of which each rank has a part;"
+                                + " with rank 1 went part 1 of 2 of the weights, masters and moments of:\n  "),
+                text);
+        assertTrue(text.contains("\nnobody else has them: start again from a saved state"), text);
+    }
+
+    @Test
     void misuse() {
         DevicesNeeded.assume(2);
         FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE);

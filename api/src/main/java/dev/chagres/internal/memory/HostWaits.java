@@ -65,6 +65,14 @@ public final class HostWaits {
         }
     }
 
+    /** Throws why what work of the device may wait for has failed, if it has. */
+    public void checkAll() {
+        Interruptible known = interruptible;
+        if (known != null && known.failures() > 0) {
+            known.throwNew(0);
+        }
+    }
+
     /** Returns the number of the wait that the thread is in, 0 outside. Any thread. */
     public long present() {
         return (long) PRESENT.getAcquire(this);
