@@ -15,6 +15,11 @@ import org.jspecify.annotations.Nullable;
  */
 record Called(
         String caller, @Nullable String call, @Nullable Duration time, boolean isInside) {
+    /** Returns how texts name a rank of a communicator. */
+    static String caller(CommunicatorConfig config, int rank, int ranks) {
+        return "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks;
+    }
+
     /** Returns that of a rank that has called nothing. */
     static Called nothing(String caller) {
         return new Called(caller, null, null, false);

@@ -402,13 +402,8 @@ final class Endpoint implements AutoCloseable {
         Status.nccl(status, failed ? "ncclCommAbort" : "ncclCommDestroy");
     }
 
-    /** Returns how texts name a rank of a communicator. */
-    static String name(CommunicatorConfig config, int rank, int ranks) {
-        return "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks;
-    }
-
     @Override
     public String toString() {
-        return name(config, rank, ranks);
+        return Called.caller(config, rank, ranks);
     }
 }

@@ -68,7 +68,7 @@ final class Membership {
         }
         Meeting meeting = id.meeting(ranks);
         if (meeting != null) {
-            Called waiting = Called.in(Endpoint.name(config, rank, ranks), "open");
+            Called waiting = Called.in(Called.caller(config, rank, ranks), "open");
             meeting.join(rank, waiting, config.timeout().toMillis());
         } else if (config.checks() == CollectiveChecks.FULL && !id.areTold()) {
             throw new IllegalArgumentException(

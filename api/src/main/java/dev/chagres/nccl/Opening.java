@@ -104,10 +104,10 @@ final class Opening {
         Peers.Failed peer = peerFailure();
         if (peer != null) {
             throw RankFailure.thrown(id.rank(peer.process()), peer.cause())
-                    .exception(Called.in(Endpoint.name(config, rank, ranks), OPEN));
+                    .exception(Called.in(Called.caller(config, rank, ranks), OPEN));
         }
         throw new RankFailedException(
-                Called.in(Endpoint.name(config, rank, ranks), OPEN).waited(timeout)
+                Called.in(Called.caller(config, rank, ranks), OPEN).waited(timeout)
                         + ": not all ranks came; which, is not known, for ranks may be in other"
                         + " processes",
                 List.of(),
