@@ -23,6 +23,7 @@ import dev.chagres.te.QkvFormat;
 import java.io.IOException;
 import java.io.StringWriter;
 import java.io.UncheckedIOException;
+import java.util.List;
 import java.util.Locale;
 
 /** Writes what {@code te.TransformerLayer} of PyTorch is to be called with, as JSON. */
@@ -44,17 +45,21 @@ final class TeArguments {
             out.writeNumberField("num_gqa_groups", attention.keyHeads());
             out.writeNumberField("kv_channels", attention.headDim());
             out.writeNumberField("layernorm_epsilon", norm.epsilon());
-            out.writeStringField("normalization", norm.kind() == NormConfig.Kind.RMS_NORM ? "RMSNorm" : "LayerNorm");
+            out.writeStringField("normalization", word(norm.kind()));
             out.writeBooleanField("zero_centered_gamma", norm.gamma() == Gamma.ZERO_CENTERED);
             out.writeStringField("layer_type", cross == null ? "encoder" : "decoder");
-            mask(out, "self_attn_mask_type", "window_size", attention.mask(), drawn.tokens());
+            if (drawn.scores() == Scores.MASK) {
+                out.writeStringField("self_attn_mask_type", "arbitrary");
+            } else {
+                mask(out, "self_attn_mask_type", "window_size", attention.mask(), isPadded(drawn.tokens()));
+            }
             if (cross != null) {
                 mask(
                         out,
                         "enc_dec_attn_mask_type",
                         "enc_dec_window_size",
                         cross.attention().mask(),
-                        drawn.keys());
+                        isPadded(drawn.tokens()) || isPadded(drawn.keys()));
             }
             out.writeNumberField("softcap", attention.softcap());
             out.writeStringField(
@@ -76,7 +81,7 @@ final class TeArguments {
             out.writeBooleanField("output_layernorm", config.normPlacement() == NormPlacement.OUTPUT);
             out.writeBooleanField("parallel_attention_mlp", config.branchOrder() == BranchOrder.PARALLEL);
             out.writeBooleanField("bias", config.bias() == Bias.PRESENT);
-            out.writeStringField("activation", mlp.activation().name().toLowerCase(Locale.ROOT));
+            out.writeStringField("activation", word(mlp.activation()));
             if (mlp.activation() == Activation.CLAMPED_SWIGLU) {
                 out.writeObjectFieldStart("activation_params");
                 out.writeNumberField("limit", mlp.clampedSwiglu().limit());
@@ -84,8 +89,7 @@ final class TeArguments {
                 out.writeNumberField("glu_linear_offset", mlp.clampedSwiglu().linearOffset());
                 out.writeEndObject();
             }
-            out.writeStringField(
-                    "attn_input_format", drawn.tokens().format().name().toLowerCase(Locale.ROOT));
+            out.writeStringField("attn_input_format", word(drawn.tokens().format()));
             RotaryConfig rotary = drawn.rotary();
             out.writeBooleanField("rotary_pos_interleaved", rotary != null && rotary.pairing() == Pairing.INTERLEAVED);
         });
@@ -95,30 +99,51 @@ final class TeArguments {
     static String call(LayerCase drawn) {
         RotaryConfig rotary = drawn.rotary();
         return json(out -> {
+            out.writeStringField("kind", "layer");
             out.writeStringField("precision", drawn.precision().word());
+            TeRecipe.write(out, drawn.recipe());
             out.writeNumberField("seed", drawn.seed());
-            lengths(out, "lengths", drawn.tokens());
-            out.writeNumberField("padded", drawn.tokens().padded());
-            lengths(out, "memory_lengths", drawn.keys());
-            out.writeBooleanField("alibi", drawn.scores() == Scores.ALIBI);
+            tokens(out, "", drawn.tokens());
+            tokens(out, "memory_", drawn.keys());
+            out.writeStringField("scores", drawn.scores().word());
+            out.writeBooleanField("deterministic", drawn.isDeterministic());
+            numbers(out, "steps", drawn.steps());
+            words(out, "options", CaseOption.of(drawn));
             if (rotary != null) {
                 out.writeObjectFieldStart("rotary");
-                out.writeNumberField("dim", rotary.headDim());
-                out.writeNumberField("rotary_percent", rotary.rotatedDim() / (double) rotary.headDim());
-                out.writeNumberField("rotary_base", rotary.base());
-                if (rotary.interpolationFactor() != 1) {
-                    out.writeNumberField("seq_len_interpolation_factor", rotary.interpolationFactor());
-                }
-                out.writeBooleanField("interleaved", rotary.pairing() == Pairing.INTERLEAVED);
+                rotary(out, rotary);
                 out.writeEndObject();
+                out.writeNumberField("start", drawn.start());
             }
         });
     }
 
-    private static void mask(JsonGenerator out, String typeName, String windowName, AttentionMask mask, TokenRows rows)
+    /** Writes the arguments of {@code RotaryPositionEmbedding}. */
+    static void rotary(JsonGenerator out, RotaryConfig rotary) throws IOException {
+        out.writeNumberField("dim", rotary.headDim());
+        out.writeNumberField("rotary_percent", rotary.rotatedDim() / (double) rotary.headDim());
+        out.writeNumberField("rotary_base", rotary.base());
+        if (rotary.interpolationFactor() != 1) {
+            out.writeNumberField("seq_len_interpolation_factor", rotary.interpolationFactor());
+        }
+        out.writeBooleanField("interleaved", rotary.pairing() == Pairing.INTERLEAVED);
+    }
+
+    static String word(NormConfig.Kind kind) {
+        return kind == NormConfig.Kind.RMS_NORM ? "RMSNorm" : "LayerNorm";
+    }
+
+    /** Returns the name in small letters, as TE has activations and formats. */
+    static String word(Enum<?> value) {
+        return value.name().toLowerCase(Locale.ROOT);
+    }
+
+    private static boolean isPadded(TokenRows rows) {
+        return rows.format() == QkvFormat.THD || rows.lengths().stream().anyMatch(length -> length != rows.padded());
+    }
+
+    private static void mask(JsonGenerator out, String typeName, String windowName, AttentionMask mask, boolean padding)
             throws IOException {
-        boolean padding =
-                rows.format() == QkvFormat.THD || rows.lengths().stream().anyMatch(length -> length != rows.padded());
         out.writeStringField(
                 typeName,
                 switch (mask.kind()) {
@@ -132,19 +157,42 @@ final class TeArguments {
         out.writeEndArray();
     }
 
-    private static void lengths(JsonGenerator out, String name, TokenRows rows) throws IOException {
+    private static void tokens(JsonGenerator out, String prefix, TokenRows rows) throws IOException {
+        numbers(out, prefix + "lengths", rows.lengths());
+        numbers(out, prefix + "gaps", rows.gaps());
+        out.writeNumberField(prefix + "padded", rows.padded());
+    }
+
+    static void numbers(JsonGenerator out, String name, List<Integer> numbers) throws IOException {
         out.writeArrayFieldStart(name);
-        for (int length : rows.lengths()) {
-            out.writeNumber(length);
+        for (int number : numbers) {
+            out.writeNumber(number);
         }
         out.writeEndArray();
     }
 
-    private interface Fields {
+    static void floats(JsonGenerator out, String name, List<Float> numbers) throws IOException {
+        out.writeArrayFieldStart(name);
+        for (float number : numbers) {
+            out.writeNumber(number);
+        }
+        out.writeEndArray();
+    }
+
+    static void words(JsonGenerator out, String name, List<String> words) throws IOException {
+        out.writeArrayFieldStart(name);
+        for (String word : words) {
+            out.writeString(word);
+        }
+        out.writeEndArray();
+    }
+
+    /** Writes fields. */
+    interface Fields {
         void write(JsonGenerator out) throws IOException;
     }
 
-    private static String json(Fields fields) {
+    static String json(Fields fields) {
         StringWriter text = new StringWriter();
         try (JsonGenerator out = new JsonFactory().createGenerator(text)) {
             out.writeStartObject();

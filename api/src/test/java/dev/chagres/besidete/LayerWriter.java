@@ -1,0 +1,177 @@
+package dev.chagres.besidete;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.attention.Sequences;
+import dev.chagres.conformance.TokenRows;
+import dev.chagres.layer.FanOut;
+import dev.chagres.layer.Pass;
+import dev.chagres.layer.TransformerLayer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
+import dev.chagres.te.Normalization.Gamma;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.jspecify.annotations.Nullable;
+
+/** Computes forward and backward of a layer and writes weights, inputs and results as safetensors. */
+final class LayerWriter {
+    private static final float WEIGHT = 0.06f;
+    private static final float VECTOR = 0.1f;
+    private static final int POSITIONS = 1024;
+
+    private final Device device;
+    private final LayerCase drawn;
+    private final FanOut memory = new FanOut("memory");
+    private final ModelPlan plan = new ModelPlan();
+    private final TransformerLayer layer;
+
+    private LayerWriter(Device device, LayerCase drawn) {
+        this.device = device;
+        this.drawn = drawn;
+        layer = drawn.decodes()
+                ? new TransformerLayer(drawn.config(), memory, plan)
+                : new TransformerLayer(drawn.config(), plan);
+    }
+
+    static void write(Device device, LayerCase drawn, Path file) {
+        new LayerWriter(device, drawn).write(file);
+    }
+
+    private void write(Path file) {
+        SplittableRandom random = new SplittableRandom(drawn.seed());
+        Recipe recipe = drawn.recipe();
+        try (Scope scope = device.openScope();
+                Pass pass = Pass.training(device);
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
+                Quantizers quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe)) {
+            Inputs inputs = inputs(parameters, scope, random);
+            ScoreTensors scores = ScoreTensors.draw(drawn, layer, scope, random);
+            rotate(scope);
+            if (quantizers != null) {
+                pass.autocast(quantizers);
+            }
+            List<Integer> steps = drawn.steps();
+            for (int factor : steps.subList(0, steps.size() - 1)) {
+                step(inputs.times(factor, scope), scores, pass);
+                parameters.completeGradients();
+                parameters.nextStep();
+            }
+            Step step = step(inputs, scores, pass);
+            State.Builder state = new State.Builder();
+            state.tensor("x", inputs.x)
+                    .tensor("dy", inputs.dy)
+                    .tensor("y", step.y)
+                    .tensor("dx", step.dx);
+            scores.addTo(state, step.dbias);
+            if (drawn.decodes()) {
+                state.tensor("memory", inputs.memory).tensor("dmemory", step.dmemory);
+            }
+            DrawnCase.addTo(state, parameters);
+            DrawnCase.save(device, file, state, TeArguments.constructor(drawn), TeArguments.call(drawn));
+        }
+    }
+
+    private void rotate(Scope scope) {
+        if (drawn.rotary() != null) {
+            RotaryEmbedding rotary = RotaryEmbedding.of(scope, POSITIONS, drawn.rotary());
+            layer.rotate(rotary);
+            if (drawn.decodes()) {
+                layer.crossAttention().rotate(rotary); // as TE does
+            }
+        }
+    }
+
+    private record Inputs(Sequences sequences, Tensor x, Tensor dy, Tensor memory) {
+        /** Returns the same with x and memory times a power of two. */
+        Inputs times(int factor, Scope scope) {
+            return factor == 1
+                    ? this
+                    : new Inputs(sequences, times(x, factor, scope), dy, times(memory, factor, scope));
+        }
+
+        private static Tensor times(Tensor tensor, int factor, Scope scope) {
+            float[] values = tensor.toFloats(scope.stream());
+            for (int i = 0; i < values.length; i++) {
+                values[i] *= factor;
+            }
+            Tensor product = scope.like(tensor);
+            product.set(scope.stream(), values);
+            return product;
+        }
+    }
+
+    private record Step(
+            Tensor y, Tensor dx, Tensor dmemory, @Nullable Tensor dbias) {}
+
+    private Step step(Inputs inputs, ScoreTensors scores, Pass pass) {
+        pass.begin(scores.mask(inputs.sequences));
+        memory.forward(inputs.memory, pass);
+        scores.forward(pass);
+        Tensor y = layer.forward(inputs.x, pass);
+        Tensor dx = layer.backward(inputs.dy, pass);
+        Tensor dbias = scores.backward(pass);
+        return new Step(y, dx, memory.backward(pass), dbias);
+    }
+
+    /** Draws weights. */
+    static void draw(Parameters parameters, boolean centered, Scope scope, SplittableRandom random) {
+        for (Parameter parameter : parameters.all()) {
+            String name = parameter.name();
+            boolean gamma = name.endsWith("norm.weight");
+            boolean matrix = parameter.shape().rank() == 2;
+            float[] values = DrawnCase.normal(random, parameter.shape().count(), matrix ? WEIGHT : VECTOR);
+            boolean aroundOne =
+                    gamma && (!centered || name.endsWith("q_norm.weight") || name.endsWith("k_norm.weight"));
+            for (int i = 0; aroundOne && i < values.length; i++) {
+                values[i] += 1;
+            }
+            parameter.weight().set(scope.stream(), values);
+        }
+        parameters.changed();
+    }
+
+    /** Weights, inputs and the gradient of y, which is 0 for padding. */
+    private Inputs inputs(Parameters parameters, Scope scope, SplittableRandom random) {
+        draw(parameters, drawn.config().norm().gamma() == Gamma.ZERO_CENTERED, scope, random);
+        TokenRows rows = drawn.tokens();
+        int hidden = Math.toIntExact(drawn.config().hidden());
+        float[] dy = DrawnCase.normal(random, (long) rows.tokens() * hidden, 1);
+        for (int row : rows.paddingRows()) {
+            Arrays.fill(dy, row * hidden, (row + 1) * hidden, 0);
+        }
+        Sequences sequences = started(rows, scope);
+        return new Inputs(
+                drawn.decodes() ? sequences.withKeys(drawn.keys().sequences(scope)) : sequences,
+                tensor(scope, rows.tokens(), hidden, DrawnCase.normal(random, (long) rows.tokens() * hidden, 1)),
+                tensor(scope, rows.tokens(), hidden, dy),
+                tensor(
+                        scope,
+                        drawn.keys().tokens(),
+                        hidden,
+                        DrawnCase.normal(random, (long) drawn.keys().tokens() * hidden, 1)));
+    }
+
+    private Sequences started(TokenRows rows, Scope scope) {
+        Sequences sequences = rows.sequences(scope);
+        if (drawn.start() == 0) {
+            return sequences;
+        }
+        int[] starts = new int[rows.lengths().size()];
+        Arrays.fill(starts, drawn.start());
+        return sequences.startingAt(scope, starts);
+    }
+
+    private static Tensor tensor(Scope scope, int rows, int columns, float[] values) {
+        return DrawnCase.tensor(scope, DType.BFLOAT16, values, rows, columns);
+    }
+}
