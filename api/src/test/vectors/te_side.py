@@ -150,8 +150,8 @@ def packed_arguments(layer, call):
     keys, key_gaps = (call["memory_lengths"], call["memory_gaps"]) if decodes else (lengths, gaps)
     given = dict(cu_seqlens_q=cumulative(lengths), cu_seqlens_kv=cumulative(keys), max_seqlen_q=max(lengths),
                  max_seqlen_kv=max(keys))
-    if gaps or key_gaps:
-        given |= dict(cu_seqlens_q_padded=cumulative(with_gaps(lengths, gaps)),
+    if gaps or key_gaps:  # whose rows TE leaves as they are unless told to fill whole tensors
+        given |= dict(fast_zero_fill=False, cu_seqlens_q_padded=cumulative(with_gaps(lengths, gaps)),
                       cu_seqlens_kv_padded=cumulative(with_gaps(keys, key_gaps)), pad_between_seqs=True)
     return given
 

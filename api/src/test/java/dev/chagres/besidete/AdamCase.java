@@ -40,7 +40,7 @@ record AdamCase(DType dtype, Config config, int rows, int columns, long seed) im
         DType dtype = turn % 4 == 3 ? DType.FLOAT32 : DType.BFLOAT16;
         Config config = new Config(0.9f, random.nextBoolean() ? 0.999f : 0.95f, 1e-8f, 0.1f)
                 .withDecayMode(turn / 4 % 2 == 0 ? WeightDecay.L2 : WeightDecay.DECOUPLED)
-                .withMomentDType(turn % 3 == 0 ? DType.BFLOAT16 : DType.FLOAT32)
+                .withMomentDType(turn % 2 == 1 && turn % 3 != 2 || turn % 6 == 0 ? DType.BFLOAT16 : DType.FLOAT32)
                 .withBiasCorrection(turn / 2 % 3 == 0 ? BiasCorrection.NO : BiasCorrection.YES)
                 .withMasters(turn % 2 == 0 ? Masters.REMAINDER : Masters.FLOAT32);
         return new AdamCase(dtype, config, 1 + random.nextInt(60), 1 + random.nextInt(60), random.nextLong());

@@ -6,7 +6,6 @@ import dev.chagres.besidete.LayerCase.Scores;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossAttentionConfig;
 import dev.chagres.recipe.AttentionPrecision;
-import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -16,11 +15,13 @@ import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;
 import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 import dev.chagres.te.SoftmaxType;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Function;
 import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
@@ -41,15 +42,26 @@ record CaseOption(String name, Predicate<LayerCase> has) {
                 .toList();
     }
 
+    /** Returns the names of all options of layers. */
+    static List<String> names() {
+        return ALL.stream().map(CaseOption::name).toList();
+    }
+
     private static List<CaseOption> all() {
         List<CaseOption> options = new ArrayList<>();
         sequences(options);
         attention(options);
         rotation(options);
         delayed(options);
-        for (Class<? extends Recipe> kind : List.of(Float8CurrentScaling.class, Float8BlockScaling.class)) {
-            recipe(options, kind);
-        }
+        measuring(
+                options,
+                Float8CurrentScaling.class,
+                recipe -> List.of(recipe.input(), recipe.weight(), recipe.gradient()));
+        measuring(
+                options,
+                Float8BlockScaling.class,
+                recipe -> List.of(recipe.input(), recipe.weight(), recipe.gradient()));
+        sums(options);
         return options;
     }
 
@@ -140,38 +152,42 @@ record CaseOption(String name, Predicate<LayerCase> has) {
         for (Format format : Format.values()) {
             cast(options, kind, format.name(), recipe -> recipe.format() == format);
         }
-        for (BackwardOverride override : BackwardOverride.values()) {
-            cast(options, kind, "override " + override, recipe -> recipe.backwardOverride() == override);
-        }
+    }
+
+    /** Adds what both recipes have that measure what they cast. */
+    private static <R extends Recipe> void measuring(
+            List<CaseOption> options, Class<R> kind, Function<R, List<QuantizationConfig>> roles) {
+        recipe(options, kind);
         for (Scales scales : Scales.values()) {
-            cast(options, kind, "scales " + scales, recipe -> switch (recipe) {
-                case Float8CurrentScaling current -> current.input().scales() == scales;
-                case Float8BlockScaling block -> block.input().scales() == scales;
-                default -> false;
-            });
+            cast(
+                    options,
+                    kind,
+                    "scales " + scales,
+                    recipe -> roles.apply(recipe).getFirst().scales() == scales);
         }
-        cast(options, kind, "least magnitude", recipe -> switch (recipe) {
-            case Float8CurrentScaling current -> current.input().amaxEpsilon() > 0;
-            case Float8BlockScaling block -> block.input().amaxEpsilon() > 0;
-            default -> false;
-        });
-        cast(options, kind, "scales by role", recipe -> switch (recipe) {
-            case Float8CurrentScaling current -> !current.input().equals(current.weight());
-            case Float8BlockScaling block -> !block.input().equals(block.weight());
-            default -> false;
-        });
         cast(
                 options,
                 kind,
+                "least magnitude",
+                recipe -> roles.apply(recipe).getFirst().amaxEpsilon() > 0);
+        cast(
+                options,
+                kind,
+                "scales by role",
+                recipe -> roles.apply(recipe).stream().distinct().count() > 1);
+    }
+
+    private static void sums(List<CaseOption> options) {
+        cast(
+                options,
+                Float8CurrentScaling.class,
                 "forward SPLIT",
-                recipe -> recipe instanceof Float8CurrentScaling
-                        && recipe.accumulator(Product.FORWARD) == Accumulator.SPLIT);
+                recipe -> recipe.accumulator(Product.FORWARD) == Accumulator.SPLIT);
         cast(
                 options,
-                kind,
+                Float8CurrentScaling.class,
                 "gradients FAST",
-                recipe -> recipe instanceof Float8CurrentScaling
-                        && recipe.accumulator(Product.INPUT_GRADIENT) == Accumulator.FAST);
+                recipe -> recipe.accumulator(Product.INPUT_GRADIENT) == Accumulator.FAST);
     }
 
     private static void add(List<CaseOption> options, String name, Predicate<LayerCase> has) {

@@ -15,6 +15,7 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
+import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Activation;
@@ -23,17 +24,20 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.random.RandomGenerator;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A norm and what follows it where the norm's output has another reader, beside TE's modules with {@code return_layernorm_output}.
  *
  * @param precision of the products' factors
+ * @param recipe of the products, null in BF16
  * @param module which module
  * @param mlp norm and sizes; a {@code LINEAR} has its inner columns as outputs
  * @param tokens rows of x
  * @param seed of weights and inputs
  */
-record NormOutputCase(Precision precision, Module module, MlpConfig mlp, int tokens, long seed) implements DrawnCase {
+record NormOutputCase(Precision precision, @Nullable Recipe recipe, Module module, MlpConfig mlp, int tokens, long seed)
+        implements DrawnCase {
     /** TE's modules. */
     enum Module {
         LINEAR("LayerNormLinear"),
@@ -46,19 +50,33 @@ record NormOutputCase(Precision precision, Module module, MlpConfig mlp, int tok
         }
     }
 
+    /** Precisions take turns. */
     static NormOutputCase draw(Module module, int turn, RandomGenerator random) {
         Precision precision = Precision.values()[(turn + 2 * module.ordinal()) % Precision.values().length];
+        return draw(precision, precision.recipe(), module, random);
+    }
+
+    /** Draws one under a recipe whose backward computes otherwise: of the modules with a norm TE has that for this one alone. */
+    static NormOutputCase draw(Precision precision, Recipe recipe, RandomGenerator random) {
+        return draw(precision, recipe, Module.LINEAR, random);
+    }
+
+    private static NormOutputCase draw(
+            Precision precision, @Nullable Recipe recipe, Module module, RandomGenerator random) {
         LayerCase drawn = LayerCases.draw(precision, random);
         while (drawn.config().mlp().activation() == Activation.CLAMPED_SWIGLU) {
             drawn = LayerCases.draw(precision, random);
         }
         return new NormOutputCase(
-                precision, module, drawn.config().mlp(), drawn.keys().tokens(), random.nextLong());
+                precision, recipe, module, drawn.config().mlp(), drawn.keys().tokens(), random.nextLong());
     }
 
     @Override
     public List<String> options() {
-        return List.of("returned norm of " + module.teName, "returned norm in " + precision);
+        Recipe present = recipe;
+        return present == null || present.backwardOverride() == BackwardOverride.NONE
+                ? List.of("returned norm of " + module.teName, "returned norm in " + precision)
+                : List.of(present.getClass().getSimpleName() + " override " + present.backwardOverride());
     }
 
     @Override
@@ -66,7 +84,6 @@ record NormOutputCase(Precision precision, Module module, MlpConfig mlp, int tok
         SplittableRandom random = new SplittableRandom(seed);
         ModelPlan plan = new ModelPlan();
         Forward layer = layer(plan);
-        Recipe recipe = precision.recipe();
         try (Scope scope = device.openScope();
                 Pass pass = Pass.training(device);
                 Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
@@ -149,9 +166,9 @@ record NormOutputCase(Precision precision, Module module, MlpConfig mlp, int tok
         return TeArguments.json(out -> {
             out.writeStringField("kind", "norm-output");
             out.writeStringField("precision", precision.word());
-            TeRecipe.write(out, precision.recipe());
+            TeRecipe.write(out, recipe);
             out.writeNumberField("seed", seed);
-            TeArguments.numbers(out, "steps", precision.recipe() == null ? List.of(1) : List.of(1, 1));
+            TeArguments.numbers(out, "steps", recipe == null ? List.of(1) : List.of(1, 1));
             TeArguments.words(out, "options", options());
         });
     }

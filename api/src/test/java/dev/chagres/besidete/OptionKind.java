@@ -6,7 +6,6 @@ import dev.chagres.besidete.LayerCase.Precision;
 import dev.chagres.besidete.LayerCase.Scores;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.recipe.AttentionPrecision;
-import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -61,8 +60,6 @@ enum OptionKind {
             cases -> cases.attentionInEightBits(false)),
     CURRENT_E4M3(Float8CurrentScaling.standard().withFormat(Format.E4M3)),
     CURRENT_POWER_OF_2(Float8CurrentScaling.standard().withScales(Scales.POWER_OF_2)),
-    CURRENT_HIGH_PRECISION(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
-    CURRENT_DEQUANTIZED(Float8CurrentScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED)),
     CURRENT_LEAST_MAGNITUDE(Float8CurrentScaling.standard()
             .withQuantization(Role.INPUT, QuantizationConfig.standard().withAmaxEpsilon(8))
             .withQuantization(
@@ -74,8 +71,6 @@ enum OptionKind {
             .withAccumulator(Product.WEIGHT_GRADIENT, Accumulator.FAST)),
     BLOCK_HYBRID(Float8BlockScaling.standard().withFormat(Format.HYBRID)),
     BLOCK_FLOAT32(Float8BlockScaling.standard().withScales(Scales.FLOAT32)),
-    BLOCK_HIGH_PRECISION(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.HIGH_PRECISION)),
-    BLOCK_DEQUANTIZED(Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED)),
     BLOCK_LEAST_MAGNITUDE(Float8BlockScaling.standard()
             .withQuantization(
                     Role.INPUT,

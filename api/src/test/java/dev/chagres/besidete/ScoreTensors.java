@@ -56,10 +56,11 @@ final class ScoreTensors {
         };
     }
 
+    /** Powers of two: TE rounds what slopes give to BF16. */
     private static float[] slopes(int heads, SplittableRandom random) {
         float[] slopes = new float[heads];
         for (int i = 0; i < heads; i++) {
-            slopes[i] = (float) random.nextDouble();
+            slopes[i] = Math.scalb(1f, -random.nextInt(6));
         }
         return slopes;
     }

@@ -1,7 +1,11 @@
 package dev.chagres.besidete;
 
 import dev.chagres.Device;
+import dev.chagres.besidete.LayerCase.Precision;
 import dev.chagres.besidete.NormOutputCase.Module;
+import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Float8BlockScaling;
+import dev.chagres.recipe.Float8CurrentScaling;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -14,7 +18,9 @@ import java.util.SplittableRandom;
  */
 final class WriteOptionCases {
     /** Kinds of cases that are no layers. */
-    private static final int OTHERS = 7;
+    private static final int OTHERS = 11;
+    /** Kinds of cases in all. */
+    static final int KINDS = OptionKind.values().length + OTHERS;
 
     private WriteOptionCases() {}
 
@@ -39,10 +45,10 @@ final class WriteOptionCases {
     }
 
     /** Kinds take turns: those of layers, and then what is no layer. */
-    private static DrawnCase draw(int number, SplittableRandom random) {
+    static DrawnCase draw(int number, SplittableRandom random) {
         OptionKind[] layers = OptionKind.values();
-        int turn = number / (layers.length + OTHERS);
-        int kind = number % (layers.length + OTHERS);
+        int turn = number / KINDS;
+        int kind = number % KINDS;
         return switch (kind - layers.length) {
             case 0 -> NormOutputCase.draw(Module.LINEAR, turn, random);
             case 1 -> NormOutputCase.draw(Module.MLP, turn, random);
@@ -51,7 +57,17 @@ final class WriteOptionCases {
             case 4 -> AdamCase.draw(2 * turn + 1, random);
             case 5 -> StartsCase.draw(2 * turn, random);
             case 6 -> StartsCase.draw(2 * turn + 1, random);
+            case 7, 8, 9, 10 -> overriding(kind - layers.length - 7, random);
             default -> layers[kind].draw(turn, random);
         };
+    }
+
+    private static DrawnCase overriding(int kind, SplittableRandom random) {
+        BackwardOverride override = kind % 2 == 0 ? BackwardOverride.HIGH_PRECISION : BackwardOverride.DEQUANTIZED;
+        return kind < 2
+                ? NormOutputCase.draw(
+                        Precision.FP8_CURRENT, Float8CurrentScaling.standard().withBackwardOverride(override), random)
+                : NormOutputCase.draw(
+                        Precision.FP8_BLOCK, Float8BlockScaling.standard().withBackwardOverride(override), random);
     }
 }
