@@ -6,21 +6,26 @@ import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.EnumMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.TreeSet;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Puts the times of {@link TransformerLayerBenchmark} beside those of another program: for each shape and recipe ours, the
- * rival's, and how often ours goes into it.
+ * Puts the times of {@link TransformerLayerBenchmark} beside those of another program: for each case ours, the rival's, and how often
+ * ours goes into it.
  *
- * <p>Ours is JMH's JSON ({@code -rf json}). The rival's is an object with a member for each case, such as {@code "tiny/bf16":
+ * <p>Ours is JMH's JSON ({@code -rf json}). The rival's is an object with a member for each shape and recipe, such as {@code "tiny/bf16":
  * {"ms": 5.4, "host_ms": 5.4}}: milliseconds of forward and backward until the GPU is idle and until the last kernel is
- * enqueued. Members whose names have no {@code /} are no cases.
+ * enqueued. Members whose names have no {@code /} are no cases. Where our results differ by other parameters than shape and recipe, each is a
+ * case, beside the same one of the rival's: {@code "tiny/bf16 packed"}. Ours of the layout {@code UNEVEN} are beside the rival's {@code
+ * "packed1280/bf16"}, by the columns of the shape.
  *
  * <p>Threading: immutable.
  */
@@ -37,8 +42,53 @@ final class Comparison {
         }
     }
 
-    /** Milliseconds of one case; NaN where nobody measured them. */
-    record Times(double done, double host) {}
+    /** What a benchmark's method times. */
+    private enum Column {
+        /** One step, until the device is idle. */
+        DONE("untilIdle"),
+        /** A step's share of several in a row. */
+        ROW("backToBack"),
+        HOST("enqueue");
+
+        private final String method;
+
+        Column(String method) {
+            this.method = method;
+        }
+
+        static @Nullable Column of(String benchmark) {
+            return Arrays.stream(values())
+                    .filter(column -> benchmark.endsWith("." + BENCHMARK + "." + column.method))
+                    .findFirst()
+                    .orElse(null);
+        }
+    }
+
+    /**
+     * A case of ours.
+     *
+     * @param rival the rival's name of it
+     * @param others parameters besides shape and recipe, by name
+     */
+    private record Case(String rival, Map<String, String> others) {
+        /** Returns the rival's name and the values of {@code told}. */
+        String name(Set<String> told) {
+            return told.stream()
+                    .map(parameter -> others.getOrDefault(parameter, ""))
+                    .filter(value -> !value.isEmpty())
+                    .reduce(rival, (text, value) -> text + " " + value);
+        }
+    }
+
+    /** One of ours: the rival's name of it, and milliseconds by what was timed. */
+    private record Ours(String rival, Map<Column, Double> millis) {
+        double get(Column column) {
+            return millis.getOrDefault(column, Double.NaN);
+        }
+    }
+
+    /** The rival's milliseconds of one case; NaN where nobody measured them. */
+    private record Times(double done, double host) {}
 
     private Comparison() {}
 
@@ -56,8 +106,8 @@ final class Comparison {
         try {
             Map<String, Times> rival = rival(Path.of(arguments[0]));
             Path file = Path.of(arguments.length == 2 ? arguments[1] : "jmh-result.json");
-            Map<String, Times> ours = ours(file);
-            if (ours.keySet().stream().noneMatch(rival::containsKey)) {
+            Map<String, Ours> ours = ours(file);
+            if (ours.values().stream().noneMatch(own -> rival.containsKey(own.rival))) {
                 throw new BadFileException(
                         file,
                         "expected a case that " + arguments[0] + " has, " + rival.keySet() + ", got " + ours.keySet());
@@ -70,25 +120,41 @@ final class Comparison {
         }
     }
 
-    private static void print(Map<String, Times> ours, Map<String, Times> rival, PrintStream out) {
-        out.printf("%-24s %10s %10s %8s %10s %10s %8s%n", "ms", "done", "rival", "times", "host", "rival", "times");
+    private static void print(Map<String, Ours> ours, Map<String, Times> rival, PrintStream out) {
+        out.printf(
+                "%-32s %10s %10s %8s %10s %8s %10s %10s %8s%n",
+                "ms", "done", "rival", "times", "in a row", "times", "host", "rival", "times");
         Set<String> alone = new TreeSet<>();
+        Set<String> others = new TreeSet<>(rival.keySet());
         ours.forEach((name, own) -> {
-            Times other = rival.get(name);
+            Times other = rival.get(own.rival);
             if (other == null) {
                 alone.add(name);
                 return;
             }
-            out.printf("%-24s %s %s%n", name, triple(own.done, other.done), triple(own.host, other.host));
+            others.remove(own.rival);
+            out.printf(
+                    "%-32s %s %s %s%n",
+                    name,
+                    triple(own.get(Column.DONE), other.done),
+                    pair(own.get(Column.ROW), other.done),
+                    triple(own.get(Column.HOST), other.host));
         });
         if (!alone.isEmpty()) {
             out.println("only ours: " + String.join(", ", alone));
         }
-        Set<String> others = new TreeSet<>(rival.keySet());
-        others.removeAll(ours.keySet());
         if (!others.isEmpty()) {
             out.println("only the rival's: " + String.join(", ", others));
         }
+    }
+
+    private static String pair(double own, double other) {
+        double ratio = other / own;
+        return String.format(
+                Locale.ROOT,
+                "%10s %8s",
+                cell(own),
+                Double.isNaN(ratio) ? "-" : String.format(Locale.ROOT, "%.2f", ratio));
     }
 
     private static String triple(double own, double other) {
@@ -103,7 +169,7 @@ final class Comparison {
     }
 
     /** Returns the rival's times by case. */
-    static Map<String, Times> rival(Path file) {
+    private static Map<String, Times> rival(Path file) {
         Map<String, Times> times = new LinkedHashMap<>();
         object(file, read(file), "an object of cases such as \"tiny/bf16\": {\"ms\": 5.4}")
                 .forEach((name, value) -> {
@@ -123,30 +189,72 @@ final class Comparison {
         return times;
     }
 
-    /** Returns our times by case: {@code untilIdle} and {@code enqueue} of each shape and recipe. */
-    static Map<String, Times> ours(Path file) {
+    /** Returns our times by case. */
+    private static Map<String, Ours> ours(Path file) {
         if (!(read(file) instanceof List<?> results)) {
             throw new BadFileException(file, "expected JMH's array of results (bench " + BENCHMARK + " -rf json)");
         }
-        Map<String, Times> times = new LinkedHashMap<>();
+        Map<Case, Map<Column, Double>> times = new LinkedHashMap<>();
         for (Object entry : results) {
             Map<String, Object> result = object(file, entry, "JMH's results to be objects");
             String benchmark = String.valueOf(result.get("benchmark"));
-            if (!benchmark.contains("." + BENCHMARK + ".")) {
+            Column column = Column.of(benchmark);
+            if (column == null) {
                 continue;
             }
-            Map<String, Object> params = object(file, result.get("params"), "params in a result of " + benchmark);
-            String name = word(file, params, "shape") + "/" + word(file, params, "recipe");
-            double millis = millis(file, name, result.get("primaryMetric"));
-            Times known = times.getOrDefault(name, new Times(Double.NaN, Double.NaN));
-            times.put(
-                    name,
-                    benchmark.endsWith(".enqueue") ? new Times(known.done, millis) : new Times(millis, known.host));
+            Case own = caseOf(file, object(file, result.get("params"), "params in a result of " + benchmark));
+            double millis = millis(file, own.rival, result.get("primaryMetric"));
+            if (times.computeIfAbsent(own, none -> new EnumMap<>(Column.class)).put(column, millis) != null) {
+                throw new BadFileException(
+                        file,
+                        "expected one result of " + column.method + " for a case, got two for " + own.rival + " "
+                                + own.others);
+            }
         }
         if (times.isEmpty()) {
             throw new BadFileException(file, "expected results of " + BENCHMARK + ", got none");
         }
-        return times;
+        Set<String> told = differing(times.keySet());
+        Map<String, Ours> named = new LinkedHashMap<>();
+        times.forEach((own, millis) -> named.put(own.name(told), new Ours(own.rival, millis)));
+        return named;
+    }
+
+    private static Case caseOf(Path file, Map<String, Object> params) {
+        Map<String, String> others = new TreeMap<>();
+        params.keySet().forEach(name -> others.put(name, word(file, params, name)));
+        String shape = word(file, params, "shape");
+        String recipe = word(file, params, "recipe");
+        boolean uneven = String.valueOf(params.get("layout")).equals(LayerLayout.UNEVEN.name());
+        String rival = uneven ? "packed" + columns(file, shape) : shape;
+        others.keySet().removeAll(Set.of("shape", "recipe"));
+        return new Case(rival + "/" + recipe, others);
+    }
+
+    private static long columns(Path file, String shape) {
+        return Arrays.stream(LayerShape.values())
+                .filter(known -> known.name().toLowerCase(Locale.ROOT).equals(shape))
+                .findFirst()
+                .orElseThrow(() -> new BadFileException(
+                        file, "expected one of " + Arrays.toString(LayerShape.values()) + " as shape, got " + shape))
+                .hidden();
+    }
+
+    /** Returns the parameters in which cases of the same name differ. */
+    private static Set<String> differing(Set<Case> cases) {
+        Set<String> names = new TreeSet<>();
+        for (Case own : cases) {
+            for (Case other : cases) {
+                if (own.rival.equals(other.rival)) {
+                    own.others.forEach((name, value) -> {
+                        if (!value.equals(other.others.get(name))) {
+                            names.add(name);
+                        }
+                    });
+                }
+            }
+        }
+        return names;
     }
 
     private static String word(Path file, Map<String, Object> params, String name) {

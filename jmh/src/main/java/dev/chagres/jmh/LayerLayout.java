@@ -5,19 +5,34 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.te.QkvFormat;
 import java.util.Arrays;
 
-/** How the sequences of a measured layer, all of one length, are described to attention. */
+/** How the sequences of a measured layer are described to attention. */
 public enum LayerLayout {
     /** As a batch, which is how the published comparison gives them. */
     DENSE,
     /** As packed sequences, whose lengths could differ. */
-    PACKED;
+    PACKED,
+    /** As packed sequences of the lengths of the published comparison, whatever those of the shape are. */
+    UNEVEN;
+
+    /** Lengths of proteins, drawn by the published comparison's program. */
+    private static final int[] PUBLISHED = {
+        484, 344, 683, 606, 288, 678, 218, 309, 250, 212, 712, 409, 203, 715, 708, 892, 221, 351, 194, 560, 175, 625,
+        281, 359, 358, 343, 307, 390, 604, 540, 456, 397
+    };
 
     Sequences sequences(Scope scope, LayerShape shape) {
-        if (this == DENSE) {
-            return Sequences.dense(scope, QkvFormat.BSHD, shape.batch(), shape.length());
-        }
-        int[] lengths = new int[shape.batch()];
-        Arrays.fill(lengths, shape.length());
-        return Sequences.packed(scope, lengths);
+        return switch (this) {
+            case DENSE -> Sequences.dense(scope, QkvFormat.BSHD, shape.batch(), shape.length());
+            case PACKED -> {
+                int[] lengths = new int[shape.batch()];
+                Arrays.fill(lengths, shape.length());
+                yield Sequences.packed(scope, lengths);
+            }
+            case UNEVEN -> Sequences.packed(scope, PUBLISHED);
+        };
+    }
+
+    int tokens(LayerShape shape) {
+        return this == UNEVEN ? Arrays.stream(PUBLISHED).sum() : shape.tokens();
     }
 }

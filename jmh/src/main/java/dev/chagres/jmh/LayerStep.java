@@ -41,8 +41,8 @@ final class LayerStep implements AutoCloseable {
         parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
         var _ = recipe.begin(parameters, pass);
         sequences = layout.sequences(inputs, shape);
-        x = normal(inputs, 1);
-        dy = normal(inputs, 2);
+        x = normal(inputs, layout.tokens(shape), 1);
+        dy = normal(inputs, layout.tokens(shape), 2);
         run();
         check(layer.forward(x, pass).toFloats(device.stream()));
     }
@@ -66,13 +66,13 @@ final class LayerStep implements AutoCloseable {
                         .withRecomputation(MlpConfig.Recomputation.NONE));
     }
 
-    private Tensor normal(dev.chagres.Scope scope, long seed) {
+    private Tensor normal(dev.chagres.Scope scope, int tokens, long seed) {
         SplittableRandom random = new SplittableRandom(seed);
-        float[] values = new float[Math.toIntExact(shape.tokens() * shape.hidden())];
+        float[] values = new float[Math.toIntExact(tokens * shape.hidden())];
         for (int i = 0; i < values.length; i++) {
             values[i] = (float) random.nextGaussian();
         }
-        Tensor tensor = scope.tensor(DType.BFLOAT16, shape.tokens(), shape.hidden());
+        Tensor tensor = scope.tensor(DType.BFLOAT16, tokens, shape.hidden());
         tensor.set(device.stream(), values);
         return tensor;
     }

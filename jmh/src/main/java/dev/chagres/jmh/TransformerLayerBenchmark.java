@@ -20,8 +20,8 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does one TransformerLayer cost, forward and backward, in BFLOAT16: to the host, and to the
- * device?
+ * What does one TransformerLayer cost, forward and backward, its weights in BFLOAT16 and its products as the recipe says: to the host,
+ * and to the device?
  *
  * <p>{@code enqueue} times the host until the last call has returned, beginning with an idle stream; {@code untilIdle} until
  * the device is done; {@code backToBack} a step's share of twenty that are enqueued one after the other, until the device is done. On the

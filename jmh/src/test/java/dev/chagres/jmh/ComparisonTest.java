@@ -25,6 +25,8 @@ class ComparisonTest {
               "primaryMetric": {"score": 250.0, "scoreUnit": "us/op"}},
              {"benchmark": "dev.chagres.jmh.TransformerLayerBenchmark.untilIdle", "params": {"shape": "TINY", "recipe": "BF16"},
               "primaryMetric": {"score": 275.0, "scoreUnit": "us/op"}},
+             {"benchmark": "dev.chagres.jmh.TransformerLayerBenchmark.backToBack", "params": {"shape": "TINY", "recipe": "BF16"},
+              "primaryMetric": {"score": 220.0, "scoreUnit": "us/op"}},
              {"benchmark": "dev.chagres.jmh.TransformerLayerBenchmark.untilIdle",
               "params": {"shape": "TINY", "recipe": "FP8_DELAYED"}, "primaryMetric": {"score": 0.5, "scoreUnit": "ms/op"}},
              {"benchmark": "dev.chagres.jmh.TransformerLayerBenchmark.untilIdle",
@@ -52,12 +54,66 @@ class ComparisonTest {
     void printsEachCaseOfBoth() throws IOException {
         assertEquals(0, compare(write("rival.json", RIVAL), write("ours.json", OURS)), err::toString);
         assertEquals("""
-                ms                             done      rival    times       host      rival    times
-                tiny/bf16                     0.275      5.500    20.00      0.250      5.250    21.00
-                tiny/fp8-delayed              0.500      6.000    12.00          -          -        -
+                ms                                     done      rival    times   in a row    times       host      rival    times
+                tiny/bf16                             0.275      5.500    20.00      0.220    25.00      0.250      5.250    21.00
+                tiny/fp8-delayed                      0.500      6.000    12.00          -        -          -          -        -
                 only ours: cpu/bf16
                 only the rival's: packed1280/bf16
                 """, out.toString(StandardCharsets.UTF_8).replace("\r\n", "\n"));
+    }
+
+    private static String result(String method, String params, int micros) {
+        return "{\"benchmark\": \"dev.chagres.jmh.TransformerLayerBenchmark." + method + "\", \"params\": {" + params
+                + "}, \"primaryMetric\": {\"score\": " + micros + ", \"scoreUnit\": \"us/op\"}}";
+    }
+
+    private static String params(String shape, String layout, String plan) {
+        return "\"shape\": \"" + shape + "\", \"recipe\": \"BF16\", \"layout\": \"" + layout + "\", \"productPlan\": \""
+                + plan + "\"";
+    }
+
+    /** Results that differ by other parameters stand in lines of their own, each beside the same of the rival's. */
+    @Test
+    void namesWhatElseDiffers() throws IOException {
+        String ours = "["
+                + String.join(
+                        ",",
+                        result("untilIdle", params("TINY", "DENSE", "MEASURED"), 1000),
+                        result("untilIdle", params("TINY", "PACKED", "MEASURED"), 2000),
+                        result("backToBack", params("TINY", "PACKED", "MEASURED"), 500),
+                        result("untilIdle", params("TINY", "DENSE", "FIRST"), 4000),
+                        result("untilIdle", params("ESM650M", "UNEVEN", "FIRST"), 1750))
+                + "]";
+        assertEquals(0, compare(write("rival.json", RIVAL), write("ours.json", ours)), err::toString);
+        assertEquals("""
+                ms                                     done      rival    times   in a row    times       host      rival    times
+                tiny/bf16 dense measured              1.000      5.500     5.50          -        -          -      5.250        -
+                tiny/bf16 packed measured             2.000      5.500     2.75      0.500    11.00          -      5.250        -
+                tiny/bf16 dense first                 4.000      5.500     1.38          -        -          -      5.250        -
+                packed1280/bf16 uneven first          1.750      3.500     2.00          -        -          -      3.000        -
+                only the rival's: tiny/fp8-delayed
+                """, out.toString(StandardCharsets.UTF_8).replace("\r\n", "\n"));
+    }
+
+    /** One case that was measured twice is not the later of the two. */
+    @Test
+    void refusesTwoResultsOfOneCase() throws IOException {
+        String once = result("untilIdle", params("TINY", "DENSE", "FIRST"), 1000);
+        String file = write("ours.json", "[" + once + "," + once + "]");
+        assertEquals(1, compare(write("rival.json", RIVAL), file));
+        assertEquals(
+                "bench --compare: " + file + ": expected one result of untilIdle for a case, got two for tiny/bf16"
+                        + " {layout=dense, productPlan=first}",
+                err.toString(StandardCharsets.UTF_8).strip());
+    }
+
+    @Test
+    void refusesAShapeThatIsNone() throws IOException {
+        String file = write("ours.json", "[" + result("untilIdle", params("HUGE", "UNEVEN", "FIRST"), 1000) + "]");
+        assertEquals(1, compare(write("rival.json", RIVAL), file));
+        assertEquals(
+                "bench --compare: " + file + ": expected one of [CPU, TINY, ESM650M, SEED4096] as shape, got huge",
+                err.toString(StandardCharsets.UTF_8).strip());
     }
 
     @ParameterizedTest
