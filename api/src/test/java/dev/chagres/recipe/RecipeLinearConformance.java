@@ -15,6 +15,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Gemm.Accumulator;
+import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;
 import dev.chagres.witness.Float8Witness;
 import dev.chagres.witness.LinearWitness;
@@ -37,6 +38,9 @@ import org.junit.jupiter.params.provider.MethodSource;
 class RecipeLinearConformance {
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
+
+    private static final QuantizationConfig POWERS =
+            QuantizationConfig.standard().withScales(Scales.POWER_OF_2);
 
     record Case(Recipe recipe, DType dtype, int tokens, int inputs, int outputs, Bias bias) {
         Case(Recipe recipe, DType dtype, int tokens, int inputs, int outputs) {
@@ -64,7 +68,17 @@ class RecipeLinearConformance {
                 Float8BlockScaling.standard().withBackwardOverride(BackwardOverride.DEQUANTIZED),
                 Float8BlockScaling.standard()
                         .withScales(Scales.FLOAT32)
-                        .withBackwardOverride(BackwardOverride.DEQUANTIZED));
+                        .withBackwardOverride(BackwardOverride.DEQUANTIZED),
+                Float8CurrentScaling.standard()
+                        .withQuantization(
+                                Role.INPUT, QuantizationConfig.standard().withAmaxEpsilon(8))
+                        .withQuantization(Role.WEIGHT, POWERS)
+                        .withQuantization(Role.GRADIENT, POWERS.withAmaxEpsilon(16)),
+                Float8BlockScaling.standard()
+                        .withQuantization(
+                                Role.INPUT, QuantizationConfig.standard().withAmaxEpsilon(8))
+                        .withQuantization(Role.WEIGHT, POWERS.withAmaxEpsilon(2))
+                        .withQuantization(Role.GRADIENT, QuantizationConfig.standard()));
     }
 
     private static Float8BlockScaling withBlocks(Scaling input, Scaling weight, Scaling gradient) {
@@ -100,19 +114,17 @@ class RecipeLinearConformance {
     private static Seen seen(Recipe recipe, Role role, RealMatrix x, DType type, double delayedScale) {
         return switch (recipe) {
             case DelayedScaling delayed -> same(QuantizedMatrixWitness.seen(x, type, delayedScale));
-            case Float8CurrentScaling current -> {
-                boolean powers = current.input().scales() == Scales.POWER_OF_2;
-                yield same(QuantizedMatrixWitness.seen(
-                        x, type, QuantizedMatrixWitness.scale(QuantizedMatrixWitness.amax(x), type, powers)));
-            }
-            case Float8BlockScaling blocks -> {
-                boolean powers = blocks.config(role).scales() == Scales.POWER_OF_2;
-                yield blocks.scaling(role) == Scaling.BLOCK_2D
-                        ? same(QuantizedMatrixWitness.seenBySquares(x, type, powers))
+            case Float8CurrentScaling current ->
+                same(QuantizedMatrixWitness.seen(
+                        x,
+                        type,
+                        QuantizedMatrixWitness.scale(QuantizedMatrixWitness.amax(x), type, current.config(role))));
+            case Float8BlockScaling blocks ->
+                blocks.scaling(role) == Scaling.BLOCK_2D
+                        ? same(QuantizedMatrixWitness.seenBySquares(x, type, blocks.config(role)))
                         : new Seen(
-                                QuantizedMatrixWitness.seenByRows(x, type, powers),
-                                QuantizedMatrixWitness.seenByColumns(x, type, powers));
-            }
+                                QuantizedMatrixWitness.seenByRows(x, type, blocks.config(role)),
+                                QuantizedMatrixWitness.seenByColumns(x, type, blocks.config(role)));
             default -> throw new IllegalArgumentException(recipe.toString());
         };
     }

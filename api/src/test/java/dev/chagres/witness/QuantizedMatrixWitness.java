@@ -1,6 +1,8 @@
 package dev.chagres.witness;
 
 import dev.chagres.DType;
+import dev.chagres.te.QuantizationConfig;
+import dev.chagres.te.QuantizationConfig.Scales;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 
@@ -22,12 +24,13 @@ public final class QuantizedMatrixWitness {
     }
 
     /** Returns the scale that current scaling finds, as the FLOAT32 number that it is. */
-    public static double scale(double amax, DType type, boolean powerOfTwo) {
-        if (amax == 0) {
+    public static double scale(double amax, DType type, QuantizationConfig config) {
+        double used = Math.max(amax, config.amaxEpsilon());
+        if (used == 0) {
             return 1;
         }
-        float scale = (float) Float8Witness.largest(type) / (float) amax;
-        return powerOfTwo ? Math.scalb(1.0, Math.getExponent(scale)) : scale;
+        float scale = (float) Float8Witness.largest(type) / (float) used;
+        return config.scales() == Scales.POWER_OF_2 ? Math.scalb(1.0, Math.getExponent(scale)) : scale;
     }
 
     /** Returns what is seen of {@code x} under one scale. */
@@ -46,7 +49,7 @@ public final class QuantizedMatrixWitness {
     }
 
     /** Returns what is seen of {@code x} with a scale for each block of {@code height} rows by {@code width} columns. */
-    public static RealMatrix seenByBlocks(RealMatrix x, DType type, int height, int width, boolean powerOfTwo) {
+    public static RealMatrix seenByBlocks(RealMatrix x, DType type, int height, int width, QuantizationConfig config) {
         RealMatrix seen = x.copy();
         for (int row = 0; row < x.getRowDimension(); row += height) {
             for (int column = 0; column < x.getColumnDimension(); column += width) {
@@ -54,24 +57,24 @@ public final class QuantizedMatrixWitness {
                 int lastColumn = Math.min(column + width, x.getColumnDimension()) - 1;
                 RealMatrix block = x.getSubMatrix(row, lastRow, column, lastColumn);
                 seen.setSubMatrix(
-                        seen(block, type, scale(amax(block), type, powerOfTwo)).getData(), row, column);
+                        seen(block, type, scale(amax(block), type, config)).getData(), row, column);
             }
         }
         return seen;
     }
 
     /** Returns what is seen of an input or gradient along its rows: a scale for every 128 values. */
-    public static RealMatrix seenByRows(RealMatrix x, DType type, boolean powerOfTwo) {
-        return seenByBlocks(x, type, 1, BLOCK, powerOfTwo);
+    public static RealMatrix seenByRows(RealMatrix x, DType type, QuantizationConfig config) {
+        return seenByBlocks(x, type, 1, BLOCK, config);
     }
 
     /** Returns what is seen of an input or gradient along its columns. */
-    public static RealMatrix seenByColumns(RealMatrix x, DType type, boolean powerOfTwo) {
-        return seenByBlocks(x, type, BLOCK, 1, powerOfTwo);
+    public static RealMatrix seenByColumns(RealMatrix x, DType type, QuantizationConfig config) {
+        return seenByBlocks(x, type, BLOCK, 1, config);
     }
 
     /** Returns what is seen of a weight: a scale for every 128 by 128 values. */
-    public static RealMatrix seenBySquares(RealMatrix x, DType type, boolean powerOfTwo) {
-        return seenByBlocks(x, type, BLOCK, BLOCK, powerOfTwo);
+    public static RealMatrix seenBySquares(RealMatrix x, DType type, QuantizationConfig config) {
+        return seenByBlocks(x, type, BLOCK, BLOCK, config);
     }
 }
