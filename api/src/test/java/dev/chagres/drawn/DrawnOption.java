@@ -26,16 +26,19 @@ import dev.chagres.recipe.Format;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Activation;
 import dev.chagres.te.AttentionProblem.Order;
+import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Normalization.Gamma;
 import dev.chagres.te.QkvFormat;
+import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;
 import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 import dev.chagres.te.SoftmaxType;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiPredicate;
+import java.util.function.Function;
 import java.util.function.Predicate;
 
 /**
@@ -121,11 +124,24 @@ record DrawnOption(String name, BiPredicate<DrawnLayer, String> has) {
         add(options, "cross-attention", DrawnLayer::decodes);
         add(options, "hidden dropout", drawn -> !drawn.config().hiddenDropout().isNone());
         add(options, "drop path", drawn -> !drawn.config().dropPath().isNone());
+        activations(options);
+    }
+
+    private static void activations(List<DrawnOption> options) {
         for (Activation activation : Activation.values()) {
+            if (DrawnLayers.draws(activation)) {
+                add(
+                        options,
+                        "activation " + activation,
+                        drawn -> drawn.config().mlp().activation() == activation);
+            }
+        }
+        if (DrawnLayers.draws(Activation.CLAMPED_SWIGLU)) {
             add(
                     options,
-                    "activation " + activation,
-                    drawn -> drawn.config().mlp().activation() == activation);
+                    "clamped SwiGLU with other numbers",
+                    drawn -> drawn.config().mlp().activation() == Activation.CLAMPED_SWIGLU
+                            && !drawn.config().mlp().clampedSwiglu().equals(ClampedSwiglu.standard()));
         }
     }
 
@@ -158,6 +174,12 @@ record DrawnOption(String name, BiPredicate<DrawnLayer, String> has) {
         for (QkNorm.Kind kind : QkNorm.Kind.values()) {
             ofAttention(
                     options, "norm of heads " + kind, config -> config.qkNorm().kind() == kind);
+        }
+        for (QkNorm.Place place : QkNorm.Place.values()) {
+            ofAttention(
+                    options,
+                    "norm of heads " + place,
+                    config -> !config.qkNorm().isNone() && config.qkNorm().place() == place);
         }
     }
 
@@ -297,18 +319,14 @@ record DrawnOption(String name, BiPredicate<DrawnLayer, String> has) {
             DrawnRecipe recipe = drawn.recipe();
             return recipe != null && recipe.group() == Group.KEPT;
         });
-        for (Scales scales : List.of(Scales.FLOAT32, Scales.POWER_OF_2)) {
-            cast(
-                    options,
-                    Float8CurrentScaling.class,
-                    "scales " + scales,
-                    recipe -> recipe.input().scales() == scales);
-            cast(
-                    options,
-                    Float8BlockScaling.class,
-                    "scales " + scales,
-                    recipe -> recipe.input().scales() == scales);
-        }
+        quantizations(
+                options,
+                Float8CurrentScaling.class,
+                recipe -> List.of(recipe.input(), recipe.weight(), recipe.gradient()));
+        quantizations(
+                options,
+                Float8BlockScaling.class,
+                recipe -> List.of(recipe.input(), recipe.weight(), recipe.gradient()));
         for (Recipe.Product product : Recipe.Product.values()) {
             for (Accumulator sums : Accumulator.values()) {
                 String name = product + " " + sums;
@@ -316,6 +334,32 @@ record DrawnOption(String name, BiPredicate<DrawnLayer, String> has) {
                 cast(options, Float8CurrentScaling.class, name, recipe -> recipe.accumulator(product) == sums);
             }
         }
+    }
+
+    /** Adds how scales are found; {@code roles} gives that of inputs, weights and gradients. */
+    private static <R extends Recipe> void quantizations(
+            List<DrawnOption> options, Class<R> kind, Function<R, List<QuantizationConfig>> roles) {
+        List<String> names = List.of("inputs", "weights", "gradients");
+        for (int i = 0; i < names.size(); i++) {
+            int role = i;
+            for (Scales scales : Scales.values()) {
+                cast(
+                        options,
+                        kind,
+                        "scales " + scales + " of " + names.get(i),
+                        recipe -> roles.apply(recipe).get(role).scales() == scales);
+            }
+            cast(
+                    options,
+                    kind,
+                    "least magnitude of " + names.get(i),
+                    recipe -> roles.apply(recipe).get(role).amaxEpsilon() > 0);
+        }
+        cast(
+                options,
+                kind,
+                "scales found otherwise by role",
+                recipe -> roles.apply(recipe).stream().distinct().count() > 1);
     }
 
     private static void delayed(List<DrawnOption> options) {
@@ -330,11 +374,6 @@ record DrawnOption(String name, BiPredicate<DrawnLayer, String> has) {
 
     /** Returns what TE has of overrides for a recipe. */
     private static List<BackwardOverride> overrides(Class<? extends Recipe> kind) {
-        if (kind == DelayedScaling.class) {
-            return List.of(BackwardOverride.NONE);
-        }
-        return kind == Float8BlockScaling.class
-                ? List.of(BackwardOverride.NONE, BackwardOverride.HIGH_PRECISION)
-                : List.of(BackwardOverride.values());
+        return kind == DelayedScaling.class ? List.of(BackwardOverride.NONE) : List.of(BackwardOverride.values());
     }
 }

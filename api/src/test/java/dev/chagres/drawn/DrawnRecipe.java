@@ -1,6 +1,7 @@
 package dev.chagres.drawn;
 
 import dev.chagres.DType;
+import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.WeightStorage;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.BackwardOverride;
@@ -11,6 +12,7 @@ import dev.chagres.recipe.Format;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Gemm.Accumulator;
+import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;
 import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 import net.jqwik.api.Arbitraries;
@@ -27,6 +29,8 @@ import net.jqwik.api.Tuple;
  * @param storage of the weights
  */
 record DrawnRecipe(DType dtype, Recipe recipe, Group group, WeightStorage storage) {
+    private static final float LEAST_MAGNITUDE = 4;
+
     /** Whether the recipe casts in the group of the layer, or in another alone. */
     enum Group {
         CAST,
@@ -77,11 +81,15 @@ record DrawnRecipe(DType dtype, Recipe recipe, Group group, WeightStorage storag
     static Arbitrary<DrawnRecipe> current() {
         Arbitrary<Float8CurrentScaling> plain = Combinators.combine(
                         Arbitraries.of(Format.class),
-                        Arbitraries.of(Scales.FLOAT32, Scales.POWER_OF_2),
+                        quantization(),
+                        quantization(),
+                        quantization(),
                         Arbitraries.of(BackwardOverride.class))
-                .as((format, scales, override) -> Float8CurrentScaling.standard()
+                .as((format, input, weight, gradient, override) -> Float8CurrentScaling.standard()
                         .withFormat(format)
-                        .withScales(scales)
+                        .withQuantization(Role.INPUT, input)
+                        .withQuantization(Role.WEIGHT, weight)
+                        .withQuantization(Role.GRADIENT, gradient)
                         .withBackwardOverride(override));
         return of(Combinators.combine(
                         plain,
@@ -96,12 +104,25 @@ record DrawnRecipe(DType dtype, Recipe recipe, Group group, WeightStorage storag
     static Arbitrary<DrawnRecipe> block() {
         return of(Combinators.combine(
                         Arbitraries.of(Format.E4M3, Format.HYBRID),
-                        Arbitraries.of(Scales.POWER_OF_2, Scales.FLOAT32),
-                        Arbitraries.of(BackwardOverride.NONE, BackwardOverride.HIGH_PRECISION))
-                .as((format, scales, override) -> Float8BlockScaling.standard()
+                        quantization(),
+                        quantization(),
+                        quantization(),
+                        Arbitraries.of(BackwardOverride.class))
+                .as((format, input, weight, gradient, override) -> Float8BlockScaling.standard()
                         .withFormat(format)
-                        .withScales(scales)
+                        .withQuantization(Role.INPUT, input)
+                        .withQuantization(Role.WEIGHT, weight)
+                        .withQuantization(Role.GRADIENT, gradient)
                         .withBackwardOverride(override)));
+    }
+
+    /** A least magnitude above most of those that there are costs a few of the exponents of eight bits, and no digits. */
+    private static Arbitrary<QuantizationConfig> quantization() {
+        return Combinators.combine(
+                        Arbitraries.of(Scales.class),
+                        Arbitraries.frequency(Tuple.of(3, 0f), Tuple.of(1, LEAST_MAGNITUDE)))
+                .as((scales, least) ->
+                        QuantizationConfig.standard().withScales(scales).withAmaxEpsilon(least));
     }
 
     /** Weights that keep the model's type are never cast: one option excludes the other. */
