@@ -49,8 +49,8 @@ final class PeerComparisons implements CallExchange {
         String key = wire(MEMBERS);
         calls.tell(place.base(), key, Integer.toString(rank));
         int others = endpoint.ranks() - 1;
-        Map<Integer, String> members =
-                await(endpoint, MEMBERS, List.of(), Called.in(endpoint.toString(), "split"), said -> said.size() == others);
+        Map<Integer, String> members = await(
+                endpoint, MEMBERS, List.of(), Called.in(endpoint.toString(), "split"), said -> said.size() == others);
         List<Integer> found = new ArrayList<>(IntStream.range(0, endpoint.ranks())
                 .map(_ -> THIS_PROCESS)
                 .boxed()
