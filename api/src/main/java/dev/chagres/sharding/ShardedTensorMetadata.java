@@ -92,7 +92,7 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
     public byte[] toBytes() {
         MeshDimension[] dimensions = MeshDimension.values();
         ByteBuffer bytes = ByteBuffer.allocate(4 + Long.BYTES * shape.rank() + (Integer.BYTES + 1) * dimensions.length);
-        bytes.put(FORM).put((byte) dtype.ordinal()).put((byte) shape.rank()).put((byte) dimensions.length);
+        bytes.put(FORM).put(number(dtype)).put((byte) shape.rank()).put((byte) dimensions.length);
         for (long size : shape.sizes()) {
             bytes.putLong(size);
         }
@@ -156,9 +156,20 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
         }
     }
 
+    /** Returns the number that stands for a type: Transformer Engine's, where it has the type. It never changes, for bytes are stored. */
+    private static byte number(DType dtype) {
+        return switch (dtype) {
+            case INT8 -> 64;
+            case UINT32 -> 65;
+            case UINT64 -> 66;
+            case FLOAT64 -> 67;
+            case BYTE, INT16, INT32, INT64, FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2 -> (byte) dtype.code();
+        };
+    }
+
     private static DType dtype(byte code) {
         for (DType type : DType.values()) {
-            if (type.ordinal() == code) {
+            if (number(type) == code) {
                 return type;
             }
         }

@@ -260,6 +260,34 @@ class ShardedTensorTest {
         assertEquals("replicated", Placements.replicated().toString());
     }
 
+    /** Bytes are stored: the number of a type never changes. */
+    @Test
+    void everyTypeKeepsItsNumber() {
+        DType[] types = {
+            DType.BYTE,
+            DType.INT16,
+            DType.INT32,
+            DType.INT64,
+            DType.FLOAT32,
+            DType.FLOAT16,
+            DType.BFLOAT16,
+            DType.FLOAT8_E4M3,
+            DType.FLOAT8_E5M2,
+            DType.INT8,
+            DType.UINT32,
+            DType.UINT64,
+            DType.FLOAT64
+        };
+        int[] numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 64, 65, 66, 67};
+        assertEquals(DType.values().length, types.length);
+        for (int i = 0; i < types.length; i++) {
+            ShardedTensorMetadata one =
+                    new ShardedTensorMetadata(types[i], Shape.of(3), MeshShape.ofOne(), Placements.replicated());
+            assertEquals(numbers[i], one.toBytes()[1], types[i].name());
+            assertEquals(one, ShardedTensorMetadata.of(one.toBytes()));
+        }
+    }
+
     @Test
     void misuse() {
         DevicesNeeded.assume(2);
