@@ -19,9 +19,8 @@ import org.jspecify.annotations.Nullable;
  * ranks' tensors of a collective lie in windows, ranks of one host write into each other's memory without a copy between.
  *
  * <p>Each rank makes it with the same size, and hands out the same tensors in the same order, so that each lies at the same place of its
- * window. Collectives compute the same as without windows. A measurement of NCCL with PyTorch on four H200 without multicast, of which no file
- * was kept, gathered 1.05 to 1.4 times faster so, and reduced and scattered more than a few MiB at 0.7 to 0.9 of the speed: keep for gathers
- * what gathers alone use. {@code ./chagres bench CollectiveBandwidth -p memory=DEVICE,WINDOW} measures it.
+ * window. Collectives compute the same as without windows. Gathers are faster so, sums of more than a few MiB slower:
+ * keep for gathers what gathers alone use. {@code ./chagres bench CollectiveBandwidth -p memory=DEVICE,WINDOW} measures both.
  *
  * <p>With NCCL 2.24 to 2.28 transfers (send, receive, gather, scatter, all-to-all) of the communicator that knows the memory refuse its
  * tensors, for a collective of them that came later would read at address 0. Another communicator of the ranks transfers them.

@@ -50,7 +50,7 @@ public final class Esm2Training implements TrainingModel {
     /** One step whose result is unread, one under way, one whose batch is being uploaded. */
     private static final int UPLOADS = 3;
     /** Steps whose results may be unread at a time. */
-    private static final int UNREAD = 2;
+    static final int UNREAD = 2;
 
     private final Device device;
     private final Esm2Config config;

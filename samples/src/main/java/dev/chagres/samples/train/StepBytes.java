@@ -10,8 +10,8 @@ import dev.chagres.nccl.Operation;
  */
 final class StepBytes {
     private static final Operation[] OPERATIONS = Operation.values();
-    /** Two results are unread at most while a step is enqueued. */
-    private static final int STEPS = 3;
+    /** The steps whose results are unread, and the one that is enqueued. */
+    private static final int STEPS = Esm2Training.UNREAD + 1;
 
     private final MovedBytes moved;
     private final long[] before = new long[OPERATIONS.length];
@@ -39,7 +39,7 @@ final class StepBytes {
         }
     }
 
-    /** Returns those of the oldest step that was not asked for, by the operation's ordinal; read before three more steps. */
+    /** Returns those of the oldest step that was not asked for, by the operation's ordinal; read before as many more steps as results are unread. */
     long[] read() {
         return steps[read++ % STEPS].clone();
     }
