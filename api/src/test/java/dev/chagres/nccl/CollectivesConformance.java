@@ -84,6 +84,8 @@ class CollectivesConformance {
             }
             if (dtype == DType.BYTE) {
                 result %= BYTES; // integers wrap
+            } else if (dtype == DType.INT8) {
+                result = Math.floorMod((long) result + BYTES / 2, BYTES) - BYTES / 2; // with a sign
             }
             if (reduction == Reduction.AVERAGE) {
                 boolean isFraction = dtype.isFloat() || dtype.isFloat8() || dtype == DType.FLOAT64;

@@ -123,6 +123,9 @@ final class RankValues {
     }
 
     static double fromByte(DType dtype, byte bits) {
+        if (dtype == DType.INT8) {
+            return bits;
+        }
         int code = bits & 0xff;
         if (!dtype.isFloat8() || code == 0) {
             return code;
