@@ -20,6 +20,8 @@ import org.junit.jupiter.api.Test;
 @Tag("L1")
 class LaunchNumbersTest {
     private static final int LAUNCHES = 500;
+    /** Graphs that are captured and closed while another one lives. */
+    private static final int CLOSED = 100;
 
     private final Device device = Device.open();
     private final Stream stream = device.stream();
@@ -98,6 +100,32 @@ class LaunchNumbersTest {
             float expected = steps * (steps + 1) / 2f;
             assertArrayEquals(new float[] {expected, expected, expected}, sum.toFloats(stream));
             assertArrayEquals(new float[] {expected, expected, expected, expected, expected}, other.toFloats(stream));
+        }
+    }
+
+    /** The memory of a closed graph's numbers does not wait for older and newer graphs that live. */
+    @Test
+    void aClosedGraphGivesItsNumbersBack() {
+        Tensor number = scope.tensor(DType.FLOAT32, 1);
+        Counted counted = new Counted(number);
+        try (Graph living = stream.capture(() -> Inside.eachStep(stream, counted))) {
+            long held = device.heldBytes();
+            for (int i = 0; i < CLOSED; i++) {
+                try (Graph closed = stream.capture(() -> Inside.eachStep(stream, counted));
+                        Graph newer = stream.capture(() -> Inside.eachStep(stream, counted))) {
+                    newer.launch();
+                    closed.launch();
+                }
+                assertEquals(held, device.heldBytes());
+                assertThrows(
+                        IllegalStateException.class,
+                        () -> stream.capture(() -> {
+                            throw new IllegalStateException("a capture that fails");
+                        }));
+                assertEquals(held, device.heldBytes());
+            }
+            living.launch();
+            assertArrayEquals(new float[] {2 * CLOSED + 1}, number.toFloats(stream));
         }
     }
 

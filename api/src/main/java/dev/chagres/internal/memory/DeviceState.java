@@ -155,12 +155,20 @@ public final class DeviceState {
 
     /** Gives memory back to CUDA: at once, or when the graphs that may use it are closed. */
     public void free(MemorySegment memory, long byteSize) {
-        free(byteSize, () -> {
-            waits.begin(); // cudaFree waits for all work.
-            int status = CudaRuntime.cudaFree(memory);
-            waits.end();
-            Status.cuda(status, "cudaFree");
-        });
+        free(byteSize, () -> cudaFree(memory));
+    }
+
+    /** Gives memory that no living graph uses back to CUDA at once. */
+    void freeAtOnce(MemorySegment memory, long byteSize) {
+        cudaFree(memory);
+        heldBytes -= byteSize;
+    }
+
+    private void cudaFree(MemorySegment memory) {
+        waits.begin(); // cudaFree waits for all work.
+        int status = CudaRuntime.cudaFree(memory);
+        waits.end();
+        Status.cuda(status, "cudaFree");
     }
 
     /** Gives {@code byteSize} bytes back by {@code free}: at once, or when the graphs that may use them are closed. */
