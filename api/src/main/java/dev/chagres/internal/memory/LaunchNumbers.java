@@ -25,15 +25,17 @@ final class LaunchNumbers implements AutoCloseable {
 
     private final DeviceState device;
     private final MemorySegment block;
-    private final Arena arena = Arena.ofShared();
-    private final MemorySegment host = arena.allocate(BYTES, ALIGNMENT);
+    private final Arena arena;
+    private final MemorySegment host;
     private final List<Place> places = new ArrayList<>();
     private long used;
 
     /** Takes the block, before the capture: during it CUDA gives no memory. */
     LaunchNumbers(DeviceState device) {
         this.device = device;
-        block = device.malloc(BYTES);
+        block = device.malloc(BYTES); // First: where there is no memory, nothing is left to close.
+        arena = Arena.ofShared();
+        host = arena.allocate(BYTES, ALIGNMENT);
     }
 
     /** Returns the block's address; before the capture there is nothing in it. */
