@@ -145,7 +145,7 @@ public final class Graph implements AutoCloseable {
 
     /**
      * Returns how many of the {@link #nodes()} are calls of {@code cudaMemsetAsync}, each of which costs the host a microsecond at every
-     * launch. {@link Tensor#zero} records a kernel instead; libraries may fill memory themselves.
+     * launch. {@link Tensor#zero} records a kernel instead where it has at most 1 MiB to fill; libraries may fill memory themselves.
      */
     public long fills() {
         return fills;

@@ -7,24 +7,27 @@ import dev.chagres.bindings.te.TransformerEngine;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Fills device memory with zeros: by {@code cudaMemsetAsync}, or, while a stream captures, by kernels. A node of a graph that fills
- * memory costs the host a microsecond at each launch, one that runs a kernel next to nothing.
+ * Fills device memory with zeros: by {@code cudaMemsetAsync}, or, while a stream captures, up to 1 MiB by kernels. A node of a graph
+ * that fills memory costs the host a microsecond at each launch, one that runs a kernel next to nothing. Beyond 1 MiB the kernel would
+ * cost the device more than that.
  *
  * <p>Threading: the device's thread.
  */
 public final class Zeros {
     /** What {@code nvte_memset} fills by a kernel; more it fills by {@code cudaMemsetAsync}. */
-    private static final long MOST_BYTES = 4096;
-    /** What a thread of the larger kernel writes. */
+    private static final long SMALL_BYTES = 4096;
+    /** What is filled by a kernel in a capture. */
+    private static final long MOST_BYTES = 1 << 20;
+    /** What the larger kernel fills is a multiple of this. One thread of eight writes; the others are there for sums. */
     private static final long PACK_BYTES = 16;
 
     private Zeros() {}
 
     /** Enqueues zeros in {@code byteSize} bytes from {@code address} on. */
     public static void enqueue(DeviceState device, long address, long byteSize, MemorySegment stream) {
-        if (device.capture() == null) {
+        if (device.capture() == null || byteSize > MOST_BYTES) {
             Status.cuda(AddressCalls.cudaMemsetAsync(address, 0, byteSize, stream), "cudaMemsetAsync");
-        } else if (byteSize <= MOST_BYTES) {
+        } else if (byteSize <= SMALL_BYTES) {
             small(address, byteSize, stream);
         } else {
             long head = -address & (Float.BYTES - 1);
