@@ -22,7 +22,8 @@ import org.jspecify.annotations.Nullable;
  * enqueued one by one, which builds kernels and takes memory; the second is captured; from then on it is replayed. A replayed
  * step computes what the same step would enqueued one by one, bit for bit where the kernels are deterministic. Where a step cannot
  * be captured it is enqueued one by one, and {@link #explain()} says why. So is a step whose casts are measured, for {@link
- * Quantizers#measureEvery} measures nothing that a graph replays; the steps between are replayed.
+ * Quantizers#measureEvery} measures nothing that a graph replays; the steps between are replayed. Such a step is not counted as a
+ * bucket's first, since it casts by other kernels.
  *
  * <p>Numbers that change from step to step are written before each replay: the rate that {@link dev.chagres.optim.AdamW#rate} was
  * told, the number of the step, and the word of the random numbers. Where the pass was told to compute by another recipe, or to
@@ -71,8 +72,9 @@ public final class StepGraph implements AutoCloseable {
         private final FixedInputs inputs;
         private @Nullable Graph graph;
         private @Nullable String refusal;
+        /** Whether a step was enqueued of which nothing was measured. */
         private boolean ran;
-        /** By what the pass computed when the bucket ran first. */
+        /** By what the pass computed when the bucket ran last. */
         private @Nullable Quantizers quantizers;
 
         private boolean calibrates;
@@ -188,7 +190,8 @@ public final class StepGraph implements AutoCloseable {
             replayed++;
         } else {
             step.enqueue(present.inputs.microBatches());
-            present.ran = true;
+            // A measured step casts by other kernels: those of a capture may not be built yet.
+            present.ran |= !measures;
             enqueued++;
             measured += measures ? 1 : 0;
         }
