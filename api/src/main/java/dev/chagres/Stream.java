@@ -63,8 +63,8 @@ public final class Stream implements AutoCloseable {
      * dev.chagres.te.HostToDevice} copies stays as it is now. The body may hold one step of an optimizer at most.
      *
      * @return the graph, which {@link Graph#launch()} enqueues
-     * @throws dev.chagres.bindings.CaptureException when a stream of the device captures already, or when the body waits, copies or
-     *     takes memory; after that, and after anything else that the body throws, the stream can be used as before
+     * @throws dev.chagres.bindings.CaptureException when a stream of the device captures already, or when the body waits, copies,
+     *     takes memory, or runs a pass or an optimizer of another stream; after that, and after anything else that the body throws, the stream can be used as before
      * @throws IllegalStateException inside {@code Communicator.group}, whose collectives run at its end
      * @throws dev.chagres.bindings.CudaException when CUDA refuses the capture
      */

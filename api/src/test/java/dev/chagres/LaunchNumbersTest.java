@@ -129,6 +129,37 @@ class LaunchNumbersTest {
         }
     }
 
+    /** What joins a capture from another stream would be recorded with the numbers of now. */
+    @Test
+    void numbersAreThoseOfTheStreamThatCaptures() {
+        Tensor number = scope.tensor(DType.FLOAT32, 1);
+        number.zero(stream);
+        Counted counted = new Counted(number);
+        try (Stream side = device.openStream();
+                Event fork = device.openEvent();
+                Event join = device.openEvent();
+                Graph graph = stream.capture(() -> {
+                    fork.record(stream);
+                    side.await(fork);
+                    CaptureException refused =
+                            assertThrows(CaptureException.class, () -> Inside.eachStep(side, counted));
+                    assertEquals(
+                            "step: expected passes and optimizers on the stream that captures, got one on another stream of"
+                                    + " device 0, whose rate and random numbers a graph would repeat at each launch; capture the"
+                                    + " stream of the pass and the parameters",
+                            refused.getMessage());
+                    join.record(side);
+                    stream.await(join);
+                })) {
+            graph.launch();
+            assertArrayEquals(new float[1], number.toFloats(stream));
+            assertEquals(0, counted.count);
+            Inside.eachStep(side, counted);
+            side.synchronize();
+            assertArrayEquals(new float[] {1}, number.toFloats(stream));
+        }
+    }
+
     @Test
     void aGraphHasRoomForSoMany() {
         Counted large = new Counted(scope.tensor(DType.FLOAT32, 2048));

@@ -4,6 +4,7 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.DeviceState;
@@ -70,13 +71,24 @@ public final class Inside {
         return FIELDS.capture(stream);
     }
 
-    /** Does {@code work} now, or, where {@code stream} captures, at each launch of the graph. */
+    /**
+     * Does {@code work} now, or, where {@code stream} captures, at each launch of the graph.
+     *
+     * @throws CaptureException when another stream of the device captures: {@code stream} may have joined it, and the graph would
+     *     repeat the numbers of now
+     */
     public static void eachStep(Stream stream, StepWork work) {
         Capture capture = capture(stream);
-        if (capture == null) {
+        if (capture != null) {
+            capture.add(work, stream.handle());
+        } else if (state(stream).capture() == null) {
             work.enqueue(stream.handle());
         } else {
-            capture.add(work, stream.handle());
+            throw new CaptureException(
+                    "step: expected passes and optimizers on the stream that captures, got one on another "
+                            + stream
+                            + ", whose rate and random numbers a graph would repeat at each launch; capture the stream of"
+                            + " the pass and the parameters");
         }
     }
 

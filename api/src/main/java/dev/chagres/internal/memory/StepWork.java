@@ -18,7 +18,10 @@ public interface StepWork {
      */
     default void check() {}
 
-    /** Enqueues what else the coming step needs, before its numbers. Counters stay, for the step may still fail. */
+    /**
+     * Enqueues what else the coming step needs, before its numbers, on the stream that {@code Inside.eachStep} was given. Counters stay,
+     * for the step may still fail.
+     */
     default void write() {}
 
     /** Returns the bytes of {@link #numbers}, always the same; 0: there are none. */
