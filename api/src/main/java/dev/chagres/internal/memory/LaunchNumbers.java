@@ -10,8 +10,8 @@ import java.util.List;
 
 /**
  * The numbers that one graph reads and the host changes from launch to launch. They lie side by side in a block of the device's
- * memory, which one kernel writes before each launch; nodes of the graph copy them from there to where kernels read them. So a launch
- * cannot change the numbers of one that still runs, nor those of another graph or of steps that are enqueued.
+ * memory, which kernels write before each launch, 2 KiB each; nodes of the graph copy them from there to where kernels read them. So a
+ * launch cannot change the numbers of one that still runs, nor those of another graph or of steps that are enqueued.
  *
  * <p>Threading: the device's thread.
  */
@@ -65,7 +65,7 @@ final class LaunchNumbers implements AutoCloseable {
         used += bytes + ALIGNMENT - 1 & -ALIGNMENT;
     }
 
-    /** Enqueues the numbers of the coming launch, by one kernel. */
+    /** Enqueues the numbers of the coming launch, by a kernel for each 2 KiB. */
     void write(MemorySegment stream) {
         if (used == 0) {
             return;
