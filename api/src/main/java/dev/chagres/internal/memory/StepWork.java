@@ -24,12 +24,12 @@ public interface StepWork {
      */
     default void write() {}
 
-    /** Returns the bytes of {@link #numbers}, always the same; 0: there are none. */
+    /** Returns the bytes of {@link #numbers}; 0: there are none yet. Once there are some, it is always the same. */
     default long byteSize() {
         return 0;
     }
 
-    /** Returns where kernels read the numbers, always the same. */
+    /** Returns where kernels read the numbers; once there are some, always the same. */
     default long address() {
         return 0;
     }
