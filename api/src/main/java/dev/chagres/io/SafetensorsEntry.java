@@ -52,7 +52,7 @@ public final class SafetensorsEntry {
                 .orElseThrow(() -> SafetensorsException.of(
                         file.path(),
                         name(),
-                        "dtype: expected U8, I8, I32, U32, I64, U64, F64, F32, F16 or BF16, got " + entry.type()
+                        "dtype: expected U8, I8, I16, I32, U32, I64, U64, F64, F32, F16 or BF16, got " + entry.type()
                                 + ", which tensors here do not have; convert it first",
                         null));
     }

@@ -110,7 +110,7 @@ class SafetensorsVectorTest {
             assertThrown(
                     SafetensorsException.class,
                     vector
-                            + ": tensor \"mask\": dtype: expected U8, I8, I32, U32, I64, U64, F64, F32, F16 or BF16, got BOOL,"
+                            + ": tensor \"mask\": dtype: expected U8, I8, I16, I32, U32, I64, U64, F64, F32, F16 or BF16, got BOOL,"
                             + " which tensors here do not have; convert it first",
                     file.entry("mask")::dtype);
             assertEquals(DType.FLOAT64, energies.dtype());
