@@ -492,8 +492,9 @@ typedef struct OpsAdamRange {
 } OpsAdamRange;
 
 /* ops_adam over many ranges, all with weights, moments and masters of the same types, in one kernel. ranges: [range_count] on
- * the device, read when the step runs; blocks: those of all ranges. Both are below 2^31. What one range writes overlaps no other one. What the table says
- * is checked by the reference alone: a GPU library cannot read it. */
+ * the device, read when the step runs; blocks: those of all ranges, of which one with count 0 has none. Both are below 2^31.
+ * What one range writes overlaps no other one. What the table says is checked by the reference alone: a GPU library cannot
+ * read it. */
 int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
                     const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon,
                     int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters,
