@@ -14,7 +14,8 @@ import java.util.zip.CRC32C;
 /**
  * Sees that ranks which update the same weights do so with the same settings, without which their weights would part. They are compared
  * before the first step and, where a rank had no optimizer by then, before the second one. Each rank learns what all have told,
- * so all end alike: none waits for one that does not come. Ranks without an optimizer are left out.
+ * so all end alike: none waits for one that does not come. Ranks without an optimizer are left out. A step that is captured compares
+ * nothing: settings that no step before it has compared are compared by the next one that is enqueued, and never where none is.
  *
  * <p>Threading: the device's thread.
  */
@@ -36,7 +37,8 @@ final class SameOptimizers {
     }
 
     /**
-     * Compares the settings where that is not done. A capture enqueues nothing for it: steps before it have compared.
+     * Compares the settings where that is not done. While the stream captures it does nothing, and leaves what is not compared to the next
+     * call that is enqueued.
      *
      * @throws IllegalStateException on all ranks alike, when two differ
      */
