@@ -51,29 +51,20 @@ public final class MultiTensorAdam {
             BiasCorrection biasCorrection,
             float weightDecay,
             Stream stream) {
-        MultiTensorAdamChecks.numbers(beta1, beta2, epsilon, weightDecay);
-        MultiTensorAdamChecks.step(lr, step, mode, biasCorrection);
-        MemorySegment array = MultiTensorAdamChecks.adam(lists, stream);
-        if (lists.tensorCount() == 0) {
-            return;
-        }
-        Status.te(
-                TransformerEngine.te_multi_tensor_adam_cuda(
-                        MultiTensor.CHUNK,
-                        unlookedAt(stream),
-                        array,
-                        lists.listCount(),
-                        lists.tensorCount(),
-                        lr,
-                        beta1,
-                        beta2,
-                        epsilon,
-                        step,
-                        mode.ordinal(),
-                        biasCorrection.ordinal(),
-                        weightDecay,
-                        stream.handle()),
-                "te_multi_tensor_adam_cuda");
+        step(
+                MultiTensorAdamChecks::adam,
+                TransformerEngine::te_multi_tensor_adam_cuda,
+                "te_multi_tensor_adam_cuda",
+                lists,
+                lr,
+                beta1,
+                beta2,
+                epsilon,
+                step,
+                mode,
+                biasCorrection,
+                weightDecay,
+                stream);
     }
 
     /**
@@ -104,29 +95,20 @@ public final class MultiTensorAdam {
             BiasCorrection biasCorrection,
             float weightDecay,
             Stream stream) {
-        MultiTensorAdamChecks.numbers(beta1, beta2, epsilon, weightDecay);
-        MultiTensorAdamChecks.step(lr, step, mode, biasCorrection);
-        MemorySegment array = MultiTensorAdamChecks.adamParamRemainder(lists, stream);
-        if (lists.tensorCount() == 0) {
-            return;
-        }
-        Status.te(
-                TransformerEngine.te_multi_tensor_adam_param_remainder_cuda(
-                        MultiTensor.CHUNK,
-                        unlookedAt(stream),
-                        array,
-                        lists.listCount(),
-                        lists.tensorCount(),
-                        lr,
-                        beta1,
-                        beta2,
-                        epsilon,
-                        step,
-                        mode.ordinal(),
-                        biasCorrection.ordinal(),
-                        weightDecay,
-                        stream.handle()),
-                "te_multi_tensor_adam_param_remainder_cuda");
+        step(
+                MultiTensorAdamChecks::adamParamRemainder,
+                TransformerEngine::te_multi_tensor_adam_param_remainder_cuda,
+                "te_multi_tensor_adam_param_remainder_cuda",
+                lists,
+                lr,
+                beta1,
+                beta2,
+                epsilon,
+                step,
+                mode,
+                biasCorrection,
+                weightDecay,
+                stream);
     }
 
     /**
@@ -184,7 +166,71 @@ public final class MultiTensorAdam {
                 "te_multi_tensor_adam_fp8_cuda");
     }
 
+    private static void step(
+            ListsCheck check,
+            AdamCall call,
+            String function,
+            TensorLists lists,
+            float lr,
+            float beta1,
+            float beta2,
+            float epsilon,
+            int step,
+            WeightDecay mode,
+            BiasCorrection biasCorrection,
+            float weightDecay,
+            Stream stream) {
+        MultiTensorAdamChecks.numbers(beta1, beta2, epsilon, weightDecay);
+        MultiTensorAdamChecks.step(lr, step, mode, biasCorrection);
+        MemorySegment array = check.check(lists, stream);
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        int status = call.call(
+                MultiTensor.CHUNK,
+                unlookedAt(stream),
+                array,
+                lists.listCount(),
+                lists.tensorCount(),
+                lr,
+                beta1,
+                beta2,
+                epsilon,
+                step,
+                mode.ordinal(),
+                biasCorrection.ordinal(),
+                weightDecay,
+                stream.handle());
+        Status.te(status, function);
+    }
+
     private static MemorySegment unlookedAt(Stream stream) {
         return Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle();
+    }
+
+    /** Checks the lists of a function, and returns their array. */
+    @FunctionalInterface
+    private interface ListsCheck {
+        MemorySegment check(TensorLists lists, Stream stream);
+    }
+
+    /** One of the two functions, without and with remainders, which take the same arguments. */
+    @FunctionalInterface
+    private interface AdamCall {
+        int call(
+                int chunkSize,
+                MemorySegment noopFlag,
+                MemorySegment lists,
+                long listCount,
+                long tensorCount,
+                float lr,
+                float beta1,
+                float beta2,
+                float epsilon,
+                int step,
+                int mode,
+                int biasCorrection,
+                float weightDecay,
+                MemorySegment stream);
     }
 }
