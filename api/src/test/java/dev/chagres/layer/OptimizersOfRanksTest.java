@@ -1,11 +1,13 @@
 package dev.chagres.layer;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.AdamW.Config;
@@ -19,6 +21,7 @@ import dev.chagres.sharding.ZeroStage;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.List;
 import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Tag;
@@ -66,6 +69,22 @@ class OptimizersOfRanksTest {
         return Long.toHexString(checksum.getValue());
     }
 
+    /** Writes gradients of 1 on rank 0, 2 on rank 1. */
+    private static void writeGradients(Parameters parameters, Rank rank) {
+        parameters.all().forEach(Parameter::nextGradient);
+        float[] gradients = new float[(int) parameters.gradients().count()];
+        Arrays.fill(gradients, rank.index() + 1);
+        parameters.gradients().set(rank.device().stream(), gradients);
+    }
+
+    private static void assertGradients(float expected, Parameters parameters, Rank rank) {
+        for (Parameter parameter : parameters.all()) {
+            for (float gradient : parameter.gradient().toFloats(rank.device().stream())) {
+                assertEquals(expected, gradient, parameter.name());
+            }
+        }
+    }
+
     private static void step(Strategy strategy, AdamW optimizer) {
         strategy.sumGradients();
         optimizer.step(1e-3f);
@@ -95,6 +114,7 @@ class OptimizersOfRanksTest {
                         AdamW its = new AdamW(parameters, other)) {
                     refused = text(its.toString(), STANDARD_TEXT, 1, 0);
                     its.close();
+                    writeGradients(parameters, rank);
                     assertThrown(IllegalStateException.class, refused, strategy::sumGradients);
                     assertThrown(IllegalStateException.class, refused, strategy::sumGradients);
                     assertThrown(
@@ -104,7 +124,9 @@ class OptimizersOfRanksTest {
                             () -> optimizer.step(1e-3f));
                 }
                 try (AdamW same = new AdamW(parameters, other)) {
-                    step(strategy, same);
+                    strategy.sumGradients();
+                    assertGradients(3, parameters, rank); // summed once, however often it was refused
+                    same.step(1e-3f);
                 }
             }
         });
