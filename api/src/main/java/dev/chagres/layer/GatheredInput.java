@@ -13,8 +13,9 @@ import org.jspecify.annotations.Nullable;
  * The operand of an input [T, in] in eight bits of which sequence-parallel ranks have a part each. Forward reads all tokens; for backward
  * a rank keeps its own, and they are gathered again.
  *
- * <p>Blocks of a row lie within a token and those of a column within 128: of 16 tokens a rank on, and multiples, the rows' bytes are
- * gathered, of 128 the columns', too. Else, and where blocks have 128 rows, the tensor itself is, and each rank casts all tokens.
+ * <p>Blocks of a row lie within a token, those of a column within 128 tokens. Where each rank has a multiple of 16 tokens, the bytes of the
+ * rows are gathered; where it has a multiple of 128, those of the columns, too. With other numbers of tokens, and where blocks have 128
+ * rows, the tensor itself is gathered, and each rank casts all tokens.
  *
  * <p>Threading: the device's thread.
  */

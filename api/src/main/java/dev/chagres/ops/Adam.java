@@ -11,13 +11,13 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A step of Adam over one range of elements, or many, in one kernel, whose numbers lie on the device: moments in FP32 or BF16, weights that are FP32 or have a master
- * copy or a remainder beside them.
+ * A step of Adam in one kernel, over one range of elements or many. Rate, step number, factor and skip lie on the device. Moments are FP32 or
+ * BF16; weights are FP32, or have a master copy or a remainder beside them.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_adam} and {@code ops_adam_ranges} in {@code ops.h}; Kingma and Ba, Adam (2015); Loshchilov and Hutter, Decoupled weight decay
- * regularization (2017).
+ * <p>Source: {@code ops_adam} and {@code ops_adam_ranges} in {@code ops.h}; Kingma and Ba, Adam (2015); Loshchilov and Hutter,
+ * Decoupled weight decay regularization (2017).
  */
 public final class Adam {
     private Adam() {}
