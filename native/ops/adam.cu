@@ -26,16 +26,21 @@ struct Step {
 };
 
 /* 1 - beta^step, without the digits that the difference would lose. */
-__device__ inline float correction(float beta, int step) { return beta == 0 ? 1.0f : -expm1f(step * logf(beta)); }
+__device__ inline float correction(float beta, int step) {
+  return beta == 0 ? 1.0f : -expm1f(__fmul_rn(static_cast<float>(step), logf(beta)));
+}
 
-/* Moves mean, square and weight of one element. */
+/* Moves mean, square and weight of one element. Each rounding is written out: a compiler may round a product and its sum
+ * together in one kernel and apart in the other, and the two would give other bits. Which of two products is rounded with
+ * the sum makes no difference but to the number of registers. */
 __device__ inline void move(const AdamNumbers &a, const Step &s, float gradient, float &weight, float &mean,
                             float &square) {
-  const float g = s.scale * gradient + (a.decoupled ? 0.0f : s.weight_decay * weight);
-  mean = a.beta1 * mean + (1 - a.beta1) * g;
-  square = a.beta2 * square + (1 - a.beta2) * g * g;
-  const float direction = (mean / s.correction1) / (sqrtf(square / s.correction2) + a.epsilon);
-  weight -= s.rate * (direction + (a.decoupled ? s.weight_decay * weight : 0.0f));
+  const float g = fmaf(s.scale, gradient, a.decoupled ? 0.0f : __fmul_rn(s.weight_decay, weight));
+  mean = fmaf(1 - a.beta1, g, __fmul_rn(a.beta1, mean));
+  square = fmaf(a.beta2, square, __fmul_rn(__fmul_rn(1 - a.beta2, g), g));
+  const float direction = (mean / s.correction1) / __fadd_rn(sqrtf(square / s.correction2), a.epsilon);
+  const float update = __fadd_rn(direction, a.decoupled ? __fmul_rn(s.weight_decay, weight) : 0.0f);
+  weight = fmaf(-s.rate, update, weight);
 }
 
 /* Where the FP32 weight is: the weight itself, a master beside it, or a remainder beside it. */

@@ -102,8 +102,7 @@ public final class Adam {
     }
 
     /**
-     * Enqueues what the other method does for each of {@code ranges}, in one kernel: one launch, and the same bits on the reference. On a GPU the
-     * last bits may differ, where the compiler rounds a product and its sum together in one kernel and apart in the other.
+     * Enqueues what the other method does for each of {@code ranges}, in one kernel: one launch, and the same bits.
      *
      * @param step number of this step, from 1 on, INT32 [1]
      * @param gradientScale FLOAT32 [1]
