@@ -13,9 +13,12 @@ import dev.chagres.conformance.Tolerances;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.witness.AdamWWitness;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -89,16 +92,49 @@ class AdamRangesConformance {
                 open.stream());
     }
 
-    private static List<float[]> read(List<AdamRange> ranges) {
-        List<float[]> all = new ArrayList<>();
-        for (AdamRange range : ranges) {
-            Tensor master = range.master();
-            for (Tensor tensor : new Tensor[] {range.weight(), range.mean(), range.square()}) {
-                all.add(tensor.toFloats(open.stream()));
-            }
-            all.add(master == null || master.dtype() == DType.BYTE ? new float[0] : master.toFloats(open.stream()));
+    /** All that a step writes of {@code range}, bit by bit. */
+    private static List<int[]> bits(AdamRange range) {
+        List<int[]> all = new ArrayList<>();
+        for (Tensor tensor : new Tensor[] {range.weight(), range.mean(), range.square()}) {
+            all.add(bits(open.read(tensor)));
+        }
+        Tensor master = range.master();
+        if (master != null) {
+            all.add(master.dtype() == DType.BYTE ? remainders(master) : bits(open.read(master)));
         }
         return all;
+    }
+
+    private static int[] bits(float[] values) {
+        return IntStream.range(0, values.length)
+                .map(i -> Float.floatToRawIntBits(values[i]))
+                .toArray();
+    }
+
+    /** The low 16 bits of masters. */
+    private static int[] remainders(Tensor bytes) {
+        ByteBuffer host = ByteBuffer.wrap(bytes.toBytes(open.stream())).order(ByteOrder.LITTLE_ENDIAN);
+        return IntStream.range(0, host.capacity() / 2)
+                .map(i -> host.getShort(2 * i) & 0xffff)
+                .toArray();
+    }
+
+    /** FP32 weights, wherever they are. */
+    private static float[] weights(AdamRange range) {
+        Tensor master = range.master();
+        float[] weights = open.read(master == null || master.dtype() == DType.BYTE ? range.weight() : master);
+        if (master != null && master.dtype() == DType.BYTE) {
+            int[] low = remainders(master);
+            for (int i = 0; i < weights.length; i++) {
+                int upper = (Float.floatToRawIntBits(weights[i]) >>> 16) - (low[i] >>> 15);
+                weights[i] = Float.intBitsToFloat(upper << 16 | low[i]);
+            }
+        }
+        return weights;
+    }
+
+    private static void assertClose(String what, double[] expected, float[] actual) {
+        open.assertClose(what, expected, actual, 0, Tolerances.rounded(DType.FLOAT32));
     }
 
     @ParameterizedTest
@@ -152,17 +188,14 @@ class AdamRangesConformance {
         step(ranges, open.ints(4), scale, open.ints(1)); // skipped
         for (int i = 0; i < COUNTS.length; i++) {
             AdamRange one = together.get(i);
-            Tensor master = kept == Kept.MASTERS ? one.master() : null;
-            open.assertClose(
-                    "weights of range " + i,
-                    expected.get(i),
-                    master == null ? one.weight() : master,
-                    Tolerances.rounded(kept == Kept.REMAINDERS ? DType.BFLOAT16 : DType.FLOAT32));
-        }
-        List<float[]> bits = read(apart);
-        List<float[]> actual = read(together);
-        for (int i = 0; i < bits.size(); i++) {
-            assertArrayEquals(bits.get(i), actual.get(i), "tensor " + i % 4 + " of range " + i / 4);
+            assertClose("weights of range " + i, expected.get(i), weights(one));
+            assertClose("means of range " + i, witnesses.get(i).mean(), open.read(one.mean()));
+            assertClose("squares of range " + i, witnesses.get(i).square(), open.read(one.square()));
+            List<int[]> bits = bits(apart.get(i));
+            List<int[]> actual = bits(one);
+            for (int tensor = 0; tensor < bits.size(); tensor++) {
+                assertArrayEquals(bits.get(tensor), actual.get(tensor), "tensor " + tensor + " of range " + i);
+            }
         }
     }
 

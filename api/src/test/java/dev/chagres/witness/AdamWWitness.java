@@ -42,4 +42,14 @@ public final class AdamWWitness {
         }
         return weights;
     }
+
+    /** Returns a copy of the averages of gradients. */
+    public double[] mean() {
+        return mean.clone();
+    }
+
+    /** Returns a copy of the averages of squared gradients. */
+    public double[] square() {
+        return square.clone();
+    }
 }
