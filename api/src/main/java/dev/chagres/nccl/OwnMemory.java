@@ -22,6 +22,8 @@ final class OwnMemory {
     private static final int FIRST_RIGHT = 22_902;
 
     private final List<Stretch> stretches = new ArrayList<>();
+    /** Asked once: each transfer of a step would ask NCCL again. */
+    private final boolean refuses = isAffected();
 
     private record Stretch(long address, long bytes) {}
 
@@ -35,11 +37,12 @@ final class OwnMemory {
 
     /** Checks that a transfer may read or write a tensor. */
     void ensureTransferable(String argument, Tensor tensor) {
-        if (stretches.isEmpty() || !isAffected()) {
+        if (!refuses) {
             return;
         }
         long address = Inside.address(tensor);
-        for (Stretch stretch : stretches) {
+        for (int i = 0; i < stretches.size(); i++) { // An iterator would be garbage in each step.
+            Stretch stretch = stretches.get(i);
             if (address >= stretch.address && address < stretch.address + stretch.bytes) {
                 throw new IllegalArgumentException(argument
                         + ": expected memory other than the communicator's CollectiveMemory,"
