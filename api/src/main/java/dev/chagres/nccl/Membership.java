@@ -55,8 +55,8 @@ final class Membership {
         Checks.given("id", id);
         Checks.given("config", config);
         Inside.state(Checks.given("device", device)).ensureCurrent();
-        Inside.state(device).ensureNotCapturing("open");
-        Group.refuse("open");
+        Inside.state(device).ensureNotCapturing(Opening.OPEN);
+        Group.refuse(Opening.OPEN);
         if (ranks < 1) {
             throw new IllegalArgumentException("ranks: expected at least 1, got " + ranks);
         }
@@ -68,7 +68,7 @@ final class Membership {
         }
         Meeting meeting = id.meeting(ranks);
         if (meeting != null) {
-            Called waiting = Called.in(Called.caller(config, rank, ranks), "open");
+            Called waiting = Called.in(Called.caller(config, rank, ranks), Opening.OPEN);
             meeting.join(rank, waiting, config.timeout().toMillis());
         } else if (config.checks() == CollectiveChecks.FULL && !id.areTold()) {
             throw new IllegalArgumentException(

@@ -17,9 +17,10 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: made and called on the device's thread, once.
  */
 final class Opening {
-    /** How often it is asked whether a rank has failed meanwhile. */
-    private static final String OPEN = "open";
+    /** What a rank is in that opens a communicator. */
+    static final String OPEN = "open";
 
+    /** How often it is asked whether a rank has failed meanwhile. */
     private static final long LOOK_MILLIS = 50;
 
     private final int device;
