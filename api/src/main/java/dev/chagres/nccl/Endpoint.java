@@ -157,7 +157,11 @@ final class Endpoint implements AutoCloseable {
         }
     }
 
-    /** Says what is about to be given to NCCL of a tensor that is alike on each rank, after all checks of arguments; {@link #end} follows. */
+    /**
+     * Says what is about to be given to NCCL, after all checks of arguments. When NCCL has returned, {@link #end} is called.
+     *
+     * @param tensor of a collective one whose shape is alike on all ranks, of a transfer the one that is moved
+     */
     void begin(Operation called, Tensor tensor, long elements, @Nullable Reduction by, int other, Stream stream) {
         begin(called, tensor, elements, tensor.dtype(), by, other, stream);
     }
