@@ -64,7 +64,7 @@ final class Factors {
         if (factor != Math.rint(factor) || !(factor >= 0 && factor < 0x1p64)) {
             throw notHeld(dtype, factor);
         }
-        // Above the largest long a double has no bit of 1.
+        // A double of 2^63 or more is even, so halving it loses nothing.
         return factor < 0x1p63 ? (long) factor : (long) (factor / 2) << 1;
     }
 
