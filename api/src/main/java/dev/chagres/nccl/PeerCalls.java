@@ -83,6 +83,16 @@ final class PeerCalls {
         }
     }
 
+    /** Forgets what was said of keys that nobody here will ask for. */
+    void forgetIf(Predicate<String> unwanted) {
+        monitor.lock();
+        try {
+            heard.keySet().removeIf(unwanted);
+        } finally {
+            monitor.unlock();
+        }
+    }
+
     /** Lets those who wait look again: a rank has failed. */
     void wake() {
         monitor.lock();

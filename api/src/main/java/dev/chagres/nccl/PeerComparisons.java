@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Predicate;
 import java.util.stream.IntStream;
@@ -63,6 +64,15 @@ final class PeerComparisons implements CallExchange {
     /** Returns a key that no other communicator has. */
     private String wire(String key) {
         return place.name() + " " + key;
+    }
+
+    /**
+     * Returns whether a key is one by which the ranks of a communicator say where they are, and no rank here can become one of them: what
+     * it was made from is not open here.
+     */
+    static boolean isUnwanted(String key, Set<String> open) {
+        String end = " " + MEMBERS;
+        return key.endsWith(end) && !open.contains(PeerPlace.parent(key.substring(0, key.length() - end.length())));
     }
 
     @Override

@@ -24,6 +24,11 @@ record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
         return new PeerPlace(peers, name + "/" + number + ":" + color, base, isBase && same);
     }
 
+    /** Returns the name of the communicator that the one of this name was split or shrunk from. */
+    static String parent(String name) {
+        return name.substring(0, Math.max(0, Math.max(name.lastIndexOf('/'), name.lastIndexOf('-'))));
+    }
+
     /** Returns that of a communicator without some of its ranks. */
     PeerPlace shrunk(int number, int... excluded) {
         List<Integer> left = without(excluded);

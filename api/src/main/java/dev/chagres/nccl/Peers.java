@@ -1,7 +1,9 @@
 package dev.chagres.nccl;
 
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
@@ -42,13 +44,22 @@ final class Peers {
         }
     }
 
+    /** Forgets a communicator, and where the ranks of those are that others have split from it. */
     void remove(Endpoint endpoint) {
+        Set<String> open = new HashSet<>();
         lock.lock();
         try {
             endpoints.remove(endpoint);
+            for (Endpoint other : endpoints) {
+                PeerPlace known = other.elsewhere();
+                if (known != null) {
+                    open.add(known.name());
+                }
+            }
         } finally {
             lock.unlock();
         }
+        calls.forgetIf(key -> PeerComparisons.isUnwanted(key, open));
     }
 
     /** Names who is asked which ranks are behind. */
