@@ -2,8 +2,7 @@ package dev.chagres.jmh;
 
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.BrokenBarrierException;
-import java.util.concurrent.CyclicBarrier;
+import java.util.Objects;
 import java.util.function.Consumer;
 import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
@@ -14,51 +13,34 @@ import org.jspecify.annotations.Nullable;
  * @param <R> what a rank has
  */
 final class RankThreads<R extends CollectiveRank> implements AutoCloseable {
-    private final CyclicBarrier all;
+    private final Rounds rounds;
     private final List<Thread> others = new ArrayList<>();
     private final R own;
-    /** What the others do when they are let go; null ends them. */
+    /** What the others do when they are let go. */
     private volatile @Nullable Consumer<R> step;
-
-    private volatile @Nullable Throwable failure;
 
     /** Opens each rank on its thread. */
     RankThreads(int ranks, IntFunction<R> open) {
-        all = new CyclicBarrier(ranks);
+        rounds = new Rounds(ranks);
         for (int rank = 1; rank < ranks; rank++) {
             int index = rank;
             others.add(Thread.ofPlatform().daemon().name("rank " + rank).start(() -> run(index, open)));
         }
         own = open.apply(0);
-        meet();
+        rounds.meet();
     }
 
     private void run(int rank, IntFunction<R> open) {
         try (R opened = open.apply(rank)) {
-            all.await();
-            while (true) {
-                all.await();
-                Consumer<R> next = step;
-                if (next == null) {
-                    return;
-                }
-                next.accept(opened);
-                opened.await();
-                all.await();
-            }
-        } catch (RuntimeException | Error | InterruptedException | BrokenBarrierException failed) {
-            failure = failed;
-            all.reset();
+            rounds.follow(() -> work(opened));
+        } catch (RuntimeException | Error failed) {
+            rounds.fail(failed);
         }
     }
 
-    private void meet() {
-        try {
-            all.await();
-        } catch (BrokenBarrierException | InterruptedException broken) {
-            throw new IllegalStateException(
-                    "expected ranks that do as rank 0 does, got a failure", failure == null ? broken : failure);
-        }
+    private void work(R rank) {
+        Objects.requireNonNull(step).accept(rank);
+        rank.await();
     }
 
     /** Returns rank 0. */
@@ -69,13 +51,13 @@ final class RankThreads<R extends CollectiveRank> implements AutoCloseable {
     /** Lets the other ranks begin; the caller then does the same. */
     void begin(Consumer<R> next) {
         step = next;
-        meet();
+        rounds.meet();
     }
 
     /** Waits until all devices are done with what {@link #begin} has begun. */
     void end() {
         own.await();
-        meet();
+        rounds.meet();
     }
 
     /** All ranks do it once. */
@@ -87,8 +69,7 @@ final class RankThreads<R extends CollectiveRank> implements AutoCloseable {
 
     @Override
     public void close() throws InterruptedException {
-        step = null;
-        meet();
+        rounds.end();
         own.close();
         for (Thread other : others) {
             other.join();
