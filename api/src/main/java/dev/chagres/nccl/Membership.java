@@ -130,7 +130,7 @@ final class Membership {
         return joined(new Endpoint(device, config, meeting, place, made));
     }
 
-    /** Finds out where the ranks of a communicator are, where calls are compared over processes; waits for them. */
+    /** Where calls are compared over processes, waits until each rank of the new communicator has said in which process it is. */
     private static Endpoint joined(Endpoint made) {
         if (made.config().checks() == CollectiveChecks.FULL && made.exchange() instanceof PeerComparisons others) {
             try {

@@ -110,7 +110,12 @@ final class Peers {
         }
     }
 
-    /** Returns the processes that keep one of the communicator of that name waiting which asks this, as far as they can be found out. */
+    /**
+     * Returns the processes that keep this rank waiting, as far as they can be found out.
+     *
+     * @param name of the communicator in which it waits
+     * @param question what it waits for, for {@link #answer} there
+     */
     List<Integer> behind(String name, String question) {
         Function<String, List<Integer>> present = asking;
         return present == null ? List.of() : present.apply(name + SEPARATOR + question);

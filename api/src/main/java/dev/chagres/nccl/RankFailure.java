@@ -40,7 +40,7 @@ record RankFailure(
                 : thrown(rank, cause);
     }
 
-    /** What {@code waiting} throws when others did not come in time, which is the timeout where it does not say more. */
+    /** What {@code waiting} throws when others did not come in time. Where it does not say how long it waited, that was the timeout. */
     static RankFailure late(Called waiting, List<Integer> missing, long timeoutMillis) {
         String who = missing.isEmpty()
                 ? "every rank that is known here has called it, and it did not complete"

@@ -31,7 +31,8 @@ record LostLayers(Parameters parameters, MeshShape shape, int own) {
     }
 
     /**
-     * Says what went with the ranks that have failed, after the beginning of a sentence; with no rank or mesh known, what to do.
+     * Returns the end of an error's text, which begins with a semicolon: what went with the ranks that have failed. Where no rank or no mesh
+     * is known, it is what to do.
      *
      * @param communicator of ranks that have the same layers, heads and columns
      */

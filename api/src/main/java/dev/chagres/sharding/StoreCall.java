@@ -14,7 +14,10 @@ record StoreCall(int from, List<Integer> to, String text) {
         return new StoreCall(from, Inquiry.ranks(message.substring(0, line)), message.substring(line + 1));
     }
 
-    /** Tells the others, the rank last that keeps the store: it may fail of it, and they are to hear both in this order. */
+    /**
+     * Tells the others. The rank that keeps the store is told last: what it hears may make it fail, and the others are to hear the call
+     * before the failure.
+     */
     void passOn(StoreServer server) {
         byte[] bytes = StoreMessages.bytes(text);
         server.lock.lock();
